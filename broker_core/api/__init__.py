@@ -1,0 +1,1 @@
+"""The only door of the broker core: what a plugin or the SDK may import."""

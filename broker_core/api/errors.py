@@ -1,0 +1,135 @@
+"""Errors of the broker core, translated to protocol codes only at the edges.
+
+    LakeMQError
+    ├── ConfigError              the configuration is wrong: names file, line, key
+    ├── PluginError              a plugin cannot be loaded or started
+    ├── StartupError             the node cannot start: port taken, data folder locked
+    ├── InvalidRequest           the request itself is wrong: names the field
+    │   ├── InvalidTopicName
+    │   ├── CorruptBatch         magic, version, length or CRC of a record batch is wrong
+    │   └── BatchTooLarge
+    ├── NotAuthenticated
+    ├── NotAuthorized
+    ├── UnknownTopic
+    ├── UnknownPartition
+    ├── TopicExists
+    ├── OffsetOutOfRange
+    ├── OutOfOrderSequence       idempotent producer: a gap in sequence numbers
+    ├── ProducerFenced           idempotent producer: an older epoch
+    ├── StaleEpoch               a leader that has been replaced
+    ├── CorruptLog               stored bytes fail their CRC: names file, position, offsets
+    ├── StorageFenced            a write or fsync failed; this log takes no more appends
+    ├── StorageFull              no space; try again when there is
+    ├── Unavailable              not now; try again
+    └── OutcomeUnknown           may or may not have happened; ask again idempotently
+
+`retriable` tells a client whether the same request may succeed later.
+"""
+
+from __future__ import annotations
+
+
+class LakeMQError(Exception):
+    """Root of all errors that cross the door. `code` is stable and goes over the wire."""
+
+    code: str = "INTERNAL"
+    retriable: bool = False
+
+
+class ConfigError(LakeMQError):
+    code = "CONFIG"
+
+
+class PluginError(LakeMQError):
+    code = "PLUGIN"
+
+
+class StartupError(LakeMQError):
+    code = "STARTUP"
+
+
+class InvalidRequest(LakeMQError):
+    code = "INVALID_REQUEST"
+
+
+class InvalidTopicName(InvalidRequest):
+    code = "INVALID_TOPIC_NAME"
+
+
+class CorruptBatch(InvalidRequest):
+    code = "CORRUPT_BATCH"
+
+
+class BatchTooLarge(InvalidRequest):
+    code = "BATCH_TOO_LARGE"
+
+
+class NotAuthenticated(LakeMQError):
+    code = "NOT_AUTHENTICATED"
+
+
+class NotAuthorized(LakeMQError):
+    code = "NOT_AUTHORIZED"
+
+
+class UnknownTopic(LakeMQError):
+    code = "UNKNOWN_TOPIC"
+
+
+class UnknownPartition(LakeMQError):
+    code = "UNKNOWN_PARTITION"
+
+
+class TopicExists(LakeMQError):
+    code = "TOPIC_EXISTS"
+
+
+class OffsetOutOfRange(LakeMQError):
+    code = "OFFSET_OUT_OF_RANGE"
+
+
+class OutOfOrderSequence(LakeMQError):
+    code = "OUT_OF_ORDER_SEQUENCE"
+
+
+class ProducerFenced(LakeMQError):
+    code = "PRODUCER_FENCED"
+
+
+class StaleEpoch(LakeMQError):
+    code = "STALE_EPOCH"
+    retriable = True
+
+
+class CorruptLog(LakeMQError):
+    code = "CORRUPT_LOG"
+
+
+class StorageFenced(LakeMQError):
+    code = "STORAGE_FENCED"
+
+
+class StorageFull(LakeMQError):
+    code = "STORAGE_FULL"
+    retriable = True
+
+
+class Unavailable(LakeMQError):
+    code = "UNAVAILABLE"
+    retriable = True
+
+
+class OutcomeUnknown(LakeMQError):
+    code = "OUTCOME_UNKNOWN"
+    retriable = True
+
+
+def _tree(root: type[LakeMQError]) -> list[type[LakeMQError]]:
+    found = [root]
+    for child in root.__subclasses__():
+        found += _tree(child)
+    return found
+
+
+BY_CODE: dict[str, type[LakeMQError]] = {error.code: error for error in _tree(LakeMQError)}
+"""Error classes by the code that stands for them on the wire."""

@@ -1,0 +1,232 @@
+"""Ports: what the host and its plugins call on each other, as `typing.Protocol`s.
+
+All methods are called on the node's event loop. Sync methods never block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from opentelemetry.metrics import Meter
+
+from broker_core.api.errors import LakeMQError
+from broker_core.api.record_batch import BatchHeader
+from broker_core.api.settings import PluginSettings
+from broker_core.api.types import (
+    Acks,
+    AppendResult,
+    Columns,
+    CommittedBatch,
+    FetchResult,
+    Offset,
+    Operation,
+    PartitionStatus,
+    Placed,
+    Principal,
+    Resource,
+    TopicConfig,
+    TopicInfo,
+)
+
+Tap = Callable[[Sequence[CommittedBatch]], None]
+"""Called with batches that became readable, in offset order, once per flush. Must not block or
+raise."""
+
+
+@dataclass(frozen=True)
+class PluginContext:
+    """What the host tells a plugin when it loads it."""
+
+    name: str
+    settings: PluginSettings
+    """The plugin's own section, validated against what `register_settings` gave."""
+    node_id: str
+    data_dir: Path
+    """A folder for this plugin alone; it may not exist yet."""
+    meter: Meter
+
+
+class PartitionLog(Protocol):
+    """One ordered log. Opened by `Storage.open_partition`."""
+
+    @property
+    def log_start_offset(self) -> Offset: ...
+    @property
+    def high_watermark(self) -> Offset:
+        """Readers see offsets below it."""
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Offset that the next record gets."""
+
+    def status(self) -> PartitionStatus: ...
+
+    def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
+        """Take one batch whose header and body CRC the caller has checked.
+
+        The log assigns offsets in the order of calls and stamps the header. The future fails with
+        StorageFenced, StorageFull, OutOfOrderSequence, ProducerFenced or BatchTooLarge.
+        """
+
+    async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:
+        """Whole batches from `offset`, at least one if one is there even when it is larger than
+        `bytes_max`. At the high watermark, waits up to `wait_ms` for more, then answers empty.
+        Raises OffsetOutOfRange (below the start, above the high watermark) or CorruptLog.
+        """
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> Offset:
+        """First offset whose record is not older; the high watermark if there is none."""
+
+    def tap(self, tap: Tap) -> Callable[[], None]:
+        """Call `tap` with every batch that becomes readable from now on; returns its removal."""
+
+
+class Storage(Protocol):
+    """A storage engine: owns all partition logs of this node."""
+
+    name: str
+
+    async def start(self) -> None:
+        """Recover what is on disk. StartupError when the engine can't run."""
+
+    async def stop(self) -> None:
+        """Flush everything and close. Appends still in flight are completed or failed."""
+
+    async def open_partition(self, topic: TopicInfo, partition: int) -> PartitionLog:
+        """Open the log, created if absent. The same log is returned while it is open."""
+
+    async def configure_topic(self, topic: TopicInfo) -> None:
+        """Obey a changed topic config from now on."""
+
+    async def delete_topic(self, topic_id: str) -> None:
+        """Close and delete all partitions of that topic and free the disk."""
+
+    async def stored_topic_ids(self) -> set[str]:
+        """Topics that have anything on disk: the host deletes those the catalog forgot."""
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """A socket (or several) that a protocol plugin opens."""
+
+    name: str
+
+    async def start(self) -> None:
+        """Bind and accept. StartupError, naming the address, when it is taken."""
+
+    def addresses(self) -> Sequence[str]:
+        """`host:port` of every bound socket, real ports in place of 0."""
+
+    async def stop(self) -> None:
+        """Stop accepting, say goodbye to clients as the protocol has it, close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client showed. `peer_host` is its address; secrets never reach a log."""
+
+    protocol: str
+    client_id: str
+    peer_host: str
+    username: str | None = None
+    password: bytes | None = None
+    certificate_subject: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.protocol}, {self.client_id!r}, {self.peer_host})"
+
+
+class Authenticator(Protocol):
+    """Tells who a client is."""
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """The principal; None: not mine to judge, ask the next one. Raises NotAuthenticated."""
+
+
+class Authorizer(Protocol):
+    """Tells what a principal may do."""
+
+    def authorize(
+        self, principal: Principal, operation: Operation, resource: Resource
+    ) -> bool | None:
+        """True or False decides; None: not mine to judge, ask the next one."""
+
+
+class Interceptor(Protocol):
+    """Sees records that arrive one by one (MQTT, line protocols) before they are stored."""
+
+    def intercept(self, topic: str, columns: Columns, principal: Principal) -> Columns:
+        """The columns to store. Raises LakeMQError to refuse all of them."""
+
+
+class Broker(Protocol):
+    """The host, as plugins see it."""
+
+    node_id: str
+    cluster_id: str
+
+    def topics(self) -> Sequence[TopicInfo]: ...
+
+    def topic(self, name: str) -> TopicInfo:
+        """Raises UnknownTopic."""
+
+    async def create_topic(
+        self, name: str, partitions: int | None = None, config: TopicConfig | None = None
+    ) -> TopicInfo:
+        """Raises TopicExists, InvalidTopicName. `None`: the defaults of section `[topics]`."""
+
+    async def ensure_topic(self, name: str, partitions: int | None = None) -> TopicInfo:
+        """The topic, created if absent."""
+
+    async def delete_topic(self, name: str) -> None:
+        """Raises UnknownTopic."""
+
+    def partition(self, topic: str, partition: int) -> PartitionLog:
+        """Raises UnknownTopic, UnknownPartition."""
+
+    def publish(
+        self,
+        topic: str,
+        columns: Columns,
+        *,
+        principal: Principal,
+        acks: Acks = Acks.LEADER,
+        partition: int | None = None,
+    ) -> asyncio.Future[list[Placed | LakeMQError]]:
+        """Append records, each to its key's partition; one outcome a record, in order.
+
+        What arrives in one turn of the loop, from whatever connection, shares batches. A call
+        raises UnknownTopic, NotAuthorized and what interceptors raise at once.
+        """
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        principal: Principal,
+        acks: Acks = Acks.LEADER,
+    ) -> asyncio.Future[AppendResult]:
+        """Append one batch as its producer made it; its header and CRCs are checked here."""
+
+    def tap(self, topic: str, tap: Tap) -> Callable[[], None]:
+        """Call `tap` with every batch of the topic that becomes readable, also of partitions
+        added later; returns its removal. The topic need not exist yet."""
+
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        """Raises NotAuthenticated."""
+
+    def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> None:
+        """Raises NotAuthorized."""
+
+    async def allocate_producer_id(self) -> int:
+        """A producer id that no other producer of the cluster has or had."""
+
+
+Commands = Iterable[tuple[str, object]]
+"""(name, typer.Typer or click.Command) pairs."""

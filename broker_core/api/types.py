@@ -1,0 +1,198 @@
+"""Values that cross the door of the broker core. Pure: no IO, no clock.
+
+Units: times are milliseconds since the Unix epoch (UTC), sizes are bytes, offsets are record
+numbers in a partition.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, NewType
+
+Offset = NewType("Offset", int)
+"""Record number in a partition; the first record ever appended has offset 0."""
+Position = NewType("Position", int)
+"""Byte place in a file."""
+Epoch = NewType("Epoch", int)
+"""Number of a partition's leadership; a higher one fences writers that hold a lower one."""
+
+Headers = tuple[tuple[str, bytes | None], ...]
+"""Record headers, in order; a key may occur more than once."""
+
+
+class Acks(enum.IntEnum):
+    """How durable a record must be before its append is answered; an answer states what it was."""
+
+    MEMORY = 0
+    """Taken by the leader; lost if the process or the machine dies before the next flush."""
+    LEADER = 1
+    """On the leader's disk: written and fsynced."""
+    REPLICATED = 2
+    """On the disks of all in-sync replicas."""
+
+
+class Compression(enum.IntEnum):
+    """Codec of a record batch's body; the value is what the batch header stores."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+class Record(NamedTuple):
+    """One record as a reader sees it."""
+
+    offset: Offset
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """Settings of one topic. Storage engines obey them; `None` means without limit."""
+
+    segment_bytes_max: int = 256 * 1024 * 1024
+    """A segment is rolled when the next batch would make it larger than this (bytes)."""
+    segment_age_ms_max: int = 24 * 60 * 60 * 1000
+    """A segment is rolled when its first record is older than this (ms)."""
+    retention_bytes: int | None = None
+    """Oldest sealed segments of a partition are deleted while it is larger than this (bytes)."""
+    retention_ms: int | None = 7 * 24 * 60 * 60 * 1000
+    """Sealed segments whose newest record is older than this are deleted (ms)."""
+    cleanup: str = "delete"
+    """`delete` obeys retention; `compact` keeps the latest value of every key;
+    `compact,delete` does both."""
+    tombstone_retention_ms: int = 24 * 60 * 60 * 1000
+    """How long a record with a null value outlives compaction (ms)."""
+    compression: str = "producer"
+    """`none`, `lz4`, `zstd`, or `producer`: batches stay as their producer made them."""
+    batch_bytes_max: int = 16 * 1024 * 1024
+    """Largest record batch accepted (bytes, header included)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as the catalog knows it."""
+
+    name: str
+    topic_id: str
+    """32 hex digits, new at every creation: tells a re-created topic from the old one."""
+    partitions: int
+    config: TopicConfig = field(default_factory=TopicConfig)
+    revision: int = 0
+    """Catalog revision of the last change."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """Answer to an append, given when `acks` was reached."""
+
+    base_offset: Offset
+    last_offset: Offset
+    acks: Acks
+    """What was reached, which may be more than was asked for."""
+    duplicate: bool = False
+    """True when an idempotent producer's batch was there already; offsets are those of then."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """Whole record batches as they lie in the log, back to back.
+
+    The first batch may start below the offset asked for; readers skip what they did not ask for.
+    `data` is empty when nothing is there yet.
+    """
+
+    data: bytes
+    next_offset: Offset
+    """Offset behind the last record in `data`; equals the offset asked for when it is empty."""
+    high_watermark: Offset
+    log_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedBatch:
+    """A batch that readers may now see, handed to taps in offset order."""
+
+    topic: str
+    partition: int
+    base_offset: Offset
+    data: bytes
+    """Exactly one record batch, header stamped."""
+
+
+class Columns(NamedTuple):
+    """Records to append, column by column; all four have the same length.
+
+    `headers` holds each record's headers already encoded (`record_batch.encode_headers`), `b""` for
+    none. `None` in place of a whole column means: no keys, or no headers, at all.
+    """
+
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[bytes] | None = None
+    timestamps_ms: Sequence[int] | None = None
+    """`None`: the broker's time of arrival."""
+
+
+class Placed(NamedTuple):
+    """Where a published record lies."""
+
+    partition: int
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """What `topic describe` shows of one partition."""
+
+    partition: int
+    state: str
+    """`online`, `fenced` (a write or fsync failed; reads go on), `full` (no space) or `offline`."""
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    size_bytes: int
+    segments: int
+    detail: str = ""
+    """Why the state is not `online`, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who acts: the outcome of authentication."""
+
+    name: str
+    kind: str = "user"
+    """`user`, `anonymous` or `node`."""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+ANONYMOUS = Principal("anonymous", "anonymous")
+
+
+class Operation(enum.Enum):
+    """What a principal asks to do with a resource."""
+
+    READ = "read"
+    WRITE = "write"
+    CREATE = "create"
+    ALTER = "alter"
+    DELETE = "delete"
+    DESCRIBE = "describe"
+
+
+class Resource(NamedTuple):
+    """What is acted on: kind `topic`, `topic_name` (MQTT), `group` or `cluster`, and its name."""
+
+    kind: str
+    name: str

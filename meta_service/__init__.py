@@ -1,0 +1,1 @@
+"""What the cluster agrees on: a Raft group over a catalog in RocksDB. Imports nothing of ours."""

@@ -1,0 +1,1 @@
+"""The only door of the MetaService: types, errors, settings and the client."""

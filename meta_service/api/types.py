@@ -1,0 +1,168 @@
+"""Values that cross the door of the MetaService. Pure.
+
+A revision numbers the catalog's mutations, 1 and up, without gaps; every answer says at which
+revision it is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """One key of the catalog, as etcd has it."""
+
+    key: bytes
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    version: int
+    """Number of writes since it was created."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Condition of a transaction: the key's `mod_revision` is exactly this; 0: key is absent."""
+
+    key: bytes
+    mod_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    key: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One mutation. `value` is None for a deletion."""
+
+    revision: int
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """Who serves a partition. Changed by compare-and-set on `partition_epoch` only."""
+
+    partition: int
+    leader: str | None
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[str, ...]
+    in_sync: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    name: str
+    topic_id: str
+    """32 hex digits, new at every creation."""
+    partitions: tuple[PartitionDescription, ...]
+    config: Mapping[str, str | int | None]
+    """Opaque to the MetaService; only what differs from the broker's defaults."""
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """A topic was created or altered (`topic` is set) or deleted (None)."""
+
+    revision: int
+    name: str
+    topic: TopicDescription | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRegistration:
+    """A broker known to the catalog."""
+
+    node_id: str
+    addresses: Mapping[str, str]
+    """Listener name -> `host:port`."""
+    rack: str = ""
+    version: str = ""
+    feature_level: int = 1
+    broker_epoch: int = 0
+    """Revision of the registration; a restarted broker gets a higher one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetaStatus:
+    """How this member of the MetaService is."""
+
+    cluster_id: str
+    member_id: str
+    leader_id: str | None
+    term: int
+    commit_index: int
+    applied_index: int
+    revision: int
+    members: tuple[str, ...]
+    detail: Mapping[str, str | int] = field(default_factory=dict)
+
+
+class MetaClient(Protocol):
+    """What brokers call. Reads are linearizable unless `stale`; raises `MetaError`s."""
+
+    async def status(self) -> MetaStatus: ...
+
+    async def get(self, key: bytes, *, stale: bool = False) -> KeyValue | None: ...
+    async def range(
+        self, prefix: bytes, *, limit: int = 0, stale: bool = False
+    ) -> tuple[int, Sequence[KeyValue]]:
+        """(revision, keys with that prefix in order); `limit` 0: all."""
+
+    async def put(self, key: bytes, value: bytes) -> int:
+        """Returns the revision."""
+
+    async def delete(self, key: bytes) -> int: ...
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Put | Delete]
+    ) -> tuple[bool, int]:
+        """Apply `then` at once if every compare holds; (held, revision)."""
+
+    def watch(self, prefix: bytes, start_revision: int) -> AsyncIterator[WatchEvent]:
+        """Mutations from `start_revision` on, no gap, no repeat. Raises Compacted."""
+
+    async def register_node(self, registration: NodeRegistration) -> NodeRegistration:
+        """Returns it with its new `broker_epoch`."""
+
+    async def nodes(self) -> Sequence[NodeRegistration]: ...
+
+    async def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str | int | None]
+    ) -> TopicDescription:
+        """Raises AlreadyExists, InvalidArgument."""
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str | int | None] | None = None,
+    ) -> TopicDescription:
+        """`config` replaces the whole config; partitions may only grow."""
+
+    async def delete_topic(self, name: str) -> None:
+        """Raises NotFound."""
+
+    async def topics(self) -> tuple[int, Sequence[TopicDescription]]:
+        """(revision, all topics by name)."""
+
+    def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]: ...
+
+    async def allocate_ids(self, kind: str, count: int) -> range:
+        """A block of ids of that kind that were never handed out before."""
+
+    async def close(self) -> None: ...
