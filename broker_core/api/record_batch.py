@@ -1,9 +1,9 @@
 """Record batch: bytes <-> columns. The unit of append, CRC and compression. Pure.
 
-A batch is a fixed 80-byte little-endian header and a body of columns; `docs/formats/record-batch.md`
-describes every byte. Two CRC-32C sums guard it: the producer's over the body, and one over the
-header, which the broker makes anew when it stamps the base offset, so stamping never touches the
-body.
+A batch is a fixed 80-byte little-endian header and a body of columns, described byte by byte in
+`docs/formats/record-batch.md`. Two CRC-32C sums guard it: the producer's over the body, and one
+over the header, which the broker makes anew when it stamps the base offset, so stamping never
+touches the body.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BatchHeader(NamedTuple):
     body_bytes: int
     """Size of the body as stored."""
     body_crc32c: int
-    count: int
+    record_count: int
     """Number of records, at least 1."""
     base_offset: int
     leader_epoch: int
@@ -96,7 +96,7 @@ def pack_header(header: BatchHeader) -> bytes:
     """Header -> 80 bytes, its CRC computed."""
     packed = _HEADER.pack(
         MAGIC, 0, VERSION, 0, header.attributes, header.body_bytes, header.body_crc32c,
-        header.count, header.base_offset, header.leader_epoch, header.producer_epoch, 0,
+        header.record_count, header.base_offset, header.leader_epoch, header.producer_epoch, 0,
         header.producer_id, header.base_sequence, header.raw_body_bytes,
         header.base_timestamp_ms, header.max_timestamp_ms, header.last_offset_delta, 0,
     )  # fmt: skip
@@ -137,11 +137,15 @@ def _check_sense(header: BatchHeader) -> None:
         raise CorruptBatch(f"body of {header.raw_body_bytes} bytes; {BODY_BYTES_MAX} is the most")
     if header.compression is Compression.NONE and header.body_bytes != header.raw_body_bytes:
         raise CorruptBatch("uncompressed body with two sizes")
-    if header.count < 1 or header.raw_body_bytes < 8 * header.count:
-        raise CorruptBatch(f"{header.count} records in {header.raw_body_bytes} bytes")
-    dense = header.last_offset_delta == header.count - 1
-    if not dense and (not header.attributes & SPARSE or header.last_offset_delta < header.count):
-        raise CorruptBatch(f"last offset delta {header.last_offset_delta}, {header.count} records")
+    if header.record_count < 1 or header.raw_body_bytes < 8 * header.record_count:
+        raise CorruptBatch(f"{header.record_count} records in {header.raw_body_bytes} bytes")
+    dense = header.last_offset_delta == header.record_count - 1
+    if not dense and (
+        not header.attributes & SPARSE or header.last_offset_delta < header.record_count
+    ):
+        raise CorruptBatch(
+            f"last offset delta {header.last_offset_delta}, {header.record_count} records"
+        )
 
 
 def check_body(header: BatchHeader, body: bytes) -> None:
@@ -280,7 +284,7 @@ class ColumnPlaces(NamedTuple):
 
 def column_places(header: BatchHeader) -> ColumnPlaces:
     """Byte positions of the columns in the raw body, from the header alone."""
-    attributes, size = header.attributes, 4 * header.count
+    attributes, size = header.attributes, 4 * header.record_count
     at = size if attributes & SPARSE else 0
     times = at
     at += 2 * size if attributes & WIDE_TIMESTAMPS else size
@@ -319,11 +323,11 @@ class RecordBatch:
         self._blob_ends = self._check_lengths()
 
     def __len__(self) -> int:
-        return self.header.count
+        return self.header.record_count
 
     def _u32(self, place: int) -> array[int]:
         column = array("I")
-        column.frombytes(self.body[place : place + 4 * self.header.count])
+        column.frombytes(self.body[place : place + 4 * self.header.record_count])
         return column
 
     def _check_lengths(self) -> list[int]:

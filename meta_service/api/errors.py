@@ -84,7 +84,6 @@ class StartupFailed(MetaError):
     code = "STARTUP_FAILED"
 
 
-BY_CODE: dict[str, type[MetaError]] = {
-    error.code: error for error in (MetaError, *MetaError.__subclasses__())
-}
+_ALL: list[type[MetaError]] = [MetaError, *MetaError.__subclasses__()]
+BY_CODE: dict[str, type[MetaError]] = {error.code: error for error in _ALL}
 """Error classes by the code that stands for them on the wire."""

@@ -118,7 +118,7 @@ class MetaClient(Protocol):
     async def status(self) -> MetaStatus: ...
 
     async def get(self, key: bytes, *, stale: bool = False) -> KeyValue | None: ...
-    async def range(
+    async def scan(
         self, prefix: bytes, *, limit: int = 0, stale: bool = False
     ) -> tuple[int, Sequence[KeyValue]]:
         """(revision, keys with that prefix in order); `limit` 0: all."""
