@@ -174,6 +174,9 @@ class Broker(Protocol):
     def topic(self, name: str) -> TopicInfo:
         """Raises UnknownTopic."""
 
+    def topic_defaults(self) -> TopicConfig:
+        """What a new topic is made of unless told otherwise: section `[topics]`."""
+
     async def create_topic(
         self, name: str, partitions: int | None = None, config: TopicConfig | None = None
     ) -> TopicInfo:

@@ -12,7 +12,8 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
+from operator import lt
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -28,6 +29,8 @@ VERSION: Final = 1
 HEADER_BYTES: Final = 80
 BODY_BYTES_MAX: Final = 256 * 1024 * 1024
 """No body, stored or decompressed, is larger (bytes); readers refuse before taking memory."""
+_U32_MAX: Final = 2**32 - 1
+_I64_MAX: Final = 2**63 - 1
 
 _HEADER: Final = struct.Struct("<4sIBBHIIIqiHHqiIqqII")
 assert _HEADER.size == HEADER_BYTES
@@ -44,6 +47,7 @@ SPARSE: Final = 0x0080
 CONTROL: Final = 0x0100
 """Holds markers for readers (transactions), not user records."""
 _KNOWN_ATTRIBUTES: Final = 0x01FF
+_FIXED_MASK: Final = WIDE_TIMESTAMPS | HAS_KEYS | HAS_HEADERS | SPARSE
 
 
 class BatchHeader(NamedTuple):
@@ -131,21 +135,29 @@ def read_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
 
 def _check_sense(header: BatchHeader) -> None:
     """Refuse what no encoder writes, even under a right CRC: sizes are bounded before use."""
-    if header.attributes & ~_KNOWN_ATTRIBUTES or header.attributes & _CODEC_MASK > Compression.ZSTD:
-        raise CorruptBatch(f"unknown attributes {header.attributes:#06x}")
-    if max(header.body_bytes, header.raw_body_bytes) > BODY_BYTES_MAX:
-        raise CorruptBatch(f"body of {header.raw_body_bytes} bytes; {BODY_BYTES_MAX} is the most")
-    if header.compression is Compression.NONE and header.body_bytes != header.raw_body_bytes:
+    attributes, count, raw_bytes = header.attributes, header.record_count, header.raw_body_bytes
+    codec = attributes & _CODEC_MASK
+    if attributes & ~_KNOWN_ATTRIBUTES or codec > Compression.ZSTD:
+        raise CorruptBatch(f"unknown attributes {attributes:#06x}")
+    if raw_bytes > BODY_BYTES_MAX or header.body_bytes > BODY_BYTES_MAX:
+        raise CorruptBatch(f"body of {raw_bytes} bytes; {BODY_BYTES_MAX} is the most")
+    if codec == Compression.NONE and header.body_bytes != raw_bytes:
         raise CorruptBatch("uncompressed body with two sizes")
-    if header.record_count < 1 or header.raw_body_bytes < 8 * header.record_count:
-        raise CorruptBatch(f"{header.record_count} records in {header.raw_body_bytes} bytes")
-    dense = header.last_offset_delta == header.record_count - 1
-    if not dense and (
-        not header.attributes & SPARSE or header.last_offset_delta < header.record_count
-    ):
-        raise CorruptBatch(
-            f"last offset delta {header.last_offset_delta}, {header.record_count} records"
-        )
+    if count < 1 or raw_bytes < count * _fixed_bytes(attributes):
+        raise CorruptBatch(f"{count} records in {raw_bytes} bytes")
+    gaps = header.last_offset_delta - (count - 1)
+    if gaps < 0 or (gaps and not attributes & SPARSE):
+        raise CorruptBatch(f"last offset delta {header.last_offset_delta}, {count} records")
+    if header.base_offset < 0 or header.last_offset > _I64_MAX:
+        raise CorruptBatch(f"offsets {header.base_offset} to {header.last_offset}")
+    if header.max_timestamp_ms < header.base_timestamp_ms:
+        raise CorruptBatch(f"timestamps {header.base_timestamp_ms} to {header.max_timestamp_ms} ms")
+
+
+def _fixed_bytes(attributes: int) -> int:
+    """Bytes that each record takes in the fixed columns: 4 for its timestamp delta, 4 for its
+    value length, and 4 for each of wide timestamps, keys, headers and offset deltas."""
+    return 8 + 4 * (attributes & _FIXED_MASK).bit_count()
 
 
 def check_body(header: BatchHeader, body: bytes) -> None:
@@ -172,7 +184,7 @@ def stamp(
 ) -> tuple[BatchHeader, bytes]:
     """The batch with its place in the log: new header and header bytes + the body as it was."""
     stamped = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
-    return stamped, pack_header(stamped) + data[HEADER_BYTES:]
+    return stamped, b"".join((pack_header(stamped), memoryview(data)[HEADER_BYTES:]))
 
 
 def encode(
@@ -188,46 +200,60 @@ def encode(
 ) -> bytes:
     """Columns -> one record batch. `now_ms` stands in for absent timestamps.
 
-    `offset_deltas` (ascending from 0) is for compaction alone, where offsets have gaps.
+    `offset_deltas` (ascending, u32) is for compaction alone, where offsets have gaps. Of
+    `attributes` only APPEND_TIME and CONTROL count; the others follow from what is encoded.
+    ValueError: columns of different lengths, or what no batch can hold.
     """
-    keys, headers = columns.keys, columns.headers
-    count = len(columns.values)
-    if not count:
-        raise ValueError("a record batch holds at least one record")
-    for name, column in zip(Columns._fields[1:], columns[1:], strict=True):
-        if column is not None and len(column) != count:
-            raise ValueError(f"{name} has {len(column)} entries, values has {count}")
-    attributes |= compression
-    parts: list[bytes] = []
-    last_delta = count - 1
-    if offset_deltas is not None:
-        attributes |= SPARSE
-        last_delta = offset_deltas[-1]
-        parts.append(array("I", offset_deltas).tobytes())
-    times = columns.timestamps_ms
+    values, keys, headers, times = columns
+    count = _check_columns(columns, offset_deltas)
     base_ms, max_ms = (min(times), max(times)) if times is not None else (now_ms, now_ms)
-    if times is None:
-        attributes |= APPEND_TIME
-    attributes |= WIDE_TIMESTAMPS if max_ms - base_ms > 0xFFFF_FFFF else 0
-    parts.append(_time_column(times, base_ms, count, bool(attributes & WIDE_TIMESTAMPS)))
-    if keys is not None:
-        attributes |= HAS_KEYS
-        parts.append(_lengths(keys))
-    parts.append(_lengths(columns.values))
-    if headers is not None:
-        attributes |= HAS_HEADERS
-        parts.append(_lengths(headers))
-    parts += [_joined(column) for column in (keys, columns.values, headers) if column is not None]
+    wide = _check_times(base_ms, max_ms)
+    attributes = compression | attributes & (APPEND_TIME | CONTROL)
+    attributes |= APPEND_TIME if times is None else 0
+    attributes |= WIDE_TIMESTAMPS if wide else 0
+    attributes |= HAS_KEYS if keys is not None else 0
+    attributes |= HAS_HEADERS if headers is not None else 0
+    attributes |= SPARSE if offset_deltas is not None else 0
+    blobs = [column for column in (keys, values, headers) if column is not None]
+    parts = [] if offset_deltas is None else [array("I", offset_deltas).tobytes()]
+    parts.append(_time_column(times, base_ms, max_ms, count))
+    parts += map(_lengths, blobs)
+    parts += map(_joined, blobs)
     raw = b"".join(parts)
-    if len(raw) > BODY_BYTES_MAX:
-        raise ValueError(f"batch body of {len(raw)} bytes; {BODY_BYTES_MAX} is the most")
     body = raw if compression is Compression.NONE else _compress(raw, compression)
+    if max(len(raw), len(body)) > BODY_BYTES_MAX:
+        raise ValueError(f"batch body of {len(raw)} bytes; {BODY_BYTES_MAX} is the most")
     header = BatchHeader(
         attributes, len(body), google_crc32c.value(body), count, base_offset, leader_epoch,
         producer.epoch, producer.producer_id, producer.base_sequence, len(raw), base_ms, max_ms,
-        last_delta,
+        count - 1 if offset_deltas is None else offset_deltas[-1],
     )  # fmt: skip
     return pack_header(header) + body
+
+
+def _check_columns(columns: Columns, offset_deltas: Sequence[int] | None) -> int:
+    """Number of records; ValueError when the columns do not make a batch."""
+    count = len(columns.values)
+    if not count:
+        raise ValueError("a record batch holds at least one record")
+    for place, column in enumerate((*columns, offset_deltas)):
+        if column is not None and len(column) != count:
+            name = (*columns._fields, "offset_deltas")[place]
+            raise ValueError(f"{name} has {len(column)} entries, values has {count}")
+    if offset_deltas is not None and not _ascending(offset_deltas):
+        raise ValueError("offset_deltas do not ascend")
+    return count
+
+
+def _ascending(deltas: Sequence[int]) -> bool:
+    return all(map(lt, deltas, islice(deltas, 1, None)))
+
+
+def _check_times(base_ms: int, max_ms: int) -> bool:
+    """Whether the deltas need 64 bits; ValueError when a field of 64 bits is too small."""
+    if base_ms < -_I64_MAX or max_ms > _I64_MAX or max_ms - base_ms > _I64_MAX:
+        raise ValueError(f"timestamps {base_ms} to {max_ms} ms do not fit in 64 bits")
+    return max_ms - base_ms > _U32_MAX
 
 
 def _lengths(column: Sequence[bytes | None]) -> bytes:
@@ -244,9 +270,10 @@ def _joined(column: Sequence[bytes | None]) -> bytes:
         return b"".join([cell for cell in column if cell is not None])
 
 
-def _time_column(times: Sequence[int] | None, base_ms: int, count: int, wide: bool) -> bytes:
-    if times is None or base_ms == times[0] == times[-1] and len(set(times)) == 1:
-        return bytes((8 if wide else 4) * count)
+def _time_column(times: Sequence[int] | None, base_ms: int, max_ms: int, count: int) -> bytes:
+    if times is None or base_ms == max_ms:
+        return bytes(4 * count)
+    wide = max_ms - base_ms > _U32_MAX
     return array("q" if wide else "I", [time - base_ms for time in times]).tobytes()
 
 
@@ -257,17 +284,41 @@ def _compress(raw: bytes, codec: Compression) -> bytes:
 
 
 def _decompress(stored: bytes, codec: Compression, raw_bytes: int) -> bytes:
-    """Decompress, never taking much more than `raw_bytes`, which the header check has bounded."""
+    """Decompress exactly `raw_bytes`, which the header check has bounded, and take no more memory.
+
+    The body is one frame of its codec, and nothing behind it.
+    """
     try:
-        if codec is Compression.ZSTD:
-            raw = zstandard.ZstdDecompressor().stream_reader(stored).read(raw_bytes + 1)
-        else:
-            raw = lz4.frame.LZ4FrameDecompressor().decompress(stored, max_length=raw_bytes + 1)
-    except (RuntimeError, zstandard.ZstdError, EOFError) as error:
+        raw = (_decompress_zstd if codec is Compression.ZSTD else _decompress_lz4)(
+            stored, raw_bytes
+        )
+    except (RuntimeError, ValueError, zstandard.ZstdError, EOFError) as error:
         raise CorruptBatch(f"body does not decompress as {codec.name.lower()}: {error}") from None
     if len(raw) != raw_bytes:
         raise CorruptBatch(f"body decompresses to {len(raw)} bytes, header says {raw_bytes}")
-    return bytes(raw)
+    return raw
+
+
+def _decompress_zstd(stored: bytes, raw_bytes: int) -> bytes:
+    size = zstandard.frame_content_size(stored)  # -1: the frame does not say
+    if size not in (-1, raw_bytes):
+        raise ValueError(f"frame of {size} bytes, header says {raw_bytes}")
+    # A size that the frame states is what zstandard allocates, so it was checked above; without
+    # one it allocates `max_output_size`.
+    return zstandard.ZstdDecompressor().decompress(
+        stored, max_output_size=raw_bytes, allow_extra_data=False
+    )
+
+
+def _decompress_lz4(stored: bytes, raw_bytes: int) -> bytes:
+    frame = lz4.frame.LZ4FrameDecompressor()
+    raw: bytes = frame.decompress(stored, max_length=raw_bytes)
+    # Output that fills `raw_bytes` exactly leaves the frame's end mark unread.
+    if not frame.eof:
+        raw += frame.decompress(b"", max_length=1)
+    if not frame.eof or frame.unused_data:
+        raise ValueError("the frame does not end where the body ends")
+    return raw
 
 
 class ColumnPlaces(NamedTuple):
@@ -314,8 +365,8 @@ class RecordBatch:
             body = _decompress(body, header.compression, header.raw_body_bytes)
         self.body = body
         self._places = places = column_places(header)
-        if places.blobs > len(body):
-            raise CorruptBatch(f"columns need {places.blobs} bytes, body has {len(body)}")
+        if places.offset_deltas >= 0:
+            self._check_offsets()
         self._lengths = [
             self._u32(place) if place >= 0 else None
             for place in (places.key_lengths, places.value_lengths, places.header_lengths)
@@ -329,6 +380,11 @@ class RecordBatch:
         column = array("I")
         column.frombytes(self.body[place : place + 4 * self.header.record_count])
         return column
+
+    def _check_offsets(self) -> None:
+        deltas = self._u32(self._places.offset_deltas)
+        if deltas[-1] != self.header.last_offset_delta or not _ascending(deltas):
+            raise CorruptBatch(f"offset deltas do not ascend to {self.header.last_offset_delta}")
 
     def _check_lengths(self) -> list[int]:
         """Where key, value and header bytes end; they must fill the body exactly."""

@@ -1,0 +1,91 @@
+"""Broker values <-> protobuf, and broker errors -> gRPC statuses. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from typing import Final, get_args, get_type_hints
+
+import grpc
+
+from broker_core.api import errors
+from broker_core.api.errors import InvalidRequest, LakeMQError
+from broker_core.api.types import PartitionStatus, TopicConfig, TopicInfo
+from plugins.native import native_pb2 as pb
+
+_STATUS: Final[dict[type[LakeMQError], grpc.StatusCode]] = {
+    errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.NotAuthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    errors.NotAuthorized: grpc.StatusCode.PERMISSION_DENIED,
+    errors.UnknownTopic: grpc.StatusCode.NOT_FOUND,
+    errors.UnknownPartition: grpc.StatusCode.NOT_FOUND,
+    errors.TopicExists: grpc.StatusCode.ALREADY_EXISTS,
+    errors.OffsetOutOfRange: grpc.StatusCode.OUT_OF_RANGE,
+    errors.CorruptLog: grpc.StatusCode.DATA_LOSS,
+    errors.StorageFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.StaleEpoch: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.OutOfOrderSequence: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.ProducerFenced: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.StorageFenced: grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+
+def status_of(error: LakeMQError) -> grpc.StatusCode:
+    for kind in type(error).__mro__:
+        if kind in _STATUS:
+            return _STATUS[kind]
+    return grpc.StatusCode.INTERNAL
+
+
+def trailers_of(error: LakeMQError) -> tuple[tuple[str, str], ...]:
+    """What lets a client rebuild the error: its code, and whether to try again."""
+    return (("lakemq-error", error.code), ("lakemq-retriable", "1" if error.retriable else "0"))
+
+
+def error_message(error: LakeMQError) -> pb.Error:
+    return pb.Error(code=error.code, message=str(error), retriable=error.retriable)
+
+
+def topic_message(info: TopicInfo, statuses: list[PartitionStatus]) -> pb.Topic:
+    return pb.Topic(
+        name=info.name,
+        topic_id=info.topic_id,
+        revision=info.revision,
+        config={
+            name: "none" if value is None else str(value)
+            for name, value in asdict(info.config).items()
+        },
+        partitions=[
+            pb.Partition(
+                partition=each.partition,
+                state=each.state,
+                log_start_offset=each.log_start_offset,
+                high_watermark=each.high_watermark,
+                log_end_offset=each.log_end_offset,
+                size_bytes=each.size_bytes,
+                segments=each.segments,
+                detail=each.detail,
+            )
+            for each in statuses
+        ],
+    )
+
+
+def topic_config(texts: Mapping[str, str], base: TopicConfig) -> TopicConfig:
+    """`base` with the settings of `texts`. InvalidRequest names what is unknown or wrong."""
+    hints = get_type_hints(TopicConfig)
+    known = {field.name for field in fields(TopicConfig)}
+    changes: dict[str, str | int | None] = {}
+    for name, text in texts.items():
+        if name not in known:
+            raise InvalidRequest(f"config {name!r} is unknown; known: {', '.join(sorted(known))}")
+        if hints[name] is str:
+            changes[name] = text
+        elif text == "none" and type(None) in get_args(hints[name]):
+            changes[name] = None
+        elif text.isdecimal():
+            changes[name] = int(text)
+        else:
+            raise InvalidRequest(f"config {name} is {text!r}; it takes a whole number")
+    return replace(base, **changes)  # type: ignore[arg-type]  # names and types are checked above

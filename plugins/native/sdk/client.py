@@ -1,0 +1,210 @@
+"""The SDK's asyncio face: admin, consume; `producer()` gives a `Producer`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from broker_core.api.errors import UnknownPartition
+from broker_core.api.record_batch import RecordBatch, split
+from broker_core.api.types import Acks, Compression, Record
+from plugins.native import native_pb2 as pb
+from plugins.native.native_pb2_grpc import NativeAsyncStub, NativeStub
+from plugins.native.sdk import wire
+from plugins.native.sdk.producer import Producer
+from plugins.native.sdk.sync_client import first_offset
+from plugins.native.sdk.types import TopicOffsets
+
+
+class Client:
+    """A connection to a broker. An async context manager; every method raises `LakeMQError`s.
+
+    `timeout_s` bounds every call but reading; `Unavailable` when no broker answers in that time.
+    """
+
+    def __init__(self, bootstrap: str = "127.0.0.1:9700", *, timeout_s: float = 30.0) -> None:
+        self.bootstrap = bootstrap
+        self.timeout_s = timeout_s
+        self._channel = grpc.aio.insecure_channel(bootstrap, options=wire.CHANNEL_OPTIONS)
+        self._stub: NativeAsyncStub = NativeStub(self._channel)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # -- topics
+
+    async def topics(self) -> list[TopicOffsets]:
+        """All topics, by name."""
+        return await self._describe([])
+
+    async def describe_topic(self, name: str) -> TopicOffsets:
+        """Raises UnknownTopic."""
+        return (await self._describe([name]))[0]
+
+    async def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:
+        request = pb.DescribeRequest(topics=names)
+        try:
+            answer = await self._stub.Describe(request, timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+        return [wire.topic_offsets(topic) for topic in answer.topics]
+
+    async def create_topic(
+        self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
+    ) -> TopicOffsets:
+        """Raises TopicExists, InvalidTopicName, InvalidRequest (a config value)."""
+        request = pb.CreateTopicRequest(name=name, partitions=partitions or 0, config=config or {})
+        try:
+            answer = await self._stub.CreateTopic(request, timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+        return wire.topic_offsets(answer.topic)
+
+    async def delete_topic(self, name: str) -> None:
+        """Raises UnknownTopic."""
+        try:
+            await self._stub.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+
+    async def offsets_for_timestamp(self, topic: str, timestamp_ms: int) -> dict[int, int]:
+        """Partition -> first offset whose record is not older; the high watermark if none is."""
+        request = pb.OffsetsForTimestampRequest(topic=topic, timestamp_ms=timestamp_ms)
+        try:
+            answer = await self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+        return dict(answer.offsets)
+
+    # -- writing
+
+    async def producer(
+        self,
+        *,
+        acks: Acks = Acks.LEADER,
+        compression: Compression = Compression.NONE,
+        linger_ms: int = 0,
+        batch_bytes_max: int = 1024 * 1024,
+        buffer_bytes_max: int = 64 * 1024 * 1024,
+        delivery_timeout_ms: int = 120_000,
+    ) -> Producer:
+        """An idempotent producer; use it as an async context manager."""
+        try:
+            answer = await self._stub.InitProducer(
+                pb.InitProducerRequest(), timeout=self.timeout_s
+            )
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+        return Producer(
+            self._stub,
+            self,
+            answer.producer_id,
+            acks=acks,
+            compression=compression,
+            linger_ms=linger_ms,
+            batch_bytes_max=batch_bytes_max,
+            buffer_bytes_max=buffer_bytes_max,
+            delivery_timeout_ms=delivery_timeout_ms,
+        )
+
+    # -- reading
+
+    async def fetch_batches(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int | None = None,
+        *,
+        topic_id: str | None = None,
+        bytes_max: int = wire.FETCH_BYTES_MAX,
+        follow: bool = False,
+    ) -> AsyncIterator[RecordBatch]:
+        """Every stored batch that touches offsets [start, end), in order, CRC checked.
+
+        Without `end`: up to the high watermark, or for ever with `follow`. The first and last batch
+        may hold records outside the range. Raises UnknownTopic (also when `topic_id` is another
+        than the topic's), UnknownPartition, OffsetOutOfRange, CorruptLog.
+        """
+        request = pb.FetchRequest(
+            topic=topic, partition=partition, offset=start, end_offset=end or 0,
+            bytes_max=bytes_max, follow=follow, topic_id=topic_id or "",
+        )  # fmt: skip
+        call = self._stub.Fetch(request)
+        try:
+            async for answer in call:
+                for position, _ in split(answer.batches):
+                    yield RecordBatch(answer.batches, position)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+        finally:
+            call.cancel()
+
+    async def consume(
+        self,
+        topic: str,
+        *,
+        start: str | int = "earliest",
+        partition: int | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[Record]:
+        """Records of a topic, in order within each partition; all partitions are read at once.
+
+        `start`: `earliest`, `latest` or an offset. Ends at the high watermark unless `follow`.
+        """
+        description = await self.describe_topic(topic)
+        chosen = [each for each in description.partitions if partition in (None, each.partition)]
+        if not chosen:
+            raise UnknownPartition(f"topic {topic} has no partition {partition}")
+        arrived: asyncio.Queue[tuple[int, RecordBatch] | None] = asyncio.Queue(4 * len(chosen))
+
+        async def read(number: int, first: int) -> None:
+            try:
+                async for batch in self.fetch_batches(topic, number, first, follow=follow):
+                    await arrived.put((first, batch))
+            finally:
+                await arrived.put(None)
+
+        readers = [
+            asyncio.create_task(
+                read(
+                    each.partition,
+                    first_offset(start, each.log_start_offset, each.high_watermark),
+                )
+            )
+            for each in chosen
+        ]
+        open_readers = len(readers)
+        try:
+            while open_readers:
+                item = await arrived.get()
+                if item is None:
+                    open_readers -= 1
+                    for reader in readers:
+                        if reader.done():
+                            reader.result()
+                    continue
+                first, batch = item
+                for record in batch.records():
+                    if record.offset >= first:
+                        yield record
+            await asyncio.gather(*readers)
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)

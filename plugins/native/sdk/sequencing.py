@@ -1,0 +1,37 @@
+"""Sequence numbers of an idempotent producer, and the pauses between its retries. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from broker_core.api.record_batch import ProducerStamp
+
+_SEQUENCE_LIMIT: Final = 2**31
+"""Sequence numbers wrap to 0 here, as in Kafka (KIP-98)."""
+
+
+class SequenceNumbers:
+    """Next sequence number per partition. A number is used up only when its batch was taken."""
+
+    def __init__(self, producer_id: int, epoch: int = 0) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self._next: dict[tuple[str, int], int] = {}
+
+    def next(self, topic: str, partition: int) -> ProducerStamp:
+        """Identity for the next batch of that partition."""
+        return ProducerStamp(self.producer_id, self.epoch, self._next.get((topic, partition), 0))
+
+    def taken(self, topic: str, partition: int, records: int) -> None:
+        """The broker has taken a batch of so many records."""
+        place = (topic, partition)
+        self._next[place] = (self._next.get(place, 0) + records) % _SEQUENCE_LIMIT
+
+
+def backoff_s(first_s: float = 0.05, most_s: float = 1.0) -> Iterator[float]:
+    """Pauses between retries, doubling up to `most_s`, without end."""
+    pause = first_s
+    while True:
+        yield pause
+        pause = min(most_s, pause * 2)

@@ -1,0 +1,275 @@
+"""The SDK's blocking face: admin, fetch and produce without asyncio."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from broker_core.api.errors import InvalidRequest, LakeMQError, UnknownPartition
+from broker_core.api.record_batch import encode
+from broker_core.api.types import Acks, Columns, Compression, Headers, Record
+from plugins.native import native_pb2 as pb
+from plugins.native.native_pb2_grpc import NativeStub
+from plugins.native.sdk import wire
+from plugins.native.sdk.parallel import FetchStream, ParallelFetch
+from plugins.native.sdk.partitioning import StickyPartitioner
+from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
+from plugins.native.sdk.types import NewRecord, RecordMetadata, TopicOffsets
+
+
+class SyncClient:
+    """A connection to a broker. Made by `connect`; safe to share between threads.
+
+    Every method raises a `LakeMQError`; `Unavailable` when no broker answers in `timeout_s`.
+    """
+
+    def __init__(self, bootstrap: str, *, timeout_s: float = 30.0) -> None:
+        self.bootstrap = bootstrap
+        self.timeout_s = timeout_s
+        self._channel = grpc.insecure_channel(bootstrap, options=wire.CHANNEL_OPTIONS)
+        self._stub = NativeStub(self._channel)
+        self._partitioner = StickyPartitioner()
+        self._partition_counts: dict[str, int] = {}
+        self._produce_lock = threading.Lock()
+        self._sequences: SequenceNumbers | None = None
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- topics
+
+    def topics(self) -> list[TopicOffsets]:
+        """All topics, by name."""
+        return self._describe([])
+
+    def describe_topic(self, name: str) -> TopicOffsets:
+        """Raises UnknownTopic."""
+        return self._describe([name])[0]
+
+    def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:
+        try:
+            answer = self._stub.Describe(pb.DescribeRequest(topics=names), timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+        return [wire.topic_offsets(topic) for topic in answer.topics]
+
+    def create_topic(
+        self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
+    ) -> TopicOffsets:
+        """Raises TopicExists, InvalidTopicName, InvalidRequest (a config value)."""
+        request = pb.CreateTopicRequest(name=name, partitions=partitions or 0, config=config or {})
+        try:
+            answer = self._stub.CreateTopic(request, timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+        return wire.topic_offsets(answer.topic)
+
+    def delete_topic(self, name: str) -> None:
+        """Raises UnknownTopic."""
+        try:
+            self._stub.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+
+    def offsets_for_timestamp(self, topic: str, timestamp_ms: int) -> dict[int, int]:
+        """Partition -> first offset whose record is not older; the high watermark if none is."""
+        request = pb.OffsetsForTimestampRequest(topic=topic, timestamp_ms=timestamp_ms)
+        try:
+            answer = self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+        return dict(answer.offsets)
+
+    # -- reading
+
+    def fetch_batches(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int | None = None,
+        *,
+        topic_id: str | None = None,
+        bytes_max: int = wire.FETCH_BYTES_MAX,
+        follow: bool = False,
+    ) -> FetchStream:
+        """Every stored batch that touches offsets [start, end), in order, CRC checked.
+
+        Without `end`: up to the high watermark, or for ever with `follow`. The first and last batch
+        may hold records outside the range. Raises UnknownTopic (also when `topic_id` is another
+        than the topic's), UnknownPartition, OffsetOutOfRange, CorruptLog.
+        """
+        request = pb.FetchRequest(
+            topic=topic, partition=partition, offset=start, end_offset=end or 0,
+            bytes_max=bytes_max, follow=follow, topic_id=topic_id or "",
+        )  # fmt: skip
+        return FetchStream(self._stub.Fetch(request), self.bootstrap)
+
+    def consume(
+        self,
+        topic: str,
+        *,
+        start: str | int = "earliest",
+        partition: int | None = None,
+        follow: bool = False,
+        stop: Sequence[object] = (),
+    ) -> Iterator[Record]:
+        """Records of a topic: up to the high watermark, or for ever with `follow`.
+
+        `start`: `earliest`, `latest` or an offset. Partitions are read one after the other, with
+        `follow` all at once, in order within each. Ends early once `stop` is not empty.
+        """
+        description = self.describe_topic(topic)
+        chosen = [
+            each for each in description.partitions if partition in (None, each.partition)
+        ]
+        if not chosen:
+            raise UnknownPartition(f"topic {topic} has no partition {partition}")
+        starts = {
+            each.partition: first_offset(start, each.log_start_offset, each.high_watermark)
+            for each in chosen
+        }
+        if follow and len(starts) > 1:
+            yield from self._follow(topic, starts, stop)
+            return
+        for number, first in starts.items():
+            with self.fetch_batches(topic, number, first, follow=follow) as batches:
+                for batch in batches:
+                    yield from (record for record in batch.records() if record.offset >= first)
+                    if stop:
+                        return
+
+    def _follow(
+        self, topic: str, starts: Mapping[int, int], stop: Sequence[object]
+    ) -> Iterator[Record]:
+        with ParallelFetch(
+            {number: self.fetch_batches(topic, number, first, follow=True)
+             for number, first in starts.items()}
+        ) as arrived:  # fmt: skip
+            for number, batch in arrived:
+                if batch is not None:
+                    yield from (each for each in batch.records() if each.offset >= starts[number])
+                if stop:
+                    return
+
+    # -- writing
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        acks: Acks = Acks.LEADER,
+    ) -> RecordMetadata:
+        """Produce one record and wait for its ack. For many, `send_batch` is far quicker."""
+        record = NewRecord(value, key, headers, timestamp_ms)
+        columns = wire.columns_of([record], time.time_ns() // 1_000_000)
+        return self.send_batch(topic, columns, partition=partition, acks=acks)[0]
+
+    def send_batch(
+        self,
+        topic: str,
+        records: Columns | Sequence[NewRecord],
+        *,
+        partition: int | None = None,
+        acks: Acks = Acks.LEADER,
+        compression: Compression = Compression.NONE,
+    ) -> list[RecordMetadata]:
+        """Produce records, one batch a partition, exactly once, and wait for all acks.
+
+        Answers one entry a batch: the place of its first record. Failures that may pass are tried
+        again for `timeout_s` with the same sequence numbers, so a retry never makes a duplicate.
+        """
+        columns = (
+            records
+            if isinstance(records, Columns)
+            else wire.columns_of(list(records), time.time_ns() // 1_000_000)
+        )
+        if partition is not None:
+            return [self._produce(topic, partition, columns, acks, compression)]
+        if topic not in self._partition_counts:
+            self._partition_counts[topic] = len(self.describe_topic(topic).partitions)
+        homes = self._partitioner.split(columns, self._partition_counts[topic])
+        return [self._produce(topic, home, each, acks, compression) for home, each in homes.items()]
+
+    def _produce(
+        self, topic: str, partition: int, columns: Columns, acks: Acks, compression: Compression
+    ) -> RecordMetadata:
+        with self._produce_lock:
+            if self._sequences is None:
+                self._sequences = SequenceNumbers(self._init_producer())
+            count = len(columns.values)
+            stamp = self._sequences.next(topic, partition)
+            batch = encode(columns, producer=stamp, compression=compression)
+            request = pb.ProduceRequest(
+                topic=topic, partition=partition, acks=pb.Acks.ValueType(acks), batch=batch
+            )
+            try:
+                answer = self._retry(request)
+            except LakeMQError:
+                # Whether it was taken is not known; its sequence number must not be used again,
+                # or the next batch could pass for a duplicate of this one.
+                self._sequences = None
+                raise
+            self._sequences.taken(topic, partition, count)
+        first_ms = columns.timestamps_ms[0] if columns.timestamps_ms else 0
+        return RecordMetadata(topic, partition, answer.base_offset, first_ms, Acks(answer.acks))
+
+    def _retry(self, request: pb.ProduceRequest) -> pb.ProduceResponse:
+        """One batch, until it is answered for good or `timeout_s` is over."""
+        deadline = time.monotonic() + self.timeout_s
+        for pause_s in backoff_s():
+            try:
+                answer = next(iter(self._stub.Produce(iter([request]), timeout=self.timeout_s)))
+                if not answer.HasField("error"):
+                    return answer
+                failure = wire.error_of(answer.error)
+            except grpc.RpcError as error:
+                failure = wire.error_from(error, self.bootstrap)
+            if not failure.retriable or time.monotonic() + pause_s > deadline:
+                raise failure
+            time.sleep(pause_s)
+        raise AssertionError("backoff never ends")
+
+    def _init_producer(self) -> int:
+        try:
+            answer = self._stub.InitProducer(pb.InitProducerRequest(), timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+        return answer.producer_id
+
+
+def first_offset(start: str | int, log_start_offset: int, high_watermark: int) -> int:
+    """The offset that `start` (`earliest`, `latest` or an offset) stands for."""
+    if start == "earliest":
+        return log_start_offset
+    if start == "latest":
+        return high_watermark
+    if isinstance(start, int) and start >= 0:
+        return start
+    raise InvalidRequest(f"start is {start!r}; it takes 'earliest', 'latest' or an offset >= 0")
+
+
+def connect(bootstrap: str = "127.0.0.1:9700", *, timeout_s: float = 30.0) -> SyncClient:
+    """A blocking client of the broker at `host:port`. Connects at the first call."""
+    return SyncClient(bootstrap, timeout_s=timeout_s)

@@ -1,0 +1,76 @@
+"""Protobuf <-> SDK values, and gRPC failures -> errors of the SDK. No IO."""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+import grpc
+
+from broker_core.api import errors
+from broker_core.api.errors import LakeMQError
+from broker_core.api.record_headers import encode_headers
+from broker_core.api.types import Columns
+from plugins.native import native_pb2 as pb
+from plugins.native.sdk.types import NewRecord, PartitionOffsets, TopicOffsets
+
+CHANNEL_OPTIONS: Final[list[tuple[str, int]]] = [
+    ("grpc.max_receive_message_length", 288 * 1024 * 1024),
+    ("grpc.max_send_message_length", 288 * 1024 * 1024),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
+"""Room for the largest record batch (256 MiB) and its envelope."""
+
+FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+def topic_offsets(topic: pb.Topic) -> TopicOffsets:
+    return TopicOffsets(
+        topic.name,
+        topic.topic_id,
+        tuple(
+            PartitionOffsets(
+                each.partition, each.log_start_offset, each.high_watermark, each.size_bytes,
+                each.state, each.log_end_offset, each.segments, each.detail,
+            )
+            for each in topic.partitions
+        ),
+        dict(topic.config),
+    )  # fmt: skip
+
+
+def error_of(error: pb.Error) -> LakeMQError:
+    """The exception that an in-place error stands for."""
+    return errors.BY_CODE.get(error.code, LakeMQError)(error.message)
+
+
+def error_from(error: grpc.RpcError, bootstrap: str) -> LakeMQError:
+    """What a failed call means: the broker's own error, or Unavailable."""
+    if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
+        return LakeMQError(f"broker at {bootstrap}: {error}")
+    trailers = {key: value for key, value in error.trailing_metadata() or ()}
+    code = trailers.get("lakemq-error")
+    details = error.details() or ""
+    if isinstance(code, str) and code in errors.BY_CODE:
+        return errors.BY_CODE[code](details)
+    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return errors.Unavailable(f"no answer from the broker at {bootstrap}: {details}")
+    return LakeMQError(f"broker at {bootstrap}: {error.code().name}: {details}")
+
+
+def raise_for(error: grpc.RpcError, bootstrap: str) -> NoReturn:
+    """Raise what `error_from` makes of it."""
+    raise error_from(error, bootstrap) from None
+
+
+def columns_of(records: list[NewRecord], now_ms: int) -> Columns:
+    """Rows -> columns; a column that nobody uses is left out."""
+    has_keys = any(record.key is not None for record in records)
+    has_headers = any(record.headers for record in records)
+    return Columns(
+        [record.value for record in records],
+        [record.key for record in records] if has_keys else None,
+        [encode_headers(record.headers) for record in records] if has_headers else None,
+        [now_ms if each.timestamp_ms is None else each.timestamp_ms for each in records],
+    )

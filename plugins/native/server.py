@@ -1,0 +1,75 @@
+"""The native protocol's listener: one gRPC server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import grpc
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from broker_core.api.errors import StartupError
+from broker_core.api.ports import Broker
+from plugins.native.config import NativeSettings
+from plugins.native.native_pb2_grpc import add_NativeServicer_to_server
+from plugins.native.service import NativeService
+
+_ENVELOPE_BYTES: Final = 64 * 1024
+_STOP_GRACE_S: Final = 2.0
+_BATCH_BYTES_MAX: Final = 256 * 1024 * 1024
+
+
+class NativeListener:
+    """Implements the `Listener` port."""
+
+    name = "native"
+
+    def __init__(self, broker: Broker, settings: NativeSettings, meter: Meter) -> None:
+        self._settings = settings
+        self._service = NativeService(broker, settings)
+        self._server: grpc.aio.Server | None = None
+        self._port = 0
+        self._observe(meter)
+
+    def _observe(self, meter: Meter) -> None:
+        service = self._service
+
+        def bytes_in(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(service.bytes_in)
+
+        def bytes_out(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(service.bytes_out)
+
+        def batches_in(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(service.batches_in)
+
+        meter.create_observable_counter("lakemq.native.produce.bytes", [bytes_in], "By")
+        meter.create_observable_counter("lakemq.native.fetch.bytes", [bytes_out], "By")
+        meter.create_observable_counter("lakemq.native.produce.batches", [batches_in])
+
+    async def start(self) -> None:
+        size = _BATCH_BYTES_MAX + _ENVELOPE_BYTES
+        server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", size),
+                ("grpc.max_send_message_length", size),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ]
+        )
+        add_NativeServicer_to_server(self._service, server)
+        address = f"{self._settings.host}:{self._settings.port}"
+        try:
+            self._port = server.add_insecure_port(address)
+        except RuntimeError:
+            raise StartupError(f"native: cannot listen on {address}: address in use?") from None
+        await server.start()
+        self._server = server
+
+    def addresses(self) -> Sequence[str]:
+        return [f"{self._settings.host}:{self._port}"]
+
+    async def stop(self) -> None:
+        self._service.stopping = True
+        if self._server is not None:
+            await self._server.stop(_STOP_GRACE_S)

@@ -1,0 +1,305 @@
+"""The gRPC edge of the native protocol: requests in, calls on the `Broker` port out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import NoReturn
+
+import grpc
+
+from broker_core.api.errors import InvalidRequest, LakeMQError, UnknownTopic
+from broker_core.api.ports import Broker, Credentials
+from broker_core.api.record_batch import HEADER_BYTES, read_header
+from broker_core.api.types import (
+    Acks,
+    AppendResult,
+    Offset,
+    Operation,
+    Principal,
+    Resource,
+    TopicInfo,
+)
+from plugins.native import native_pb2 as pb
+from plugins.native.config import NativeSettings
+from plugins.native.convert import (
+    error_message,
+    status_of,
+    topic_config,
+    topic_message,
+    trailers_of,
+)
+from plugins.native.native_pb2_grpc import NativeServicer
+
+_Context = grpc.aio.ServicerContext[object, object]
+
+
+class NativeService(NativeServicer):
+    """Implements `native.proto`; its docstrings are there."""
+
+    def __init__(self, broker: Broker, settings: NativeSettings) -> None:
+        self._broker = broker
+        self._settings = settings
+        self.batches_in = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.stopping = False
+
+    # -- topics
+
+    async def Describe(self, request: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:
+        broker = self._broker
+        try:
+            principal = await self._principal(context)
+            if request.topics:
+                topics = [broker.topic(name) for name in request.topics]
+                for topic in topics:
+                    broker.authorize(principal, Operation.DESCRIBE, Resource("topic", topic.name))
+            else:
+                topics = sorted(broker.topics(), key=lambda topic: topic.name)
+                topics = [each for each in topics if self._may_describe(principal, each)]
+            return pb.DescribeResponse(
+                cluster_id=broker.cluster_id,
+                node_id=broker.node_id,
+                topics=[self._described(topic) for topic in topics],
+            )
+        except LakeMQError as error:
+            await _abort(context, error)
+
+    def _may_describe(self, principal: Principal, topic: TopicInfo) -> bool:
+        try:
+            self._broker.authorize(principal, Operation.DESCRIBE, Resource("topic", topic.name))
+        except LakeMQError:
+            return False
+        return True
+
+    def _described(self, topic: TopicInfo) -> pb.Topic:
+        statuses = [
+            self._broker.partition(topic.name, number).status()
+            for number in range(topic.partitions)
+        ]
+        return topic_message(topic, statuses)
+
+    async def CreateTopic(
+        self, request: pb.CreateTopicRequest, context: _Context
+    ) -> pb.CreateTopicResponse:
+        try:
+            principal = await self._principal(context)
+            self._broker.authorize(principal, Operation.CREATE, Resource("topic", request.name))
+            if request.partitions < 0:
+                raise InvalidRequest(f"partitions is {request.partitions}; it takes 1 or more")
+            config = topic_config(request.config, self._broker.topic_defaults())
+            topic = await self._broker.create_topic(
+                request.name, request.partitions or None, config
+            )
+            return pb.CreateTopicResponse(topic=self._described(topic))
+        except LakeMQError as error:
+            await _abort(context, error)
+
+    async def DeleteTopic(
+        self, request: pb.DeleteTopicRequest, context: _Context
+    ) -> pb.DeleteTopicResponse:
+        try:
+            principal = await self._principal(context)
+            self._broker.authorize(principal, Operation.DELETE, Resource("topic", request.name))
+            await self._broker.delete_topic(request.name)
+            return pb.DeleteTopicResponse()
+        except LakeMQError as error:
+            await _abort(context, error)
+
+    async def OffsetsForTimestamp(
+        self, request: pb.OffsetsForTimestampRequest, context: _Context
+    ) -> pb.OffsetsForTimestampResponse:
+        try:
+            principal = await self._principal(context)
+            self._broker.authorize(principal, Operation.DESCRIBE, Resource("topic", request.topic))
+            topic = self._broker.topic(request.topic)
+            logs = [self._broker.partition(topic.name, each) for each in range(topic.partitions)]
+            offsets = [await log.offset_for_timestamp(request.timestamp_ms) for log in logs]
+            return pb.OffsetsForTimestampResponse(offsets=dict(enumerate(offsets)))
+        except LakeMQError as error:
+            await _abort(context, error)
+
+    async def InitProducer(
+        self, request: pb.InitProducerRequest, context: _Context
+    ) -> pb.InitProducerResponse:
+        try:
+            await self._principal(context)
+            return pb.InitProducerResponse(producer_id=await self._broker.allocate_producer_id())
+        except LakeMQError as error:
+            await _abort(context, error)
+
+    # -- writing
+
+    async def Produce(
+        self, request_iterator: AsyncIterator[pb.ProduceRequest], context: _Context
+    ) -> AsyncIterator[pb.ProduceResponse]:
+        try:
+            principal = await self._principal(context)
+        except LakeMQError as error:
+            await _abort(context, error)
+        window = _ProduceWindow(self._settings.produce_bytes_in_flight_max)
+        reader = asyncio.create_task(self._read_produce(request_iterator, principal, window))
+        try:
+            while (pending := await window.next()) is not None:
+                request_id, size, outcome = pending
+                response = await _produced(request_id, outcome)
+                window.answered(size)
+                yield response
+            await reader
+        finally:
+            reader.cancel()
+
+    async def _read_produce(
+        self,
+        requests: AsyncIterator[pb.ProduceRequest],
+        principal: Principal,
+        window: _ProduceWindow,
+    ) -> None:
+        try:
+            async for request in requests:
+                size = len(request.batch)
+                self.batches_in += 1
+                self.bytes_in += size
+                window.add(request.request_id, size, self._append(request, principal))
+                await window.room()
+        finally:
+            window.end()
+
+    def _append(
+        self, request: pb.ProduceRequest, principal: Principal
+    ) -> asyncio.Future[AppendResult] | LakeMQError:
+        try:
+            if request.acks not in Acks.__members__.values():
+                raise InvalidRequest(f"acks is {request.acks}; it takes 0, 1 or 2")
+            return self._broker.append(
+                request.topic,
+                request.partition,
+                request.batch,
+                principal=principal,
+                acks=Acks(request.acks),
+            )
+        except LakeMQError as error:
+            return error
+
+    # -- reading
+
+    async def Fetch(
+        self, request: pb.FetchRequest, context: _Context
+    ) -> AsyncIterator[pb.FetchResponse]:
+        try:
+            principal = await self._principal(context)
+            self._broker.authorize(principal, Operation.READ, Resource("topic", request.topic))
+            self._check_topic_id(request)
+            log = self._broker.partition(request.topic, request.partition)
+            bytes_max = min(request.bytes_max or 1024 * 1024, self._settings.fetch_bytes_max)
+            offset = Offset(request.offset)
+            wait_ms = self._settings.fetch_wait_ms if request.follow else 0
+            while not self.stopping and not (request.end_offset and offset >= request.end_offset):
+                got = await log.fetch(offset, bytes_max=bytes_max, wait_ms=wait_ms)
+                if got.data:
+                    data = _until(got.data, request.end_offset)
+                    self.bytes_out += len(data)
+                    yield pb.FetchResponse(
+                        batches=data,
+                        next_offset=got.next_offset,
+                        high_watermark=got.high_watermark,
+                        log_start_offset=got.log_start_offset,
+                    )
+                    offset = got.next_offset
+                elif not request.follow:
+                    return
+                else:
+                    self._check_topic_id(request)
+        except LakeMQError as error:
+            await _abort(context, error)
+
+    def _check_topic_id(self, request: pb.FetchRequest) -> None:
+        topic = self._broker.topic(request.topic)
+        if request.topic_id and request.topic_id != topic.topic_id:
+            raise UnknownTopic(
+                f"topic {request.topic} with id {request.topic_id} is gone; "
+                f"another of that name has id {topic.topic_id}"
+            )
+
+    async def _principal(self, context: _Context) -> Principal:
+        peer = context.peer()
+        host = peer.partition(":")[2].rpartition(":")[0].replace("%5B", "").replace("%5D", "")
+        return await self._broker.authenticate(Credentials("native", "", host))
+
+
+def _until(data: bytes, end_offset: int) -> bytes:
+    """Leave out whole batches at and behind `end_offset`, if one is given."""
+    position = 0
+    while end_offset and position + HEADER_BYTES <= len(data):
+        header = read_header(data, position)
+        if header.base_offset >= end_offset:
+            return data[:position]
+        position += header.total_bytes
+    return data
+
+
+class _ProduceWindow:
+    """Appends of one stream that wait for their answer, in order, bounded in bytes."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._pending: deque[tuple[int, int, asyncio.Future[AppendResult] | LakeMQError]] = deque()
+        self._ended = False
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def add(
+        self, request_id: int, size: int, outcome: asyncio.Future[AppendResult] | LakeMQError
+    ) -> None:
+        self._bytes += size
+        if self._bytes >= self._bytes_max:
+            self._room.clear()
+        self._pending.append((request_id, size, outcome))
+        self._changed.set()
+
+    async def room(self) -> None:
+        await self._room.wait()
+
+    def end(self) -> None:
+        self._ended = True
+        self._changed.set()
+
+    async def next(self) -> tuple[int, int, asyncio.Future[AppendResult] | LakeMQError] | None:
+        while not self._pending:
+            if self._ended:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        return self._pending.popleft()
+
+    def answered(self, size: int) -> None:
+        self._bytes -= size
+        if self._bytes < self._bytes_max:
+            self._room.set()
+
+
+async def _produced(
+    request_id: int, outcome: asyncio.Future[AppendResult] | LakeMQError
+) -> pb.ProduceResponse:
+    try:
+        if isinstance(outcome, LakeMQError):
+            raise outcome
+        result = await outcome
+    except LakeMQError as error:
+        return pb.ProduceResponse(request_id=request_id, error=error_message(error))
+    return pb.ProduceResponse(
+        request_id=request_id,
+        base_offset=result.base_offset,
+        last_offset=result.last_offset,
+        acks=pb.Acks.ValueType(result.acks),
+        duplicate=result.duplicate,
+    )
+
+
+async def _abort(context: _Context, error: LakeMQError) -> NoReturn:
+    await context.abort(status_of(error), str(error), trailers_of(error))
+    raise AssertionError("abort always raises")
