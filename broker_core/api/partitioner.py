@@ -13,6 +13,8 @@ from typing import Final
 _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFF_FFFF
+CACHED_KEY_BYTES_MAX: Final = 256
+"""Longer keys are hashed each time, so that the cache stays below some 20 MiB."""
 
 
 def murmur2(data: bytes) -> int:
@@ -31,7 +33,13 @@ def murmur2(data: bytes) -> int:
     return value ^ (value >> 15)
 
 
-@lru_cache(maxsize=65536)
 def partition_of(key: bytes, partitions: int) -> int:
     """Partition (0-based) that records with `key` go to."""
+    if len(key) > CACHED_KEY_BYTES_MAX:
+        return (murmur2(key) & 0x7FFF_FFFF) % partitions
+    return _partition_of_short(key, partitions)
+
+
+@lru_cache(maxsize=65536)
+def _partition_of_short(key: bytes, partitions: int) -> int:
     return (murmur2(key) & 0x7FFF_FFFF) % partitions

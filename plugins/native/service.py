@@ -171,7 +171,7 @@ class NativeService(NativeServicer):
         self, request: pb.ProduceRequest, principal: Principal
     ) -> asyncio.Future[AppendResult] | LakeMQError:
         try:
-            if request.acks not in Acks.__members__.values():
+            if int(request.acks) not in set(Acks):
                 raise InvalidRequest(f"acks is {request.acks}; it takes 0, 1 or 2")
             return self._broker.append(
                 request.topic,

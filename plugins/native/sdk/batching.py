@@ -89,7 +89,8 @@ class ProducerBatches:
                 yield self._start(topic, number, partition, now_ms)
 
     def _start(self, topic: str, number: int, partition: _Partition, now_ms: int) -> OutgoingBatch:
-        tickets, size = [], 0
+        tickets: list[Ticket] = []
+        size = 0
         while partition.waiting:
             size += partition.waiting[0].bytes
             if tickets and size > self._batch_bytes_max:

@@ -105,9 +105,7 @@ class Client:
     ) -> Producer:
         """An idempotent producer; use it as an async context manager."""
         try:
-            answer = await self._stub.InitProducer(
-                pb.InitProducerRequest(), timeout=self.timeout_s
-            )
+            answer = await self._stub.InitProducer(pb.InitProducerRequest(), timeout=self.timeout_s)
         except grpc.RpcError as error:
             wire.raise_for(error, self.bootstrap)
         return Producer(
@@ -171,38 +169,40 @@ class Client:
         chosen = [each for each in description.partitions if partition in (None, each.partition)]
         if not chosen:
             raise UnknownPartition(f"topic {topic} has no partition {partition}")
-        arrived: asyncio.Queue[tuple[int, RecordBatch] | None] = asyncio.Queue(4 * len(chosen))
+        starts = {
+            each.partition: first_offset(start, each.log_start_offset, each.high_watermark)
+            for each in chosen
+        }
+        async for number, batch in self._fetch_many(topic, starts, follow):
+            for record in batch.records():
+                if record.offset >= starts[number]:
+                    yield record
+
+    async def _fetch_many(
+        self, topic: str, starts: Mapping[int, int], follow: bool
+    ) -> AsyncIterator[tuple[int, RecordBatch]]:
+        """Batches of several partitions as they arrive, a bounded number ahead of the reader."""
+        arrived: asyncio.Queue[tuple[int, RecordBatch] | None] = asyncio.Queue(4 * len(starts))
 
         async def read(number: int, first: int) -> None:
             try:
                 async for batch in self.fetch_batches(topic, number, first, follow=follow):
-                    await arrived.put((first, batch))
+                    await arrived.put((number, batch))
             finally:
                 await arrived.put(None)
 
-        readers = [
-            asyncio.create_task(
-                read(
-                    each.partition,
-                    first_offset(start, each.log_start_offset, each.high_watermark),
-                )
-            )
-            for each in chosen
-        ]
-        open_readers = len(readers)
+        readers = [asyncio.create_task(read(*each)) for each in starts.items()]
         try:
-            while open_readers:
+            ended = 0
+            while ended < len(readers):
                 item = await arrived.get()
-                if item is None:
-                    open_readers -= 1
-                    for reader in readers:
-                        if reader.done():
-                            reader.result()
+                if item is not None:
+                    yield item
                     continue
-                first, batch = item
-                for record in batch.records():
-                    if record.offset >= first:
-                        yield record
+                ended += 1
+                for reader in readers:
+                    if reader.done():
+                        reader.result()
             await asyncio.gather(*readers)
         finally:
             for reader in readers:

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Generator, Iterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import grpc
 
@@ -19,12 +19,20 @@ _Item = tuple[int, RecordBatch | None] | LakeMQError
 _POLL_S = 0.1
 
 
+class FetchCall(Protocol):
+    """What grpc's blocking stub gives for a Fetch; grpc has no name for it at run time."""
+
+    def __iter__(self) -> Iterator[pb.FetchResponse]: ...
+    def cancel(self) -> bool: ...
+
+
 class FetchStream:
     """Iterates the batches of one Fetch call. `close` (or leaving the context) cancels the call."""
 
-    def __init__(self, call: grpc.CallIterator[pb.FetchResponse], bootstrap: str) -> None:
+    def __init__(self, call: FetchCall, bootstrap: str) -> None:
         self._call = call
         self._bootstrap = bootstrap
+        self._closed = False
         self._batches = self._read()
 
     def __enter__(self) -> Self:
@@ -39,6 +47,7 @@ class FetchStream:
         self.close()
 
     def close(self) -> None:
+        self._closed = True
         self._call.cancel()
 
     def __iter__(self) -> Self:
@@ -53,7 +62,7 @@ class FetchStream:
                 for position, _ in split(answer.batches):
                     yield RecordBatch(answer.batches, position)
         except grpc.RpcError as error:
-            if self._call.cancelled():
+            if self._closed:
                 return
             wire.raise_for(error, self._bootstrap)
         finally:

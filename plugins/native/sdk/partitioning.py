@@ -35,6 +35,10 @@ class StickyPartitioner:
 
 
 def _only(columns: Columns, wanted: Sequence[bool]) -> Columns:
+    values, keys, headers, times = columns
     return Columns(
-        *(None if column is None else list(compress(column, wanted)) for column in columns)
+        list(compress(values, wanted)),
+        None if keys is None else list(compress(keys, wanted)),
+        None if headers is None else list(compress(headers, wanted)),
+        None if times is None else list(compress(times, wanted)),
     )

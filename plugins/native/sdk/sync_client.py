@@ -136,9 +136,7 @@ class SyncClient:
         `follow` all at once, in order within each. Ends early once `stop` is not empty.
         """
         description = self.describe_topic(topic)
-        chosen = [
-            each for each in description.partitions if partition in (None, each.partition)
-        ]
+        chosen = [each for each in description.partitions if partition in (None, each.partition)]
         if not chosen:
             raise UnknownPartition(f"topic {topic} has no partition {partition}")
         starts = {

@@ -1,0 +1,295 @@
+"""The host, as plugins see it: implements the `Broker` port over storage and the MetaService."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from broker_core.access import Access
+from broker_core.api.errors import (
+    BatchTooLarge,
+    CorruptBatch,
+    InvalidRequest,
+    LakeMQError,
+    OutcomeUnknown,
+    TopicExists,
+    Unavailable,
+    UnknownPartition,
+    UnknownTopic,
+)
+from broker_core.api.ports import Credentials, Interceptor, PartitionLog, Storage, Tap
+from broker_core.api.record_batch import CONTROL, HEADER_BYTES, SPARSE, check_body, read_header
+from broker_core.api.types import (
+    Acks,
+    AppendResult,
+    Columns,
+    Operation,
+    Placed,
+    Principal,
+    Resource,
+    TopicConfig,
+    TopicInfo,
+)
+from broker_core.publisher import Publisher
+from broker_core.settings import TopicSettings
+from broker_core.taps import Taps
+from broker_core.topic_names import (
+    check_config,
+    check_topic_name,
+    config_from_catalog,
+    config_to_catalog,
+)
+from meta_service.api import errors as meta_errors
+from meta_service.api.types import MetaClient, TopicDescription
+
+PRODUCER_IDS_PER_BLOCK = 1000
+
+
+def default_topic_config(settings: TopicSettings) -> TopicConfig:
+    """Section `[topics]` as a topic config; -1 there means without limit."""
+    values = settings.model_dump(exclude={"partitions"})
+    for name in ("retention_bytes", "retention_ms"):
+        values[name] = None if values[name] == -1 else values[name]
+    return TopicConfig(**values)
+
+
+class CoreBroker:
+    """Opens every partition this node leads and keeps them as the catalog says."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        cluster_id: str,
+        meta: MetaClient,
+        storage: Storage,
+        access: Access,
+        interceptors: Sequence[Interceptor],
+        topic_settings: TopicSettings,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.failed: asyncio.Future[BaseException] | None = None
+        """Done when the catalog can't be followed any more: the node must stop."""
+        self._meta = meta
+        self._storage = storage
+        self._access = access
+        self._interceptors = tuple(interceptors)
+        self._default_partitions = topic_settings.partitions
+        self._default_config = default_topic_config(topic_settings)
+        self._topics: dict[str, TopicInfo] = {}
+        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self._taps = Taps()
+        self._publisher = Publisher(self.partition, now_ms)
+        self._changing = asyncio.Lock()
+        self._producer_ids = iter(range(0))
+        self._producer_lock = asyncio.Lock()
+        self._follower: asyncio.Task[None] | None = None
+
+    # -- life
+
+    async def start(self) -> None:
+        """Open all partitions, delete from disk what the catalog forgot, follow the catalog."""
+        self.failed = asyncio.get_running_loop().create_future()
+        revision, topics = await self._meta.topics()
+        known = {topic.topic_id for topic in topics}
+        for topic_id in await self._storage.stored_topic_ids() - known:
+            await self._storage.delete_topic(topic_id)
+        for topic in topics:
+            await self._apply(topic)
+        self._follower = asyncio.create_task(self._follow(revision + 1))
+
+    async def stop(self) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._follower
+        self._publisher.flush()
+
+    async def _follow(self, revision: int) -> None:
+        """Apply every change of the catalog, also those that other nodes made."""
+        assert self.failed is not None
+        try:
+            async for change in self._meta.watch_topics(revision):
+                if change.topic is not None:
+                    await self._apply(change.topic)
+                else:
+                    await self._forget(change.name, change.revision)
+        except (LakeMQError, meta_errors.MetaError, OSError) as error:
+            if not self.failed.done():
+                self.failed.set_result(error)
+
+    async def _apply(self, described: TopicDescription) -> TopicInfo:
+        """Make this node agree with the catalog about one topic. Idempotent."""
+        async with self._changing:
+            before = self._topics.get(described.name)
+            if before is not None and before.revision >= described.revision:
+                return before
+            if before is not None and before.topic_id != described.topic_id:
+                await self._close(before)
+            topic = TopicInfo(
+                described.name,
+                described.topic_id,
+                len(described.partitions),
+                config_from_catalog(described.config, self._default_config),
+                described.revision,
+            )
+            for number in range(topic.partitions):
+                if (topic.name, number) not in self._logs:
+                    log = await self._storage.open_partition(topic, number)
+                    self._logs[topic.name, number] = log
+                    self._taps.opened(topic.name, log)
+            if before is not None and before.config != topic.config:
+                await self._storage.configure_topic(topic)
+            self._topics[topic.name] = topic
+            return topic
+
+    async def _forget(self, name: str, revision: int) -> None:
+        async with self._changing:
+            topic = self._topics.get(name)
+            if topic is not None and topic.revision < revision:
+                await self._close(topic)
+
+    async def _close(self, topic: TopicInfo) -> None:
+        self._topics.pop(topic.name, None)
+        for number in range(topic.partitions):
+            self._logs.pop((topic.name, number), None)
+        self._taps.closed(topic.name)
+        await self._storage.delete_topic(topic.topic_id)
+
+    # -- topics
+
+    def topics(self) -> Sequence[TopicInfo]:
+        return list(self._topics.values())
+
+    def topic(self, name: str) -> TopicInfo:
+        try:
+            return self._topics[name]
+        except KeyError:
+            raise UnknownTopic(f"topic {name!r} does not exist") from None
+
+    def topic_defaults(self) -> TopicConfig:
+        return self._default_config
+
+    async def create_topic(
+        self, name: str, partitions: int | None = None, config: TopicConfig | None = None
+    ) -> TopicInfo:
+        check_topic_name(name)
+        count = self._default_partitions if partitions is None else partitions
+        if not 1 <= count <= 10_000:
+            raise InvalidRequest(f"partitions is {count}; it takes 1 to 10000")
+        chosen = config or self._default_config
+        check_config(chosen)
+        try:
+            described = await self._meta.create_topic(name, count, config_to_catalog(chosen))
+        except meta_errors.MetaError as error:
+            raise _translated(error, name) from None
+        return await self._apply(described)
+
+    async def ensure_topic(self, name: str, partitions: int | None = None) -> TopicInfo:
+        if name in self._topics:
+            return self._topics[name]
+        try:
+            return await self.create_topic(name, partitions)
+        except TopicExists:  # another node was quicker, or the watch is behind
+            _, topics = await self._meta.topics()
+            return await self._apply(next(each for each in topics if each.name == name))
+
+    async def delete_topic(self, name: str) -> None:
+        try:
+            await self._meta.delete_topic(name)
+        except meta_errors.MetaError as error:
+            raise _translated(error, name) from None
+        async with self._changing:
+            if name in self._topics:
+                await self._close(self._topics[name])
+
+    def partition(self, topic: str, partition: int) -> PartitionLog:
+        try:
+            return self._logs[topic, partition]
+        except KeyError:
+            known = self.topic(topic).partitions
+            raise UnknownPartition(
+                f"partition {partition}: topic {topic} has 0 to {known - 1}"
+            ) from None
+
+    def tap(self, topic: str, tap: Tap) -> Callable[[], None]:
+        logs = [log for (name, _), log in self._logs.items() if name == topic]
+        return self._taps.add(topic, tap, logs)
+
+    # -- records
+
+    def publish(
+        self,
+        topic: str,
+        columns: Columns,
+        *,
+        principal: Principal,
+        acks: Acks = Acks.LEADER,
+        partition: int | None = None,
+    ) -> asyncio.Future[list[Placed | LakeMQError]]:
+        info = self.topic(topic)
+        self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
+        if partition is not None and not 0 <= partition < info.partitions:
+            raise UnknownPartition(
+                f"partition {partition}: topic {topic} has 0 to {info.partitions - 1}"
+            )
+        for interceptor in self._interceptors:
+            columns = interceptor.intercept(topic, columns, principal)
+        return self._publisher.publish(info, columns, acks, partition)
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        principal: Principal,
+        acks: Acks = Acks.LEADER,
+    ) -> asyncio.Future[AppendResult]:
+        log = self.partition(topic, partition)
+        self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
+        limit = self._topics[topic].config.batch_bytes_max
+        if len(batch) > limit:
+            raise BatchTooLarge(f"batch of {len(batch)} bytes; topic {topic} takes {limit}")
+        header = read_header(batch)
+        if header.attributes & (SPARSE | CONTROL):
+            raise CorruptBatch("producers send neither sparse nor control batches")
+        if header.raw_body_bytes > max(limit, 64 * 1024 * 1024):
+            raise BatchTooLarge(f"batch of {header.raw_body_bytes} bytes when decompressed")
+        check_body(header, batch[HEADER_BYTES:])
+        return log.append(batch, header, acks)
+
+    # -- who and what
+
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        return await self._access.authenticate(credentials)
+
+    def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> None:
+        self._access.authorize(principal, operation, resource)
+
+    async def allocate_producer_id(self) -> int:
+        async with self._producer_lock:
+            for producer_id in self._producer_ids:
+                return producer_id
+            try:
+                block = await self._meta.allocate_ids("producer", PRODUCER_IDS_PER_BLOCK)
+            except meta_errors.MetaError as error:
+                raise _translated(error, "producer ids") from None
+            self._producer_ids = iter(block)
+            return next(self._producer_ids)
+
+
+def _translated(error: meta_errors.MetaError, name: str) -> LakeMQError:
+    """A MetaService error in the words of the broker."""
+    if isinstance(error, meta_errors.AlreadyExists):
+        return TopicExists(f"topic {name!r} exists already")
+    if isinstance(error, meta_errors.NotFound):
+        return UnknownTopic(f"topic {name!r} does not exist")
+    if isinstance(error, meta_errors.InvalidArgument):
+        return InvalidRequest(str(error))
+    if not error.definite:
+        return OutcomeUnknown(f"{name}: {error}")
+    return Unavailable(f"{name}: {error}")

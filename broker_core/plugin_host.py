@@ -1,0 +1,160 @@
+"""Entry points -> validated plugins. pluggy does the hooks; a plugin is found by its entry point,
+is on when its section says so, and is checked before anything of it runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+import pluggy
+
+from broker_core.api.errors import ConfigError, PluginError
+from broker_core.api.hooks import ENTRY_POINT_GROUP, PROJECT, PluginHooks
+from broker_core.api.settings import PluginSettings
+from broker_core.config import ConfigSource
+
+BUILT_IN: Final = ("journal", "mqtt", "native")
+"""Plugins that are on without a section."""
+HOOKS: Final = tuple(name for name in vars(PluginHooks) if not name.startswith("_"))
+
+
+@dataclass(frozen=True)
+class LoadedPlugin:
+    """A plugin as `lakemq plugin list` shows it."""
+
+    name: str
+    version: str
+    distribution: str
+    enabled: bool
+    hooks: tuple[str, ...] = ()
+    """Hooks that it implements."""
+    settings: PluginSettings = field(default_factory=PluginSettings)
+    error: str = ""
+    """Why it failed; it is not used then."""
+
+
+class PluginHost:
+    """Holds the plugins of one process."""
+
+    def __init__(self, source: ConfigSource, points: Iterable[EntryPoint] | None = None) -> None:
+        self._source = source
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(PluginHooks)
+        found = entry_points(group=ENTRY_POINT_GROUP) if points is None else points
+        self._points = {point.name: point for point in found}
+        self.plugins: list[LoadedPlugin] = []
+
+    def load(self, *, strict: bool = True, disabled_too: bool = False) -> None:
+        """Import, register and configure. `strict`: the first failure raises ConfigError or
+        PluginError; else it is kept in the plugin's `error`. `disabled_too`: look at plugins that
+        are off as well, to tell what they would register.
+        """
+        self._check_sections()
+        for name in sorted(self._points, key=lambda each: (each not in BUILT_IN, each)):
+            plugin = self._describe(name)
+            if plugin.enabled or disabled_too:
+                try:
+                    plugin = self._load(plugin)
+                except (ConfigError, PluginError) as error:
+                    if strict:
+                        raise
+                    plugin = replace(plugin, error=str(error))
+            self.plugins.append(plugin)
+
+    def _check_sections(self) -> None:
+        """A section for a plugin that is not installed is an error, near names offered."""
+        written = self._source.data.get("plugins", {})
+        for name in written:
+            if name not in self._points:
+                known = ", ".join(sorted(self._points))
+                raise self._source.error(
+                    ("plugins", name), f"no plugin of that name is installed; installed: {known}"
+                )
+
+    def _describe(self, name: str) -> LoadedPlugin:
+        point = self._points[name]
+        path = ("plugins", name)
+        enabled = name in BUILT_IN or self._source.has(path)
+        if self._source.has(path):
+            section = self._source.data.get("plugins", {}).get(name, {})
+            enabled = bool(section.get("enabled", True))
+        variable = f"LAKEMQ_PLUGINS__{name.upper().replace('-', '_')}__ENABLED"
+        if variable in self._source.variables:
+            enabled = self._source.variables[variable].lower() == "true"
+        distribution = point.dist
+        return LoadedPlugin(
+            name,
+            distribution.version if distribution else "?",
+            distribution.name if distribution else "?",
+            enabled,
+        )
+
+    def _load(self, plugin: LoadedPlugin) -> LoadedPlugin:
+        name = plugin.name
+        try:
+            module = self._points[name].load()
+        except Exception as error:  # whatever an import of somebody's code raises
+            raise PluginError(f"plugin {name}: {type(error).__name__}: {error}") from error
+        try:
+            self._manager.register(module, name)
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            self._manager.unregister(module)
+            raise PluginError(f"plugin {name}: {_first_sentence(error)}") from None
+        callers = self._manager.get_hookcallers(module) or []
+        hooks = tuple(sorted(caller.name for caller in callers))
+        model = self._call(name, "register_settings") or PluginSettings
+        if not (inspect.isclass(model) and issubclass(model, PluginSettings)):
+            raise PluginError(f"plugin {name}: register_settings must return a PluginSettings")
+        settings = self._source.section(("plugins", name), model)
+        if not plugin.enabled:
+            self._manager.unregister(module)
+        return replace(plugin, hooks=hooks, settings=settings)
+
+    def _call(self, plugin: str, hook: str, **arguments: object) -> Any:
+        """Call one plugin's implementation of a hook; None when it has none."""
+        caller = getattr(self._manager.hook, hook)
+        for implementation in caller.get_hookimpls():
+            if implementation.plugin_name == plugin:
+                values = [arguments[name] for name in implementation.argnames]
+                return implementation.function(*values)
+        return None
+
+    def collect(
+        self, hook: str, arguments: Callable[[LoadedPlugin], dict[str, object]]
+    ) -> list[tuple[LoadedPlugin, Any]]:
+        """Call a hook of every enabled plugin: (plugin, what it returned), Nones left out.
+
+        Errors that are not ours are told as PluginError with the plugin's name.
+        """
+        found = []
+        for plugin in self.enabled():
+            if hook not in plugin.hooks:
+                continue
+            try:
+                value = self._call(plugin.name, hook, **arguments(plugin))
+            except PluginError:
+                raise
+            except Exception as error:  # somebody's code
+                raise PluginError(
+                    f"plugin {plugin.name}: {hook}: {type(error).__name__}: {error}"
+                ) from error
+            if value is not None:
+                found.append((plugin, value))
+        return found
+
+    def enabled(self) -> Sequence[LoadedPlugin]:
+        return [plugin for plugin in self.plugins if plugin.enabled and not plugin.error]
+
+    def settings_models(self) -> dict[str, type[PluginSettings]]:
+        """Plugin name -> the class of its section, for the documentation."""
+        return {plugin.name: type(plugin.settings) for plugin in self.plugins}
+
+
+def _first_sentence(error: Exception) -> str:
+    """pluggy's message in one line."""
+    return " ".join(str(error).split())

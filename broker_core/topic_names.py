@@ -1,0 +1,58 @@
+"""What a topic may be called, and its config as the catalog keeps it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+from broker_core.api.errors import InvalidRequest, InvalidTopicName
+from broker_core.api.types import TopicConfig
+
+NAME_BYTES_MAX: Final = 249
+"""As in Kafka, whose tools many users also have."""
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def check_topic_name(name: str) -> None:
+    """Raises InvalidTopicName, telling the rule that is broken."""
+    if not name or len(name) > NAME_BYTES_MAX:
+        raise InvalidTopicName(
+            f"a topic name has 1 to {NAME_BYTES_MAX} characters, not {len(name)}"
+        )
+    if name in (".", ".."):
+        raise InvalidTopicName(f"{name!r} is not a topic name")
+    match = _NAME.match(name)
+    if match is None or match.end() != len(name):
+        wrong = name[match.end() if match else 0]
+        raise InvalidTopicName(
+            f"topic name {name!r}: {wrong!r} is not allowed; letters, digits, '.', '_', '-' are"
+        )
+
+
+def config_to_catalog(config: TopicConfig) -> dict[str, str | int | None]:
+    """All settings by name; defaults are written too, so a later default changes no topic."""
+    return {field.name: getattr(config, field.name) for field in fields(TopicConfig)}
+
+
+def config_from_catalog(values: Mapping[str, Any], defaults: TopicConfig) -> TopicConfig:
+    """Inverse; settings of a newer version are ignored, absent ones get the defaults."""
+    known = {field.name for field in fields(TopicConfig)}
+    given = {name: value for name, value in values.items() if name in known}
+    absent = {name: getattr(defaults, name) for name in known - given.keys()}
+    return TopicConfig(**given, **absent)
+
+
+def check_config(config: TopicConfig) -> None:
+    """Raises InvalidRequest, naming the setting."""
+    if config.cleanup not in ("delete", "compact", "compact,delete"):
+        raise InvalidRequest(f"cleanup is {config.cleanup!r}; it takes delete, compact or both")
+    if config.compression not in ("producer", "none", "lz4", "zstd"):
+        raise InvalidRequest(
+            f"compression is {config.compression!r}; it takes producer, none, lz4 or zstd"
+        )
+    if not 1024 <= config.batch_bytes_max <= 256 * 1024 * 1024:
+        raise InvalidRequest(f"batch_bytes_max is {config.batch_bytes_max}; 1 KiB to 256 MiB")
+    if config.segment_bytes_max < 4096 or config.segment_age_ms_max < 1000:
+        raise InvalidRequest("segment_bytes_max takes 4096 and more, segment_age_ms_max 1000")

@@ -1,0 +1,143 @@
+"""HTTP admin: /healthz, /readyz, /metrics and, as JSON, /api/v1/{node,topics,plugins}."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from broker_core.api.errors import LakeMQError, StartupError
+from broker_core.broker import CoreBroker
+from broker_core.plugin_host import PluginHost
+from lakemq.telemetry import Telemetry
+from meta_service.api.errors import MetaError
+from meta_service.api.types import MetaClient
+
+
+class AdminListener:
+    """Implements the `Listener` port over aiohttp."""
+
+    name = "admin"
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        broker: CoreBroker,
+        meta: MetaClient,
+        plugins: PluginHost,
+        telemetry: Telemetry,
+        describe_node: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._broker = broker
+        self._meta = meta
+        self._plugins = plugins
+        self._telemetry = telemetry
+        self._describe_node = describe_node
+        self._runner: web.AppRunner | None = None
+        self.ready = False
+
+    async def start(self) -> None:
+        app = web.Application(client_max_size=64 * 1024, middlewares=[_errors_as_json])
+        app.router.add_get("/healthz", self._health)
+        app.router.add_get("/readyz", self._readiness)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/api/v1/node", self._node)
+        app.router.add_get("/api/v1/plugins", self._plugin_list)
+        app.router.add_get("/api/v1/topics", self._topic_list)
+        app.router.add_get("/api/v1/topics/{name}", self._topic)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self._port).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise StartupError(
+                f"admin: cannot listen on {self._host}:{self._port}: {error.strerror}"
+            ) from None
+        self._runner = runner
+
+    def addresses(self) -> list[str]:
+        if self._runner is None:
+            return []
+        return [f"{each[0]}:{each[1]}" for each in self._runner.addresses]
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _readiness(self, request: web.Request) -> web.Response:
+        if not self.ready:
+            return web.json_response({"status": "starting"}, status=503)
+        bad = [
+            f"{topic.name}/{number}"
+            for topic in self._broker.topics()
+            for number in range(topic.partitions)
+            if self._broker.partition(topic.name, number).status().state != "online"
+        ]
+        if bad:
+            return web.json_response({"status": "degraded", "partitions": bad}, status=503)
+        return web.json_response({"status": "ready"})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=self._telemetry.prometheus_text(),
+            headers={"Content-Type": self._telemetry.content_type},
+        )
+
+    async def _node(self, request: web.Request) -> web.Response:
+        status = await self._meta.status()
+        return web.json_response({**self._describe_node(), "meta": asdict(status)})
+
+    async def _plugin_list(self, request: web.Request) -> web.Response:
+        return web.json_response(
+            [
+                {
+                    "name": each.name,
+                    "version": each.version,
+                    "enabled": each.enabled,
+                    "hooks": each.hooks,
+                    "error": each.error,
+                }
+                for each in self._plugins.plugins
+            ]
+        )
+
+    async def _topic_list(self, request: web.Request) -> web.Response:
+        names = sorted(topic.name for topic in self._broker.topics())
+        return web.json_response([self._topic_json(name) for name in names])
+
+    async def _topic(self, request: web.Request) -> web.Response:
+        return web.json_response(self._topic_json(request.match_info["name"]))
+
+    def _topic_json(self, name: str) -> dict[str, Any]:
+        topic = self._broker.topic(name)
+        return {
+            "name": topic.name,
+            "topic_id": topic.topic_id,
+            "config": asdict(topic.config),
+            "partitions": [
+                asdict(self._broker.partition(name, number).status())
+                for number in range(topic.partitions)
+            ],
+        }
+
+
+@web.middleware
+async def _errors_as_json(
+    request: web.Request, handler: Callable[[web.Request], Any]
+) -> web.StreamResponse:
+    try:
+        answer: web.StreamResponse = await handler(request)
+    except (LakeMQError, MetaError) as error:
+        status = 404 if error.code.startswith("UNKNOWN") else 503 if error.retriable else 400
+        return web.json_response({"code": error.code, "message": str(error)}, status=status)
+    return answer

@@ -1,0 +1,165 @@
+"""The `lakemq` command."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import click
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from broker_core.api.errors import LakeMQError
+from broker_core.config import Config, load_config
+from broker_core.plugin_host import PluginHost
+
+app = typer.Typer(
+    name="lakemq",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="One broker for the whole road from a device to a lakehouse table.",
+)
+plugin_app = typer.Typer(no_args_is_help=True, help="What plugins there are.")
+config_app = typer.Typer(no_args_is_help=True, help="The configuration file.")
+app.add_typer(plugin_app, name="plugin")
+app.add_typer(config_app, name="config")
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", envvar="LAKEMQ_CONFIG", metavar="FILE", help="TOML file; else defaults."
+    ),
+]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", "-d", metavar="FOLDER", help="Overrides node.data_dir.")
+]
+
+
+def _fail(error: Exception | str) -> NoReturn:
+    typer.echo(f"lakemq: {error}", err=True)
+    raise typer.Exit(1)
+
+
+def _load(file: Path | None, data_dir: Path | None = None) -> Config:
+    environment = dict(os.environ)
+    if data_dir is not None:
+        environment["LAKEMQ_NODE__DATA_DIR"] = str(data_dir)
+    try:
+        return load_config(file, environment)
+    except LakeMQError as error:
+        _fail(error)
+
+
+@app.command()
+def start(config: ConfigFile = None, data_dir: DataDir = None) -> None:
+    """Run a node until it is told to stop (Ctrl-C or SIGTERM)."""
+    loaded = _load(config, data_dir)
+    logging.basicConfig(
+        level=loaded.node.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        asyncio.run(_run(loaded))
+    except LakeMQError as error:
+        _fail(error)
+
+
+async def _run(config: Config) -> None:
+    from lakemq.node import Node
+
+    node = Node(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await node.start()
+    try:
+        for name, address in node.addresses().items():
+            typer.echo(f"{name} {address}")
+        typer.echo("ready")
+        sys.stdout.flush()
+        waiting = asyncio.create_task(stop.wait())
+        await asyncio.wait([waiting, node.failed], return_when=asyncio.FIRST_COMPLETED)
+        if node.failed.done():
+            raise LakeMQError(f"the node stops: {node.failed.result()}")
+    finally:
+        await node.stop()
+
+
+@plugin_app.command("list")
+def list_plugins(config: ConfigFile = None) -> None:
+    """Show plugins: version, on or off, what they register, why they failed."""
+    host = PluginHost(_load(config).source)
+    try:
+        host.load(strict=False, disabled_too=True)
+    except LakeMQError as error:
+        _fail(error)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("plugin", "version", "from", "state", "registers"):
+        table.add_column(heading, overflow="fold")
+    for plugin in host.plugins:
+        state = "failed" if plugin.error else "on" if plugin.enabled else "off"
+        hooks = ", ".join(each.removeprefix("register_") for each in plugin.hooks)
+        table.add_row(
+            plugin.name, plugin.version, plugin.distribution, state, plugin.error or hooks
+        )
+    Console().print(table)
+    if any(plugin.error and plugin.enabled for plugin in host.plugins):
+        raise typer.Exit(1)
+
+
+@config_app.command("check")
+def check_config(config: ConfigFile = None) -> None:
+    """Check the configuration, sections of plugins included, without starting anything."""
+    host = PluginHost(_load(config).source)
+    try:
+        host.load()
+    except LakeMQError as error:
+        _fail(error)
+    on = ", ".join(plugin.name for plugin in host.enabled())
+    typer.echo(f"{config or 'defaults'}: ok; plugins on: {on}")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from lakemq.node import VERSION
+
+    typer.echo(f"lakemq {VERSION}")
+
+
+def _build(config: Config) -> click.Group:
+    """The command with what enabled plugins add to it."""
+    host = PluginHost(config.source)
+    host.load(strict=False)
+    for _, commands in host.collect("register_commands", lambda _: {}):
+        for name, command in commands:
+            if isinstance(command, typer.Typer):
+                app.add_typer(command, name=name)
+            else:
+                app.command(name)(command)
+    from spark_plugin.commands import commands as spark_commands
+
+    for name, command in spark_commands():
+        app.command(name)(command)
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    return group
+
+
+def main() -> None:
+    """Entry point. A broken configuration is told by the command that reads it."""
+    try:
+        config = load_config(None, {})
+        group = _build(config)
+    except LakeMQError as error:
+        typer.echo(f"lakemq: {error}", err=True)
+        sys.exit(1)
+    group()

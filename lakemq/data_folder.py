@@ -1,0 +1,79 @@
+"""The node's data folder: made, locked, and checked to belong to this node."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+from broker_core.api.errors import StartupError
+
+FORMAT: Final = 1
+_LOCK: Final = "lock"
+_IDENTITY: Final = "node.json"
+
+
+class DataFolder:
+    """Holds the lock while open. Layout: docs/formats/data-folder.md."""
+
+    def __init__(self, path: Path, node_id: str) -> None:
+        self.path = path
+        self._node_id = node_id
+        self._lock: int | None = None
+
+    def open(self) -> None:
+        """Raises StartupError: not writable, locked by another process, or another node's."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StartupError(f"data folder {self.path}: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "?"
+            os.close(descriptor)
+            raise StartupError(f"data folder {self.path} is in use by process {holder}") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._lock = descriptor
+        self._check_identity()
+
+    def _check_identity(self) -> None:
+        file = self.path / _IDENTITY
+        if not file.exists():
+            _write_durably(file, json.dumps({"format": FORMAT, "node_id": self._node_id}) + "\n")
+            return
+        try:
+            identity = json.loads(file.read_text())
+            written_format, owner = identity["format"], identity["node_id"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise StartupError(f"{file} is damaged: it must hold format and node_id") from None
+        if written_format != FORMAT:
+            raise StartupError(f"{file}: format {written_format}; this build writes {FORMAT}")
+        if owner != self._node_id:
+            raise StartupError(
+                f"data folder {self.path} belongs to node {owner!r}, this is {self._node_id!r}"
+            )
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _write_durably(file: Path, text: str) -> None:
+    """New file, fsync, rename, directory fsync."""
+    fresh = file.with_suffix(".new")
+    with fresh.open("w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    fresh.rename(file)
+    directory = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

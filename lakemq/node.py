@@ -1,0 +1,189 @@
+"""A node: opens everything in order, closes in reverse. The only place that wires the rooms."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from broker_core.access import Access
+from broker_core.api.errors import PluginError, StartupError
+from broker_core.api.ports import Listener, PluginContext, Storage
+from broker_core.broker import CoreBroker
+from broker_core.config import Config
+from broker_core.plugin_host import LoadedPlugin, PluginHost
+from lakemq.admin import AdminListener
+from lakemq.data_folder import DataFolder
+from lakemq.telemetry import Telemetry
+from meta_service.api.errors import StartupFailed
+from meta_service.api.types import NodeRegistration
+from meta_service.server.member import MetaMember
+
+VERSION = version("lakemq")
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Node:
+    """One process of LakeMQ. `start`, wait for `failed` or a signal, `stop`."""
+
+    def __init__(self, config: Config, *, now_ms: Callable[[], int] = _wall_clock_ms) -> None:
+        self.config = config
+        self.node_id = config.node.id
+        self.data_dir = Path(config.node.data_dir).expanduser().absolute()
+        self.plugins = PluginHost(config.source)
+        self.telemetry = Telemetry(config.telemetry, self.node_id, VERSION)
+        self.listeners: list[Listener] = []
+        self.broker: CoreBroker
+        self._now_ms = now_ms
+        self._member: MetaMember
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Raises ConfigError, PluginError or StartupError, with everything closed again."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _start(self) -> None:
+        self.plugins.load()
+        folder = DataFolder(self.data_dir, self.node_id)
+        folder.open()
+        self._stack.callback(folder.close)
+        self._stack.callback(self.telemetry.close)
+        await self._start_meta()
+        storage = self._storage()
+        await storage.start()
+        self._stack.push_async_callback(storage.stop)
+        self.broker = self._core(storage)
+        await self.broker.start()
+        self._stack.push_async_callback(self.broker.stop)
+        for listener in [*self._plugin_listeners(), *self._admin()]:
+            await listener.start()
+            self._stack.push_async_callback(listener.stop)
+            self.listeners.append(listener)
+        await self._register()
+
+    async def _start_meta(self) -> None:
+        settings, node = self.config.meta, self.config.node
+        self._member = MetaMember(
+            settings,
+            node_id=self.node_id,
+            host=settings.host or node.host,
+            data_dir=self.data_dir / "meta",
+            meter=self.telemetry.meter("meta_service"),
+        )
+        try:
+            await self._member.start()
+        except StartupFailed as error:
+            raise StartupError(f"meta: {error}") from error
+        self._stack.push_async_callback(self._member.stop)
+
+    def _context(self, plugin: LoadedPlugin) -> PluginContext:
+        return PluginContext(
+            plugin.name,
+            plugin.settings,
+            self.node_id,
+            self.data_dir / plugin.name,
+            self.telemetry.meter(f"plugins.{plugin.name}"),
+        )
+
+    def _storage(self) -> Storage:
+        found = self.plugins.collect(
+            "register_storage", lambda plugin: {"context": self._context(plugin)}
+        )
+        if len(found) != 1:
+            names = ", ".join(plugin.name for plugin, _ in found) or "none is"
+            raise PluginError(f"exactly one storage plugin must be on; on: {names}")
+        storage: Storage = found[0][1]
+        return storage
+
+    def _core(self, storage: Storage) -> CoreBroker:
+        def collected(hook: str) -> list[Any]:
+            found = self.plugins.collect(hook, lambda plugin: {"context": self._context(plugin)})
+            return [value for _, value in found]
+
+        interceptors = [each for group in collected("register_interceptors") for each in group]
+        return CoreBroker(
+            node_id=self.node_id,
+            cluster_id=self._member.cluster_id,
+            meta=self._member.client(),
+            storage=storage,
+            access=Access(collected("register_authenticator"), collected("register_authorizer")),
+            interceptors=interceptors,
+            topic_settings=self.config.topics,
+            now_ms=self._now_ms,
+        )
+
+    def _plugin_listeners(self) -> list[Listener]:
+        found = self.plugins.collect(
+            "register_listeners",
+            lambda plugin: {"context": self._context(plugin), "broker": self.broker},
+        )
+        listeners = []
+        for plugin, group in found:
+            for listener in group:
+                if not isinstance(listener, Listener):
+                    raise PluginError(f"plugin {plugin.name}: {listener!r} is no Listener")
+                listeners.append(listener)
+        return listeners
+
+    def _admin(self) -> list[AdminListener]:
+        settings = self.config.admin
+        if not settings.enabled:
+            return []
+        return [
+            AdminListener(
+                host=settings.host or self.config.node.host,
+                port=settings.port,
+                broker=self.broker,
+                meta=self._member.client(),
+                plugins=self.plugins,
+                telemetry=self.telemetry,
+                describe_node=self.describe,
+            )
+        ]
+
+    async def _register(self) -> None:
+        """Tell the catalog where this node can be reached, then say so to load balancers."""
+        await self._member.client().register_node(
+            NodeRegistration(self.node_id, self.addresses(), version=VERSION)
+        )
+        for listener in self.listeners:
+            if isinstance(listener, AdminListener):
+                listener.ready = True
+
+    def addresses(self) -> dict[str, str]:
+        """Listener name -> `host:port`, with the ports that are really bound."""
+        found = {
+            listener.name: address
+            for listener in self.listeners
+            for address in listener.addresses()
+        }
+        return {**found, **self._member.addresses()}
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "node_id": self.node_id,
+            "cluster_id": self._member.cluster_id,
+            "version": VERSION,
+            "addresses": self.addresses(),
+        }
+
+    @property
+    def failed(self) -> asyncio.Future[BaseException]:
+        """Done when the node can't go on."""
+        assert self.broker.failed is not None
+        return self.broker.failed
+
+    async def stop(self) -> None:
+        """Say goodbye to clients, flush, close. Safe to call after a failed start."""
+        await self._stack.aclose()
