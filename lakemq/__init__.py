@@ -6,4 +6,4 @@
 from plugins.native.sdk import *  # noqa: F403  the SDK's public names are its `__all__`
 from plugins.native.sdk import __all__ as _sdk
 
-__all__ = [*_sdk]  # noqa: PLE0604  strings, from the SDK's own list
+__all__ = [*_sdk]

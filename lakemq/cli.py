@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-import click
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from broker_core.api.errors import LakeMQError
-from broker_core.config import Config, load_config
+from broker_core.config import Config, ConfigSource, load_config
 from broker_core.plugin_host import PluginHost
+from spark_plugin.commands import commands as spark_commands
 
 app = typer.Typer(
     name="lakemq",
@@ -85,8 +85,8 @@ async def _run(config: Config) -> None:
             typer.echo(f"{name} {address}")
         typer.echo("ready")
         sys.stdout.flush()
-        waiting = asyncio.create_task(stop.wait())
-        await asyncio.wait([waiting, node.failed], return_when=asyncio.FIRST_COMPLETED)
+        node.failed.add_done_callback(lambda _: stop.set())
+        await stop.wait()
         if node.failed.done():
             raise LakeMQError(f"the node stops: {node.failed.result()}")
     finally:
@@ -135,31 +135,31 @@ def version() -> None:
     typer.echo(f"lakemq {VERSION}")
 
 
-def _build(config: Config) -> click.Group:
-    """The command with what enabled plugins add to it."""
-    host = PluginHost(config.source)
-    host.load(strict=False)
-    for _, commands in host.collect("register_commands", lambda _: {}):
-        for name, command in commands:
-            if isinstance(command, typer.Typer):
-                app.add_typer(command, name=name)
-            else:
-                app.command(name)(command)
-    from spark_plugin.commands import commands as spark_commands
-
-    for name, command in spark_commands():
-        app.command(name)(command)
-    group = typer.main.get_command(app)
-    assert isinstance(group, click.Group)
-    return group
+def _add_plugin_commands() -> None:
+    """Give the command what enabled plugins add to it. What is wrong with the configuration is
+    told by the command that needs it, so that `lakemq config check` can.
+    """
+    file = os.environ.get("LAKEMQ_CONFIG")
+    try:
+        source = load_config(Path(file) if file else None, os.environ).source
+        host = PluginHost(source)
+        host.load(strict=False)
+    except LakeMQError:
+        host = PluginHost(ConfigSource("(defaults)"))
+        host.load(strict=False)
+    found = [each for _, group in host.collect("register_commands", lambda _: {}) for each in group]
+    for name, command in [*found, *spark_commands()]:
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
 
 
 def main() -> None:
-    """Entry point. A broken configuration is told by the command that reads it."""
+    """Entry point of the `lakemq` command."""
     try:
-        config = load_config(None, {})
-        group = _build(config)
+        _add_plugin_commands()
     except LakeMQError as error:
         typer.echo(f"lakemq: {error}", err=True)
         sys.exit(1)
-    group()
+    app()
