@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from broker_core.api.errors import CorruptBatch, InvalidRequest
 from broker_core.api.record_batch import (
+    CONTROL,
     SPARSE,
     WIDE_TIMESTAMPS,
     RecordBatch,
@@ -62,7 +63,7 @@ def to_arrow(
     """The batch's records with `start` <= offset < `end` as Arrow, only `columns`, in that order.
 
     Offsets keep their gaps, absent keys and values are null; a record without headers has an empty
-    list. Raises CorruptBatch when lengths in the body don't add up.
+    list. Control batches hold no records. Raises CorruptBatch when lengths don't add up.
     """
     import pyarrow as pa
 
@@ -123,6 +124,8 @@ class _BatchView:
 
     def rows_between(self, start: int, end: int | None) -> tuple[int, int]:
         """Rows [first, last) whose offsets lie in [start, end)."""
+        if self._batch.header.attributes & CONTROL:
+            return 0, 0
         if end is None:
             end = self._batch.header.last_offset + 1
         first, last = np.searchsorted(self.offsets, [start, end]).tolist()

@@ -1,0 +1,175 @@
+"""What Spark reads from the broker: views for planning and Arrow batches. Edge: network, clock."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from plugins.native.sdk import (
+    LakeMQError,
+    OffsetOutOfRange,
+    RecordBatch,
+    SyncClient,
+    TopicOffsets,
+    UnknownPartition,
+    UnknownTopic,
+    connect,
+    to_arrow,
+)
+from spark_plugin.errors import DataLossError
+from spark_plugin.planning import OffsetRange, PartitionView, TopicView
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+_log = logging.getLogger("lakemq.spark")
+
+_RETRY_PAUSE_S = 0.25
+_RETRY_PAUSE_S_MAX = 4.0
+
+_clients: dict[str, SyncClient] = {}
+
+
+def client_of(bootstrap: str) -> SyncClient:
+    """This process's client of a broker. Python workers live longer than tasks, so the connection
+    is kept; a worker is a process of its own and serves one task at a time."""
+    if bootstrap not in _clients:
+        _clients[bootstrap] = connect(bootstrap)
+    return _clients[bootstrap]
+
+
+def retrying(call: Callable[[], T], timeout_s: float) -> T:
+    """`call()`, again after a pause while its error says that it may pass, for `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    pause_s = _RETRY_PAUSE_S
+    while True:
+        try:
+            return call()
+        except LakeMQError as error:
+            if not error.retriable or time.monotonic() + pause_s > deadline:
+                raise
+        time.sleep(pause_s)
+        pause_s = min(_RETRY_PAUSE_S_MAX, 2 * pause_s)
+
+
+def view_of(topics: Sequence[TopicOffsets]) -> dict[str, TopicView]:
+    """The broker's answer as planning wants it."""
+    return {
+        topic.name: TopicView(
+            topic.topic_id,
+            {
+                each.partition: PartitionView(
+                    each.log_start_offset, each.high_watermark, each.size_bytes
+                )
+                for each in topic.partitions
+            },
+        )
+        for topic in topics
+    }
+
+
+def read_batches(
+    client: SyncClient,
+    wanted: OffsetRange,
+    *,
+    fetch_bytes: int = 8 << 20,
+    retry_timeout_s: float = 60.0,
+    fail_on_data_loss: bool = True,
+) -> Iterator[RecordBatch]:
+    """Stored batches that touch the range, each once, in order; a broker that goes away is asked
+    again from where it stopped. DataLossError when records of the range are gone."""
+    position, deadline, pause_s = wanted.start, 0.0, _RETRY_PAUSE_S
+    while position < wanted.end:
+        before = position
+        try:
+            for batch in client.fetch_batches(
+                wanted.topic, wanted.partition, position, wanted.end,
+                topic_id=wanted.topic_id, bytes_max=fetch_bytes,
+            ):  # fmt: skip
+                position, deadline, pause_s = batch.header.last_offset + 1, 0.0, _RETRY_PAUSE_S
+                yield batch
+            if position == before:  # nothing more came: compacted away, or lost?
+                _check_still_held(client, wanted, position)
+                return
+            continue
+        except (OffsetOutOfRange, UnknownTopic, UnknownPartition) as error:
+            if fail_on_data_loss:
+                raise _loss(wanted, position, str(error)) from error
+            _log.warning("%s", _loss(wanted, position, str(error)))
+            position = _behind_gap(client, wanted, position)
+            continue
+        except LakeMQError as error:
+            now = time.monotonic()
+            deadline = deadline or now + retry_timeout_s
+            if not error.retriable or now + pause_s > deadline:
+                raise
+        time.sleep(pause_s)
+        pause_s = min(_RETRY_PAUSE_S_MAX, 2 * pause_s)
+
+
+def _loss(wanted: OffsetRange, position: int, why: str) -> DataLossError:
+    return DataLossError(
+        f"{wanted.topic}-{wanted.partition}: offsets {position} to {wanted.end - 1} can't be read: "
+        f"{why}"
+    )
+
+
+def _check_still_held(client: SyncClient, wanted: OffsetRange, position: int) -> None:
+    held = view_of([client.describe_topic(wanted.topic)])[wanted.topic]
+    ends_at = held.partitions[wanted.partition].high_watermark
+    if ends_at < wanted.end:
+        raise _loss(wanted, position, f"the journal ends at offset {ends_at}: it lost records")
+
+
+def _behind_gap(client: SyncClient, wanted: OffsetRange, position: int) -> int:
+    """Where reading can go on: the log start if that is ahead, else the end of the range."""
+    try:
+        held = view_of([client.describe_topic(wanted.topic)])[wanted.topic]
+    except UnknownTopic:
+        return wanted.end
+    here = held.partitions.get(wanted.partition)
+    if here is None or held.topic_id != wanted.topic_id or here.log_start <= position:
+        return wanted.end
+    return min(wanted.end, here.log_start)
+
+
+def read_arrow(
+    client: SyncClient,
+    wanted: OffsetRange,
+    *,
+    columns: Sequence[str],
+    batch_rows: int = 65_536,
+    fetch_bytes: int = 8 << 20,
+    retry_timeout_s: float = 60.0,
+    fail_on_data_loss: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """The range's records as Arrow batches of about `batch_rows` rows; small stored batches are
+    put together, since whoever takes them pays for every Arrow batch."""
+    gathered: list[pa.RecordBatch] = []
+    rows, position = 0, wanted.start
+    for batch in read_batches(
+        client, wanted, fetch_bytes=fetch_bytes, retry_timeout_s=retry_timeout_s,
+        fail_on_data_loss=fail_on_data_loss,
+    ):  # fmt: skip
+        arrow = to_arrow(
+            batch, topic=wanted.topic, partition=wanted.partition, start=position,
+            end=wanted.end, columns=columns,
+        )  # fmt: skip
+        position = batch.header.last_offset + 1
+        gathered.append(arrow)
+        rows += arrow.num_rows
+        if rows >= batch_rows:
+            yield _put_together(gathered)
+            gathered, rows = [], 0
+    if rows:
+        yield _put_together(gathered)
+
+
+def _put_together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

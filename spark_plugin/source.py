@@ -1,0 +1,36 @@
+"""The Spark data source `lakemq`: `spark.read.format("lakemq")` and `spark.readStream`."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from spark_plugin.options import ReadOptions, parse_options
+from spark_plugin.reader import BatchReader, StreamReader
+from spark_plugin.schema import columns_of, spark_schema
+
+
+class LakeMQSource(DataSource):
+    """Options are described in `docs/lakehouse.md`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "lakemq"
+
+    def _options(self, *, streaming: bool) -> ReadOptions:
+        return parse_options(dict(self.options), streaming=streaming)
+
+    def schema(self) -> StructType:
+        # Spark does not say here whether the query streams; the columns are the same.
+        relevant = {
+            name: value
+            for name, value in self.options.items()
+            if name.lower() not in ("startingoffsets", "endingoffsets")
+        }
+        return spark_schema(parse_options(relevant, streaming=False).columns)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(self._options(streaming=False), columns_of(schema))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        return StreamReader(self._options(streaming=True), columns_of(schema))
