@@ -103,7 +103,8 @@ class PluginHost:
             self._manager.register(module, name)
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:
-            self._manager.unregister(module)
+            if self._manager.is_registered(module):
+                self._manager.unregister(module)
             raise PluginError(f"plugin {name}: {_first_sentence(error)}") from None
         callers = self._manager.get_hookcallers(module) or []
         hooks = tuple(sorted(caller.name for caller in callers))

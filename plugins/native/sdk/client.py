@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import grpc
 
@@ -13,11 +13,14 @@ from broker_core.api.errors import UnknownPartition
 from broker_core.api.record_batch import RecordBatch, split
 from broker_core.api.types import Acks, Compression, Record
 from plugins.native import native_pb2 as pb
-from plugins.native.native_pb2_grpc import NativeAsyncStub, NativeStub
+from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk import wire
 from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.sync_client import first_offset
 from plugins.native.sdk.types import TopicOffsets
+
+if TYPE_CHECKING:  # exists in the stub file only
+    from plugins.native.native_pb2_grpc import NativeAsyncStub
 
 
 class Client:

@@ -23,7 +23,6 @@ from broker_core.api.errors import (
 )
 from broker_core.api.types import Acks, Compression, Headers
 from plugins.native import native_pb2 as pb
-from plugins.native.native_pb2_grpc import NativeAsyncStub
 from plugins.native.sdk import wire
 from plugins.native.sdk.batching import OutgoingBatch, ProducerBatches, Ticket
 from plugins.native.sdk.partitioning import StickyPartitioner
@@ -31,6 +30,7 @@ from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
 from plugins.native.sdk.types import NewRecord, RecordMetadata
 
 if TYPE_CHECKING:
+    from plugins.native.native_pb2_grpc import NativeAsyncStub  # in the stub file only
     from plugins.native.sdk.client import Client
 
 _DEFINITE = (

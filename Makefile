@@ -1,0 +1,51 @@
+# Everything sets itself up: a virtual environment in .venv, from pinned versions.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+
+.DEFAULT_GOAL := help
+.PHONY: help demo run test check fix generate constraints java clean
+
+help:  ## show what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("LakeMQ needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt --editable '.[spark,demo,dev]'
+	@touch $@
+
+java:
+	@java -version >/dev/null 2>&1 || { echo "LakeMQ's Spark parts need Java 17 or newer; no 'java' is on the PATH."; exit 1; }
+
+demo: java $(READY)  ## the whole road on real data: MQTT -> journal -> Spark -> Delta table
+	$(BIN)/python -m examples.air_quality.demo
+
+run: $(READY)  ## a broker that stays, in ./lakemq-data
+	$(BIN)/lakemq start
+
+test: java $(READY)  ## all tests
+	$(BIN)/python -m pytest
+
+check: $(READY)  ## lint, types, import contracts, generated files, architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m tests.support.generated --check
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+fix: $(READY)  ## format, and mend what lint can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+generate: $(READY)  ## write generated files anew: protocol code, docs/configuration.md, ...
+	$(BIN)/python -m tests.support.generated --write
+
+constraints: $(READY)  ## pin what is installed now
+	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+
+clean:  ## remove the virtual environment and what was built
+	rm -rf $(VENV) build dist artifacts

@@ -1,0 +1,64 @@
+"""Goal: strangers from elsewhere stay out; the first plugin that knows decides."""
+
+import pytest
+
+from broker_core.access import Access, is_loopback
+from broker_core.api.errors import NotAuthenticated, NotAuthorized
+from broker_core.api.ports import Credentials
+from broker_core.api.types import ANONYMOUS, Operation, Principal, Resource
+
+
+class Named:
+    """Knows one user."""
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        if credentials.username is None:
+            return None
+        if credentials.password != b"right":
+            raise NotAuthenticated("wrong password")
+        return Principal(credentials.username)
+
+
+class OnlyReads:
+    def authorize(
+        self, principal: Principal, operation: Operation, resource: Resource
+    ) -> bool | None:
+        return None if principal.name == "root" else operation is Operation.READ
+
+
+def who(host: str, username: str | None = None, password: bytes | None = None) -> Credentials:
+    return Credentials("test", "c", host, username, password)
+
+
+async def test_anonymous_on_loopback_only() -> None:
+    access = Access([], [])
+    for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost", ""):
+        assert await access.authenticate(who(host)) is ANONYMOUS
+    for host in ("10.0.0.1", "192.168.1.1", "fe80::1%eth0", "8.8.8.8", "example.org"):
+        with pytest.raises(NotAuthenticated, match=host):
+            await access.authenticate(who(host))
+
+
+async def test_authenticators_are_asked_first() -> None:
+    access = Access([Named()], [])
+    assert (await access.authenticate(who("8.8.8.8", "ann", b"right"))).name == "ann"
+    with pytest.raises(NotAuthenticated, match="wrong password"):
+        await access.authenticate(who("127.0.0.1", "ann", b"wrong"))
+    assert await access.authenticate(who("127.0.0.1")) is ANONYMOUS
+
+
+def test_authorizers_decide_and_none_passes_on() -> None:
+    access = Access([], [OnlyReads()])
+    topic = Resource("topic", "t")
+    access.authorize(Principal("ann"), Operation.READ, topic)
+    access.authorize(Principal("root"), Operation.WRITE, topic)
+    with pytest.raises(NotAuthorized, match="ann may not write topic t"):
+        access.authorize(Principal("ann"), Operation.WRITE, topic)
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "secret" not in repr(who("h", "u", b"secret"))
+
+
+def test_is_loopback() -> None:
+    assert is_loopback("127.0.0.1") and not is_loopback("128.0.0.1")

@@ -1,0 +1,137 @@
+"""Goal: records of one turn share batches, every record gets its own outcome, order holds."""
+
+import asyncio
+
+import pytest
+
+from broker_core.api.errors import BatchTooLarge, StorageFull
+from broker_core.api.partitioner import partition_of
+from broker_core.api.ports import PartitionLog
+from broker_core.api.record_batch import BatchHeader, RecordBatch
+from broker_core.api.record_headers import encode_headers
+from broker_core.api.types import (
+    Acks,
+    AppendResult,
+    Columns,
+    Offset,
+    Placed,
+    TopicConfig,
+    TopicInfo,
+)
+from broker_core.publisher import Publisher
+
+
+class Log:
+    """Takes batches; answers when told to."""
+
+    def __init__(self) -> None:
+        self.batches: list[RecordBatch] = []
+        self.futures: list[asyncio.Future[AppendResult]] = []
+        self.full = False
+        self._next = 0
+
+    def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
+        if self.full:
+            raise StorageFull("no space")
+        future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        self.batches.append(RecordBatch(batch))
+        base, self._next = self._next, self._next + header.record_count
+        future.set_result(AppendResult(Offset(base), Offset(self._next - 1), acks))
+        self.futures.append(future)
+        return future
+
+
+class Desk:
+    def __init__(self, partitions: int = 1, batch_bytes_max: int = 1 << 20) -> None:
+        self.logs = [Log() for _ in range(partitions)]
+        self.topic = TopicInfo(
+            "t", "0" * 32, partitions, TopicConfig(batch_bytes_max=batch_bytes_max)
+        )
+        self.publisher = Publisher(self._log, lambda: 77)
+
+    def _log(self, topic: str, partition: int) -> PartitionLog:
+        return self.logs[partition]  # type: ignore[return-value]  # only append is used
+
+    def publish(self, columns: Columns, partition: int | None = None) -> asyncio.Future:  # type: ignore[type-arg]
+        return self.publisher.publish(self.topic, columns, Acks.LEADER, partition)
+
+
+async def test_calls_of_one_turn_share_a_batch() -> None:
+    desk = Desk()
+    first = desk.publish(Columns([b"a", b"b"], [b"k", None]))
+    second = desk.publish(Columns([b"c"], None, [encode_headers((("h", b"1"),))], [5]))
+    assert await first == [Placed(0, Offset(0)), Placed(0, Offset(1))]
+    assert await second == [Placed(0, Offset(2))]
+    (batch,) = desk.logs[0].batches
+    assert batch.values() == [b"a", b"b", b"c"]
+    assert batch.keys() == [b"k", None, None]
+    assert batch.timestamps_ms() == [77, 77, 5]
+    assert [record.headers for record in batch.records()] == [(), (), (("h", b"1"),)]
+
+
+async def test_keys_go_to_their_partitions_and_outcomes_come_back_in_order() -> None:
+    desk = Desk(partitions=4)
+    keys = [b"key-%d" % number for number in range(40)]
+    outcomes = await desk.publish(Columns([b"v"] * 40, keys))
+    assert [each.partition for each in outcomes] == [partition_of(key, 4) for key in keys]
+    for number, log in enumerate(desk.logs):
+        mine = [key for key in keys if partition_of(key, 4) == number]
+        assert log.batches[0].keys() == mine
+    assert sum(len(log.batches) for log in desk.logs) == 4
+
+
+async def test_keyless_records_take_turns() -> None:
+    desk = Desk(partitions=2)
+    first = await desk.publish(Columns([b"a", b"b"]))
+    second = await desk.publish(Columns([b"c"]))
+    assert {each.partition for each in first} | {each.partition for each in second} == {0, 1}
+    assert first[0].partition == first[1].partition
+
+
+async def test_a_chosen_partition_is_obeyed() -> None:
+    desk = Desk(partitions=3)
+    assert await desk.publish(Columns([b"a"], [b"k"]), partition=2) == [Placed(2, Offset(0))]
+
+
+async def test_too_much_for_one_batch_is_split_in_order() -> None:
+    desk = Desk(batch_bytes_max=4096)
+    values = [b"%03d" % number * 100 for number in range(50)]
+    outcomes = await desk.publish(Columns(values))
+    assert [each.offset for each in outcomes] == list(range(50))
+    assert [value for batch in desk.logs[0].batches for value in batch.values()] == values
+    assert len(desk.logs[0].batches) > 3
+    assert all(batch.header.total_bytes <= 4096 for batch in desk.logs[0].batches)
+
+
+async def test_many_small_calls_never_exceed_the_limit() -> None:
+    desk = Desk(batch_bytes_max=4096)
+    futures = [desk.publish(Columns([b"x" * 1000])) for _ in range(20)]
+    outcomes = [(await each)[0].offset for each in futures]
+    assert outcomes == list(range(20))
+    assert all(batch.header.total_bytes <= 4096 for batch in desk.logs[0].batches)
+
+
+async def test_one_record_that_is_too_large_is_refused_alone() -> None:
+    desk = Desk(batch_bytes_max=4096)
+    outcomes = await desk.publish(Columns([b"a", b"x" * 5000, b"b"]))
+    assert isinstance(outcomes[1], BatchTooLarge)
+    assert [outcomes[0].offset, outcomes[2].offset] == [0, 1]
+
+
+async def test_a_refused_append_is_every_records_outcome() -> None:
+    desk = Desk()
+    desk.logs[0].full = True
+    outcomes = await desk.publish(Columns([b"a", b"b"]))
+    assert all(isinstance(each, StorageFull) for each in outcomes)
+
+
+async def test_nothing_to_publish() -> None:
+    assert await Desk().publish(Columns([])) == []
+
+
+@pytest.mark.parametrize("cancelled", [0, 1])
+async def test_a_caller_who_left_does_not_disturb_the_others(cancelled: int) -> None:
+    desk = Desk()
+    futures = [desk.publish(Columns([b"a"])), desk.publish(Columns([b"b"]))]
+    futures[cancelled].cancel()
+    assert (await futures[1 - cancelled])[0].offset == 1 - cancelled
