@@ -1,0 +1,5 @@
+"""`python -m lakemq` is the `lakemq` command."""
+
+from lakemq.cli import main
+
+main()

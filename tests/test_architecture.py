@@ -1,0 +1,151 @@
+"""Goal: the house rules that a linter does not know are kept by machine."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from broker_core.api.hooks import PluginHooks
+from broker_core.config import SECTIONS, ConfigSource
+from broker_core.plugin_host import HOOKS, PluginHost
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("lakemq", "meta_service", "broker_core", "plugins", "spark_plugin", "pyspark_lakemq")
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 60
+LARGE_FILES: dict[str, int] = {}
+"""Files over the limit, with their size: an entry may only shrink."""
+LONG_FUNCTIONS: dict[str, int] = {}
+"""Functions over the limit, with their size: an entry may only shrink."""
+NEVER_IN_PURE = ("asyncio", "socket", "ssl", "grpc")
+
+_IMPORT_ALONE = """
+import importlib, sys, types
+module = {module!r}
+parts = module.split(".")
+for size in range(1, len(parts)):  # parents without their __init__, which may do more
+    name = ".".join(parts[:size])
+    parent = types.ModuleType(name)
+    parent.__path__ = ["/".join([{root!r}, *parts[:size]])]
+    sys.modules[name] = parent
+importlib.import_module(module)
+print(*[name for name in {never!r} if name in sys.modules])
+"""
+
+
+def pyproject() -> dict[str, object]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def pure_modules() -> list[str]:
+    contracts = pyproject()["tool"]["importlinter"]["contracts"]  # type: ignore[index]
+    (contract,) = [each for each in contracts if each["name"].startswith("Pure modules")]
+    return sorted(contract["source_modules"])
+
+
+def sources() -> Iterator[Path]:
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if "_pb2" not in path.name:
+                yield path
+
+
+@pytest.mark.parametrize("module", pure_modules())
+def test_pure_modules_reach_no_io(module: str) -> None:
+    code = _IMPORT_ALONE.format(module=module, root=str(ROOT), never=NEVER_IN_PURE)
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == [], f"{module} imports {run.stdout}"
+
+
+def test_files_stay_small() -> None:
+    sizes = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources()}
+    over = {name: size for name, size in sizes.items() if size > FILE_LINES_MAX}
+    assert over == LARGE_FILES, "split the file; an entry of LARGE_FILES may only shrink"
+
+
+def test_functions_stay_short() -> None:
+    over = {}
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = code_lines(node)
+                if lines > FUNCTION_LINES_MAX:
+                    over[f"{path.relative_to(ROOT)}:{node.name}"] = lines
+    assert over == LONG_FUNCTIONS, "split the function; an entry may only shrink"
+
+
+def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring."""
+    size = (node.end_lineno or node.lineno) - node.lineno + 1
+    first = node.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        size -= (first.end_lineno or first.lineno) - first.lineno + 1
+    return size
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_hook_is_documented_and_tested(hook: str) -> None:
+    page = (ROOT / "docs/plugins.md").read_text()
+    assert f"### `{hook}`" in page, f"docs/plugins.md has no section for {hook}"
+    section = page.split(f"### `{hook}`")[1].split("\n### ")[0]
+    arguments = [name for name in inspect.signature(getattr(PluginHooks, hook)).parameters]
+    for argument in arguments[1:]:
+        assert f"`{argument}`" in section, f"{hook}: argument {argument} is not documented"
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    examples = list((ROOT / "examples").rglob("*.py"))
+    assert any(re.search(rf"\b{hook}\b", path.read_text()) for path in tests + examples)
+
+
+def settings_models() -> list[tuple[str, type[BaseModel]]]:
+    host = PluginHost(ConfigSource("(defaults)"))
+    host.load()
+    plugins = {f"plugins.{name}": model for name, model in host.settings_models().items()}
+    return sorted({**SECTIONS, **plugins}.items())
+
+
+@pytest.mark.parametrize(("section", "model"), settings_models())
+def test_every_setting_is_documented(section: str, model: type[BaseModel]) -> None:
+    page = (ROOT / "docs/configuration.md").read_text()
+    assert f"## `[{section}]`" in page
+    table = page.split(f"## `[{section}]`")[1].split("\n## ")[0]
+    for name, info in model.model_fields.items():
+        assert info.description, f"{section}.{name} has no description"
+        assert f"| `{name}` |" in table
+
+
+def test_no_address_of_a_registry_is_written_down() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    pattern = re.compile(
+        r"(index-url|find-links|pypi\.org/simple|files\.pythonhosted|repo1?\.maven)"
+    )
+    guilty = [
+        name
+        for name in listed
+        if Path(name).suffix in {".txt", ".toml", ".cfg", ".md", ".yml", ".py", ".sh", ""}
+        and (ROOT / name).is_file()
+        and (ROOT / name) != Path(__file__)
+        and pattern.search((ROOT / name).read_text(errors="replace"))
+    ]
+    assert guilty == []
+
+
+def test_constraints_pin_exactly() -> None:
+    lines = (ROOT / "constraints.txt").read_text().split("\n")[:-1]
+    assert lines and all(
+        re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+", line) for line in lines
+    )
