@@ -1,0 +1,109 @@
+"""Goal: every broker error crosses the wire as itself, and topic settings are checked by name."""
+
+import grpc
+import pytest
+
+from broker_core.api import errors
+from broker_core.api.errors import BY_CODE, InvalidRequest, LakeMQError
+from broker_core.api.types import PartitionStatus, TopicConfig, TopicInfo
+from plugins.native import native_pb2 as pb
+from plugins.native.convert import (
+    error_message,
+    status_of,
+    topic_config,
+    topic_message,
+    trailers_of,
+)
+from plugins.native.sdk import wire
+
+
+class Failed(grpc.RpcError, grpc.Call):  # type: ignore[misc]  # as grpc's own failures are
+    def __init__(self, status: grpc.StatusCode, details: str, trailers: tuple = ()) -> None:  # type: ignore[type-arg]
+        self._answer = (status, details, trailers)
+
+    def code(self) -> grpc.StatusCode:
+        return self._answer[0]
+
+    def details(self) -> str:
+        return self._answer[1]
+
+    def trailing_metadata(self) -> tuple:  # type: ignore[type-arg]
+        return self._answer[2]
+
+    def initial_metadata(self) -> tuple:  # type: ignore[type-arg]
+        return ()
+
+    def add_callback(self, callback: object) -> bool:
+        return False
+
+    def cancel(self) -> bool:
+        return False
+
+    def is_active(self) -> bool:
+        return False
+
+    def time_remaining(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("kind", BY_CODE.values(), ids=BY_CODE.keys())
+def test_errors_come_back_as_what_they_were(kind: type[LakeMQError]) -> None:
+    error = kind("words")
+    back = wire.error_from(Failed(status_of(error), str(error), trailers_of(error)), "b")
+    assert (type(back), str(back)) == (kind, "words")
+    in_place = wire.error_of(error_message(error))
+    assert (type(in_place), str(in_place)) == (kind, "words")
+    assert in_place.retriable == kind.retriable
+
+
+def test_status_codes_follow_the_tree() -> None:
+    assert status_of(errors.CorruptBatch("x")) is grpc.StatusCode.INVALID_ARGUMENT
+    assert status_of(errors.UnknownTopic("x")) is grpc.StatusCode.NOT_FOUND
+    assert status_of(LakeMQError("x")) is grpc.StatusCode.INTERNAL
+
+
+def test_no_broker_is_unavailable_and_anything_else_is_told() -> None:
+    gone = wire.error_from(Failed(grpc.StatusCode.UNAVAILABLE, "refused"), "h:1")
+    assert isinstance(gone, errors.Unavailable) and "h:1" in str(gone)
+    odd = wire.error_from(Failed(grpc.StatusCode.UNIMPLEMENTED, "what"), "h:1")
+    assert type(odd) is LakeMQError and "UNIMPLEMENTED" in str(odd)
+
+
+def test_an_unknown_code_is_still_an_error() -> None:
+    assert type(wire.error_of(pb.Error(code="OF_THE_FUTURE", message="m"))) is LakeMQError
+
+
+def test_topic_config_from_texts() -> None:
+    base = TopicConfig()
+    got = topic_config({"retention_ms": "none", "segment_bytes_max": "5000"}, base)
+    assert (got.retention_ms, got.segment_bytes_max) == (None, 5000)
+    assert topic_config({"cleanup": "compact"}, base).cleanup == "compact"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [("retention", "1", "'retention' is unknown; known: .*retention_ms"),
+     ("segment_bytes_max", "none", "segment_bytes_max is 'none'; it takes a whole number"),
+     ("segment_bytes_max", "-5", "segment_bytes_max"), ("retention_ms", "soon", "retention_ms")],
+)  # fmt: skip
+def test_wrong_topic_config_is_named(name: str, text: str, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why):
+        topic_config({name: text}, TopicConfig())
+
+
+def test_topics_cross_the_wire() -> None:
+    info = TopicInfo("t", "ab" * 16, 1, TopicConfig(retention_ms=None), 4)
+    status = PartitionStatus(0, "fenced", 1, 5, 7, 900, 2, "fsync failed")
+    got = wire.topic_offsets(topic_message(info, [status]))
+    assert (got.name, got.topic_id, got.config["retention_ms"]) == ("t", "ab" * 16, "none")
+    (partition,) = got.partitions
+    assert (partition.state, partition.detail, partition.size_bytes) == (
+        "fenced",
+        "fsync failed",
+        900,
+    )
+    assert (partition.log_start_offset, partition.high_watermark, partition.log_end_offset) == (
+        1,
+        5,
+        7,
+    )

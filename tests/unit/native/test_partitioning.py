@@ -1,0 +1,37 @@
+"""Goal: a record's partition depends on its key alone; keyless records spread."""
+
+import pytest
+
+from broker_core.api.partitioner import partition_of
+from broker_core.api.types import Columns
+from plugins.native.sdk import InvalidRequest
+from plugins.native.sdk.partitioning import StickyPartitioner
+from plugins.native.sdk.sync_client import first_offset
+
+
+def test_split_keeps_order_and_columns_together() -> None:
+    keys = [b"k%d" % number for number in range(50)]
+    columns = Columns(
+        [b"v" + key for key in keys], keys, [b"h" + key for key in keys], list(range(50))
+    )
+    homes = StickyPartitioner().split(columns, 4)
+    assert sum(len(each.values) for each in homes.values()) == 50
+    for home, each in homes.items():
+        assert each.keys is not None and each.headers is not None and each.timestamps_ms is not None
+        assert list(each.keys) == [key for key in keys if partition_of(key, 4) == home]
+        assert list(each.values) == [b"v" + (key or b"") for key in each.keys]
+        assert list(each.headers) == [b"h" + (key or b"") for key in each.keys]
+        assert list(each.timestamps_ms) == [keys.index(key or b"") for key in each.keys]
+
+
+def test_keyless_batches_take_turns() -> None:
+    partitioner = StickyPartitioner()
+    columns = Columns([b"a", b"b"])
+    assert [list(partitioner.split(columns, 3)) for _ in range(4)] == [[0], [1], [2], [0]]
+
+
+def test_start_words() -> None:
+    assert [first_offset(start, 3, 9) for start in ("earliest", "latest", 5)] == [3, 9, 5]
+    for wrong in ("newest", -1):
+        with pytest.raises(InvalidRequest, match="start is"):
+            first_offset(wrong, 3, 9)
