@@ -1,0 +1,150 @@
+"""Goal: the `lakemq` command reads well; what goes wrong is one clear line and exit 1."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.node import PORTS_FREE, NodeProcess
+
+
+def lakemq(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lakemq", *words],
+        input=stdin, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def failure(*words: str) -> str:
+    """The one line that a failing command says."""
+    run = lakemq(*words)
+    assert run.returncode == 1, run
+    assert run.stderr.count("\n") == 1, run.stderr
+    return run.stderr.strip()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("command")) as node:
+        yield node
+
+
+def test_help_names_every_command() -> None:
+    run = lakemq("--help")
+    assert run.returncode == 0
+    for name in ("start", "topic", "produce", "consume", "export", "plugin", "config", "version"):
+        assert f" {name} " in run.stdout
+
+
+def test_version() -> None:
+    assert lakemq("version").stdout.startswith("lakemq 0.")
+
+
+def test_topics_produce_consume(node: NodeProcess) -> None:
+    at = ("--bootstrap", node.native)
+    made = lakemq("topic", "create", "cli", "-p", "2", *at).stdout
+    assert "created cli with 2 partition(s)" in made
+    run = lakemq("produce", "cli", "--key-separator", ":", *at, stdin="a:1\nb:2\nplain\n")
+    assert "3 record(s) stored, acks=leader" in run.stderr
+    out = lakemq("consume", "cli", *at).stdout
+    assert sorted(out.split()) == ["1", "2", "plain"]
+    out = lakemq("consume", "cli", "-o", "json", "-n", "1", *at).stdout
+    assert '"offset": 0' in out and out.count("\n") == 1
+    listed = lakemq("topic", "list", *at).stdout
+    assert any(line.split()[:3] == ["cli", "2", "3"] for line in listed.splitlines())
+    described = lakemq("topic", "describe", "cli", *at).stdout
+    assert "online" in described and "retention_ms=604800000" in described
+    assert "deleted cli" in lakemq("topic", "delete", "cli", "--yes", *at).stdout
+    assert failure("topic", "describe", "cli", *at) == "lakemq: topic 'cli' does not exist"
+
+
+def test_no_broker(node: NodeProcess) -> None:
+    assert "no answer from the broker at 127.0.0.1:1" in failure(
+        "topic", "list", "--bootstrap", "127.0.0.1:1"
+    )
+
+
+def test_plugin_list() -> None:
+    out = lakemq("plugin", "list").stdout
+    rows = {line.split()[0]: line for line in out.splitlines()[1:] if line.strip()}
+    assert " on " in rows["mqtt"] and "listeners" in rows["mqtt"]
+    assert "storage" in rows["journal"]
+
+
+def test_config_check(tmp_path: Path) -> None:
+    file = tmp_path / "lakemq.toml"
+    file.write_text("[plugins.mqtt]\nport = 1\n")
+    said = lakemq("config", "check", "-c", str(file)).stdout
+    assert "ok; plugins on: journal, mqtt, native" in said
+    file.write_text("[plugins.mqtt]\nprot = 1\n")
+    assert failure("config", "check", "-c", str(file)).endswith(
+        "lakemq.toml:2: plugins.mqtt.prot: unknown setting; did you mean 'port'?"
+    )
+    assert failure("start", "-c", str(file)) == failure("config", "check", "-c", str(file))
+
+
+@pytest.mark.parametrize("section", ["meta", "admin", "plugins.mqtt", "plugins.native"])
+def test_a_taken_port(section: str, tmp_path: Path) -> None:
+    file = tmp_path / "lakemq.toml"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        file.write_text(PORTS_FREE.replace(f"[{section}]\nport = 0", f"[{section}]\nport = {port}"))
+        said = failure("start", "-c", str(file), "-d", str(tmp_path / "data"))
+    assert f":{port}" in said
+
+
+def test_a_locked_data_folder(node: NodeProcess, tmp_path: Path) -> None:
+    said = failure("start", "-c", str(node.config_file), "-d", str(node.data_dir))
+    assert said == f"lakemq: data folder {node.data_dir} is in use by process {node.pid}"
+
+
+def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    said = failure("start", "-d", str(tmp_path / "file"))
+    assert f"data folder {tmp_path / 'file'}: " in said
+
+
+def test_another_nodes_data_folder(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path) as node:
+        data = node.data_dir
+    file = tmp_path / "other.toml"
+    file.write_text(PORTS_FREE + '\n[node]\nid = "other"\n')
+    said = failure("start", "-c", str(file), "-d", str(data))
+    assert "belongs to node 'node-1', this is 'other'" in said
+
+
+def test_no_storage_plugin(tmp_path: Path) -> None:
+    file = tmp_path / "lakemq.toml"
+    file.write_text(PORTS_FREE + "[plugins.journal]\nenabled = false\n")
+    said = failure("start", "-c", str(file), "-d", str(tmp_path / "data"))
+    assert said == "lakemq: exactly one storage plugin must be on; on: none is"
+
+
+def test_a_node_stops_cleanly_when_told(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path).start()
+    assert node.stop() == 0
+    assert "Traceback" not in node.log_file.read_text()
+
+
+def test_the_broker_alone_is_up_in_two_seconds(tmp_path: Path) -> None:
+    """The promise is 2 s on an idle machine; the limit here leaves room for a busy one."""
+    began = time.monotonic()
+    with NodeProcess(tmp_path):
+        took = time.monotonic() - began
+    assert took < 8
+
+
+def test_starting_imports_no_spark() -> None:
+    code = (
+        "import lakemq.cli, lakemq.node, sys;"
+        "heavy = ('pyspark', 'py4j', 'pyarrow', 'deltalake', 'pyiceberg', 'pandas');"
+        "print(*[name for name in heavy if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
