@@ -1,8 +1,8 @@
 """Goal: an idempotent producer and a broker that is killed again and again: every acknowledged
 record is stored, none twice, order per partition kept.
 
-Method: a broker on fixed ports is killed (SIGKILL) at random moments while a producer sends numbered
-records; the producer's retries must hide it all. The seed is printed.
+Method: a broker on fixed ports is killed (SIGKILL) at random moments while a producer sends
+numbered records; the producer's retries must hide it all. The seed is printed.
 """
 
 from __future__ import annotations
