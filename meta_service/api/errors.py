@@ -10,6 +10,7 @@ MetaError
 ├── NoLeader             definite: was not applied; try again
 ├── Overloaded           definite: was not applied; try again
 ├── OutcomeUnknown       ambiguous: may or may not have been applied
+├── SessionExpired       definite: this attempt was not applied; an earlier one may have been
 ├── UnsupportedCommand   the cluster's feature level is too low
 ├── StorageFailed        the member's disk failed; the member stops
 └── StartupFailed        the member cannot start: folder locked, port taken, wrong library
@@ -69,6 +70,10 @@ class OutcomeUnknown(MetaError):
     code = "OUTCOME_UNKNOWN"
     definite = False
     retriable = True
+
+
+class SessionExpired(MetaError):
+    code = "SESSION_EXPIRED"
 
 
 class UnsupportedCommand(MetaError):

@@ -95,6 +95,8 @@ class NodeRegistration:
     feature_level: int = 1
     broker_epoch: int = 0
     """Revision of the registration; a restarted broker gets a higher one."""
+    state: str = "active"
+    """`fenced`, `active`, `draining` or `gone`; the controller decides."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""To be said."""
+"""What a member of the MetaService does above Raft: cache, watches, controller, heartbeats."""

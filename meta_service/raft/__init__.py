@@ -1,1 +1,1 @@
-"""To be said."""
+"""Raft: pysyncobj as the engine, with a durable log, a safe wire and checked messages."""

@@ -1,1 +1,1 @@
-"""To be said."""
+"""The member as a whole and its gRPC services."""

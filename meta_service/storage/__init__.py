@@ -1,1 +1,1 @@
-"""To be said."""
+"""The state machine's state on disk: RocksDB through rocksdict."""

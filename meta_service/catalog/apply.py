@@ -1,0 +1,202 @@
+"""Apply one command of the log to the catalog. Pure; the same on every member.
+
+Never raises for what a command holds: a command that cannot be decoded, is not allowed or trips a
+bug answers an error and changes nothing but the applied index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from meta_service.api.errors import (
+    InvalidArgument,
+    MetaError,
+    Overloaded,
+    SessionExpired,
+    UnsupportedCommand,
+)
+from meta_service.catalog import kv, nodes, topics
+from meta_service.catalog.commands import (
+    FEATURE_LEVEL,
+    AllocateIds,
+    AlterTopic,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    Header,
+    OpenSession,
+    RegisterNode,
+    SetClusterId,
+    SetFeatureLevel,
+    Tick,
+    Txn,
+    decode_command,
+)
+from meta_service.catalog.draft import Draft, View
+from meta_service.catalog.results import Result, decode_result, encode_result
+from meta_service.catalog.tables import (
+    SESSIONS,
+    STATE_KEY,
+    Row,
+    Session,
+    State,
+    encode_events,
+    encode_state,
+    event_key,
+    pack,
+    result_key,
+    unpack,
+)
+
+HISTORY_REVISIONS_MAX: Final = 100_000
+"""Revisions that a watch can go back."""
+HISTORY_BYTES_MAX: Final = 64 * 1024 * 1024
+UNACKNOWLEDGED_MAX: Final = 4096
+"""Results kept for one client."""
+_TRIM_MAX: Final = 16
+"""History entries dropped by one command, so that none takes long."""
+_MINUTE_MS: Final = 60_000
+
+
+class MemberTooOld(Exception):
+    """The cluster has reached a feature level that this code does not know: it must stop."""
+
+
+class Applied(NamedTuple):
+    """What a command did. `writes` go to the store in one batch."""
+
+    state: State
+    writes: dict[bytes, bytes | None]
+    rows: list[tuple[bytes, Row | None]]
+    """Keys of the KV space that changed, with the rows as they are now; None: deleted."""
+    result: Result
+
+
+def _register_node(draft: Draft, command: RegisterNode) -> Any:
+    known = draft.row(nodes.node_key(command.node_id)) is not None
+    epoch = nodes.register_node(draft, command)
+    if not known:
+        topics.adopt_orphans(draft)
+    return epoch
+
+
+_HANDLERS: Final[dict[type[Command], Callable[[Draft, Any], Any]]] = {
+    Txn: kv.transact,
+    SetClusterId: kv.set_cluster_id,
+    SetFeatureLevel: kv.set_feature_level,
+    Tick: kv.tick,
+    OpenSession: kv.open_session,
+    AllocateIds: kv.allocate_ids,
+    RegisterNode: _register_node,
+    CreateTopic: topics.create_topic,
+    AlterTopic: topics.alter_topic,
+    DeleteTopic: topics.delete_topic,
+}
+
+
+def apply(view: View, state: State, index: int, term: int, data: bytes) -> Applied:
+    """Apply the command at a log index. Raises only MemberTooOld."""
+    state = replace(state, applied_index=index, applied_term=term)
+    header = Header()
+    try:
+        header, command = decode_command(data)
+        stored = _stored_result(view, header, command)
+        if stored is not None:
+            return _finish(Draft(view, state), state, stored)
+    except MetaError as error:
+        return _finish(Draft(view, state), state, Result(error.code, state.revision, str(error)))
+    draft, result = _run(view, state, command)
+    if header.client_id and not isinstance(command, OpenSession):
+        _remember(draft, header, result)
+    if not result.code and isinstance(command, SetFeatureLevel):
+        state = replace(state, feature_level=command.feature_level)
+    if not result.code and isinstance(command, Tick):
+        state = replace(state, clock_ms=result.payload)
+    return _finish(draft, state, result)
+
+
+def _run(view: View, state: State, command: Command) -> tuple[Draft, Result]:
+    draft = Draft(view, state)
+    try:
+        if command.level > state.feature_level:
+            raise UnsupportedCommand(
+                f"command {command.kind!r} needs feature level {command.level}, the cluster is at "
+                f"{state.feature_level}"
+            )
+        payload = _HANDLERS[type(command)](draft, command)
+    except MetaError as error:
+        return Draft(view, state), Result(error.code, state.revision, str(error))
+    except MemoryError:
+        raise
+    except Exception as error:  # a bug: the same on every member, so they stay alike
+        message = f"{type(error).__name__} in command {command.kind!r}: {error}"
+        return Draft(view, state), Result(MetaError.code, state.revision, message)
+    return draft, Result("", draft.revision if draft.events else state.revision, payload)
+
+
+def _finish(draft: Draft, state: State, result: Result) -> Applied:
+    """Number the events, trim the history, chain the digest."""
+    if state.feature_level > FEATURE_LEVEL:
+        raise MemberTooOld(
+            f"the cluster is at feature level {state.feature_level}, this member knows "
+            f"{FEATURE_LEVEL}"
+        )
+    if draft.events:
+        events = encode_events(draft.events)
+        draft.set(event_key(draft.revision), events)
+        state = replace(state, revision=draft.revision, event_bytes=state.event_bytes + len(events))
+        state = _trim_history(draft, state)
+    digest = hashlib.blake2b(state.digest, digest_size=16)
+    digest.update(pack([state.applied_index, state.applied_term, list(draft.writes.items())]))
+    state = replace(state, digest=digest.digest())
+    draft.set(STATE_KEY, encode_state(state))
+    return Applied(state, draft.writes, draft.rows, result)
+
+
+def _trim_history(draft: Draft, state: State) -> State:
+    oldest, size = state.compact_revision, state.event_bytes
+    for _ in range(_TRIM_MAX):
+        if state.revision - oldest <= 1 or not (
+            state.revision - oldest > HISTORY_REVISIONS_MAX or size > HISTORY_BYTES_MAX
+        ):
+            break
+        oldest += 1
+        size -= len(draft.get(event_key(oldest)) or b"")
+        draft.set(event_key(oldest), None)
+    return replace(state, compact_revision=oldest, event_bytes=size)
+
+
+def _session(view: View, client_id: bytes) -> Session:
+    data = view.get(SESSIONS + client_id)
+    if data is None:
+        raise SessionExpired("the client's session is unknown or has ended")
+    fields: Any = unpack(data)
+    return Session(*fields)
+
+
+def _stored_result(view: View, header: Header, command: Command) -> Result | None:
+    """What the same command answered before. Raises if the client cannot be served."""
+    if not header.client_id or isinstance(command, OpenSession):
+        return None
+    session = _session(view, header.client_id)
+    if header.sequence <= session.low:
+        raise InvalidArgument(f"sequence {header.sequence}: its result was received already")
+    if header.sequence > session.low + UNACKNOWLEDGED_MAX:
+        raise Overloaded(f"the client has more than {UNACKNOWLEDGED_MAX} commands unanswered")
+    data = view.get(result_key(header.client_id, header.sequence))
+    return decode_result(data) if data is not None else None
+
+
+def _remember(draft: Draft, header: Header, result: Result) -> None:
+    """Keep the result for a retry, drop those that the client has."""
+    session = _session(draft, header.client_id)
+    draft.set(result_key(header.client_id, header.sequence), encode_result(result))
+    low = min(max(session.low, header.acknowledged), header.sequence - 1)
+    for sequence in range(session.low + 1, low + 1):
+        draft.set(result_key(header.client_id, sequence), None)
+    used_ms = draft.state.clock_ms - draft.state.clock_ms % _MINUTE_MS
+    if low != session.low or used_ms != session.used_ms:
+        draft.set(SESSIONS + header.client_id, pack(Session(low, used_ms)))

@@ -1,0 +1,75 @@
+"""One command's work in progress: reads see its own writes, nothing is stored yet. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from meta_service.catalog.tables import KEYS, Row, State, decode_row, encode_row
+
+
+class View(Protocol):
+    """The stored state, read only."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) of all keys with that prefix, in order."""
+
+
+class Draft:
+    """Writes, in order of keys when they are read back, and events of one command."""
+
+    def __init__(self, view: View, state: State) -> None:
+        self._view = view
+        self.state = state
+        """As it was before the command."""
+        self.revision = state.revision + 1
+        """That of the command's mutations, if it has any."""
+        self.writes: dict[bytes, bytes | None] = {}
+        self.events: list[tuple[bytes, bytes | None]] = []
+        self.rows: list[tuple[bytes, Row | None]] = []
+        """Rows as they are after each event."""
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.writes[key] if key in self.writes else self._view.get(key)
+
+    def set(self, key: bytes, value: bytes | None) -> None:
+        self.writes[key] = value
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Stored and drafted keys with that prefix, merged in order."""
+        merged = dict(self._view.scan(prefix))
+        merged.update(
+            (key, value or b"") for key, value in self.writes.items() if key.startswith(prefix)
+        )
+        for key in sorted(merged):
+            if self.writes.get(key, b"") is not None:
+                yield key, merged[key]
+
+    # ------------------------------------------------------------ the KV space
+
+    def row(self, key: bytes) -> Row | None:
+        data = self.get(KEYS + key)
+        return decode_row(data) if data is not None else None
+
+    def put_row(self, key: bytes, value: bytes, lease_id: int = 0) -> None:
+        before = self.row(key)
+        row = Row(
+            value,
+            before.create_revision if before else self.revision,
+            self.revision,
+            before.version + 1 if before else 1,
+            lease_id,
+        )
+        self.set(KEYS + key, encode_row(row))
+        self.events.append((key, value))
+        self.rows.append((key, row))
+
+    def delete_row(self, key: bytes) -> bool:
+        """Whether the key was there."""
+        if self.row(key) is None:
+            return False
+        self.set(KEYS + key, None)
+        self.events.append((key, None))
+        self.rows.append((key, None))
+        return True

@@ -1,0 +1,41 @@
+"""Results of commands: what every member computes alike and the leader answers. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgpack
+
+from meta_service.api.errors import BY_CODE, Compacted, MetaError
+
+
+class Result(NamedTuple):
+    """Outcome of a command. `code` is empty on success, else that of a `MetaError`."""
+
+    code: str
+    revision: int
+    payload: Any
+    """On success what the command gives; on failure the message."""
+
+
+def encode_result(result: Result) -> bytes:
+    data: bytes = msgpack.packb(tuple(result), use_bin_type=True)
+    return data
+
+
+def decode_result(data: bytes) -> Result:
+    return Result(*msgpack.unpackb(data, use_list=False, raw=False))
+
+
+def value_of(result: Result) -> Any:
+    """The payload. Raises the `MetaError` that the code stands for."""
+    if not result.code:
+        return result.payload
+    raise error_of(result.code, str(result.payload), result.revision)
+
+
+def error_of(code: str, message: str, revision: int = 0) -> MetaError:
+    kind = BY_CODE.get(code, MetaError)
+    if issubclass(kind, Compacted):
+        return kind(message, revision)
+    return kind(message)

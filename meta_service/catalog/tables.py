@@ -1,0 +1,147 @@
+"""Where the catalog keeps what: keys and values of its one ordered key space. Pure.
+
+The first byte of a key names the table. `docs/formats/meta.md` describes every byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+KEYS: Final = b"k"
+"""Keys of the KV space: `k` + key -> row."""
+EVENTS: Final = b"e"
+"""History: `e` + revision (8 bytes, big-endian) -> what that revision changed."""
+SESSIONS: Final = b"s"
+"""Clients whose commands are applied once: `s` + client id -> session."""
+RESULTS: Final = b"r"
+"""Answers kept for retries: `r` + client id + sequence (8 bytes, big-endian) -> result."""
+ID_BLOCKS: Final = b"i"
+"""`i` + kind -> next id that nobody has (8 bytes, little-endian)."""
+REPLICA_COUNTS: Final = b"n"
+"""`n` + node id -> partition replicas placed there (8 bytes, little-endian)."""
+LEASES: Final = b"l"
+"""`l` + lease id (8 bytes, big-endian) -> lease."""
+LEASE_KEYS: Final = b"L"
+"""`L` + lease id (8 bytes, big-endian) + key -> nothing: the key dies with the lease."""
+STATE_KEY: Final = b"mstate"
+CLUSTER_KEY: Final = b"mcluster"
+"""The cluster id, 32 hex digits."""
+
+RESERVED: Final = b"\x00"
+"""Keys of the KV space that begin so belong to the catalog; clients cannot touch them."""
+TOPIC_PREFIX: Final = b"\x00topic/"
+NODE_PREFIX: Final = b"\x00node/"
+
+_ROW: Final = struct.Struct("<QQQQ")
+_STATE: Final = struct.Struct("<QQQQQQI16s")
+_U64: Final = struct.Struct("<Q")
+
+
+class Row(NamedTuple):
+    """One key of the KV space."""
+
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    version: int
+    lease_id: int = 0
+    """0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Counters of the whole catalog; written with every command."""
+
+    applied_index: int = 0
+    """Log index of the last command applied."""
+    applied_term: int = 0
+    revision: int = 0
+    compact_revision: int = 0
+    """Events up to this revision are gone."""
+    event_bytes: int = 0
+    """Size of the events kept (bytes)."""
+    clock_ms: int = 0
+    """The catalog's time: the latest that a command brought (ms since 1970, UTC)."""
+    feature_level: int = 1
+    digest: bytes = bytes(16)
+    """Hash chain over all writes so far: equal on members that applied the same commands."""
+
+
+class Session(NamedTuple):
+    """A client whose commands are applied once."""
+
+    low: int
+    """Results of sequences up to this were received by the client and are gone."""
+    used_ms: int
+    """Catalog time of its last command, to the minute."""
+
+
+def encode_row(row: Row) -> bytes:
+    return _ROW.pack(row.create_revision, row.mod_revision, row.version, row.lease_id) + row.value
+
+
+def decode_row(data: bytes) -> Row:
+    create, mod, version, lease = _ROW.unpack_from(data)
+    return Row(data[_ROW.size :], create, mod, version, lease)
+
+
+def encode_state(state: State) -> bytes:
+    return _STATE.pack(
+        state.applied_index,
+        state.applied_term,
+        state.revision,
+        state.compact_revision,
+        state.event_bytes,
+        state.clock_ms,
+        state.feature_level,
+        state.digest,
+    )
+
+
+def decode_state(data: bytes | None) -> State:
+    return State(*_STATE.unpack(data)) if data is not None else State()
+
+
+def event_key(revision: int) -> bytes:
+    return EVENTS + revision.to_bytes(8, "big")
+
+
+def encode_events(events: list[tuple[bytes, bytes | None]]) -> bytes:
+    return pack(events)
+
+
+def decode_events(data: bytes) -> list[tuple[bytes, bytes | None]]:
+    return [(key, value) for key, value in unpack(data)]
+
+
+def result_key(client_id: bytes, sequence: int) -> bytes:
+    return RESULTS + client_id + sequence.to_bytes(8, "big")
+
+
+def encode_number(number: int) -> bytes:
+    return _U64.pack(number)
+
+
+def decode_number(data: bytes | None) -> int:
+    return int(_U64.unpack(data)[0]) if data is not None else 0
+
+
+def pack(value: object) -> bytes:
+    """MessagePack; the only encoding of structured values in the catalog."""
+    data: bytes = msgpack.packb(value, use_bin_type=True)
+    return data
+
+
+def unpack(data: bytes) -> Any:
+    """The value of trusted bytes: those that the catalog itself wrote."""
+    return msgpack.unpackb(data, use_list=False, raw=False, strict_map_key=False)
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """First key behind all keys with that prefix; None: there is none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None

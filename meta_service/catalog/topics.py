@@ -1,0 +1,145 @@
+"""Topics in the catalog, and who serves their partitions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from meta_service.api.errors import AlreadyExists, InvalidArgument, NotFound
+from meta_service.api.types import PartitionDescription, TopicDescription
+from meta_service.catalog.commands import AlterTopic, CreateTopic, DeleteTopic
+from meta_service.catalog.draft import Draft
+from meta_service.catalog.nodes import candidates
+from meta_service.catalog.placement import place
+from meta_service.catalog.tables import (
+    KEYS,
+    REPLICA_COUNTS,
+    TOPIC_PREFIX,
+    decode_number,
+    decode_row,
+    encode_number,
+    pack,
+    unpack,
+)
+
+
+def topic_key(name: str) -> bytes:
+    return TOPIC_PREFIX + name.encode()
+
+
+def encode_topic(topic: TopicDescription) -> bytes:
+    partitions = [
+        [p.leader, p.leader_epoch, p.partition_epoch, p.replicas, p.in_sync]
+        for p in topic.partitions
+    ]
+    return pack([topic.topic_id, dict(sorted(topic.config.items())), partitions])
+
+
+def decode_topic(key: bytes, value: bytes, revision: int) -> TopicDescription:
+    """`revision`: the row's `mod_revision`."""
+    fields: Any = unpack(value)
+    topic_id, config, partitions = fields
+    return TopicDescription(
+        key[len(TOPIC_PREFIX) :].decode(),
+        topic_id,
+        tuple(PartitionDescription(n, *p) for n, p in enumerate(partitions)),
+        config,
+        revision,
+    )
+
+
+def find_topic(draft: Draft, name: str) -> TopicDescription:
+    """Raises NotFound."""
+    row = draft.row(topic_key(name))
+    if row is None:
+        raise NotFound(f"topic {name!r} does not exist")
+    return decode_topic(topic_key(name), row.value, row.mod_revision)
+
+
+def create_topic(draft: Draft, command: CreateTopic) -> Any:
+    """The topic's row value."""
+    if draft.row(topic_key(command.name)) is not None:
+        raise AlreadyExists(f"topic {command.name!r} exists already")
+    partitions = _new_partitions(draft, 0, command.partitions, command.replication)
+    topic = TopicDescription(command.name, command.topic_id, partitions, command.config, 0)
+    return _save(draft, topic)
+
+
+def alter_topic(draft: Draft, command: AlterTopic) -> Any:
+    """The topic's row value."""
+    topic = find_topic(draft, command.name)
+    if command.config is not None:
+        topic = replace(topic, config=command.config)
+    if command.partitions is not None:
+        topic = replace(topic, partitions=_grown(draft, topic, command.partitions))
+    return _save(draft, topic)
+
+
+def delete_topic(draft: Draft, command: DeleteTopic) -> Any:
+    """The topic id that is gone."""
+    topic = find_topic(draft, command.name)
+    _count_replicas(draft, topic.partitions, -1)
+    draft.delete_row(topic_key(command.name))
+    return topic.topic_id
+
+
+def adopt_orphans(draft: Draft) -> None:
+    """Place partitions that were made while no node was registered."""
+    for key, data in list(draft.scan(KEYS + TOPIC_PREFIX)):
+        row = decode_row(data)
+        topic = decode_topic(key[len(KEYS) :], row.value, row.mod_revision)
+        if all(partition.replicas for partition in topic.partitions):
+            continue
+        homes = iter(_new_partitions(draft, 0, len(topic.partitions), 1))
+        partitions = tuple(
+            old
+            if old.replicas
+            else replace(new, partition=old.partition, partition_epoch=old.partition_epoch + 1)
+            for old, new in zip(topic.partitions, homes, strict=True)
+        )
+        _save(draft, replace(topic, partitions=partitions))
+
+
+def _grown(
+    draft: Draft, topic: TopicDescription, partitions: int
+) -> tuple[PartitionDescription, ...]:
+    have = len(topic.partitions)
+    if partitions < have:
+        raise InvalidArgument(
+            f"partitions: topic {topic.name!r} has {have}, and they can only grow"
+        )
+    replication = max((len(p.replicas) for p in topic.partitions), default=1) or 1
+    return topic.partitions + _new_partitions(draft, have, partitions - have, replication)
+
+
+def _new_partitions(
+    draft: Draft, first: int, count: int, replication: int
+) -> tuple[PartitionDescription, ...]:
+    nodes = candidates(draft)
+    loads = {
+        node.node_id: decode_number(draft.get(REPLICA_COUNTS + node.node_id.encode()))
+        for node in nodes
+    }
+    partitions = tuple(
+        PartitionDescription(first + n, replicas[0] if replicas else None, 0, 0, replicas, replicas)
+        for n, replicas in enumerate(place(nodes, loads, count, replication))
+    )
+    _count_replicas(draft, partitions, 1)
+    return partitions
+
+
+def _count_replicas(draft: Draft, partitions: Sequence[PartitionDescription], sign: int) -> None:
+    counts: dict[str, int] = {}
+    for partition in partitions:
+        for node_id in partition.replicas:
+            counts[node_id] = counts.get(node_id, 0) + sign
+    for node_id, change in counts.items():
+        key = REPLICA_COUNTS + node_id.encode()
+        draft.set(key, encode_number(max(0, decode_number(draft.get(key)) + change)))
+
+
+def _save(draft: Draft, topic: TopicDescription) -> bytes:
+    value = encode_topic(topic)
+    draft.put_row(topic_key(topic.name), value)
+    return value

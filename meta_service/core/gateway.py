@@ -1,0 +1,107 @@
+"""A member's own door in its event loop: propose, read, watch.
+
+The cache and the watches live in the event loop. The Raft thread hands over what it applied before
+it hands over the answer, so whoever got an answer also sees its effect in the cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from meta_service.api.errors import MetaError, OutcomeUnknown, StorageFailed
+from meta_service.catalog.apply import Applied
+from meta_service.catalog.commands import Command, Header, encode_command
+from meta_service.catalog.results import Result, error_of
+from meta_service.core.bridge import Bridge
+from meta_service.core.cache import Cache
+from meta_service.core.watches import WatchHub
+from meta_service.raft.mailbox import Mailbox
+from meta_service.raft.node import RaftNode
+
+_MESSAGES = {
+    "NOT_LEADER": "this member is not the leader",
+    "NO_LEADER": "there is no leader at the moment",
+    "OVERLOADED": "too many commands wait already",
+    "OUTCOME_UNKNOWN": "the command may or may not have been applied",
+}
+
+
+class Gateway:
+    """Proposals and reads of one member. Event loop only, but for `on_applied`."""
+
+    def __init__(self, bridge: Bridge, cache: Cache, hub: WatchHub) -> None:
+        self.cache = cache
+        self.hub = hub
+        self._bridge = bridge
+        self._mailbox: Mailbox
+        self._node: RaftNode
+        self._loop = asyncio.get_running_loop()
+        self._pending: set[asyncio.Future[tuple[str, Any]]] = set()
+        self._failure: MetaError | None = None
+        self.proposed = 0
+
+    def attach(self, node: RaftNode, mailbox: Mailbox) -> None:
+        self._node, self._mailbox = node, mailbox
+
+    # ------------------------------------------------------------ from the Raft thread
+
+    def on_applied(self, applied: Applied) -> None:
+        """Raft thread: a command was applied."""
+        if applied.rows:
+            self._bridge.call(self._take_applied, applied)
+
+    def _take_applied(self, applied: Applied) -> None:
+        state = applied.state
+        self.cache.update(applied.rows, state.revision, state.applied_index)
+        events = [(key, row.value if row else None) for key, row in applied.rows]
+        self.hub.publish(state.revision, state.compact_revision, events)
+
+    def on_failed(self, error: BaseException) -> None:
+        """Raft thread: the member has stopped for ever."""
+        self._bridge.call(self.fail, StorageFailed(f"this member has stopped: {error}"))
+
+    # ------------------------------------------------------------ event loop
+
+    def fail(self, error: MetaError) -> None:
+        """Everybody who waits, and everybody who comes, gets this error."""
+        self._failure = self._failure or error
+        self.hub.fail(self._failure)
+        for future in self._pending:
+            if not future.done():
+                future.set_result((OutcomeUnknown.code, None))
+
+    async def propose(self, command: Command, header: Header = Header()) -> Result:  # noqa: B008 - immutable
+        """Replicate a command and return what it did. Raises MetaError."""
+        data = encode_command(command, header)
+        self.proposed += 1
+        result: Result = await self._ask(lambda answer: self._node.submit(data, answer))
+        return result
+
+    async def barrier(self) -> None:
+        """After this the cache holds everything acknowledged before the call."""
+        await self._ask(lambda answer: self._node.read_barrier(answer))
+
+    async def _ask(self, call: Any) -> Any:
+        """Run `call(answer)` in the Raft thread and wait for the answer."""
+        if self._failure is not None:
+            raise self._failure
+        future: asyncio.Future[tuple[str, Any]] = self._loop.create_future()
+        self._pending.add(future)
+
+        def answer(code: str, result: Any) -> None:
+            self._bridge.call(_settle, future, code, result)
+
+        try:
+            self._mailbox.post(lambda: call(answer))
+            code, result = await future
+        finally:
+            self._pending.discard(future)
+        if code:
+            raise error_of(code, _MESSAGES[code])
+        return result
+
+
+def _settle(future: asyncio.Future[tuple[str, Any]], code: str, result: Any) -> None:
+    if not future.done():
+        future.set_result((code, result))

@@ -1,0 +1,178 @@
+"""The client of a member in the same process: no socket, no copy."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from meta_service.api.errors import InvalidArgument
+from meta_service.api.types import (
+    Compare,
+    Delete,
+    KeyValue,
+    MetaStatus,
+    NodeRegistration,
+    Put,
+    TopicChange,
+    TopicDescription,
+    WatchEvent,
+)
+from meta_service.catalog.commands import (
+    AllocateIds,
+    AlterTopic,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    Operation,
+    RegisterNode,
+    Txn,
+)
+from meta_service.catalog.nodes import decode_node
+from meta_service.catalog.results import Result, value_of
+from meta_service.catalog.tables import NODE_PREFIX, RESERVED, TOPIC_PREFIX, Row
+from meta_service.catalog.topics import decode_topic, topic_key
+from meta_service.core.gateway import Gateway
+
+
+def key_value(key: bytes, row: Row) -> KeyValue:
+    return KeyValue(key, row.value, row.create_revision, row.mod_revision, row.version)
+
+
+def operation_of(change: Put | Delete) -> Operation:
+    return (change.key, change.value if isinstance(change, Put) else None, 0)
+
+
+def refuse_reserved(key: bytes) -> None:
+    """Raises InvalidArgument for keys that belong to the catalog."""
+    if key[:1] == RESERVED:
+        raise InvalidArgument("key: keys that begin with a zero byte are reserved")
+
+
+class LocalClient:
+    """Implements `MetaClient` over the member of this process."""
+
+    def __init__(self, gateway: Gateway, status: Callable[[], MetaStatus]) -> None:
+        self._gateway = gateway
+        self._cache = gateway.cache
+        self._status = status
+
+    async def _propose(self, command: Command) -> Result:
+        """Raises the error that the command answered."""
+        result = await self._gateway.propose(command)
+        value_of(result)
+        return result
+
+    async def _barrier(self, stale: bool) -> None:
+        if not stale:
+            await self._gateway.barrier()
+
+    async def status(self) -> MetaStatus:
+        return self._status()
+
+    # ------------------------------------------------------------ keys
+
+    async def get(self, key: bytes, *, stale: bool = False) -> KeyValue | None:
+        refuse_reserved(key)
+        await self._barrier(stale)
+        row = self._cache.get(key)
+        return key_value(key, row) if row else None
+
+    async def scan(
+        self, prefix: bytes, *, limit: int = 0, stale: bool = False
+    ) -> tuple[int, Sequence[KeyValue]]:
+        refuse_reserved(prefix)
+        await self._barrier(stale)
+        found = ((k, row) for k, row in self._cache.scan(prefix) if k[:1] != RESERVED)
+        rows = itertools.islice(found, limit or None)
+        return self._cache.revision, [key_value(key, row) for key, row in rows]
+
+    async def put(self, key: bytes, value: bytes) -> int:
+        return (await self._propose(Txn((), ((key, value, 0),)))).revision
+
+    async def delete(self, key: bytes) -> int:
+        return (await self._propose(Txn((), ((key, None, 0),)))).revision
+
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Put | Delete]
+    ) -> tuple[bool, int]:
+        command = Txn(
+            tuple((compare.key, compare.mod_revision) for compare in compares),
+            tuple(map(operation_of, then)),
+        )
+        result = await self._propose(command)
+        return bool(result.payload[0]), result.revision
+
+    def watch(self, prefix: bytes, start_revision: int) -> AsyncIterator[WatchEvent]:
+        refuse_reserved(prefix)
+        return self._gateway.hub.watch(prefix, start_revision)
+
+    # ------------------------------------------------------------ nodes
+
+    async def register_node(self, registration: NodeRegistration) -> NodeRegistration:
+        command = RegisterNode(
+            registration.node_id,
+            registration.addresses,
+            registration.rack,
+            registration.version,
+            registration.feature_level,
+        )
+        await self._propose(command)
+        key = NODE_PREFIX + registration.node_id.encode()
+        row = self._cache.get(key)
+        assert row is not None  # the cache takes a command over before its answer comes
+        return decode_node(key, row.value)
+
+    async def nodes(self) -> Sequence[NodeRegistration]:
+        await self._barrier(False)
+        return [decode_node(key, row.value) for key, row in self._cache.scan(NODE_PREFIX)]
+
+    # ------------------------------------------------------------ topics
+
+    async def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str | int | None]
+    ) -> TopicDescription:
+        result = await self._propose(CreateTopic(name, uuid.uuid4().hex, partitions, 1, config))
+        return _described(name, result)
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str | int | None] | None = None,
+    ) -> TopicDescription:
+        return _described(name, await self._propose(AlterTopic(name, partitions, config)))
+
+    async def delete_topic(self, name: str) -> None:
+        await self._propose(DeleteTopic(name))
+
+    async def topics(self) -> tuple[int, Sequence[TopicDescription]]:
+        await self._barrier(False)
+        rows: Any = self._cache.scan(TOPIC_PREFIX)
+        return self._cache.revision, [
+            decode_topic(key, row.value, row.mod_revision) for key, row in rows
+        ]
+
+    async def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
+        hub = self._gateway.hub
+        async for event in hub.watch(TOPIC_PREFIX, start_revision, with_reserved=True):
+            name = event.key[len(TOPIC_PREFIX) :].decode()
+            topic = (
+                decode_topic(event.key, event.value, event.revision)
+                if event.value is not None
+                else None
+            )
+            yield TopicChange(event.revision, name, topic)
+
+    async def allocate_ids(self, kind: str, count: int) -> range:
+        first = (await self._propose(AllocateIds(kind, count))).payload
+        return range(first, first + count)
+
+    async def close(self) -> None:
+        """Nothing to close: the member belongs to somebody else."""
+
+
+def _described(name: str, result: Result) -> TopicDescription:
+    return decode_topic(topic_key(name), result.payload, result.revision)

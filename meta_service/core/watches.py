@@ -1,0 +1,100 @@
+"""Watches: every mutation from a revision on, without gap or repeat.
+
+The newest revisions are kept in memory; older ones are read from the store, down to the compacted
+revision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+from meta_service.api.errors import Compacted, MetaError
+from meta_service.api.types import WatchEvent
+
+RECENT_REVISIONS_MAX: Final = 8192
+RECENT_BYTES_MAX: Final = 16 * 1024 * 1024
+_BATCH: Final = 256
+"""Revisions read from the store at once."""
+
+Events = Sequence[tuple[bytes, bytes | None]]
+
+
+class WatchHub:
+    """Recent events and everybody who waits for the next ones. Lives in the event loop."""
+
+    def __init__(self, read_history: Callable[[int, int], list[tuple[int, Events]]]) -> None:
+        """`read_history(first, count)`: stored (revision, events), oldest first."""
+        self._read_history = read_history
+        self._recent: collections.deque[tuple[int, Events, int]] = collections.deque()
+        self._recent_bytes = 0
+        self._news = asyncio.Event()
+        self._failure: MetaError | None = None
+        self.revision = 0
+        self.compact_revision = 0
+        self.watchers = 0
+
+    def start(self, revision: int, compact_revision: int) -> None:
+        """Begin behind a revision: what is older is read from the store."""
+        self._recent.clear()
+        self._recent_bytes = 0
+        self.revision, self.compact_revision = revision, compact_revision
+
+    def publish(self, revision: int, compact_revision: int, events: Events) -> None:
+        """One revision more."""
+        size = sum(len(key) + len(value or b"") for key, value in events)
+        self._recent.append((revision, events, size))
+        self._recent_bytes += size
+        while len(self._recent) > 1 and (
+            len(self._recent) > RECENT_REVISIONS_MAX or self._recent_bytes > RECENT_BYTES_MAX
+        ):
+            self._recent_bytes -= self._recent.popleft()[2]
+        self.revision, self.compact_revision = revision, compact_revision
+        self._wake()
+
+    def fail(self, error: MetaError) -> None:
+        """Nothing more will come."""
+        self._failure = error
+        self._wake()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def watch(
+        self, prefix: bytes, start_revision: int, *, with_reserved: bool = False
+    ) -> AsyncIterator[WatchEvent]:
+        """Events of keys with that prefix. Raises Compacted."""
+        next_revision = max(1, start_revision)
+        self.watchers += 1
+        try:
+            while True:
+                while next_revision > self.revision:
+                    if self._failure is not None:
+                        raise self._failure
+                    await self._news.wait()
+                for revision, events in self._read(next_revision):
+                    next_revision = revision + 1
+                    for key, value in events:
+                        if key.startswith(prefix) and (with_reserved or key[:1] != b"\x00"):
+                            yield WatchEvent(revision, key, value)
+        finally:
+            self.watchers -= 1
+
+    def _read(self, first: int) -> list[tuple[int, Events]]:
+        """Some (revision, events) from a revision on, at least one."""
+        if self._recent and first >= self._recent[0][0]:
+            start = first - self._recent[0][0]
+            recent = itertools.islice(self._recent, start, start + _BATCH)
+            return [(revision, events) for revision, events, _ in recent]
+        if first > self.compact_revision:
+            history = self._read_history(first, _BATCH)
+            if history and history[0][0] == first:
+                return history
+        raise Compacted(
+            f"revision {first} is gone; the oldest is {self.compact_revision + 1}",
+            self.compact_revision,
+        )

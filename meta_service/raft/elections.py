@@ -1,0 +1,143 @@
+"""Elections: pre-vote, votes that count once per voter, leader stickiness, transfer.
+
+Raft §5.2, §5.4.1; Ongaro's thesis §4.2.3 (disruptive servers), §9.6 (pre-vote), §3.10 (transfer).
+pysyncobj starts the real election itself when the deadline passes; here it only passes once a
+majority said in a pre-vote that it would vote.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meta_service.raft.engine import CANDIDATE, CLOCK, DICE, FOLLOWER
+from meta_service.raft.state import EngineState, Message
+
+
+class Elections(EngineState):
+    """The part of a Raft node that elects."""
+
+    def _init_elections(self) -> None:
+        self._votes: set[Any] = set()
+        self._prevotes: set[Any] = set()
+        self._prevote_term = 0
+        self._prevote_won = False
+        self._transferring = False
+        self._heard_leader = float("-inf")
+        self.elections = 0
+
+    def _election_timeout_s(self) -> float:
+        timing = self.timing
+        return (
+            timing.election_s_min + (timing.election_s_max - timing.election_s_min) * DICE.random()
+        )
+
+    @property
+    def can_vote(self) -> bool:
+        """Whether this member is a voter; a learner or a removed member is not."""
+        return True
+
+    def _gate_election(self) -> None:
+        """Before pysyncobj looks at the deadline: ask first whether others would vote."""
+        now = CLOCK()
+        if self.is_leader or self.election_deadline >= now:
+            return
+        if not self.can_vote:
+            self.election_deadline = now + self._election_timeout_s()
+            return
+        if self._prevote_won or self._transferring or not self.voters:
+            self._prevote_won = False
+            self.elections += 1
+            return
+        self.election_deadline = now + self._election_timeout_s()
+        self._prevote_term = self.term + 1
+        self._prevotes = set()
+        for peer in self.voters:
+            self.post(peer, self._vote_request(self._prevote_term, pre=True))
+
+    def _vote_request(self, term: int, *, pre: bool) -> Message:
+        return {
+            "type": "vote",
+            "term": term,
+            "pre": pre,
+            "transfer": self._transferring,
+            "last_index": self.log.last_index,
+            "last_term": self.log.last_term,
+        }
+
+    def _on_engine_message(self, peer: Any, message: Message) -> None:
+        """What pysyncobj itself sends: requests for votes, and leadership transfers."""
+        if message["type"] == "request_vote":
+            self._votes = set()
+            self.reply(peer, self._vote_request(message["term"], pre=False))
+        elif message["type"] == "timeout_now":
+            self.reply(peer, message)
+
+    # ------------------------------------------------------------ asked for a vote
+
+    def _leader_is_alive(self) -> bool:
+        if self.is_leader:
+            return True
+        return CLOCK() < self._heard_leader + self.timing.election_s_min
+
+    def _has_newer_log(self, message: Message) -> bool:
+        """Whether the candidate's log is at least as new as ours (§5.4.1)."""
+        candidate = (message["last_term"], message["last_index"])
+        return candidate >= (self.log.last_term, self.log.last_index)
+
+    def _on_vote(self, peer: Any, message: Message) -> None:
+        if self._leader_is_alive() and not message["transfer"]:
+            return
+        if message["pre"]:
+            granted = message["term"] > self.term and self._has_newer_log(message)
+            answer = message["term"] if granted else self.term
+            self._answer_vote(peer, answer, granted=granted, pre=True)
+            return
+        if message["term"] > self.term:
+            self.become_follower(message["term"], None)
+        granted = (
+            message["term"] == self.term
+            and self.state == FOLLOWER
+            and self.voted_for in (None, peer.id)
+            and self._has_newer_log(message)
+        )
+        if granted:
+            if self.voted_for is None:
+                self._SyncObj__setCurrentTerm(self.term, peer.id)
+            self.election_deadline = CLOCK() + self._election_timeout_s()
+        self._answer_vote(peer, self.term, granted=granted, pre=False)
+
+    def _answer_vote(self, peer: Any, term: int, *, granted: bool, pre: bool) -> None:
+        self.reply(peer, {"type": "vote_reply", "term": term, "granted": granted, "pre": pre})
+
+    # ------------------------------------------------------------ given a vote
+
+    def _on_vote_reply(self, peer: Any, message: Message) -> None:
+        if not message["granted"]:
+            if message["term"] > self.term:
+                self.become_follower(message["term"], None)
+            return
+        if peer not in self.voters:
+            return
+        if message["pre"]:
+            self._on_prevote(peer, message["term"])
+        elif self.state == CANDIDATE and message["term"] == self.term:
+            self._votes.add(peer)
+            if len(self._votes) + 1 >= self.majority:
+                self._SyncObj__onBecomeLeader()
+
+    def _on_prevote(self, peer: Any, term: int) -> None:
+        if self.is_leader or term != self._prevote_term or term != self.term + 1:
+            return
+        self._prevotes.add(peer)
+        if len(self._prevotes) + 1 >= self.majority:
+            self._prevote_won = True
+            self._prevote_term = 0
+            self.election_deadline = float("-inf")
+
+    # ------------------------------------------------------------ transfer
+
+    def _on_timeout_now(self, peer: Any, message: Message) -> None:
+        """The leader asks this member to take over at once."""
+        if message["term"] == self.term and peer == self.leader and self.can_vote:
+            self._transferring = True
+            self.election_deadline = float("-inf")

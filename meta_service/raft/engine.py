@@ -1,0 +1,144 @@
+"""pysyncobj, guarded: the exact version, loaded once more as a private copy with safe parts.
+
+As shipped, pysyncobj 0.3.17 loses acknowledged entries and unpickles what peers send. What is
+unsound is replaced: parts that are module globals (journal, codec, clock, random, poller) here,
+methods in `Elections`, `Replication` and `RaftNode`, which override pysyncobj's private methods by
+their mangled names. That is only safe for the very source it was written against, hence the hashes.
+pysyncobj's own modules stay as they are: nobody else's copy is changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Generic, TypeVar, cast, overload
+
+from meta_service.api.errors import StartupFailed
+
+VERSION: Final = "0.3.17"
+SOURCE_SHA256: Final = {
+    "syncobj.py": "e8bdf06797085d734df86e24ab4802fe87893dff77268565ec036f7ad4a1cfe4",
+    "config.py": "fbbc7ff9f18e4d15a7fd563376e42f5bd192956879d4b810b056d5248b955698",
+    "node.py": "e4a3f027cd8291f558334bb9c977e952f6b6989e7e1fa1588d3005ef0b990e2c",
+    "transport.py": "0c9d89f9c4781ec9772df8011d7975a1a4a1a5f541357e12eae85a813e92b50b",
+    "fast_queue.py": "8477fe5fdf36d9766df933310d3d66ee953d1afc195b1e6482b3a1498fc517bd",
+}
+"""Of the modules whose insides this package relies on."""
+
+
+class Clock:
+    """Monotonic seconds. The simulation puts its own `source` in."""
+
+    def __init__(self) -> None:
+        self.source: Callable[[], float] = time.monotonic
+
+    def __call__(self) -> float:
+        return self.source()
+
+
+class Dice:
+    """Election timeouts. The simulation puts its own seeded `source` in."""
+
+    def __init__(self) -> None:
+        self.source = random.Random(random.SystemRandom().getrandbits(64))
+
+    def random(self) -> float:
+        return self.source.random()
+
+
+CLOCK: Final = Clock()
+DICE: Final = Dice()
+
+
+class NoPickle:
+    """Stands where pysyncobj keeps `pickle`. Everything that reached it is overridden."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"pysyncobj reached pickle.{name}; nothing is ever pickled here")
+
+
+class NoSerializer:
+    """Stands where pysyncobj keeps its dump writer; snapshots are taken by `snapshot.py`."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+
+def _refuse_other_sources(package: Path) -> None:
+    found = importlib.metadata.version("pysyncobj")
+    if found != VERSION:
+        raise StartupFailed(f"pysyncobj {found} is installed, but this needs exactly {VERSION}")
+    for name, expected in SOURCE_SHA256.items():
+        actual = hashlib.sha256((package / name).read_bytes()).hexdigest()
+        if actual != expected:
+            raise StartupFailed(
+                f"pysyncobj {found} is not the known one: {name} has SHA-256 {actual[:16]}..., "
+                f"expected {expected[:16]}..."
+            )
+
+
+def load_engine() -> ModuleType:
+    """A private copy of `pysyncobj.syncobj` with safe parts. Raises StartupFailed."""
+    package_spec = importlib.util.find_spec("pysyncobj")
+    if package_spec is None or package_spec.origin is None:
+        raise StartupFailed(f"pysyncobj {VERSION} is not installed")
+    package = Path(package_spec.origin).parent
+    _refuse_other_sources(package)
+    spec = importlib.util.spec_from_file_location("pysyncobj.lakemq", package / "syncobj.py")
+    assert spec is not None and spec.loader is not None
+    engine = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(engine)
+    parts: dict[str, Any] = {
+        "pickle": NoPickle(),
+        "Serializer": NoSerializer,
+        "createJournal": lambda log: log,
+        "createPoller": lambda poller: poller,
+        "monotonicTime": CLOCK,
+        "random": DICE,
+    }
+    for name, part in parts.items():
+        if not hasattr(engine, name):
+            raise StartupFailed(f"pysyncobj has no {name} to replace")
+        setattr(engine, name, part)
+    return engine
+
+
+_engine: Final = load_engine()
+
+SyncObj: Any = _engine.SyncObj
+Transport: Any = _engine.Transport
+SyncObjConf: Final = _engine.SyncObjConf
+FailReason: Final = _engine.FAIL_REASON
+FOLLOWER: Final[int] = _engine._RAFT_STATE.FOLLOWER
+CANDIDATE: Final[int] = _engine._RAFT_STATE.CANDIDATE
+LEADER: Final[int] = _engine._RAFT_STATE.LEADER
+REGULAR: Final[int] = _engine._COMMAND_TYPE.REGULAR
+NO_OP: Final[int] = _engine._COMMAND_TYPE.NO_OP
+MEMBERSHIP: Final[int] = _engine._COMMAND_TYPE.MEMBERSHIP
+Peer: Final = _engine.Node
+"""A member as pysyncobj names it: hashable, with `.id`."""
+
+T = TypeVar("T")
+
+
+class Private(Generic[T]):
+    """A private field of SyncObj under a plain name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = "_SyncObj__" + name
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Private[T]: ...
+    @overload
+    def __get__(self, owner: object, kind: type) -> T: ...
+    def __get__(self, owner: object | None, kind: type) -> T | Private[T]:
+        return self if owner is None else cast(T, getattr(owner, self._name))
+
+    def __set__(self, owner: object, value: T) -> None:
+        setattr(owner, self._name, value)

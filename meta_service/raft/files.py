@@ -1,0 +1,113 @@
+"""The only module of the Raft log that touches files. The simulation puts its own disk here.
+
+A `Disk` is one folder. Names are plain file names inside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class File(Protocol):
+    """An open file. What `write` and `truncate` did survives a crash only after `sync`."""
+
+    def read(self) -> bytes: ...
+    def write(self, position: int, data: bytes) -> None: ...
+    def truncate(self, size: int) -> None: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A folder. `replace` is atomic, and durable when it returns."""
+
+    def exists(self, name: str) -> bool: ...
+    def open(self, name: str, *, fresh: bool = False) -> File:
+        """`fresh`: a new, empty file under that name."""
+
+    def replace(self, source: str, target: str) -> None: ...
+    def remove(self, name: str) -> None: ...
+
+
+class FolderFile:
+    """A file of the operating system."""
+
+    def __init__(self, path: Path, *, fresh: bool) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if fresh else 0)
+        self._descriptor = os.open(path, flags, 0o600)
+
+    def read(self) -> bytes:
+        size = os.fstat(self._descriptor).st_size
+        parts: list[bytes] = []
+        position = 0
+        while position < size:
+            part = os.pread(self._descriptor, size - position, position)
+            if not part:
+                break
+            parts.append(part)
+            position += len(part)
+        return b"".join(parts)
+
+    def write(self, position: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._descriptor, view, position)
+            position += written
+            view = view[written:]
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class Folder:
+    """A folder of the operating system."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+
+    def exists(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def open(self, name: str, *, fresh: bool = False) -> FolderFile:
+        return FolderFile(self.path / name, fresh=fresh)
+
+    def replace(self, source: str, target: str) -> None:
+        (self.path / source).rename(self.path / target)
+        sync_folder(self.path)
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self.path / name).unlink()
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames and new names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: Path) -> None:
+    """Make every file below a folder durable, then the folders."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_folder(Path(folder))

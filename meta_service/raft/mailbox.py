@@ -1,0 +1,48 @@
+"""How other threads reach the Raft thread: they post calls, which run between two ticks.
+
+Stands where pysyncobj has its socket poller, so that waiting for work and being woken are one.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import select
+from collections.abc import Callable
+from typing import Final
+
+_CALLS_MAX: Final = 4096
+"""Calls run before the next tick, so that heartbeats are never late."""
+
+
+class Mailbox:
+    """Calls for one thread, in order. `post` is safe from any thread."""
+
+    def __init__(self) -> None:
+        self._calls: collections.deque[Callable[[], None]] = collections.deque()
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._event, select.POLLIN)
+        self._woken = False
+        self.is_busy: Callable[[], bool] = lambda: False
+        """Whether the next tick has work at once, so that nothing is waited for."""
+
+    def post(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        if not self._woken:
+            self._woken = True
+            os.eventfd_write(self._event, 1)
+
+    def poll(self, timeout_s: float) -> None:
+        """Wait for calls up to that long, then run them."""
+        self._woken = False  # before looking: a call posted from here on writes the event
+        if not self._calls and timeout_s > 0 and not self.is_busy():
+            self._poll.poll(timeout_s * 1000)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+        for _ in range(min(len(self._calls), _CALLS_MAX)):
+            self._calls.popleft()()
+
+    def close(self) -> None:
+        os.close(self._event)

@@ -1,0 +1,243 @@
+"""One member of the Raft group: pysyncobj with its unsound parts replaced.
+
+Everything here runs in one thread, between two calls of `tick`. Nothing reads a socket or a file
+but through the parts handed in, so a simulation can drive whole clusters from one seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from meta_service.raft.elections import Elections
+from meta_service.raft.engine import (
+    CLOCK,
+    FOLLOWER,
+    LEADER,
+    REGULAR,
+    Peer,
+    SyncObjConf,
+)
+from meta_service.raft.log import RaftLog
+from meta_service.raft.reads import Reads
+from meta_service.raft.replication import Replication
+from meta_service.raft.state import (
+    APPLIED,
+    NO_LEADER,
+    NOT_LEADER,
+    OUTCOME_UNKNOWN,
+    OVERLOADED,
+    Answer,
+    Machine,
+    Message,
+    NoTransport,
+    RaftTiming,
+    Snapshots,
+    Wire,
+)
+
+_REGULAR_BYTE = bytes([REGULAR])
+
+
+class Settled:
+    """pysyncobj's poller when something else feeds messages: it waits for nothing."""
+
+    def poll(self, timeout_s: float) -> None:
+        pass
+
+
+class RaftNode(Elections, Reads):
+    """A member. `tick` often; `submit` and `on_message` only between ticks, in the same thread."""
+
+    def __init__(
+        self,
+        member_id: str,
+        others: Iterable[str],
+        *,
+        log: RaftLog,
+        machine: Machine,
+        wire: Wire,
+        snapshots: Snapshots,
+        timing: RaftTiming,
+        poller: Any,
+    ) -> None:
+        self.member_id = member_id
+        self.log = log
+        self.timing = timing
+        self.wire = wire
+        self.machine = machine
+        self.snapshots = snapshots
+        self._replies: list[tuple[Any, Message]] = []
+        self._waiting: dict[int, tuple[int, Answer]] = {}
+        self._init_elections()
+        self._init_replication()
+        self._init_reads()
+        self.append_time = 0.0  # pysyncobj looks at every attribute before it sets this one
+        network = NoTransport()
+        network.outgoing = self._on_engine_message
+        conf = SyncObjConf(
+            autoTick=False,
+            raftMinTimeout=timing.election_s_min,
+            raftMaxTimeout=timing.election_s_max,
+            appendEntriesPeriod=timing.heartbeat_s,
+            leaderFallbackTimeout=timing.leader_fallback_s,
+            connectionTimeout=timing.election_s_max * 3,
+            journalFile=log,
+            pollerType=poller,
+        )
+        super().__init__(
+            Peer(member_id),
+            [Peer(name) for name in others],
+            conf,
+            nodeClass=Peer,
+            transport=network,
+        )
+        # What the state machine holds is committed; the log may know less after a crash.
+        self.applied_index = max(machine.applied_index, log.first_index)
+        self.commit_index = self.applied_index
+        if not self.voters:
+            self.election_deadline = float("-inf")
+
+    # ------------------------------------------------------------ the tick
+
+    def tick(self, wait_s: float = 0.0) -> None:
+        """One turn. Waits for work up to `wait_s` at its end. Raises LogFailed: stop for ever."""
+        self._gate_election()
+        self._onTick(wait_s)
+        if self._transferring and self.state != FOLLOWER:
+            self._transferring = False
+        self._release_replies()
+
+    def is_busy(self) -> bool:
+        """Whether the next tick has something to do at once."""
+        if self.commit_index > self.applied_index or self._prevote_won or self._transferring:
+            return True
+        return not self.voters and self.is_leader and self.log.last_index > self.commit_index
+
+    def reply(self, peer: Any, message: Message) -> None:
+        self._replies.append((peer, message))
+
+    def _release_replies(self) -> None:
+        if not self._replies:
+            return
+        self.log.sync()
+        replies, self._replies = self._replies, []
+        for peer, message in replies:
+            self.post(peer, message)
+
+    # ------------------------------------------------------------ commands
+
+    def submit(self, command: bytes, answer: Answer) -> None:
+        """Replicate a command; `answer` is called once, in this thread."""
+        if not self.is_leader:
+            answer(NOT_LEADER if self.leader is not None else NO_LEADER, None)
+            return
+        if len(self._waiting) >= self.timing.waiting_max:
+            answer(OVERLOADED, None)
+            return
+        index = self.log.last_index + 1
+        self.log.add(_REGULAR_BYTE + command, index, self.term)
+        self._waiting[index] = (self.term, answer)
+
+    def _checkCommandsToApply(self) -> None:
+        """pysyncobj's turn to take commands: they are in the log already, so write them."""
+        if self.voters and self.log.synced_index < self.log.last_index:
+            self.log.sync()  # after the appends went out: the disk and the network work together
+        self._turn_reads()
+
+    def _SyncObj__applyLogEntries(self) -> bool:
+        """Apply what is committed; whether pysyncobj should send appends now."""
+        end = min(self.commit_index, self.applied_index + self.timing.apply_max)
+        while self.applied_index < end:
+            self._apply_entry(self.applied_index + 1)
+        return self.is_leader and bool(self.voters or self.learners)
+
+    def _apply_entry(self, index: int) -> None:
+        command, _, term = self.log[index - self.log.first_index]
+        result = None
+        if command[:1] == _REGULAR_BYTE:
+            result = self.machine.apply(index, term, command[1:])
+        self.applied_index = index
+        waiting = self._waiting.pop(index, None)
+        if waiting is None:
+            return
+        submitted_term, answer = waiting
+        if submitted_term == term:
+            answer(APPLIED, result)
+        else:
+            answer(NOT_LEADER, None)  # another leader's entry took its place: surely not applied
+
+    def _fail_waiting(self, code: str) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for _, answer in waiting.values():
+            answer(code, None)
+
+    # ------------------------------------------------------------ roles
+
+    def become_follower(self, term: int, leader: Any) -> None:
+        """Take a term, and the leader if it is known."""
+        if term > self.term:
+            self._SyncObj__setCurrentTerm(term, None)
+            self.leader = None
+        if leader is not None:
+            self.leader = leader
+            self._heard_leader = CLOCK()
+            self._prevote_won = False
+            self.election_deadline = CLOCK() + self._election_timeout_s()
+        self._SyncObj__setState(FOLLOWER)
+
+    def _SyncObj__setState(self, state: int) -> None:
+        was_leader = self.is_leader
+        self.state = state
+        if was_leader and state != LEADER:
+            # The next leader may still commit them: whoever waits must not take it for a failure.
+            self._fail_waiting(OUTCOME_UNKNOWN)
+            self._stop_leading()
+
+    def _SyncObj__onBecomeLeader(self) -> None:
+        self._start_leading()
+        super()._SyncObj__onBecomeLeader()
+
+    def _stop_leading(self) -> None:
+        """What only a leader does ends here."""
+        self._fail_reads()
+
+    # ------------------------------------------------------------ messages
+
+    def on_message(self, peer_id: str, message: Message) -> None:
+        """A checked message of a known member."""
+        handler = self._HANDLERS.get(message["type"])
+        if handler is not None:
+            handler(self, Peer(peer_id), message)
+
+    def peer_connected(self, peer_id: str) -> None:
+        self._on_peer_connected(Peer(peer_id))
+
+    def peer_disconnected(self, peer_id: str) -> None:
+        self._on_peer_disconnected(Peer(peer_id))
+
+    _HANDLERS: dict[str, Callable[[Any, Any, Message], None]] = {
+        "vote": Elections._on_vote,
+        "vote_reply": Elections._on_vote_reply,
+        "timeout_now": Elections._on_timeout_now,
+        "append": Replication._on_append,
+        "append_reply": Replication._on_append_reply,
+    }
+
+    # ------------------------------------------------------------ compaction
+
+    def _SyncObj__tryLogCompaction(self) -> None:
+        """Drop the log's front once a snapshot that holds it is durable."""
+        index = self.snapshots.finished()
+        if index is not None:
+            self.log.compact_to(min(index, self.applied_index))
+        if self.log.size_bytes > self.timing.log_bytes_max and self.snapshots.begin():
+            self.log_snapshots += 1
+
+    log_snapshots = 0
+
+    def stop(self) -> None:
+        """Leave nothing half written. Whoever waits hears that the outcome is unknown."""
+        self._fail_waiting(OUTCOME_UNKNOWN)
+        self.wire.close()
+        self._doDestroy()

@@ -1,0 +1,188 @@
+"""Log replication. Raft §5.3; Ongaro's thesis §10.2.1 (pipelining and writing in parallel).
+
+What differs from pysyncobj, and why: a follower truncates only where an entry conflicts (stock
+truncates behind every message, so a late duplicate drops acknowledged entries); the commit index is
+clamped to what the message proves; acknowledgements carry the term and are dropped when it is not
+the leader's; a late acknowledgement never rewinds what was sent. All answers that promise something
+wait for the fsync at the end of the tick.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meta_service.raft.engine import CLOCK
+from meta_service.raft.log import LogFailed
+from meta_service.raft.log_format import Entry
+from meta_service.raft.state import EngineState, Message
+
+
+class Replication(EngineState):
+    """The part of a Raft node that copies the log."""
+
+    def _init_replication(self) -> None:
+        self._probing: set[Any] = set()
+        """Members whose log is not known to match: one message at a time goes to them."""
+        self._commit_sent: dict[Any, int] = {}
+        self._round = 0
+        """Number of the current round of appends; acknowledgements echo it."""
+        self._round_seen: dict[Any, int] = {}
+
+    # ------------------------------------------------------------ leader
+
+    def _start_leading(self) -> None:
+        self._probing = set()
+        self._commit_sent = {}
+        self._round_seen = {}
+
+    def _on_peer_connected(self, peer: Any) -> None:
+        self.connected.add(peer)
+        if self.is_leader:
+            self._probe(peer, self.match_index.get(peer, 0) + 1)
+            self._send_appends(peer, CLOCK(), is_heartbeat=True)
+
+    def _on_peer_disconnected(self, peer: Any) -> None:
+        self.connected.discard(peer)
+
+    def _probe(self, peer: Any, next_index: int) -> None:
+        self.next_index[peer] = next_index
+        self._probing.add(peer)
+
+    def _SyncObj__sendAppendEntries(self) -> None:
+        """Called by pysyncobj when a heartbeat is due or something was added."""
+        now = CLOCK()
+        is_heartbeat = now >= self.append_time
+        if is_heartbeat:
+            self.append_time = now + self.timing.heartbeat_s
+        for peer in self.peers():
+            if peer in self.connected:
+                self._send_appends(peer, now, is_heartbeat=is_heartbeat)
+
+    def _send_appends(self, peer: Any, now: float, *, is_heartbeat: bool) -> None:
+        if self.next_index[peer] <= self.log.first_index:
+            self._send_snapshot(peer, now)
+            if is_heartbeat:
+                self._append_message(peer, self.log.last_index + 1, [])
+            return
+        sent = False
+        while self._may_send(peer, is_heartbeat and not sent):
+            start = self.next_index[peer]
+            entries = self.log.entries_from(start, self.timing.batch_bytes_max)
+            self.next_index[peer] = start + len(entries)
+            self._append_message(peer, start, entries)
+            sent = True
+        news = self.commit_index > self._commit_sent.get(peer, 0) and peer not in self._probing
+        if not sent and (is_heartbeat or news):
+            self._append_message(peer, self.next_index[peer], [])
+
+    def _may_send(self, peer: Any, is_heartbeat: bool) -> bool:
+        next_index = self.next_index[peer]
+        if next_index > self.log.last_index:
+            return False
+        if peer in self._probing:
+            return is_heartbeat
+        return next_index - self.match_index[peer] <= self.timing.window_entries
+
+    def _append_message(self, peer: Any, start: int, entries: list[Entry]) -> None:
+        self._commit_sent[peer] = self.commit_index
+        self.post(
+            peer,
+            {
+                "type": "append",
+                "term": self.term,
+                "prev_index": start - 1,
+                "prev_term": self.log.term_at(start - 1),
+                "entries": entries,
+                "commit": self.commit_index,
+                "round": self._round,
+            },
+        )
+
+    def _on_append_reply(self, peer: Any, message: Message) -> None:
+        if message["term"] > self.term:
+            self.become_follower(message["term"], None)
+        if not self.is_leader or message["term"] != self.term or peer not in self.next_index:
+            return  # an answer to another leadership says nothing about this one
+        self.response_time[peer] = CLOCK()
+        self._round_seen[peer] = max(self._round_seen.get(peer, 0), message["round"])
+        index = message["index"]
+        if message["ok"]:
+            if index > self.log.last_index:
+                return  # it acknowledges what this leader does not have: not to be believed
+            was_probing = peer in self._probing
+            self._probing.discard(peer)
+            self.match_index[peer] = max(self.match_index[peer], index)
+            if was_probing or self.next_index[peer] <= index:
+                self.next_index[peer] = self.match_index[peer] + 1
+            self._send_appends(peer, CLOCK(), is_heartbeat=False)
+        else:
+            hint = min(index, self.next_index[peer] - 1, self.log.last_index + 1)
+            self._probe(peer, max(hint, self.match_index[peer] + 1, 1))
+            self._send_appends(peer, CLOCK(), is_heartbeat=True)
+
+    def _send_snapshot(self, peer: Any, now: float) -> None:
+        """The member needs entries that are gone. Overridden where snapshots are sent."""
+
+    # ------------------------------------------------------------ follower
+
+    def _on_append(self, peer: Any, message: Message) -> None:
+        if message["term"] < self.term:
+            self._answer_append(peer, message, ok=False, index=0)
+            return
+        self._follow(peer, message["term"])
+        ok, index = self._match(message)
+        if ok:
+            self._take(message["entries"], index)
+            index += len(message["entries"])
+            self._advance_commit(min(message["commit"], index))
+        self._answer_append(peer, message, ok=ok, index=index)
+
+    def _follow(self, peer: Any, term: int) -> None:
+        """A message of the term's only leader arrived."""
+        if self.is_leader and term == self.term:
+            raise LogFailed(f"{peer.id} and this member both lead term {term}")
+        self.become_follower(term, peer)
+
+    def _match(self, message: Message) -> tuple[bool, int]:
+        """(True, previous index), or (False, the index from which the leader should go on)."""
+        index, term = message["prev_index"], message["prev_term"]
+        if index > self.log.last_index or term is None:
+            return False, self.log.last_index + 1
+        ours = self.log.term_at(index)
+        if ours is None or ours == term:  # below the boundary everything is committed and equal
+            return True, index
+        return False, self.log.first_index_of_term_at(index)
+
+    def _take(self, entries: list[Entry], prev_index: int) -> None:
+        for offset, (command, index, term) in enumerate(entries):
+            if index != prev_index + 1 + offset:
+                raise LogFailed(f"the leader sent entry {index} in the place of another")
+            if index <= self.log.first_index:
+                continue
+            ours = self.log.term_at(index)
+            if ours == term:
+                continue
+            if ours is not None:
+                self._truncate_conflict(index)
+            self.log.add(command, index, term)
+
+    def _truncate_conflict(self, index: int) -> None:
+        if index <= self.commit_index:
+            raise LogFailed(f"the leader contradicts entry {index}, which is committed")
+        self.log.truncate_from(index)
+
+    def _advance_commit(self, index: int) -> None:
+        self.commit_index = max(self.commit_index, index)
+        self.leader_commit = self.commit_index
+
+    def _answer_append(self, peer: Any, message: Message, *, ok: bool, index: int) -> None:
+        self.reply(
+            peer,
+            {
+                "type": "append_reply",
+                "term": self.term,
+                "ok": ok,
+                "index": index,
+                "round": message["round"],
+            },
+        )

@@ -1,0 +1,141 @@
+"""pysyncobj's private state under plain names, and what the parts of a Raft node share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from meta_service.raft.engine import LEADER, Private, SyncObj, Transport
+from meta_service.raft.log import RaftLog
+
+Message = dict[str, Any]
+"""One message between members; `type` and `term` are always there."""
+
+Answer = Callable[[str, Any], None]
+"""Called once, in the Raft thread, with (code, result)."""
+APPLIED: Final = ""
+NOT_LEADER: Final = "NOT_LEADER"
+NO_LEADER: Final = "NO_LEADER"
+OVERLOADED: Final = "OVERLOADED"
+OUTCOME_UNKNOWN: Final = "OUTCOME_UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class RaftTiming:
+    """Seconds, and limits of what is under way."""
+
+    election_s_min: float = 0.5
+    election_s_max: float = 1.2
+    heartbeat_s: float = 0.05
+    leader_fallback_s: float = 1.0
+    """A leader that has not heard from a majority for so long steps down (check-quorum)."""
+    batch_bytes_max: int = 256 * 1024
+    """Entries in one append message (bytes)."""
+    window_entries: int = 8192
+    """Entries sent to a member beyond what it acknowledged."""
+    waiting_max: int = 20_000
+    """Commands in the log that are not committed yet; more are refused."""
+    log_bytes_max: int = 16 * 1024 * 1024
+    """The log is shortened behind a snapshot when it is larger than this (bytes)."""
+    apply_max: int = 1024
+    """Entries applied in one tick, so that heartbeats are never late."""
+
+
+class Machine(Protocol):
+    """The replicated state machine."""
+
+    @property
+    def applied_index(self) -> int: ...
+    @property
+    def applied_term(self) -> int: ...
+
+    def apply(self, index: int, term: int, command: bytes) -> Any:
+        """Apply the command and return its result. An exception stops the member."""
+
+
+class Wire(Protocol):
+    """Sends messages to other members; may lose them. Never blocks."""
+
+    def send(self, peer: str, message: Message) -> None: ...
+    def close(self) -> None: ...
+
+
+class Snapshots(Protocol):
+    """Makes the state durable in the background, so that the log can be shortened."""
+
+    def begin(self) -> bool:
+        """Start one, unless one is under way."""
+
+    def finished(self) -> int | None:
+        """Log index of a snapshot that has become durable since the last call."""
+
+
+class NoTransport(Transport):  # type: ignore[misc] # pysyncobj has no types
+    """pysyncobj's view of the network: ready, and silent. Messages go through `Wire`."""
+
+    def __init__(self) -> None:
+        self.outgoing: Callable[[Any, Message], None] = lambda peer, message: None
+        super().__init__(None, None, [])
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    def send(self, node: Any, message: Message) -> bool:
+        self.outgoing(node, message)
+        return True
+
+    def destroy(self) -> None:
+        pass
+
+
+class EngineState(SyncObj):  # type: ignore[misc] # pysyncobj has no types
+    """pysyncobj's fields by plain names. Only the Raft thread touches them."""
+
+    state: Private[int] = Private("raftState")
+    term: Private[int] = Private("raftCurrentTerm")
+    voted_for: Private[str | None] = Private("votedForNodeId")
+    leader: Private[Any] = Private("raftLeader")
+    election_deadline: Private[float] = Private("raftElectionDeadline")
+    commit_index: Private[int] = Private("raftCommitIndex")
+    applied_index: Private[int] = Private("raftLastApplied")
+    next_index: Private[dict[Any, int]] = Private("raftNextIndex")
+    match_index: Private[dict[Any, int]] = Private("raftMatchIndex")
+    response_time: Private[dict[Any, float]] = Private("lastResponseTime")
+    voters: Private[set[Any]] = Private("otherNodes")
+    """The other members that vote."""
+    learners: Private[set[Any]] = Private("readonlyNodes")
+    connected: Private[set[Any]] = Private("connectedNodes")
+    append_time: Private[float] = Private("newAppendEntriesTime")
+    noop_index: Private[int | None] = Private("noopIDx")
+    leader_commit: Private[int | None] = Private("leaderCommitIndex")
+
+    log: RaftLog
+    member_id: str
+    timing: RaftTiming
+    wire: Wire
+
+    @property
+    def is_leader(self) -> bool:
+        return self.state == LEADER
+
+    @property
+    def majority(self) -> int:
+        """Members, this one included, that make a majority of the voters."""
+        return (len(self.voters) + 1) // 2 + 1
+
+    def peers(self) -> Sequence[Any]:
+        """The other members, voters and learners, in a fixed order."""
+        return sorted(self.voters | self.learners, key=lambda peer: str(peer.id))
+
+    def post(self, peer: Any, message: Message) -> None:
+        """Send a message that promises nothing about this member's disk."""
+        self.wire.send(peer.id, message)
+
+    def reply(self, peer: Any, message: Message) -> None:
+        """Send at the end of the tick, when the log is durable."""
+        raise NotImplementedError
+
+    def become_follower(self, term: int, leader: Any) -> None:
+        raise NotImplementedError

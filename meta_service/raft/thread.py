@@ -1,0 +1,49 @@
+"""The one thread in which Raft lives. The rest of the process posts calls to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from meta_service.raft.mailbox import Mailbox
+from meta_service.raft.node import RaftNode
+
+_WAIT_S: Final = 0.02
+"""Longest wait of one tick, so that heartbeats and elections are on time."""
+
+
+class RaftThread:
+    """Ticks a node until it is stopped or its disk fails."""
+
+    def __init__(
+        self, node: RaftNode, mailbox: Mailbox, on_failed: Callable[[BaseException], None]
+    ) -> None:
+        self._node = node
+        self._mailbox = mailbox
+        self._on_failed = on_failed
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="meta-raft", daemon=True)
+        mailbox.is_busy = node.is_busy
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._node.tick(_WAIT_S)
+        except BaseException as error:
+            # Whatever it was, what is in memory cannot be trusted: send and acknowledge nothing.
+            self._on_failed(error)
+        finally:
+            self._node.stop()
+
+    def stop(self) -> None:
+        """Blocks until the thread has ended."""
+        self._mailbox.post(self._mark_stopping)
+        self._thread.join()
+        self._mailbox.close()
+
+    def _mark_stopping(self) -> None:
+        self._stopping = True

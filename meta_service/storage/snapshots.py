@@ -1,0 +1,96 @@
+"""Durable snapshots of the store: RocksDB checkpoints, made in the background.
+
+A snapshot is a folder `snapshot-<log index>-<term>`. It exists under that name only when every byte
+of it is on the disk; only then may the log be shortened.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import shutil
+import threading
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from meta_service.raft.files import sync_folder, sync_tree
+from meta_service.storage.store import Store
+
+_NAME: Final = re.compile(r"snapshot-(\d{20})-(\d{20})")
+_PARTIAL: Final = "snapshot.partial"
+
+
+class Snapshot(NamedTuple):
+    """A durable snapshot: the state behind a log index."""
+
+    log_index: int
+    term: int
+    path: Path
+
+
+def list_snapshots(folder: Path) -> list[Snapshot]:
+    """Durable snapshots, oldest first."""
+    found = []
+    for path in folder.glob("snapshot-*"):
+        match = _NAME.fullmatch(path.name)
+        if match:
+            found.append(Snapshot(int(match[1]), int(match[2]), path))
+    return sorted(found)
+
+
+class SnapshotMaker:
+    """`begin` and `finished` are called by the Raft thread; a worker waits for the disk."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._store = store
+        self._folder = folder
+        self._done: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+        self._last_index = max((s.log_index for s in list_snapshots(folder)), default=0)
+        shutil.rmtree(folder / _PARTIAL, ignore_errors=True)
+
+    def begin(self) -> bool:
+        """Take a checkpoint now (milliseconds), make it durable in the background."""
+        state = self._store.state()
+        if self._worker is not None or state.applied_index <= self._last_index:
+            return False
+        partial = self._folder / _PARTIAL
+        shutil.rmtree(partial, ignore_errors=True)
+        self._store.checkpoint(partial)
+        name = f"snapshot-{state.applied_index:020d}-{state.applied_term:020d}"
+        self._worker = threading.Thread(
+            target=self._make_durable,
+            args=(partial, self._folder / name, state.applied_index),
+            name="meta-snapshot",
+            daemon=True,
+        )
+        self._worker.start()
+        return True
+
+    def _make_durable(self, partial: Path, path: Path, index: int) -> None:
+        try:
+            sync_tree(partial)
+            partial.rename(path)
+            sync_folder(self._folder)
+            for old in list_snapshots(self._folder):
+                if old.log_index < index:
+                    shutil.rmtree(old.path, ignore_errors=True)
+            self._done.put(index)
+        except OSError as error:
+            self._done.put(error)
+
+    def finished(self) -> int | None:
+        """Index of a snapshot that became durable since the last call. Raises OSError."""
+        if self._worker is None or self._done.empty():
+            return None
+        outcome = self._done.get()
+        self._worker.join()
+        self._worker = None
+        if isinstance(outcome, BaseException):
+            raise outcome
+        self._last_index = outcome
+        return outcome
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.join()

@@ -1,0 +1,94 @@
+"""RocksDB as the catalog's ordered key space.
+
+Writes are not synced one by one: the Raft log holds whatever a crash may cost, and replays it. The
+state row, written in the same batch as everything else, says how far the store has come. All calls
+but `get` and `scan` are made by the Raft thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import rocksdict
+
+from meta_service.api.errors import StartupFailed, StorageFailed
+from meta_service.catalog.tables import STATE_KEY, State, decode_state, prefix_end
+from meta_service.raft.files import sync_tree
+
+_MEMTABLE_BYTES: Final = 16 * 1024 * 1024
+
+
+def _options() -> rocksdict.Options:
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    # A torn end of its write-ahead log is what a crash leaves; the Raft log has the rest.
+    options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.point_in_time())
+    options.set_write_buffer_size(_MEMTABLE_BYTES)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1024 * 1024)
+    options.set_stats_dump_period_sec(0)
+    return options
+
+
+class Store:
+    """An open database. Raises StartupFailed when it cannot be opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._db = rocksdict.Rdict(str(path), _options())
+        except Exception as error:  # rocksdict raises bare Exception
+            raise StartupFailed(_why_not_open(path, str(error))) from error
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._db.get(key)
+        return value
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        options = rocksdict.ReadOptions()
+        end = prefix_end(prefix)
+        if end is not None:
+            options.set_iterate_upper_bound(end)
+        items: Any = self._db.items(from_key=prefix, read_opt=options)
+        return cast(Iterator[tuple[bytes, bytes]], items)
+
+    def state(self) -> State:
+        return decode_state(self.get(STATE_KEY))
+
+    def write(self, writes: Mapping[bytes, bytes | None]) -> None:
+        """All or nothing. Raises StorageFailed."""
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for key, value in writes.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        try:
+            self._db.write(batch)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise StorageFailed(f"RocksDB refused a write: {error}") from error
+
+    def checkpoint(self, path: Path) -> None:
+        """A copy that shares files with this one (hard links). Not durable yet: `sync_tree`."""
+        try:
+            rocksdict.Checkpoint(self._db).create_checkpoint(str(path))
+        except Exception as error:  # rocksdict raises bare Exception
+            raise StorageFailed(f"RocksDB cannot make a checkpoint: {error}") from error
+
+    def close(self) -> None:
+        with contextlib.suppress(rocksdict.DbClosedError):
+            self._db.flush_wal(True)
+            self._db.close()
+
+
+def _why_not_open(path: Path, error: str) -> str:
+    if "lock" in error.lower():
+        return f"{path} is in use by another process"
+    return f"{path} cannot be opened: {error.splitlines()[0]}"
+
+
+__all__ = ["Store", "sync_tree"]
