@@ -31,6 +31,7 @@ from broker_core.api.types import (
     TopicConfig,
     TopicInfo,
 )
+from broker_core.api.types import Credentials as Credentials  # pure, so it lives there
 
 Tap = Callable[[Sequence[CommittedBatch]], None]
 """Called with batches that became readable, in offset order, once per flush. Must not block or
@@ -123,21 +124,6 @@ class Listener(Protocol):
 
     async def stop(self) -> None:
         """Stop accepting, say goodbye to clients as the protocol has it, close."""
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What a client showed. `peer_host` is its address; secrets never reach a log."""
-
-    protocol: str
-    client_id: str
-    peer_host: str
-    username: str | None = None
-    password: bytes | None = None
-    certificate_subject: str | None = None
-
-    def __repr__(self) -> str:
-        return f"Credentials({self.protocol}, {self.client_id!r}, {self.peer_host})"
 
 
 class Authenticator(Protocol):

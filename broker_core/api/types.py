@@ -180,6 +180,21 @@ class Principal:
 ANONYMOUS = Principal("anonymous", "anonymous")
 
 
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client showed. `peer_host` is its address; secrets never reach a log."""
+
+    protocol: str
+    client_id: str
+    peer_host: str
+    username: str | None = None
+    password: bytes | None = None
+    certificate_subject: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.protocol}, {self.client_id!r}, {self.peer_host})"
+
+
 class Operation(enum.Enum):
     """What a principal asks to do with a resource."""
 
