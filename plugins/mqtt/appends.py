@@ -1,0 +1,79 @@
+"""Publishes on their way into topics: gathered per loop turn, acknowledged by outcome. Pure.
+
+All publishes of one turn that go to one topic under one principal are one call of the broker,
+whatever connections they came on. Each carries a token, which takes the outcome back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from broker_core.api.errors import LakeMQError
+from broker_core.api.types import Acks, Columns, Placed, Principal
+
+
+class Receiver(Protocol):
+    """Who is told what became of a publish."""
+
+    def settled(
+        self, packet_id: int, qos: int, size_bytes: int, error: LakeMQError | None, now_ms: int
+    ) -> None:
+        """Called once for each publish, in the order of publishing."""
+
+
+class Lane:
+    """Records for one topic under one principal."""
+
+    __slots__ = ("acks", "headers", "keys", "principal", "tokens", "topic", "values")
+
+    def __init__(self, topic: str, principal: Principal, acks: Acks) -> None:
+        self.topic = topic
+        self.principal = principal
+        self.acks = acks
+        self.keys: list[bytes] = []
+        self.values: list[bytes | None] = []
+        self.headers: list[bytes] = []
+        self.tokens: list[tuple[Receiver | None, int, int]] = []
+        """Receiver, packet identifier, QoS of each record."""
+
+    def columns(self) -> Columns:
+        return Columns(self.values, self.keys, self.headers)
+
+    def settle(self, outcomes: Sequence[Placed | LakeMQError], now_ms: int) -> None:
+        """Tell each publish's receiver its outcome."""
+        rows = zip(self.tokens, self.values, outcomes, strict=True)
+        for (receiver, packet_id, qos), value, outcome in rows:
+            if receiver is not None:
+                error = outcome if isinstance(outcome, LakeMQError) else None
+                receiver.settled(packet_id, qos, len(value or b""), error, now_ms)
+
+    def fail(self, error: LakeMQError, now_ms: int) -> None:
+        """The same error for all."""
+        self.settle([error] * len(self.tokens), now_ms)
+
+
+class Appends:
+    """Lanes that wait for the end of this loop turn."""
+
+    __slots__ = ("_lanes",)
+
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[str, int, Acks], Lane] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    def lane(self, topic: str, principal: Principal, acks: Acks) -> Lane:
+        """Where records for the topic go. `principal` must be the hub's one object for it."""
+        key = (topic, id(principal), acks)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(topic, principal, acks)
+        return lane
+
+    def take(self) -> list[Lane]:
+        """All lanes gathered so far; the next records begin new ones."""
+        lanes = list(self._lanes.values())
+        self._lanes.clear()
+        return lanes

@@ -1,0 +1,110 @@
+"""Section `[plugins.mqtt]` of the TOML file. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from broker_core.api.settings import PluginSettings, Port, Section
+from plugins.mqtt.bindings import Binding
+from plugins.mqtt.delivery import DeliveryLimits
+from plugins.mqtt.hub import Limits
+from plugins.mqtt.reasons import MqttError
+from plugins.mqtt.topics import check_topic_filter
+
+_LONGEST_S = 0xFFFF_FFFF
+
+
+class BindingSettings(Section):
+    """Publishes to these topic names are stored in that topic. The first match counts."""
+
+    filter: str = "#"
+    """MQTT topic filter. `#` leaves out names that begin with `$`."""
+    topic: str = "mqtt"
+    """Topic that takes the records; created if absent."""
+    key: Literal["topic_name", "client_id"] = "topic_name"
+    """What the records' key is: the MQTT topic name, or the publisher's client id."""
+    qos0: bool = False
+    """Whether QoS 0 is stored too; otherwise it passes through memory alone."""
+
+    @field_validator("filter")
+    @classmethod
+    def _well_formed(cls, value: str) -> str:
+        try:
+            return check_topic_filter(value)
+        except MqttError as error:
+            raise ValueError(str(error)) from None
+
+    def binding(self) -> Binding:
+        return Binding(self.filter, self.topic, self.key == "client_id", self.qos0)
+
+
+class MqttSettings(PluginSettings):
+    """MQTT 3.1, 3.1.1 and 5."""
+
+    host: str = "127.0.0.1"
+    """Address to bind to."""
+    port: Port = 1883
+    """TCP port."""
+    bindings: list[BindingSettings] = Field(default_factory=lambda: [BindingSettings()])
+    """Which topic name is stored in which topic; without a match: in none, memory alone."""
+    packet_bytes_max: int = Field(default=1024 * 1024, ge=256, le=268_435_460)
+    """Largest packet taken from a client (bytes)."""
+    connections_max: int = Field(default=100_000, ge=1)
+    """Most network connections at once."""
+    sessions_max: int = Field(default=1_000_000, ge=1)
+    """Most sessions, connected or not."""
+    client_id_bytes_max: int = Field(default=256, ge=23, le=65_535)
+    """Longest client identifier (bytes)."""
+    keep_alive_s_max: int = Field(default=0, ge=0, le=65_535)
+    """Longest keep-alive interval granted to MQTT 5 clients (s); 0: whatever they ask."""
+    connect_timeout_ms: int = Field(default=10_000, ge=100)
+    """Time from accepting a connection to its CONNECT (ms)."""
+    session_expiry_s_max: int = Field(default=7 * 24 * 3600, ge=0, le=_LONGEST_S)
+    """Longest time a session outlives its connection (s); 4294967295: for ever. Sessions of 3.1.1
+    clients that are not clean get this."""
+    receive_max: int = Field(default=1000, ge=1, le=65_535)
+    """Most QoS 1 and 2 publishes of an MQTT 5 client that are not finished."""
+    inflight_max: int = Field(default=1000, ge=1, le=65_535)
+    """Most QoS 1 and 2 publishes sent to one client and not acknowledged."""
+    topic_alias_max: int = Field(default=32, ge=0, le=65_535)
+    """Most topic aliases that a client may set."""
+    subscriptions_max: int = Field(default=10_000, ge=1)
+    """Most subscriptions of one session."""
+    shared_strategy: Literal[
+        "round_robin", "random", "sticky", "hash_client", "hash_topic", "least_inflight"
+    ] = "round_robin"
+    """Who of a `$share` group gets the next publish."""
+    queue_count_max: int = Field(default=10_000, ge=1)
+    """Most QoS 1 and 2 publishes that wait for one session."""
+    queue_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024)
+    """Most bytes that wait for one session."""
+    queue_full: Literal["drop_oldest", "drop_newest", "disconnect"] = "drop_oldest"
+    """What happens when a session's queue is full."""
+    retained_count_max: int = Field(default=100_000, ge=0)
+    """Most retained messages."""
+    retained_bytes_max: int = Field(default=256 * 1024 * 1024, ge=0)
+    """Most bytes of retained messages."""
+    write_buffer_bytes_max: int = Field(default=4 * 1024 * 1024, ge=4096)
+    """Bytes waiting for one socket above which its client counts as slow: QoS 0 is dropped, QoS 1
+    and 2 wait in its session's queue."""
+    appends_inflight_max: int = Field(default=10_000, ge=1)
+    """Publishes of one connection being stored above which nothing more is read from it."""
+    appends_inflight_bytes_max: int = Field(default=8 * 1024 * 1024, ge=1024)
+    """The same in bytes."""
+    access_cache_ms: int = Field(default=5_000, ge=0)
+    """How long a connection remembers where it may publish (ms)."""
+    refused_publish_disconnects: bool = True
+    """Whether a 3.1.1 client that publishes where it may not is disconnected; otherwise its publish
+    is acknowledged and dropped, since 3.1.1 has no third way."""
+    response_information: str = ""
+    """Told to MQTT 5 clients that ask for response information; empty: nothing."""
+
+    def limits(self) -> Limits:
+        return Limits(**{name: getattr(self, name) for name in Limits.__dataclass_fields__})
+
+    def delivery_limits(self) -> DeliveryLimits:
+        return DeliveryLimits(
+            self.inflight_max, self.queue_count_max, self.queue_bytes_max, self.queue_full
+        )

@@ -1,0 +1,133 @@
+"""CONNECT and its answer. Pure.
+
+Source: MQTT 5.0 sections 3.1, 3.2, 3.15; MQTT 3.1.1 sections 3.1, 3.2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker_core.api.types import Credentials, Principal
+from plugins.mqtt.packets import V5, V31, Auth, Connack, Connect, Properties
+from plugins.mqtt.reasons import ProtocolError, Reason
+from plugins.mqtt.sessions import FOR_EVER_S
+from plugins.mqtt.states import NEVER_MS, State
+
+if TYPE_CHECKING:
+    from plugins.mqtt.hub import Limits
+    from plugins.mqtt.protocol import Connection
+
+_KEEP_ALIVE_GRACE: Final = 1.5
+"""A client may be silent for this many keep-alive intervals [MQTT-3.1.2-22]."""
+
+
+def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
+    """Check CONNECT and ask who the client is; `welcome` goes on from there."""
+    hub, properties = connection.hub, packet.properties
+    connection.version = packet.version
+    connection.connect = packet
+    connection.wants_reasons = properties.request_problem_information != 0
+    if properties.authentication_method is not None:
+        raise ProtocolError(
+            "enhanced authentication is not offered", Reason.BAD_AUTHENTICATION_METHOD
+        )
+    if len(packet.client_id.encode()) > hub.limits.client_id_bytes_max:
+        raise ProtocolError(
+            f"client identifier longer than {hub.limits.client_id_bytes_max} bytes",
+            Reason.CLIENT_IDENTIFIER_NOT_VALID,
+        )
+    if not packet.client_id and packet.version < V5 and not packet.clean_start:
+        raise ProtocolError(  # [MQTT-3.1.3-8] of 3.1.1
+            "an empty client identifier needs a clean session", Reason.CLIENT_IDENTIFIER_NOT_VALID
+        )
+    if len(hub.connections) > hub.limits.connections_max:
+        raise ProtocolError("too many connections", Reason.SERVER_BUSY)
+    connection.client_id = packet.client_id or hub.new_client_id()
+    connection.state = State.AUTHENTICATING
+    connection.credentials = Credentials(
+        "mqtt",
+        connection.client_id,
+        connection.peer_host,
+        packet.username,
+        packet.password,
+        connection.certificate_subject,
+    )
+
+
+def bounded_expiry_s(limits: Limits, asked_s: int) -> int:
+    return min(asked_s, limits.session_expiry_s_max)
+
+
+def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
+    """The client is known: open its session, answer, and send what waits for it."""
+    hub, packet = connection.hub, connection.connect
+    assert packet is not None
+    if connection.client_id not in hub.sessions and len(hub.sessions) >= hub.limits.sessions_max:
+        raise ProtocolError("too many sessions", Reason.QUOTA_EXCEEDED)
+    connection.principal = principal
+    session, present = hub.open_session(
+        connection, connection.client_id, principal, now_ms, clean_start=packet.clean_start
+    )
+    connection.session = session
+    session.will = packet.will
+    session.expiry_s = _expiry_s(connection, packet)
+    keep_alive_s = _keep_alive_s(hub.limits, packet)
+    connection.keep_alive_ms = int(1000 * _KEEP_ALIVE_GRACE * keep_alive_s)
+    connection.silent_until_ms = now_ms + connection.keep_alive_ms if keep_alive_s else NEVER_MS
+    if packet.version == V5:
+        _obey_client_limits(connection, packet.properties)
+    connection.state = State.CONNECTED
+    connection.connect = None
+    hub.counters.connections_accepted += 1
+    told = present and packet.version > V31  # 3.1 has no such flag
+    connection.send(Connack(told, 0, _connack_properties(connection, packet, keep_alive_s)))
+    if present:
+        session.outbound.resume(connection, now_ms)
+
+
+def _expiry_s(connection: Connection, packet: Connect) -> int:
+    """How long the session outlives the connection; a 3.1.1 session that is not clean has no
+    interval of its own, so it gets the longest."""
+    limits = connection.hub.limits
+    if packet.version == V5:
+        return bounded_expiry_s(limits, packet.properties.session_expiry_s or 0)
+    return 0 if packet.clean_start else bounded_expiry_s(limits, FOR_EVER_S)
+
+
+def _keep_alive_s(limits: Limits, packet: Connect) -> int:
+    """The client's interval, or the server's own in version 5 [MQTT-3.1.2-21]."""
+    longest = limits.keep_alive_s_max
+    if packet.version == V5 and longest and not 0 < packet.keep_alive_s <= longest:
+        return longest
+    return packet.keep_alive_s
+
+
+def _obey_client_limits(connection: Connection, asked: Properties) -> None:
+    if asked.receive_maximum is not None:
+        connection.window = min(connection.window, asked.receive_maximum)
+    if asked.packet_bytes_max is not None:
+        connection.packet_bytes_max = asked.packet_bytes_max
+
+
+def _connack_properties(connection: Connection, packet: Connect, keep_alive_s: int) -> Properties:
+    """What the server tells a version 5 client about itself and about what it changed."""
+    limits, session = connection.hub.limits, connection.session
+    assert session is not None
+    asked = packet.properties
+    wants_information = asked.request_response_information and limits.response_information
+    return Properties(
+        session_expiry_s=(
+            session.expiry_s if session.expiry_s != (asked.session_expiry_s or 0) else None
+        ),
+        receive_maximum=limits.receive_max,
+        packet_bytes_max=limits.packet_bytes_max,
+        topic_alias_maximum=limits.topic_alias_max,
+        assigned_client_id=None if packet.client_id else connection.client_id,
+        server_keep_alive_s=keep_alive_s if keep_alive_s != packet.keep_alive_s else None,
+        response_information=limits.response_information if wants_information else None,
+    )
+
+
+def auth(connection: Connection, packet: Auth, now_ms: int) -> None:
+    """AUTH without an authentication method in CONNECT [MQTT-4.12.0-6]."""
+    raise ProtocolError("AUTH without an authentication method in CONNECT")

@@ -1,0 +1,299 @@
+"""What all connections of a node share: sessions, subscriptions, retained messages, routing. Pure.
+
+The hub decides; `server.py` acts. Connections that have bytes to write stand in `dirty`, records to
+append wait in `appends`, both until the server takes them at the end of the loop turn.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker_core.api.errors import LakeMQError
+from broker_core.api.types import Acks, Operation, Principal, Resource
+from plugins.mqtt.appends import Appends
+from plugins.mqtt.bindings import Binding, binding_of
+from plugins.mqtt.delivery import DeliveryLimits
+from plugins.mqtt.messages import Message, message_of
+from plugins.mqtt.packets import RETAIN_AS_PUBLISHED, Publish
+from plugins.mqtt.reasons import Reason
+from plugins.mqtt.records import record_headers
+from plugins.mqtt.retained import Retained
+from plugins.mqtt.sessions import FOR_EVER_S, Session
+from plugins.mqtt.shared import STRATEGIES, Group
+from plugins.mqtt.subscriptions import SubscriptionIndex, Target
+from plugins.mqtt.topics import TopicNames
+
+if TYPE_CHECKING:
+    from plugins.mqtt.protocol import Connection
+
+Authorize = Callable[[Principal, Operation, Resource], None]
+"""Raises NotAuthorized."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of connections and sessions; `config.py` says what each is for."""
+
+    packet_bytes_max: int = 1024 * 1024
+    connections_max: int = 100_000
+    sessions_max: int = 1_000_000
+    client_id_bytes_max: int = 256
+    keep_alive_s_max: int = 0
+    connect_timeout_ms: int = 10_000
+    session_expiry_s_max: int = 7 * 24 * 3600
+    receive_max: int = 1000
+    topic_alias_max: int = 32
+    subscriptions_max: int = 10_000
+    appends_inflight_max: int = 10_000
+    appends_inflight_bytes_max: int = 8 * 1024 * 1024
+    access_cache_ms: int = 5_000
+    refused_publish_disconnects: bool = True
+    response_information: str = ""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Plain numbers that grow; telemetry reads them."""
+
+    connections_accepted: int = 0
+    connections_refused: int = 0
+    publishes_received: int = 0
+    publishes_refused: int = 0
+    publishes_failed: int = 0
+    express_delivered: int = 0
+    packets_invalid: int = 0
+    keep_alive_timeouts: int = 0
+    wills_published: int = 0
+    sessions_expired: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+
+
+class Hub:
+    """The MQTT side of one node."""
+
+    def __init__(
+        self,
+        *,
+        bindings: Sequence[Binding],
+        authorize: Authorize,
+        new_client_id: Callable[[], str],
+        limits: Limits | None = None,
+        delivery: DeliveryLimits | None = None,
+        retained: Retained | None = None,
+        shared_strategy: str = "round_robin",
+    ) -> None:
+        self.bindings = bindings
+        self.limits = limits or Limits()
+        self.delivery = delivery or DeliveryLimits()
+        self.new_client_id = new_client_id
+        self.counters = Counters()
+        self.names = TopicNames()
+        self.index = SubscriptionIndex()
+        self.retained = retained or Retained(100_000, 256 * 1024 * 1024)
+        self.sessions: dict[str, Session] = {}
+        self.connections: set[Connection] = set()
+        self.dirty: list[Connection] = []
+        """Connections with something in `out`, or that shall be closed."""
+        self.appends = Appends()
+        self._authorize = authorize
+        self._strategy = STRATEGIES[shared_strategy]
+        self._principals: dict[tuple[str, str, tuple[tuple[str, str], ...]], Principal] = {}
+        self._timers: list[tuple[int, int, Session]] = []
+        self._timer_count = 0
+
+    # -- who may
+
+    def allowed(self, principal: Principal, operation: Operation, name: str) -> bool:
+        """Whether the principal may publish to a topic name, or subscribe to a filter."""
+        try:
+            self._authorize(principal, operation, Resource("topic_name", name))
+        except LakeMQError:
+            return False
+        return True
+
+    def same_principal(self, principal: Principal) -> Principal:
+        """The one object that stands for all equal principals, so that their records share
+        appends."""
+        key = (principal.kind, principal.name, tuple(sorted(principal.attributes.items())))
+        if len(self._principals) > self.limits.sessions_max:
+            self._principals.clear()
+        return self._principals.setdefault(key, principal)
+
+    # -- publishes
+
+    def binding(self, topic: str) -> Binding | None:
+        return binding_of(self.bindings, topic)
+
+    def store(
+        self,
+        binding: Binding,
+        principal: Principal,
+        key: bytes,
+        packet: Publish,
+        headers: bytes,
+        connection: Connection | None,
+    ) -> None:
+        """Have a publish stored; subscribers get it when it is committed."""
+        acks = Acks.LEADER if packet.qos else Acks.MEMORY
+        lane = self.appends.lane(binding.topic, principal, acks)
+        lane.keys.append(key)
+        # A null value is what compaction takes for "forget this key".
+        lane.values.append(packet.payload or (None if packet.retain else b""))
+        lane.headers.append(headers)
+        lane.tokens.append((connection, packet.packet_id, packet.qos))
+
+    def route(self, message: Message, now_ms: int) -> None:
+        """Deliver to all who subscribed, and retain if it says so."""
+        if message.retain:
+            self.retained.put(message)
+        match = self.index.match(message.topic)
+        for target in match.targets:
+            self.deliver(target, message, now_ms)
+        for group in match.groups:
+            self.deliver_shared(group, message, now_ms)
+
+    def deliver(self, target: Target, message: Message, now_ms: int) -> None:
+        """Deliver as one session's subscriptions have it."""
+        session = target.session
+        if target.no_local and session.client_id == message.origin:  # [MQTT-3.8.3-3]
+            if target.own is None:
+                return
+            target = target.own
+        session.deliver(
+            message,
+            target.qos if target.qos < message.qos else message.qos,
+            message.retain and target.retain_as_published,
+            target.identifiers,
+            now_ms,
+        )
+
+    def deliver_shared(self, group: Group, message: Message, now_ms: int) -> None:
+        """Deliver to one member of a group."""
+        chosen = group.pick(message, self._strategy)
+        if chosen is None:
+            return
+        chosen.session.deliver(
+            message,
+            min(chosen.options & 3, message.qos),
+            message.retain and bool(chosen.options & RETAIN_AS_PUBLISHED),
+            (chosen.identifier,) if chosen.identifier else (),
+            now_ms,
+            group,
+        )
+
+    def publish_will(self, session: Session, now_ms: int) -> None:
+        """Publish a session's will, once [MQTT-3.1.2-8]."""
+        will, session.will, session.will_due_ms = session.will, None, None
+        if will is None or not self.allowed(session.principal, Operation.WRITE, will.topic):
+            return
+        self.counters.wills_published += 1
+        packet = Publish(
+            will.topic, will.payload, will.qos, will.retain, properties=will.properties
+        )
+        binding = self.binding(will.topic)
+        if binding is not None and binding.takes(will.qos):
+            by_client = binding.key_is_client_id
+            key = session.client_id if by_client else will.topic
+            headers = record_headers(packet, session.client_id, key_is_client_id=by_client)
+            self.store(binding, session.principal, key.encode(), packet, headers, None)
+        else:
+            self.route(message_of(packet, now_ms, session.client_id), now_ms)
+
+    # -- sessions
+
+    def open_session(
+        self,
+        connection: Connection,
+        client_id: str,
+        principal: Principal,
+        now_ms: int,
+        *,
+        clean_start: bool,
+    ) -> tuple[Session, bool]:
+        """The session for a connection, and whether it existed. A session belongs to the principal
+        that began it; another one gets a new session."""
+        session = self.sessions.get(client_id)
+        if session is not None and session.connection is not None:
+            session.connection.close(
+                Reason.SESSION_TAKEN_OVER, "the client connected elsewhere", now_ms
+            )
+            session = self.sessions.get(client_id)
+        if session is not None and (clean_start or session.principal is not principal):
+            self.end_session(session, now_ms)
+            session = None
+        present = session is not None
+        if session is None:
+            session = self.sessions[client_id] = Session(client_id, principal, self.delivery)
+        session.will = session.will_due_ms = session.ends_ms = None
+        session.connection = connection
+        return session, present
+
+    def leave_session(self, session: Session, now_ms: int, *, with_will: bool) -> None:
+        """The connection is gone: keep the session for its expiry interval, the will for its
+        delay."""
+        session.connection = None
+        if not with_will:
+            session.will = None
+        if session.will is not None:
+            delay_s = min(session.will.properties.will_delay_s or 0, session.expiry_s)
+            if delay_s:
+                session.will_due_ms = now_ms + 1000 * delay_s
+            else:
+                self.publish_will(session, now_ms)
+        if session.expiry_s == 0:
+            self.end_session(session, now_ms)
+            return
+        if session.expiry_s != FOR_EVER_S:
+            session.ends_ms = now_ms + 1000 * session.expiry_s
+        self._schedule(session)
+
+    def end_session(self, session: Session, now_ms: int) -> None:
+        """Forget a session: its will is published [MQTT-3.1.3-9], its shared work handed on."""
+        if self.sessions.get(session.client_id) is session:
+            del self.sessions[session.client_id]
+        self.publish_will(session, now_ms)
+        for subscription in session.subscriptions.values():
+            self.index.remove(subscription)
+        shared = any(one.address.group for one in session.subscriptions.values())
+        session.subscriptions = {}
+        if shared:
+            self._hand_on(session, now_ms)
+
+    def _hand_on(self, session: Session, now_ms: int) -> None:
+        """Give what a member of shared groups leaves unfinished to the other members."""
+        for delivery in list(session.outbound.unfinished()):
+            if delivery.shared is None or not delivery.shared.members:
+                continue
+            self.deliver_shared(delivery.shared, delivery.message, now_ms)
+
+    # -- time
+
+    def _schedule(self, session: Session) -> None:
+        due_ms = session.due_ms()
+        if due_ms is not None:
+            self._timer_count += 1
+            heapq.heappush(self._timers, (due_ms, self._timer_count, session))
+
+    def tick(self, now_ms: int) -> None:
+        """Whatever time brings: wills, ends of sessions, keep-alive, expired retained messages.
+        Call about once a second."""
+        while self._timers and self._timers[0][0] <= now_ms:
+            session = heapq.heappop(self._timers)[2]
+            if (
+                session.connection is not None
+                or self.sessions.get(session.client_id) is not session
+            ):
+                continue
+            if session.will_due_ms is not None and session.will_due_ms <= now_ms:
+                self.publish_will(session, now_ms)
+            if session.ends_ms is not None and session.ends_ms <= now_ms:
+                self.counters.sessions_expired += 1
+                self.end_session(session, now_ms)
+            else:
+                self._schedule(session)
+        for connection in [one for one in self.connections if one.silent_until_ms <= now_ms]:
+            connection.timed_out(now_ms)

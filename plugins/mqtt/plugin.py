@@ -1,0 +1,28 @@
+"""Hooks of the MQTT plugin: settings and the listener."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker_core.api.errors import PluginError
+from broker_core.api.hooks import hookimpl
+from broker_core.api.ports import Broker, Listener, PluginContext
+from broker_core.api.settings import PluginSettings
+from plugins.mqtt.config import MqttSettings
+from plugins.mqtt.metrics import register_metrics
+from plugins.mqtt.server import MqttServer
+
+
+@hookimpl
+def register_settings() -> type[PluginSettings]:
+    return MqttSettings
+
+
+@hookimpl
+def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Listener]:
+    settings = context.settings
+    if not isinstance(settings, MqttSettings):
+        raise PluginError(f"plugin {context.name}: settings are {type(settings).__name__}")
+    server = MqttServer(settings, broker)
+    register_metrics(context.meter, server.hub)
+    return [server]

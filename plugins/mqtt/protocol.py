@@ -1,0 +1,308 @@
+"""One connection: packets in, packets and decisions out. Pure.
+
+Which packet may come in which state, and what handles it, is one table. The server feeds bytes and
+`now` in; the connection puts bytes into `out`, itself into `hub.dirty`, and records into
+`hub.appends`. It never touches a socket.
+
+Source: MQTT 5.0 chapter 3 and 4 and MQTT 3.1.1 chapters 3 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from broker_core.api.errors import LakeMQError
+from broker_core.api.types import ANONYMOUS, Credentials, Principal
+from plugins.mqtt import connecting, publishing, subscribing
+from plugins.mqtt.codec import Decoder
+from plugins.mqtt.encoding import PINGRESP, encode
+from plugins.mqtt.packets import (
+    V5,
+    V311,
+    Acknowledgement,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    PacketType,
+    Ping,
+    Properties,
+    Publish,
+    PublishRun,
+    Subscribe,
+    Unsubscribe,
+)
+from plugins.mqtt.reasons import MqttError, ProtocolError, Reason, return_code
+from plugins.mqtt.sessions import Session
+from plugins.mqtt.states import State
+
+if TYPE_CHECKING:
+    from plugins.mqtt.hub import Hub
+
+
+class Connection:
+    """Protocol state of one network connection."""
+
+    __slots__ = (
+        "aliases",
+        "appends_bytes",
+        "appends_inflight",
+        "blocked",
+        "certificate_subject",
+        "client_id",
+        "closing",
+        "connect",
+        "credentials",
+        "decoder",
+        "express",
+        "hub",
+        "keep_alive_ms",
+        "out",
+        "packet_bytes_max",
+        "peer_host",
+        "pending",
+        "principal",
+        "quota_used",
+        "routes",
+        "routes_until_ms",
+        "session",
+        "silent_until_ms",
+        "state",
+        "version",
+        "wants_reasons",
+        "window",
+    )
+
+    def __init__(
+        self, hub: Hub, peer_host: str, now_ms: int, certificate_subject: str | None = None
+    ) -> None:
+        self.hub = hub
+        self.peer_host = peer_host
+        self.certificate_subject = certificate_subject
+        self.state = State.NEW
+        self.decoder = Decoder(hub.limits.packet_bytes_max, hub.names)
+        self.express: dict[bytes, str] = {}
+        """Topic names whose plain QoS 0 publishes need no decoding."""
+        self.decoder.express = self.express
+        self.version = V311
+        self.out: list[bytes] = []
+        """Bytes to write, in order."""
+        self.closing: str | None = None
+        """Why the server shall close the network connection, once `out` is written."""
+        self.blocked = False
+        """The socket takes no more for now: QoS 0 is dropped, QoS 1 and 2 wait."""
+        self.credentials: Credentials | None = None
+        """Set while an answer to them is awaited (`authenticated` or `refused`)."""
+        self.connect: Connect | None = None
+        self.pending: list[Packet] = []
+        """Packets that came before the answer to CONNECT."""
+        self.client_id = ""
+        self.principal: Principal = ANONYMOUS
+        self.session: Session | None = None
+        """Set by CONNECT, and kept: what is stored later is still this session's."""
+        self.window = hub.delivery.inflight_max
+        self.packet_bytes_max = 1 << 30
+        self.wants_reasons = True
+        """MQTT 5, request problem information: reason strings may be sent."""
+        self.keep_alive_ms = 0
+        self.silent_until_ms = now_ms + hub.limits.connect_timeout_ms
+        """When silence has lasted too long."""
+        self.aliases: dict[int, str] = {}
+        self.routes: dict[str, publishing.Route] = {}
+        self.routes_until_ms = 0
+        self.appends_inflight = 0
+        """Publishes of this connection that are being stored."""
+        self.appends_bytes = 0
+        self.quota_used = 0
+        """QoS 1 and 2 publishes that came on this connection and are not finished."""
+        hub.connections.add(self)
+
+    # -- what the server calls
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Take bytes from the socket."""
+        if self.state is State.CLOSED:
+            return
+        self.hub.counters.bytes_received += len(data)
+        if self.keep_alive_ms:
+            self.silent_until_ms = now_ms + self.keep_alive_ms
+        if now_ms >= self.routes_until_ms and self.state is State.CONNECTED:
+            publishing.forget_routes(self, now_ms)
+        self._handle(self.decoder.feed(data), now_ms)
+        if self.decoder.error is not None and self.state is not State.AUTHENTICATING:
+            self._fail(self.decoder.error, now_ms)
+
+    def authenticated(self, principal: Principal, now_ms: int) -> None:
+        """The answer to `credentials`: let the client in and handle what it sent meanwhile."""
+        if self.state is not State.AUTHENTICATING:
+            return
+        self.credentials = None
+        try:
+            connecting.welcome(self, self.hub.same_principal(principal), now_ms)
+        except MqttError as error:
+            self._fail(error, now_ms)
+            return
+        pending, self.pending = self.pending, []
+        self._handle(pending, now_ms)
+        if self.decoder.error is not None:
+            self._fail(self.decoder.error, now_ms)
+
+    def refused(self, reason: Reason, text: str, now_ms: int) -> None:
+        """The other answer to `credentials`."""
+        self.credentials = None
+        self.hub.counters.connections_refused += 1
+        self.close(reason, text, now_ms)
+
+    def settled(
+        self, packet_id: int, qos: int, size_bytes: int, error: LakeMQError | None, now_ms: int
+    ) -> None:
+        """What became of a publish of this connection that went to storage."""
+        self.appends_inflight -= 1
+        self.appends_bytes -= size_bytes
+        publishing.settled(self, packet_id, qos, error, now_ms)
+
+    def unblocked(self, now_ms: int) -> None:
+        """The socket takes bytes again."""
+        self.blocked = False
+        if self.session is not None and self.state is State.CONNECTED:
+            self.session.outbound.pump(self, now_ms)
+
+    def lost(self, now_ms: int) -> None:
+        """The network connection is gone."""
+        self._leave(now_ms, with_will=True)
+
+    def timed_out(self, now_ms: int) -> None:
+        """Nothing came for too long [MQTT-3.1.2-22]."""
+        self.hub.counters.keep_alive_timeouts += 1
+        self.close(Reason.KEEP_ALIVE_TIMEOUT, "nothing came for too long", now_ms)
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether the server should read no more from this client for now."""
+        limits = self.hub.limits
+        return (
+            self.state is State.AUTHENTICATING
+            or self.appends_inflight > limits.appends_inflight_max
+            or self.appends_bytes > limits.appends_inflight_bytes_max
+        )
+
+    # -- what handlers call
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes for the socket."""
+        if not self.out:
+            self.hub.dirty.append(self)
+        self.out.append(data)
+
+    def send(self, packet: Packet) -> None:
+        self.write(encode(packet, self.version))
+
+    def close(self, reason: Reason, text: str, now_ms: int, *, with_will: bool = True) -> None:
+        """End the connection from this side, telling the client as far as its version can."""
+        if self.state is State.CLOSED:
+            return
+        if self.state in (State.NEW, State.AUTHENTICATING):
+            self._say_connack(reason, text)
+        elif self.version == V5:
+            self.send(Disconnect(reason, self._why(text)))
+        if not self.out:
+            self.hub.dirty.append(self)
+        self.closing = text
+        self._leave(now_ms, with_will=with_will)
+
+    # -- inside
+
+    def _handle(self, packets: list[Packet], now_ms: int) -> None:
+        for place, packet in enumerate(packets):
+            if self.state is State.AUTHENTICATING:
+                self.pending += packets[place:]
+                return
+            handler = _HANDLERS[self.state].get(type(packet), _unexpected)
+            try:
+                handler(self, packet, now_ms)
+            except MqttError as error:
+                self._fail(error, now_ms)
+                return
+
+    def _fail(self, error: MqttError, now_ms: int) -> None:
+        if self.state is State.CLOSED:
+            return
+        self.hub.counters.packets_invalid += 1
+        self.close(error.reason, str(error), now_ms)
+
+    def _say_connack(self, reason: Reason, text: str) -> None:
+        if self.decoder.version == V5:
+            self.version = V5
+            self.send(Connack(False, reason, self._why(text)))
+            return
+        unsayable = reason in (Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR)
+        known = self.decoder.version or reason is Reason.UNSUPPORTED_PROTOCOL_VERSION
+        if known and not unsayable:
+            self.send(Connack(False, return_code(reason)))
+
+    def _why(self, text: str) -> Properties:
+        return Properties(reason_string=text) if self.wants_reasons else Properties()
+
+    def _leave(self, now_ms: int, *, with_will: bool) -> None:
+        if self.state is State.CLOSED:
+            return
+        self.state = State.CLOSED
+        self.hub.connections.discard(self)
+        self.pending = []
+        session = self.session
+        if session is not None and session.connection is self:
+            self.hub.leave_session(session, now_ms, with_will=with_will)
+
+    def __repr__(self) -> str:
+        return f"Connection({self.client_id!r}, {self.peer_host}, {self.state.name})"
+
+
+def _unexpected(connection: Connection, packet: Packet, now_ms: int) -> None:
+    raise ProtocolError(f"{type(packet).__name__.upper()} may not come now")
+
+
+def _ping(connection: Connection, packet: Ping, now_ms: int) -> None:
+    if packet.type is not PacketType.PINGREQ:
+        raise ProtocolError("PINGRESP may not come from a client")
+    connection.write(PINGRESP)
+
+
+def _disconnect(connection: Connection, packet: Disconnect, now_ms: int) -> None:
+    """The client says goodbye [MQTT-3.14.4-3]."""
+    session = connection.session
+    expiry_s = packet.properties.session_expiry_s
+    if session is not None and expiry_s is not None:
+        if expiry_s and not session.expiry_s:
+            raise ProtocolError("session expiry cannot be set at DISCONNECT after 0 at CONNECT")
+        session.expiry_s = connecting.bounded_expiry_s(connection.hub.limits, expiry_s)
+    connection.closing = "the client disconnected"
+    if not connection.out:
+        connection.hub.dirty.append(connection)
+    connection._leave(now_ms, with_will=packet.reason != 0)
+
+
+def _ignore(connection: Connection, packet: Packet, now_ms: int) -> None:
+    """Packets behind one that ended the connection."""
+
+
+_Handler = Callable[[Connection, Any, int], None]
+_HANDLERS: Final[dict[State, dict[type, _Handler]]] = {
+    State.NEW: {Connect: connecting.connect},
+    State.AUTHENTICATING: {},
+    State.CONNECTED: {
+        Publish: publishing.publish,
+        PublishRun: publishing.run,
+        Acknowledgement: publishing.acknowledgement,
+        Subscribe: subscribing.subscribe,
+        Unsubscribe: subscribing.unsubscribe,
+        Ping: _ping,
+        Disconnect: _disconnect,
+        Auth: connecting.auth,
+    },
+    State.CLOSED: dict.fromkeys(
+        (Publish, PublishRun, Acknowledgement, Subscribe, Unsubscribe, Ping, Disconnect, Auth),
+        _ignore,
+    ),
+}

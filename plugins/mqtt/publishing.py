@@ -1,0 +1,298 @@
+"""PUBLISH and its acknowledgements, as they come from a client. Pure.
+
+Source: MQTT 5.0 sections 3.3 to 3.7, 4.3 (QoS).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from broker_core.api.errors import LakeMQError
+from broker_core.api.types import Operation
+from plugins.mqtt.bindings import Binding
+from plugins.mqtt.codec import Decoder
+from plugins.mqtt.encoding import PUBACK, PUBCOMP, PUBREC, PUBREL
+from plugins.mqtt.messages import message_of
+from plugins.mqtt.packets import (
+    NO_PROPERTIES,
+    V5,
+    Acknowledgement,
+    PacketType,
+    Properties,
+    Publish,
+    PublishRun,
+)
+from plugins.mqtt.reasons import FAILURE, ProtocolError, Reason, publish_reason
+from plugins.mqtt.records import record_headers
+from plugins.mqtt.states import State
+from plugins.mqtt.topics import check_topic_name
+
+if TYPE_CHECKING:
+    from plugins.mqtt.protocol import Connection
+    from plugins.mqtt.subscriptions import Target
+
+ROUTES_MAX: Final = 4096
+"""Topic names whose way one connection remembers."""
+SYSTEM: Final = "$SYS/"
+
+
+@dataclass(slots=True)
+class Route:
+    """What becomes of one client's publishes to one topic name."""
+
+    topic: str
+    allowed: bool
+    binding: Binding | None
+    key: bytes
+    """Key of its records."""
+    headers: tuple[bytes, bytes, bytes]
+    """Record headers by QoS, for publishes without properties that are not retained."""
+
+
+def forget_routes(connection: Connection, now_ms: int) -> None:
+    """Ask anew who may publish where, so that changed rules are obeyed."""
+    connection.routes_until_ms = now_ms + connection.hub.limits.access_cache_ms
+    connection.routes.clear()
+    connection.express.clear()
+
+
+def _route(connection: Connection, topic: str) -> Route:
+    hub, routes = connection.hub, connection.routes
+    allowed = not topic.startswith(SYSTEM) and hub.allowed(
+        connection.principal, Operation.WRITE, topic
+    )
+    binding, client_id = hub.binding(topic), connection.client_id
+    by_client = binding is not None and binding.key_is_client_id
+    plain = [
+        record_headers(Publish(topic, b"", qos), client_id, key_is_client_id=by_client)
+        for qos in range(3)
+    ]
+    key = (client_id if by_client else topic).encode()
+    route = Route(topic, allowed, binding, key, (plain[0], plain[1], plain[2]))
+    if len(routes) >= ROUTES_MAX:
+        routes.clear()
+    routes[topic] = route
+    return route
+
+
+def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
+    """A PUBLISH: store it, or pass it on through memory; acknowledge when that is done."""
+    hub = connection.hub
+    hub.counters.publishes_received += 1
+    if packet.properties is not NO_PROPERTIES:
+        _obey_properties(connection, packet)
+    if not packet.topic:
+        raise ProtocolError("PUBLISH without a topic name", Reason.TOPIC_NAME_INVALID)
+    route = connection.routes.get(packet.topic) or _route(connection, packet.topic)
+    if not route.allowed:
+        _refuse(connection, packet, now_ms)
+        return
+    if packet.qos:
+        if not _begin(connection, packet):
+            return
+    elif not packet.retain and packet.properties is NO_PROPERTIES:
+        _offer_express(connection, route)
+    binding = route.binding
+    if binding is not None and binding.takes(packet.qos):
+        _store(connection, packet, binding, route)
+        return
+    hub.route(message_of(packet, now_ms, connection.client_id), now_ms)
+    if packet.qos:
+        _acknowledge(connection, packet.packet_id, packet.qos)
+
+
+def _store(connection: Connection, packet: Publish, binding: Binding, route: Route) -> None:
+    connection.appends_inflight += 1
+    connection.appends_bytes += len(packet.payload)
+    if packet.retain or packet.properties is not NO_PROPERTIES:
+        by_client = binding.key_is_client_id
+        headers = record_headers(packet, connection.client_id, key_is_client_id=by_client)
+    else:
+        headers = route.headers[packet.qos]
+    connection.hub.store(binding, connection.principal, route.key, packet, headers, connection)
+
+
+def _begin(connection: Connection, packet: Publish) -> bool:
+    """Note a QoS 1 or 2 publish as coming in. False: it is a QoS 2 publish that came before."""
+    limits, session = connection.hub.limits, connection.session
+    assert session is not None
+    if packet.qos == 2:
+        stored = session.incoming.get(packet.packet_id)
+        if stored is not None:
+            if stored:  # [MQTT-4.3.3-10]: answered again, not taken again
+                connection.write(PUBREC + packet.packet_id.to_bytes(2, "big"))
+            return False
+    connection.quota_used += 1
+    if connection.version == V5 and connection.quota_used > limits.receive_max:
+        raise ProtocolError(
+            f"more than {limits.receive_max} publishes unacknowledged",
+            Reason.RECEIVE_MAXIMUM_EXCEEDED,
+        )
+    if packet.qos == 2:
+        session.incoming[packet.packet_id] = False
+    return True
+
+
+def _obey_properties(connection: Connection, packet: Publish) -> None:
+    properties = packet.properties
+    if properties.subscription_identifiers:  # [MQTT-3.3.4-6]
+        raise ProtocolError("a client may not send a subscription identifier in PUBLISH")
+    if properties.response_topic is not None:  # [MQTT-3.3.2-14]
+        check_topic_name(properties.response_topic)
+    alias = properties.topic_alias
+    if alias is None:
+        return
+    if not 0 < alias <= connection.hub.limits.topic_alias_max:
+        raise ProtocolError(f"topic alias {alias}", Reason.TOPIC_ALIAS_INVALID)
+    if packet.topic:
+        connection.aliases[alias] = packet.topic
+    elif alias in connection.aliases:
+        packet.topic = connection.aliases[alias]
+    else:
+        raise ProtocolError(f"topic alias {alias} is not set", Reason.PROTOCOL_ERROR)
+
+
+def _refuse(connection: Connection, packet: Publish, now_ms: int) -> None:
+    """The client may not publish there. Version 5 is told; 3.1.1 knows only silence or the end of
+    the connection [MQTT-3.3.5-2 of 3.1.1]."""
+    connection.hub.counters.publishes_refused += 1
+    if connection.version == V5:
+        if packet.qos:
+            _answer(connection, packet.packet_id, packet.qos, Reason.NOT_AUTHORIZED, "")
+    elif connection.hub.limits.refused_publish_disconnects:
+        connection.close(Reason.NOT_AUTHORIZED, f"may not publish to {packet.topic}", now_ms)
+    elif packet.qos:
+        _acknowledge(connection, packet.packet_id, packet.qos)
+
+
+def _acknowledge(connection: Connection, packet_id: int, qos: int) -> None:
+    """The publish is where it belongs."""
+    if qos == 1:
+        connection.quota_used -= 1
+        connection.write(PUBACK + packet_id.to_bytes(2, "big"))
+        return
+    session = connection.session
+    assert session is not None
+    session.incoming[packet_id] = True
+    if session.connection is not None:
+        session.connection.write(PUBREC + packet_id.to_bytes(2, "big"))
+
+
+def _answer(connection: Connection, packet_id: int, qos: int, reason: Reason, text: str) -> None:
+    """Version 5: PUBACK or PUBREC with a failure; a refused publish is finished with it."""
+    connection.quota_used -= 1
+    said = connection.wants_reasons and text
+    connection.send(
+        Acknowledgement(
+            PacketType.PUBACK if qos == 1 else PacketType.PUBREC,
+            packet_id,
+            reason,
+            Properties(reason_string=text) if said else NO_PROPERTIES,
+        )
+    )
+
+
+def settled(
+    connection: Connection, packet_id: int, qos: int, error: LakeMQError | None, now_ms: int
+) -> None:
+    """A publish was stored (`error` is None), or was not.
+
+    A QoS 2 publish is the session's, not the connection's: a client that came back meanwhile and
+    sends it again is answered on its new connection, and the publish is not stored twice.
+    """
+    live = connection.state is State.CONNECTED
+    if error is None:
+        if qos == 2 or (qos and live):
+            _acknowledge(connection, packet_id, qos)
+        return
+    connection.hub.counters.publishes_failed += 1
+    if qos == 2 and connection.session is not None:
+        connection.session.incoming.pop(packet_id, None)
+    if not qos or not live:
+        return
+    if connection.version == V5:
+        _answer(connection, packet_id, qos, publish_reason(error), str(error))
+    else:  # 3.1.1 has no way to say no: without an ack the client sends it again
+        connection.close(Reason.SERVER_UNAVAILABLE, f"not stored: {error}", now_ms)
+
+
+def acknowledgement(connection: Connection, packet: Acknowledgement, now_ms: int) -> None:
+    """PUBACK, PUBREC, PUBREL or PUBCOMP from the client."""
+    session = connection.session
+    assert session is not None
+    outbound, packet_id = session.outbound, packet.packet_id
+    match packet.type:
+        case PacketType.PUBACK | PacketType.PUBCOMP:
+            outbound.acknowledge(packet_id, connection, now_ms)
+        case PacketType.PUBREC if packet.reason >= FAILURE:
+            outbound.acknowledge(packet_id, connection, now_ms)
+        case PacketType.PUBREC:
+            if outbound.received(packet_id) or connection.version < V5:
+                connection.write(PUBREL + packet_id.to_bytes(2, "big"))
+            else:
+                _say(connection, PacketType.PUBREL, packet_id)
+        case _:
+            _release(connection, packet_id)
+
+
+def _release(connection: Connection, packet_id: int) -> None:
+    """PUBREL: the packet identifier is free again [MQTT-4.3.3-11]."""
+    session = connection.session
+    assert session is not None
+    if session.incoming.pop(packet_id, None) is None and connection.version == V5:
+        _say(connection, PacketType.PUBCOMP, packet_id)
+        return
+    connection.quota_used = max(0, connection.quota_used - 1)
+    connection.write(PUBCOMP + packet_id.to_bytes(2, "big"))
+
+
+def _say(connection: Connection, packet: PacketType, packet_id: int) -> None:
+    connection.send(Acknowledgement(packet, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+
+
+# -- express: QoS 0 without decoding
+
+
+def _offer_express(connection: Connection, route: Route) -> None:
+    """From now on, let plain QoS 0 publishes to this topic name come as the bytes they are."""
+    if route.binding is not None and route.binding.stores_qos_0:
+        return
+    express = connection.express
+    if len(express) >= ROUTES_MAX:
+        express.clear()
+    express[route.topic.encode()] = route.topic
+
+
+def run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
+    """Pass a run of QoS 0 publishes on: as it is to those who speak the same version, packet by
+    packet to the others."""
+    hub = connection.hub
+    hub.counters.publishes_received += packet.count
+    match = hub.index.match(connection.express[packet.topic])
+    version_5 = connection.version == V5
+    rest: list[Target] = []
+    for target in match.targets:
+        peer = target.session.connection
+        if peer is None or peer.blocked:
+            hub.delivery.dropped_qos_0 += packet.count
+        elif (
+            (peer.version == V5) != version_5
+            or target.identifiers
+            or target.no_local
+            or peer.packet_bytes_max < len(packet.packets)
+        ):
+            rest.append(target)
+        else:
+            peer.write(packet.packets)
+            hub.delivery.sent += packet.count
+    if not rest and not match.groups:
+        return
+    decoder = Decoder(hub.limits.packet_bytes_max, hub.names, connection.version)
+    for one in decoder.feed(packet.packets):
+        assert isinstance(one, Publish)
+        message = message_of(one, now_ms, connection.client_id)
+        for target in rest:
+            hub.deliver(target, message, now_ms)
+        for group in match.groups:
+            hub.deliver_shared(group, message, now_ms)

@@ -1,0 +1,18 @@
+"""States of a connection. Pure."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+NEVER_MS: Final = 1 << 62
+"""A time that does not come."""
+
+
+class State(enum.Enum):
+    """NEW --CONNECT--> AUTHENTICATING --principal--> CONNECTED --> CLOSED"""
+
+    NEW = 1
+    AUTHENTICATING = 2
+    CONNECTED = 3
+    CLOSED = 4

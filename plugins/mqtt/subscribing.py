@@ -1,0 +1,109 @@
+"""SUBSCRIBE and UNSUBSCRIBE. Pure.
+
+Source: MQTT 5.0 sections 3.8 to 3.11, 4.8.2 (shared subscriptions).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker_core.api.types import Operation
+from plugins.mqtt.packets import (
+    NO_LOCAL,
+    V5,
+    Filter,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
+from plugins.mqtt.reasons import FAILURE, MqttError, ProtocolError, Reason
+from plugins.mqtt.subscriptions import Subscription
+from plugins.mqtt.topics import Address, parse_filter
+
+if TYPE_CHECKING:
+    from plugins.mqtt.protocol import Connection
+
+_OPTIONS_KEPT = 0x0F
+"""QoS, no local, retain as published; retain handling matters only while subscribing."""
+
+
+def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
+    """Add subscriptions, answer, then send what is retained for them."""
+    identifiers = packet.properties.subscription_identifiers
+    identifier = identifiers[0] if identifiers else 0
+    codes: list[int] = []
+    fresh: list[Subscription] = []
+    for wanted in packet.filters:
+        code, subscription, wants_retained = _add(connection, wanted, identifier)
+        codes.append(code)
+        if subscription is not None and wants_retained:
+            fresh.append(subscription)
+    if connection.version < V5:
+        codes = [code if code < FAILURE else FAILURE for code in codes]
+    connection.send(Suback(packet.packet_id, tuple(codes)))
+    for subscription in fresh:
+        _send_retained(connection, subscription, now_ms)
+
+
+def _add(
+    connection: Connection, wanted: Filter, identifier: int
+) -> tuple[int, Subscription | None, bool]:
+    """Code for SUBACK, the subscription, and whether retained messages are due for it."""
+    session, hub = connection.session, connection.hub
+    assert session is not None
+    text = wanted.topic_filter
+    try:
+        address = parse_filter(text)
+        _check_room(connection, text, address)
+    except MqttError as error:
+        return error.reason, None, False
+    if address.group is not None and wanted.options & NO_LOCAL:
+        raise ProtocolError("no local on a shared subscription")  # [MQTT-3.8.3-4]
+    if not hub.allowed(connection.principal, Operation.READ, address.topic_filter):
+        return Reason.NOT_AUTHORIZED, None, False
+    subscription = Subscription(session, address, wanted.options & _OPTIONS_KEPT, identifier)
+    is_new = text not in session.subscriptions
+    hub.index.add(subscription)
+    session.subscriptions[text] = subscription
+    due = wanted.retain_handling == 0 or (wanted.retain_handling == 1 and is_new)
+    return wanted.qos, subscription, due and address.group is None
+
+
+def _check_room(connection: Connection, text: str, address: Address) -> None:
+    session, hub = connection.session, connection.hub
+    assert session is not None
+    if text in session.subscriptions:
+        return
+    full = len(session.subscriptions) >= hub.limits.subscriptions_max
+    if full or not hub.index.has_room_for(address.topic_filter):
+        raise ProtocolError("too many subscriptions", Reason.QUOTA_EXCEEDED)
+
+
+def _send_retained(connection: Connection, subscription: Subscription, now_ms: int) -> None:
+    session = subscription.session
+    identifiers = (subscription.identifier,) if subscription.identifier else ()
+    qos = subscription.options & 3
+    no_local = subscription.options & NO_LOCAL
+    for message in connection.hub.retained.match(subscription.address.topic_filter, now_ms):
+        if not (no_local and message.origin == session.client_id):
+            session.deliver(message, min(qos, message.qos), True, identifiers, now_ms)
+
+
+def unsubscribe(connection: Connection, packet: Unsubscribe, now_ms: int) -> None:
+    """Remove subscriptions; what is in flight is still finished [MQTT-3.10.4-2]."""
+    session = connection.session
+    assert session is not None
+    codes: list[int] = []
+    for text in packet.filters:
+        subscription = session.subscriptions.pop(text, None)
+        if subscription is None:
+            try:
+                parse_filter(text)
+                codes.append(Reason.NO_SUBSCRIPTION_EXISTED)
+            except MqttError as error:
+                codes.append(error.reason)
+            continue
+        connection.hub.index.remove(subscription)
+        codes.append(Reason.SUCCESS)
+    connection.send(Unsuback(packet.packet_id, tuple(codes)))

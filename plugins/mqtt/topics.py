@@ -1,0 +1,106 @@
+"""Topic names and topic filters: what is valid, what matches what. Pure.
+
+Source: MQTT 5.0 section 4.7 (names and filters) and 4.8.2 (shared subscriptions).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from plugins.mqtt.reasons import ProtocolError, Reason
+from plugins.mqtt.wire import text_of
+
+LEVELS_MAX: Final = 128
+"""A topic name or filter has at most this many levels."""
+SHARE: Final = "$share"
+_REMEMBERED_BYTES_MAX: Final = 512
+"""Longer topic names are checked anew each time, so that the cache stays small."""
+
+
+def check_topic_name(name: str) -> str:
+    """The name, when clients may publish to it. ProtocolError (0x90) says why not."""
+    if not name:
+        raise ProtocolError("topic name is empty", Reason.TOPIC_NAME_INVALID)
+    if "+" in name or "#" in name:
+        raise ProtocolError("topic name holds a wildcard", Reason.TOPIC_NAME_INVALID)
+    if name.count("/") >= LEVELS_MAX:
+        raise ProtocolError(
+            f"topic name has more than {LEVELS_MAX} levels", Reason.TOPIC_NAME_INVALID
+        )
+    return name
+
+
+def check_topic_filter(topic_filter: str) -> str:
+    """The filter, when it is well formed [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1]."""
+    levels = topic_filter.split("/")
+    if not topic_filter or len(levels) > LEVELS_MAX:
+        raise ProtocolError("topic filter is empty or too deep", Reason.TOPIC_FILTER_INVALID)
+    for place, level in enumerate(levels):
+        if "#" in level and (level != "#" or place != len(levels) - 1):
+            raise ProtocolError(
+                "# must be a whole level, and the last", Reason.TOPIC_FILTER_INVALID
+            )
+        if "+" in level and level != "+":
+            raise ProtocolError("+ must be a whole level", Reason.TOPIC_FILTER_INVALID)
+    return topic_filter
+
+
+class Address(NamedTuple):
+    """A subscription's filter, taken apart: `$share/<group>/<filter>` or the filter alone."""
+
+    topic_filter: str
+    group: str | None = None
+
+
+def parse_filter(text: str) -> Address:
+    """Check a filter as it stands in SUBSCRIBE and take the share name off it.
+
+    A share name has at least one character and no `/`, `+`, `#` [MQTT-4.8.2-1] [MQTT-4.8.2-2].
+    """
+    if not (text == SHARE or text.startswith(SHARE + "/")):
+        return Address(check_topic_filter(text))
+    _, _, rest = text.partition("/")
+    group, slash, topic_filter = rest.partition("/")
+    if not group or not slash or not topic_filter or "+" in group or "#" in group:
+        raise ProtocolError(
+            "a shared filter is $share/<name>/<filter>", Reason.TOPIC_FILTER_INVALID
+        )
+    return Address(check_topic_filter(topic_filter), group)
+
+
+def matches(topic_filter: str, name: str) -> bool:
+    """Whether a filter matches a topic name; `$`-names hide from a leading wildcard
+    [MQTT-4.7.2-1]."""
+    if name[0] == "$" and topic_filter[0] in "+#":
+        return False
+    levels = name.split("/")
+    pattern = topic_filter.split("/")
+    for place, level in enumerate(pattern):
+        if level == "#":
+            return True
+        if place == len(levels) or level not in ("+", levels[place]):
+            return False
+    return len(levels) == len(pattern)
+
+
+class TopicNames(dict[bytes, str]):
+    """Topic names by their bytes: each distinct name is decoded and checked once.
+
+    `names[raw]` raises MalformedPacket or ProtocolError for what is no topic name. Forgets
+    everything when it holds `entries_max` names, so it stays bounded whatever clients send. The
+    empty name is valid here: it stands for a topic alias.
+    """
+
+    def __init__(self, entries_max: int = 65_536) -> None:
+        super().__init__()
+        self._entries_max = entries_max
+
+    def __missing__(self, raw: bytes) -> str:
+        name = text_of(raw)
+        if name:
+            check_topic_name(name)
+        if len(raw) <= _REMEMBERED_BYTES_MAX:
+            if len(self) >= self._entries_max:
+                self.clear()
+            self[raw] = name
+        return name

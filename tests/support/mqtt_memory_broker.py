@@ -1,0 +1,170 @@
+"""A `Broker` in memory for tests of the MQTT plugin: what is published is kept in lists and handed
+to taps; tests choose who may do what, how long an append takes and how it fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from broker_core.api.errors import LakeMQError, NotAuthenticated, NotAuthorized, UnknownTopic
+from broker_core.api.ports import Credentials, PartitionLog, Tap
+from broker_core.api.record_batch import encode
+from broker_core.api.types import (
+    ANONYMOUS,
+    Acks,
+    AppendResult,
+    Columns,
+    CommittedBatch,
+    Offset,
+    Operation,
+    Placed,
+    Principal,
+    Resource,
+    TopicConfig,
+    TopicInfo,
+)
+from plugins.mqtt.config import MqttSettings
+from plugins.mqtt.server import MqttServer
+
+
+class MemoryBroker:
+    """One partition a topic, in memory."""
+
+    node_id = "node-1"
+    cluster_id = "memory"
+
+    def __init__(self) -> None:
+        self.published: dict[str, list[Columns]] = {}
+        self.forbidden: set[tuple[Operation, str]] = set()
+        """(operation, topic name) pairs that nobody may."""
+        self.users: dict[str, bytes] | None = None
+        """User -> password; None: everybody is anonymous."""
+        self.failure: LakeMQError | None = None
+        """When set, no record is stored and every outcome is this."""
+        self.held: asyncio.Event | None = None
+        """When set, appends wait for it."""
+        self._topics: dict[str, TopicInfo] = {}
+        self._offsets: dict[str, int] = {}
+        self._taps: dict[str, list[Tap]] = {}
+
+    def topics(self) -> Sequence[TopicInfo]:
+        return list(self._topics.values())
+
+    def topic(self, name: str) -> TopicInfo:
+        if name not in self._topics:
+            raise UnknownTopic(f"topic {name!r} does not exist")
+        return self._topics[name]
+
+    async def create_topic(
+        self, name: str, partitions: int | None = None, config: TopicConfig | None = None
+    ) -> TopicInfo:
+        self._topics[name] = TopicInfo(name, name.encode().hex().ljust(32, "0")[:32], 1)
+        return self._topics[name]
+
+    async def ensure_topic(self, name: str, partitions: int | None = None) -> TopicInfo:
+        return self._topics.get(name) or await self.create_topic(name, partitions)
+
+    async def delete_topic(self, name: str) -> None:
+        del self._topics[name]
+
+    def partition(self, topic: str, partition: int) -> PartitionLog:
+        raise NotImplementedError
+
+    def publish(
+        self,
+        topic: str,
+        columns: Columns,
+        *,
+        principal: Principal,
+        acks: Acks = Acks.LEADER,
+        partition: int | None = None,
+    ) -> asyncio.Future[list[Placed | LakeMQError]]:
+        self.topic(topic)
+        future: asyncio.Future[list[Placed | LakeMQError]]
+        future = asyncio.get_running_loop().create_future()
+        if self.held is None:
+            self._store(topic, columns, future)
+        else:
+            waiting = asyncio.ensure_future(self._store_later(topic, columns, future, self.held))
+            future.add_done_callback(lambda _: waiting.cancel())
+        return future
+
+    async def _store_later(
+        self,
+        topic: str,
+        columns: Columns,
+        future: asyncio.Future[list[Placed | LakeMQError]],
+        held: asyncio.Event,
+    ) -> None:
+        await held.wait()
+        self._store(topic, columns, future)
+
+    def _store(
+        self, topic: str, columns: Columns, future: asyncio.Future[list[Placed | LakeMQError]]
+    ) -> None:
+        count = len(columns.values)
+        if self.failure is not None:
+            future.set_result([self.failure] * count)
+            return
+        base = self._offsets.get(topic, 0)
+        self._offsets[topic] = base + count
+        self.published.setdefault(topic, []).append(columns)
+        future.set_result([Placed(0, Offset(base + index)) for index in range(count)])
+        batch = CommittedBatch(
+            topic, 0, Offset(base), encode(columns, now_ms=1_700_000_000_000, base_offset=base)
+        )
+        for tap in self._taps.get(topic, ()):
+            tap([batch])
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        principal: Principal,
+        acks: Acks = Acks.LEADER,
+    ) -> asyncio.Future[AppendResult]:
+        raise NotImplementedError
+
+    def tap(self, topic: str, tap: Tap) -> Callable[[], None]:
+        taps = self._taps.setdefault(topic, [])
+        taps.append(tap)
+        return lambda: taps.remove(tap)
+
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        if self.users is None:
+            return ANONYMOUS
+        await asyncio.sleep(0)
+        name = credentials.username
+        if name is None or self.users.get(name) != credentials.password:
+            raise NotAuthenticated("wrong user name or password")
+        return Principal(name)
+
+    def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> None:
+        if (operation, resource.name) in self.forbidden:
+            raise NotAuthorized(f"{principal.name} may not {operation.value} {resource.name}")
+
+    async def allocate_producer_id(self) -> int:
+        return 1
+
+    def values(self, topic: str) -> list[bytes | None]:
+        """All values stored in a topic, in order."""
+        return [value for columns in self.published.get(topic, ()) for value in columns.values]
+
+
+@asynccontextmanager
+async def running_server(
+    broker: MemoryBroker | None = None, **settings: object
+) -> AsyncIterator[tuple[MqttServer, MemoryBroker, int]]:
+    """A server over a memory broker on a free port: (server, broker, port)."""
+    broker = broker or MemoryBroker()
+    chosen = MqttSettings.model_validate({"host": "127.0.0.1", "port": 0, **settings})
+    server = MqttServer(chosen, broker)
+    await server.start()
+    try:
+        yield server, broker, int(server.addresses()[0].rpartition(":")[2])
+    finally:
+        await server.stop()
