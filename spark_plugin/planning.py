@@ -206,7 +206,10 @@ def _repair_partition(
 
 
 def _advise(loss: str) -> str:
-    return f"{loss}. Set failOnDataLoss to false to go on with what is there"
+    return (
+        f"{loss}. Set failOnDataLoss to false (export: --no-fail-on-data-loss) to go on with what "
+        "is there"
+    )
 
 
 def available(start: Cursor, end: Cursor) -> int:

@@ -1,0 +1,1 @@
+"""Export of topics to Delta Lake, Iceberg and plain Parquet, exactly once."""

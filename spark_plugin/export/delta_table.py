@@ -1,0 +1,135 @@
+"""Delta Lake through delta-rs: no JVM, no jars.
+
+Progress lies in app transactions, which Delta keeps in every checkpoint of the log:
+
+    lakemq/<export id>/<topic id>/<partition>   version = next offset
+    lakemq/<export id>/<topic>/epoch            version = epoch
+    lakemq/<export id>/<topic>/attempt          version = attempt
+    lakemq/<export id>/<topic>/topic            version = first 60 bits of the topic id
+
+Two commits that set the same app transaction from the same state conflict, so an export whose epoch
+was taken over can't commit. `commitInfo.lakemq` repeats the offsets for people to read.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spark_plugin.errors import TableError
+from spark_plugin.export.stats import delta_stats
+from spark_plugin.export.table import ExportKey, Progress, TableConflict, WrittenFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+_APP = "lakemq"
+
+
+class DeltaLakeTable:
+    """A Delta table at a path or URI."""
+
+    def __init__(self, location: str, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:
+        """Open the table, created with `schema` if absent. TableError if its columns differ."""
+        self.location = location
+        self._partition_by = list(partition_by)
+        self._table = self._open_or_create(schema)
+        check_columns(location, self.arrow_schema(), schema)
+
+    def _open_or_create(self, schema: pa.Schema) -> DeltaTable:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            if not DeltaTable.is_deltatable(self.location):
+                DeltaTable.create(
+                    self.location, schema, mode="ignore", partition_by=self._partition_by
+                )
+            return DeltaTable(self.location)
+        except (DeltaError, OSError) as error:
+            raise TableError(f"Delta table {self.location} can't be opened: {error}") from None
+
+    def arrow_schema(self) -> pa.Schema:
+        import pyarrow as pa
+
+        return pa.schema(self._table.schema().to_arrow())
+
+    def reload(self) -> None:
+        self._table.update_incremental()
+
+    def progress(self, key: ExportKey) -> Progress:
+        read = self._table.transaction_version
+        found = {
+            partition: read(f"{_APP}/{key.export_id}/{key.topic_id}/{partition}")
+            for partition in key.partitions
+        }
+        ours = f"{_APP}/{key.export_id}/{key.topic}"
+        return Progress(
+            epoch=read(f"{ours}/epoch") or 0,
+            attempt=read(f"{ours}/attempt") or 0,
+            topic_mark=read(f"{ours}/topic"),
+            offsets={partition: each for partition, each in found.items() if each is not None},
+        )
+
+    def append(self, key: ExportKey, files: Sequence[WrittenFile], after: Progress) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+
+        versions = _transactions(key, after)
+        properties = CommitProperties(
+            custom_metadata={"lakemq": json.dumps(_readable(key, after))},
+            app_transactions=[Transaction(app_id, version) for app_id, version in versions.items()],
+        )
+        try:
+            self._table.create_write_transaction(
+                [self._add_action(file) for file in files], "append", self._table.schema(),
+                self._partition_by, commit_properties=properties,
+            )  # fmt: skip
+        except CommitFailedError as error:
+            raise TableConflict(str(error)) from None
+        self._table.update_incremental()
+
+    def _add_action(self, file: WrittenFile) -> Any:
+        from deltalake.transaction import AddAction
+
+        values = dict(zip(self._partition_by, file.partition_values, strict=True))
+        now_ms = time.time_ns() // 1_000_000
+        return AddAction(
+            file.path, file.size_bytes, values, now_ms, True, json.dumps(delta_stats(file))
+        )
+
+
+def _transactions(key: ExportKey, after: Progress) -> dict[str, int]:
+    ours = f"{_APP}/{key.export_id}/{key.topic}"
+    versions = {f"{ours}/epoch": after.epoch, f"{ours}/attempt": after.attempt}
+    if after.topic_mark is not None:
+        versions[f"{ours}/topic"] = after.topic_mark
+    for partition, offset in after.offsets.items():
+        versions[f"{_APP}/{key.export_id}/{key.topic_id}/{partition}"] = offset
+    return versions
+
+
+def _readable(key: ExportKey, after: Progress) -> Mapping[str, Any]:
+    return {
+        "export": key.export_id, "topic": key.topic, "topic_id": key.topic_id,
+        "epoch": after.epoch, "attempt": after.attempt,
+        "next_offsets": {str(partition): each for partition, each in after.offsets.items()},
+    }  # fmt: skip
+
+
+def check_columns(location: str, has: pa.Schema, wanted: pa.Schema) -> None:
+    """TableError unless the table has exactly the columns that the export writes, by name."""
+    missing = [name for name in wanted.names if name not in has.names]
+    surplus = [name for name in has.names if name not in wanted.names]
+    if missing or surplus:
+        raise TableError(
+            f"table {location} was made with other columns: "
+            + "; ".join(
+                f"{what} {', '.join(names)}"
+                for what, names in (("it lacks", missing), ("it also has", surplus))
+                if names
+            )
+        )

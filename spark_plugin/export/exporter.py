@@ -1,0 +1,226 @@
+"""The export loop: next offsets from the table -> a bounded range -> Spark job -> one commit. Edge.
+
+Nothing but the table remembers where the export stands. A crash at any point leaves at most files
+that no commit names; the next run deletes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from plugins.native.sdk import UnknownTopic
+from spark_plugin import planning
+from spark_plugin.errors import ExportError, ExportFenced, OptionError, TopicRecreated
+from spark_plugin.export import table as lake
+from spark_plugin.export.files import (
+    Folder,
+    attempt_folder,
+    delete_orphans,
+    delete_strays,
+)
+from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.table import ExportKey, LakeTable, Progress
+from spark_plugin.export.write_task import TaskResult, WriteTask, schema_to_text
+from spark_plugin.journal import client_of, retrying, view_of
+from spark_plugin.offsets import TopicCursor
+from spark_plugin.planning import OffsetRange, TopicView
+
+RunTasks = Callable[[Sequence[WriteTask]], list[TaskResult]]
+"""Runs tasks somewhere and returns what they wrote: Spark, or in tests this process."""
+
+_TASK_BYTES_MIN = 8 << 20
+"""A range smaller than this is not split further."""
+
+
+@dataclass(frozen=True)
+class CommitReport:
+    """One commit, for people and metrics. Times in seconds, sizes in bytes."""
+
+    attempt: int
+    rows: int
+    files: int
+    size_bytes: int
+    offsets: Mapping[int, int]
+    """Next offsets after the commit."""
+    lag: int
+    """Offsets that the topic held behind them when the commit was planned."""
+    dead_letters: int
+    job_s: float
+    commit_s: float
+    offset_count: int
+    """Offsets that the commit moved forward by."""
+
+    @property
+    def more(self) -> bool:
+        """Whether more was there than one commit takes."""
+        return self.lag > self.offset_count
+
+
+class Exporter:
+    """One process's run of one export of one topic."""
+
+    def __init__(
+        self,
+        settings: ExportSettings,
+        table: LakeTable,
+        run_tasks: RunTasks,
+        *,
+        parallelism: int = 2,
+    ) -> None:
+        self.settings = settings
+        self._table = table
+        self._run_tasks = run_tasks
+        self._parallelism = parallelism
+        self._folder = Folder(table.location)
+        self._schema = schema_to_text(table.arrow_schema())
+        self._epoch = 0
+        self._target: dict[str, TopicCursor] | None = None
+
+    def start(self) -> list[str]:
+        """Take the next epoch, which fences any other process of this export, and delete what
+        earlier ones left behind; returns the names of the folders deleted."""
+        topic = self._look()
+        key = self._key(topic)
+        before = self._progress(key)
+        self._check_topic(key, before)
+        after = replace(before, epoch=before.epoch + 1)
+        lake.commit(self._table, key, [], before, after, _pause)
+        self._epoch = after.epoch
+        if self.settings.trigger_s is None:
+            self._target = planning.latest({key.topic: topic})
+        return delete_orphans(self._folder, key, before.attempt)
+
+    def step(self) -> CommitReport | None:
+        """Export what is there, up to the limits of one commit; None when caught up."""
+        topic = self._look()
+        key = self._key(topic)
+        before = self._progress(key)
+        if before.epoch != self._epoch:
+            raise ExportFenced(
+                f"export {key.export_id} of topic {key.topic} was taken over by another process "
+                f"(epoch {before.epoch}, here {self._epoch})"
+            )
+        self._check_topic(key, before)
+        ranges, lag = self._plan(topic, before)
+        if not ranges:
+            return None
+        attempt = before.attempt + 1
+        folder = attempt_folder(key, self._epoch, attempt)
+        self._folder.create(folder)
+        started = time.monotonic()
+        results = self._run_tasks(self._tasks(ranges, topic, folder))
+        check_complete(ranges, results)
+        written = time.monotonic()
+        files = [result.file for result in results if result.kind == "data"]
+        self._folder.sync(folder)
+        after = self._after(key, before, ranges, attempt)
+        lake.commit(self._table, key, files, before, after, _pause)
+        delete_strays(self._folder, folder, {file.path for file in files})
+        return CommitReport(
+            attempt=attempt,
+            rows=sum(file.rows for file in files),
+            files=len(files),
+            size_bytes=sum(file.size_bytes for file in files),
+            offsets=after.offsets,
+            lag=lag,
+            dead_letters=0,
+            job_s=written - started,
+            commit_s=time.monotonic() - written,
+            offset_count=sum(each.end - each.start for each in ranges),
+        )
+
+    def _look(self) -> TopicView:
+        client, name = client_of(self.settings.bootstrap), self.settings.topic
+        try:
+            found = retrying(lambda: client.describe_topic(name), self.settings.retry_timeout_s)
+        except UnknownTopic:
+            raise OptionError(f"there is no topic {name} at {self.settings.bootstrap}") from None
+        return view_of([found])[name]
+
+    def _key(self, topic: TopicView) -> ExportKey:
+        settings = self.settings
+        partitions = tuple(sorted(topic.partitions))
+        return ExportKey(settings.export_id, settings.topic, topic.topic_id, partitions)
+
+    def _progress(self, key: ExportKey) -> Progress:
+        self._table.reload()
+        return self._table.progress(key)
+
+    def _check_topic(self, key: ExportKey, before: Progress) -> None:
+        mark = lake.topic_mark(key.topic_id)
+        if before.topic_mark in (None, mark) or self.settings.accept_recreated:
+            return
+        raise TopicRecreated(
+            f"topic {key.topic} was deleted and created anew since export {key.export_id} read it "
+            f"last (its id now is {key.topic_id}). The table keeps what it has; pass "
+            "--accept-recreated to append the new topic from its start"
+        )
+
+    def _plan(self, topic: TopicView, before: Progress) -> tuple[list[OffsetRange], int]:
+        """Ranges of the next commit, and how many offsets lie behind the table in all."""
+        name, settings = self.settings.topic, self.settings
+        view = {name: topic}
+        stands = {name: TopicCursor(topic.topic_id, before.offsets)}
+        start = planning.repair(stands, view, settings.fail_on_data_loss).cursor
+        end = self._target or planning.latest(view)
+        lag = planning.available(start, end)
+        end = planning.limit(
+            start, end, view, rows_max=settings.commit_rows, bytes_max=settings.commit_bytes
+        )
+        return planning.ranges_between(start, end, planning.earliest(view)), lag
+
+    def _tasks(self, ranges: list[OffsetRange], topic: TopicView, folder: str) -> list[WriteTask]:
+        size = sum(
+            (each.end - each.start) * topic.partitions[each.partition].record_bytes
+            for each in ranges
+        )
+        pieces = min(self._parallelism, max(1, int(size / _TASK_BYTES_MIN)))
+        return [
+            WriteTask(
+                bootstrap=self.settings.bootstrap, offsets=piece, location=self._table.location,
+                folder=folder, schema=self._schema, file_bytes_max=self.settings.file_bytes_max,
+                retry_timeout_s=self.settings.retry_timeout_s,
+                fail_on_data_loss=self.settings.fail_on_data_loss,
+            )
+            for piece in planning.split(ranges, pieces_min=pieces)
+        ]  # fmt: skip
+
+    def _after(
+        self, key: ExportKey, before: Progress, ranges: list[OffsetRange], attempt: int
+    ) -> Progress:
+        return Progress(
+            epoch=self._epoch,
+            attempt=attempt,
+            topic_mark=lake.topic_mark(key.topic_id),
+            offsets={**before.offsets, **{each.partition: each.end for each in ranges}},
+        )
+
+
+def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:
+    """ExportError unless the tasks' answers cover every range exactly once."""
+    for wanted in ranges:
+        position = wanted.start
+        done = [
+            result
+            for result in results
+            if result.kind == "read" and result.partition == wanted.partition
+        ]
+        for result in sorted(done, key=lambda each: each.start):
+            if result.start != position:
+                break
+            position = result.end
+        if position != wanted.end:
+            raise ExportError(
+                f"{wanted.topic}-{wanted.partition}: tasks answered for offsets up to {position}, "
+                f"not {wanted.end}"
+            )
+    read = sum(result.file.rows for result in results if result.kind == "read")
+    kept = sum(result.file.rows for result in results if result.kind in ("data", "dlq"))
+    if read != kept:
+        raise ExportError(f"{read} records were read, {kept} written")
+
+
+def _pause(number: int) -> None:
+    time.sleep(min(1.0, 0.02 * number))

@@ -1,0 +1,152 @@
+"""Data files of a table: attempt folders, Parquet writing, orphans. Edge: file systems.
+
+Every attempt to commit writes into a folder of its own, which the driver creates:
+`<location>/lakemq-<export id>/<topic>/<epoch>-<attempt>/`. An attempt whose number is above the
+last committed one, seen after a new epoch was taken, can never be committed: its folder is deleted.
+Tasks never create folders, so a task of a dead driver that still runs then fails.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_plugin.errors import TableError
+from spark_plugin.export.table import ExportKey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PREFIX: Final = "lakemq-"
+
+
+class Folder:
+    """A folder on any file system that pyarrow knows; paths are relative to it, with `/`."""
+
+    def __init__(self, location: str) -> None:
+        import pyarrow as pa
+        from pyarrow import fs
+
+        try:
+            self._files, self._root = fs.FileSystem.from_uri(location)
+        except (pa.ArrowInvalid, ValueError):
+            self._files, self._root = fs.LocalFileSystem(), os.path.abspath(location)
+        except pa.ArrowException as error:
+            raise TableError(f"{location}: {error}") from None
+        self.local = isinstance(self._files, fs.LocalFileSystem)
+
+    def full_path(self, path: str) -> str:
+        return posixpath.join(self._root, path) if path else self._root
+
+    def create(self, path: str) -> None:
+        self._files.create_dir(self.full_path(path), recursive=True)
+
+    def delete(self, path: str) -> None:
+        self._files.delete_dir(self.full_path(path))
+
+    def delete_file(self, path: str) -> None:
+        self._files.delete_file(self.full_path(path))
+
+    def names(self, path: str) -> list[str]:
+        """Names of the files and folders directly in a folder, sorted; none if it is not there."""
+        from pyarrow import fs
+
+        selector = fs.FileSelector(self.full_path(path), allow_not_found=True)
+        return sorted(info.base_name for info in self._files.get_file_info(selector))
+
+    def open_output(self, path: str) -> pa.NativeFile:
+        return self._files.open_output_stream(self.full_path(path))
+
+    def read(self, path: str) -> bytes:
+        with self._files.open_input_stream(self.full_path(path)) as file:
+            return bytes(file.read())
+
+    def exists(self, path: str) -> bool:
+        from pyarrow import fs
+
+        kind = self._files.get_file_info(self.full_path(path)).type
+        return bool(kind != fs.FileType.NotFound)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a small file; on a local disk it appears whole or not at all."""
+        if not self.local:
+            with self.open_output(path) as file:
+                file.write(data)
+            return
+        staged = f"{self.full_path(path)}.{os.getpid()}.tmp"
+        with open(staged, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(staged, self.full_path(path))
+
+    def create_exclusively(self, path: str, data: bytes) -> None:
+        """Create a small file that appears whole, on disk; FileExistsError if it is there already.
+
+        Local disks only: a hard link is the atomic step.
+        """
+        if not self.local:
+            raise TableError(
+                f"{self._root}: plain Parquet with a manifest needs a local or mounted folder; use "
+                "Delta or Iceberg on an object store"
+            )
+        staged = f"{self.full_path(path)}.{os.getpid()}.tmp"
+        with open(staged, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(staged, self.full_path(path))
+        finally:
+            os.unlink(staged)
+        self.sync("", posixpath.dirname(path))
+
+    def sync(self, *paths: str) -> None:
+        """Make files and folders durable; object stores do that by themselves."""
+        if not self.local:
+            return
+        for path in paths:
+            handle = os.open(self.full_path(path), os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def parquet_writer(self, path: str, schema: pa.Schema, options: dict[str, Any]) -> Any:
+        """A `pyarrow.parquet.ParquetWriter` of a new file."""
+        from pyarrow import parquet
+
+        return parquet.ParquetWriter(self.open_output(path), schema, **options)
+
+
+def export_folder(key: ExportKey) -> str:
+    return f"{_PREFIX}{key.export_id}/{key.topic}"
+
+
+def attempt_folder(key: ExportKey, epoch: int, attempt: int) -> str:
+    return f"{export_folder(key)}/{epoch}-{attempt}"
+
+
+def delete_orphans(folder: Folder, key: ExportKey, committed_attempt: int) -> list[str]:
+    """Delete the folders of attempts that never came into the table; returns their names.
+
+    Only safe after this process has taken a new epoch, which makes all earlier ones fail.
+    """
+    deleted = []
+    for name in folder.names(export_folder(key)):
+        epoch, _, attempt = name.partition("-")
+        ours = epoch.isdecimal() and attempt.isdecimal()
+        if ours and int(attempt) > committed_attempt:
+            folder.delete(f"{export_folder(key)}/{name}")
+            deleted.append(name)
+    return deleted
+
+
+def delete_strays(folder: Folder, attempt: str, kept: Collection[str]) -> None:
+    """Delete files in a committed attempt's folder that the commit does not hold: those of tasks
+    that Spark ran twice."""
+    for name in folder.names(attempt):
+        if f"{attempt}/{name}" not in kept:
+            folder.delete_file(f"{attempt}/{name}")

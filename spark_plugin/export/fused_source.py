@@ -1,0 +1,69 @@
+"""The fused export as a Spark data source: its "rows" are the files that its tasks wrote.
+
+A data source, and not an RDD, so that it also runs over Spark Connect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_plugin.export import write_task
+from spark_plugin.export.table import WrittenFile
+from spark_plugin.export.write_task import TaskResult, WriteTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SCHEMA = (
+    "kind string, partition int, start bigint, end bigint, path string, rows bigint, "
+    "size_bytes bigint, footer binary, partition_values array<string>"
+)
+
+
+class FusedSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "lakemq_export"
+
+    def schema(self) -> str:
+        return _SCHEMA
+
+    def reader(self, schema: StructType) -> FusedReader:
+        return FusedReader(self.options["tasks"])
+
+
+class FusedReader(DataSourceReader):
+    def __init__(self, tasks: str) -> None:
+        self._tasks = tasks
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(task) for task in json.loads(self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        for result in write_task.run(WriteTask.from_json(partition.value)):
+            file = result.file
+            yield (
+                result.kind, result.partition, result.start, result.end, file.path, file.rows,
+                file.size_bytes, file.footer, list(file.partition_values),
+            )  # fmt: skip
+
+
+def run_tasks(spark: SparkSession, tasks: Sequence[WriteTask]) -> list[TaskResult]:
+    """Run the tasks in the executors; what the winning attempt of each wrote."""
+    spark.dataSource.register(FusedSource)
+    text = json.dumps([task.to_json() for task in tasks])
+    rows = spark.read.format(FusedSource.name()).option("tasks", text).load().collect()
+    return [
+        TaskResult(
+            row.kind, row.partition, row.start, row.end,
+            WrittenFile(
+                row.path, row.rows, row.size_bytes, bytes(row.footer), tuple(row.partition_values)
+            ),
+        )
+        for row in rows
+    ]  # fmt: skip

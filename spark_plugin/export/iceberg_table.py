@@ -1,0 +1,164 @@
+"""Iceberg through pyiceberg, with any catalog that it knows (SQL, REST, Glue, Hive).
+
+Progress lies in table properties, set in the transaction that adds the files:
+
+    lakemq/<export id>/<topic>/epoch, .../attempt, .../topic-id
+    lakemq/<export id>/<topic id>/<partition>       next offset
+
+Every commit, also the one that only takes a new epoch, makes a snapshot, and asserts that the
+branch is where it was when its progress was read: no two commits can follow the same state.
+pyiceberg would rebase a losing commit and apply it all the same; its retries are off here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spark_plugin.export.delta_table import check_columns
+from spark_plugin.export.stats import read_footer
+from spark_plugin.export.table import (
+    ExportKey,
+    Progress,
+    TableConflict,
+    WrittenFile,
+    topic_mark,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+_NO_RETRIES = {"commit.retry.num-retries": "0"}
+
+
+class IcebergTable:
+    """A table `namespace.name` in a catalog."""
+
+    def __init__(self, name: str, catalog: Mapping[str, str], schema: pa.Schema) -> None:
+        """Open the table, created with `schema` if absent. TableError if its columns differ."""
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+
+        self._catalog = load_catalog("lakemq", **catalog)
+        try:
+            self._table: Table = self._catalog.load_table(name)
+        except NoSuchTableError:
+            self._catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+            try:
+                self._table = self._catalog.create_table(name, schema=schema)
+            except TableAlreadyExistsError:  # another export was quicker
+                self._table = self._catalog.load_table(name)
+        self.location = f"{self._table.location().rstrip('/')}/data"
+        check_columns(name, self.arrow_schema(), schema)
+
+    def arrow_schema(self) -> pa.Schema:
+        """With Iceberg's field ids, which the files carry."""
+        import pyarrow as pa
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        return pa.schema([_small(field) for field in schema_to_pyarrow(self._table.schema())])
+
+    def reload(self) -> None:
+        self._table = self._catalog.load_table(self._table.name())
+
+    def progress(self, key: ExportKey) -> Progress:
+        ours, properties = _prefix(key), self._table.properties
+        found = {
+            partition: properties.get(f"lakemq/{key.export_id}/{key.topic_id}/{partition}")
+            for partition in key.partitions
+        }
+        topic_id = properties.get(f"{ours}/topic-id")
+        return Progress(
+            epoch=int(properties.get(f"{ours}/epoch", 0)),
+            attempt=int(properties.get(f"{ours}/attempt", 0)),
+            topic_mark=topic_mark(topic_id) if topic_id else None,
+            offsets={p: int(offset) for p, offset in found.items() if offset is not None},
+        )
+
+    def append(self, key: ExportKey, files: Sequence[WrittenFile], after: Progress) -> None:
+        from pyiceberg.exceptions import CommitFailedException
+
+        data_files = [self._data_file(file) for file in files]
+        properties = self._properties(key, after)
+        try:
+            with _without_retries(self._table).transaction() as transaction:
+                snapshot = transaction.update_snapshot(snapshot_properties=properties)
+                with snapshot.fast_append() as append:
+                    for data_file in data_files:
+                        append.append_data_file(data_file)
+                transaction.set_properties(properties)
+        except CommitFailedException as error:
+            raise TableConflict(str(error)) from None
+        self.reload()
+
+    def _properties(self, key: ExportKey, after: Progress) -> dict[str, str]:
+        ours = _prefix(key)
+        properties = {f"{ours}/epoch": str(after.epoch), f"{ours}/attempt": str(after.attempt)}
+        if after.topic_mark == topic_mark(key.topic_id):
+            properties[f"{ours}/topic-id"] = key.topic_id
+        for partition, offset in after.offsets.items():
+            properties[f"lakemq/{key.export_id}/{key.topic_id}/{partition}"] = str(offset)
+        return properties
+
+    def _data_file(self, file: WrittenFile) -> DataFile:
+        from pyiceberg.io.pyarrow import (
+            compute_statistics_plan,
+            data_file_statistics_from_parquet_metadata,
+            parquet_path_to_id_mapping,
+        )
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+        from pyiceberg.typedef import Record
+
+        schema = self._table.schema()
+        statistics = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=read_footer(file),
+            stats_columns=compute_statistics_plan(schema, self._table.properties),
+            parquet_column_mapping=parquet_path_to_id_mapping(schema),
+        )
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=f"{self.location}/{file.path}",
+            file_format=FileFormat.PARQUET,
+            partition=Record(),
+            file_size_in_bytes=file.size_bytes,
+            sort_order_id=None,
+            spec_id=self._table.spec().spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+
+def _prefix(key: ExportKey) -> str:
+    return f"lakemq/{key.export_id}/{key.topic}"
+
+
+def _without_retries(table: Table) -> Table:
+    """The same table, with pyiceberg's retries off in this process (not in the catalog)."""
+    from pyiceberg.table import Table
+
+    metadata = table.metadata.model_copy(
+        update={"properties": {**table.metadata.properties, **_NO_RETRIES}}
+    )
+    return Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
+
+
+def _small(field: Any) -> Any:
+    """A field with 32-bit lengths, as the journal's columns have; ids are kept."""
+    return field.with_type(_small_type(field.type))
+
+
+def _small_type(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([_small(child) for child in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_small(kind.value_field))
+    return kind

@@ -1,0 +1,32 @@
+"""Settings -> an open table of the right format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_plugin.errors import MissingDependency
+from spark_plugin.export.settings import Target
+from spark_plugin.export.table import LakeTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def open_table(target: Target, schema: pa.Schema) -> LakeTable:
+    """The table, created with `schema` if absent. MissingDependency names what to install."""
+    try:
+        if target.format == "delta":
+            from spark_plugin.export.delta_table import DeltaLakeTable
+
+            return DeltaLakeTable(target.path, schema)
+        if target.format == "iceberg":
+            from spark_plugin.export.iceberg_table import IcebergTable
+
+            return IcebergTable(target.table, target.catalog, schema)
+        from spark_plugin.export.parquet_table import ParquetTable
+
+        return ParquetTable(target.path, schema)
+    except ImportError as error:
+        raise MissingDependency(
+            f"{error.name or error} is missing: pip install 'lakemq[spark]'"
+        ) from None

@@ -1,0 +1,124 @@
+"""Plain Parquet with a manifest: a folder that any Parquet reader can read, exactly once.
+
+`_manifest/<number>.json` (numbers from 1, 20 digits) are the commits. Each is created whole and
+exclusively under the next number, and says which files it adds and where its export then stands.
+Readers take the files that manifests name: the format is in `docs/formats/lakehouse.md`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_plugin.errors import TableError
+from spark_plugin.export.delta_table import check_columns
+from spark_plugin.export.files import Folder
+from spark_plugin.export.table import ExportKey, Progress, TableConflict, WrittenFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MANIFESTS: Final = "_manifest"
+VERSION: Final = 1
+
+
+class ParquetTable:
+    """A folder with Parquet files and manifests."""
+
+    def __init__(self, location: str, schema: pa.Schema) -> None:
+        import pyarrow as pa
+
+        self.location = location
+        self._folder = Folder(location)
+        self._folder.create(MANIFESTS)
+        self._number = 0
+        self._exports: dict[str, Any] = {}
+        self._schema = schema
+        self.reload()
+        if not self._number:
+            self._create(schema)
+        head = self._read(1)
+        self._schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(head["schema"])))
+        check_columns(location, self._schema, schema)
+
+    def _create(self, schema: pa.Schema) -> None:
+        encoded = base64.b64encode(schema.serialize().to_pybytes()).decode()
+        head = {"v": VERSION, "number": 1, "schema": encoded, "files": []}
+        # Another export may be quicker; its schema is then checked like that of an old table.
+        with contextlib.suppress(FileExistsError):
+            self._folder.create_exclusively(_manifest(1), _encode(head))
+        self.reload()
+
+    def arrow_schema(self) -> pa.Schema:
+        return self._schema
+
+    def reload(self) -> None:
+        """Read the manifests that came since; each names the progress of one export."""
+        while self._folder.exists(_manifest(self._number + 1)):
+            self._number += 1
+            found = self._read(self._number)
+            if "export" in found:
+                self._exports[_name(found["export"], found["topic"])] = found
+
+    def _read(self, number: int) -> dict[str, Any]:
+        path = _manifest(number)
+        try:
+            found = json.loads(self._folder.read(path))
+            if found["v"] != VERSION or found["number"] != number:
+                raise ValueError(f"version {found['v']}, number {found['number']}")
+            return dict(found)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TableError(f"{self.location}/{path} can't be read: {error}") from None
+
+    def progress(self, key: ExportKey) -> Progress:
+        found = self._exports.get(_name(key.export_id, key.topic))
+        if found is None:
+            return Progress()
+        offsets = found["next_offsets"] if found["topic_id"] == key.topic_id else {}
+        return Progress(
+            epoch=found["epoch"],
+            attempt=found["attempt"],
+            topic_mark=found["topic_mark"],
+            offsets={int(partition): offset for partition, offset in offsets.items()},
+        )
+
+    def append(self, key: ExportKey, files: Sequence[WrittenFile], after: Progress) -> None:
+        number = self._number + 1
+        manifest = {
+            "v": VERSION, "number": number, "committed_ms": time.time_ns() // 1_000_000,
+            "export": key.export_id, "topic": key.topic, "topic_id": key.topic_id,
+            "topic_mark": after.topic_mark, "epoch": after.epoch, "attempt": after.attempt,
+            "next_offsets": {str(partition): each for partition, each in after.offsets.items()},
+            "files": [
+                {"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes}
+                for file in files
+            ],
+        }  # fmt: skip
+        try:
+            self._folder.create_exclusively(_manifest(number), _encode(manifest))
+        except FileExistsError:
+            raise TableConflict(f"{_manifest(number)} exists") from None
+        self.reload()
+
+    def files(self) -> list[str]:
+        """Full paths of the files that the manifests name: what a reader shall read."""
+        found = []
+        for number in range(1, self._number + 1):
+            found += [self._folder.full_path(each["path"]) for each in self._read(number)["files"]]
+        return found
+
+
+def _manifest(number: int) -> str:
+    return f"{MANIFESTS}/{number:020d}.json"
+
+
+def _name(export_id: str, topic: str) -> str:
+    return f"{export_id}/{topic}"
+
+
+def _encode(manifest: dict[str, Any]) -> bytes:
+    return json.dumps(manifest, indent=1).encode()

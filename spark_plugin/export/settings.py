@@ -1,0 +1,81 @@
+"""Settings of an export, checked as a whole. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from spark_plugin.errors import OptionError
+
+TableFormat = Literal["delta", "iceberg", "parquet"]
+RecordFormat = Literal["raw", "json"]
+_EXPORT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which table."""
+
+    format: TableFormat
+    path: str = ""
+    """Folder or URI (Delta, Parquet)."""
+    table: str = ""
+    """`namespace.table` (Iceberg)."""
+    catalog: dict[str, str] = field(default_factory=dict)
+    """Properties of the Iceberg catalog, such as `uri` and `warehouse`."""
+
+    def __post_init__(self) -> None:
+        if self.format == "iceberg":
+            if not self.table or "." not in self.table:
+                raise OptionError("--to iceberg needs --table namespace.table")
+            if self.path:
+                raise OptionError("--to iceberg takes --table, not --path")
+        elif not self.path:
+            raise OptionError(f"--to {self.format} needs --path")
+        elif self.table:
+            raise OptionError(f"--to {self.format} takes --path, not --table")
+
+    def dead_letters(self, given: str) -> Target:
+        """Where bad rows go: the place that the user gave, or one beside the table."""
+        if self.format == "iceberg":
+            return Target("iceberg", table=given or f"{self.table}_dlq", catalog=self.catalog)
+        return Target(self.format, path=given or f"{self.path.rstrip('/')}_dlq")
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """One topic into one table."""
+
+    bootstrap: str
+    topic: str
+    target: Target
+    export_id: str
+    trigger_s: float | None = None
+    """Seconds between looks for new records; None: stop when caught up (available-now)."""
+    commit_bytes: int = 512 << 20
+    """Journal bytes that one commit takes at most, about."""
+    commit_rows: int | None = None
+    """Records that one commit takes at most."""
+    file_bytes_max: int = 128 << 20
+    format: RecordFormat = "raw"
+    json_schema: str = ""
+    dlq: str = ""
+    accept_recreated: bool = False
+    """Go on with a topic that was deleted and created anew since the last commit."""
+    fail_on_data_loss: bool = True
+    take_over: bool = False
+    """Start although another process seems to run this export; that one is fenced."""
+    retry_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not _EXPORT_ID.fullmatch(self.export_id):
+            raise OptionError(
+                f"export id {self.export_id!r} must be 1 to 128 letters, digits, '.', '_' or '-'"
+            )
+        if self.format == "json" and not self.json_schema:
+            raise OptionError(
+                "--format json needs --schema, such as --schema 'time timestamp, value double'"
+            )
+        if self.format == "raw" and self.json_schema:
+            raise OptionError("--schema is for --format json")

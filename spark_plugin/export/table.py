@@ -1,0 +1,136 @@
+"""The port to a table: what an export keeps inside it, and how a commit decides. Pure.
+
+A table holds, in its own commits, for every export and topic: an *epoch* (the number of the process
+that may commit; a newer process takes the next one, which fences the older), the number of the last
+committed *attempt*, a mark of the topic's id, and the next offset of every partition. Rows and
+offsets change in one commit, so nothing can disagree with the table about what is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from spark_plugin.errors import ExportFenced, TableError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ExportKey(NamedTuple):
+    """Whose progress is meant."""
+
+    export_id: str
+    topic: str
+    topic_id: str
+    """32 hex digits."""
+    partitions: tuple[int, ...]
+    """Partitions that may have progress."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a table says about one export of one topic."""
+
+    epoch: int = 0
+    attempt: int = 0
+    """Number of the last committed attempt; attempts are numbered from 1 over all epochs."""
+    topic_mark: int | None = None
+    """`topic_mark` of the topic that was exported last; None: none was."""
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    """Partition -> next offset, of the topic id in the key."""
+
+
+class WrittenFile(NamedTuple):
+    """A Parquet file that an executor wrote and closed."""
+
+    path: str
+    """Relative to the table's location."""
+    rows: int
+    size_bytes: int
+    footer: bytes
+    """The file's Parquet metadata, as a file of its own (pyarrow's `write_metadata_file`)."""
+    partition_values: tuple[str | None, ...] = ()
+
+
+class TableConflict(Exception):
+    """Somebody else committed to the table first; nothing of ours is in it."""
+
+
+class LakeTable(Protocol):
+    """A table that exports append to. One object sees one state until `reload`."""
+
+    location: str
+    """URI or path of the folder that data files go to."""
+
+    def arrow_schema(self) -> pa.Schema:
+        """Schema that data files must have."""
+
+    def reload(self) -> None:
+        """See the newest state."""
+
+    def progress(self, key: ExportKey) -> Progress:
+        """What the state seen holds about the export."""
+
+    def append(self, key: ExportKey, files: Sequence[WrittenFile], after: Progress) -> None:
+        """Add files and set the progress in one commit that can only follow the state seen, as far
+        as this export is concerned. TableConflict if it can't."""
+
+
+def topic_mark(topic_id: str) -> int:
+    """The first 60 bits of a topic id: Delta keeps whole numbers only."""
+    return int(topic_id[:15], 16)
+
+
+CONFLICTS_MAX = 50
+"""How often a commit tries again after commits of others."""
+
+
+def commit(
+    table: LakeTable,
+    key: ExportKey,
+    files: Sequence[WrittenFile],
+    before: Progress,
+    after: Progress,
+    pause: Callable[[int], None],
+) -> None:
+    """Append once, whatever happens in between. `pause(n)` waits before try n.
+
+    ExportFenced when another process of this export has committed since `before` was read. Commits
+    of others (other exports, compaction) only make us try again. An error that leaves the outcome
+    open is settled by reading the table.
+    """
+    for number in range(1, CONFLICTS_MAX + 1):
+        try:
+            table.append(key, files, after)
+            return
+        except TableConflict:
+            pass
+        except Exception:
+            if _landed(table, key, after):
+                return
+            raise
+        table.reload()
+        now = table.progress(key)
+        if now == after:
+            return
+        if now != before:
+            raise ExportFenced(
+                f"export {key.export_id} of topic {key.topic} was taken over by another process "
+                f"(epoch {now.epoch}, attempt {now.attempt}; here epoch {after.epoch}, attempt "
+                f"{after.attempt}); nothing of this commit is in the table"
+            )
+        pause(number)
+    raise TableError(
+        f"{table.location}: {CONFLICTS_MAX} commits in a row lost against other writers"
+    )
+
+
+def _landed(table: LakeTable, key: ExportKey, after: Progress) -> bool:
+    """Whether a commit with an unknown outcome is in the table."""
+    try:
+        table.reload()
+        return table.progress(key) == after
+    except Exception:
+        return False

@@ -1,0 +1,114 @@
+"""A Spark session for the command line: checked beforehand, and quiet. Edge: processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_plugin.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSION_MIN: Final = 17
+_LOG4J: Final = Path(__file__).parent / "export" / "log4j2.properties"
+_NOISE: Final = re.compile(
+    r"Using incubator modules|Using Spark's default log4j|Setting default log level|"
+    r"Setting Spark log level|To adjust logging level|Picked up _?JAVA_"
+)
+
+
+def check_installed() -> None:
+    """MissingDependency, with what to do about it, unless pyspark, Arrow and Java are there."""
+    for package in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingDependency(f"{package} is missing: pip install 'lakemq[spark]'")
+    version = _java_version()
+    if version is None:
+        raise MissingDependency(
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer and there is none: install a JRE "
+            f"(Debian: apt install openjdk-{JAVA_VERSION_MIN}-jre-headless) or set JAVA_HOME"
+        )
+    if version < JAVA_VERSION_MIN:
+        raise MissingDependency(
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer; this is Java {version}. Set JAVA_HOME "
+            "to a newer one"
+        )
+
+
+def _java_version() -> int | None:
+    """Major version of the Java that Spark would start; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not java or not shutil.which(java):
+        return None
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    return int(match[1]) if match else None
+
+
+def open_session(name: str, master: str | None = None) -> SparkSession:
+    """The session of this process. What spark-submit or the environment set is kept; a session
+    of our own runs on this machine, listens on loopback only and has no web page."""
+    check_installed()
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf()
+    builder = SparkSession.builder.appName(name)
+    defaults = {
+        "spark.master": master or "local[*]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.log.level": "ERROR",
+    }
+    if (master or conf.get("spark.master", "local")).startswith("local["):
+        defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    for key, value in defaults.items():
+        if not conf.contains(key) or (key == "spark.master" and master):
+            builder = builder.config(key, value)
+    java_options = f"-Dlog4j2.configurationFile=file:{_LOG4J} " + (
+        conf.get("spark.driver.extraJavaOptions", "") or ""
+    )
+    builder = builder.config("spark.driver.extraJavaOptions", java_options.strip())
+    with _without_noise():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _without_noise() -> Iterator[None]:
+    """Take the JVM's greetings out of its standard error; all that it says otherwise stays.
+
+    The JVM inherits a pipe; a thread copies it to our standard error for as long as the JVM lives.
+    """
+    try:
+        error = os.dup(2)
+    except OSError:  # no standard error: nothing to keep clean
+        yield
+        return
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(writer)
+    threading.Thread(target=_copy, args=(reader, error), daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(error, 2)
+
+
+def _copy(reader: int, error: int) -> None:
+    with os.fdopen(reader, "rb") as lines:
+        for line in lines:
+            if not _NOISE.search(line.decode(errors="replace")):
+                os.write(error, line)
