@@ -39,7 +39,11 @@ class DataFolder:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._lock = descriptor
-        self._check_identity()
+        try:
+            self._check_identity()
+        except StartupError:
+            self.close()
+            raise
 
     def _check_identity(self) -> None:
         file = self.path / _IDENTITY

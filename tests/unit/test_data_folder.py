@@ -1,0 +1,41 @@
+"""Goal: one process, one node, one data folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker_core.api.errors import StartupError
+from lakemq.data_folder import DataFolder
+
+
+def test_second_owner_is_told_who_holds_it(tmp_path: Path) -> None:
+    first = DataFolder(tmp_path, "n")
+    first.open()
+    with pytest.raises(StartupError, match=r"is in use by process \d+"):
+        DataFolder(tmp_path, "n").open()
+    first.close()
+    again = DataFolder(tmp_path, "n")
+    again.open()
+    again.close()
+
+
+def test_a_refused_folder_is_not_left_locked(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path, "n")
+    folder.open()
+    folder.close()
+    with pytest.raises(StartupError, match="belongs to node 'n', this is 'm'"):
+        DataFolder(tmp_path, "m").open()
+    folder.open()
+    folder.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("", "is damaged"), ("[]", "is damaged"), ('{"format": 1}', "is damaged"),
+     (json.dumps({"format": 2, "node_id": "n"}), "format 2; this build writes 1")],
+)  # fmt: skip
+def test_damaged_or_newer_identity(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "node.json").write_text(text)
+    with pytest.raises(StartupError, match=why):
+        DataFolder(tmp_path, "n").open()
