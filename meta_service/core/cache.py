@@ -57,9 +57,13 @@ class Cache:
             self.hits += 1
         return row
 
-    def scan(self, prefix: bytes, limit: int = 0) -> Iterator[tuple[bytes, Row]]:
-        """(key, row) with that prefix, in order; at most `limit`, 0: all."""
+    def scan(
+        self, prefix: bytes, limit: int = 0, *, after: bytes = b""
+    ) -> Iterator[tuple[bytes, Row]]:
+        """(key, row) with that prefix behind `after`, in order; at most `limit`, 0: all."""
         start = bisect.bisect_left(self._keys, prefix)
+        if after:
+            start = max(start, bisect.bisect_right(self._keys, after))
         end_key = prefix_end(prefix)
         end = len(self._keys) if end_key is None else bisect.bisect_left(self._keys, end_key)
         if limit:

@@ -14,6 +14,7 @@ from typing import Final
 
 from meta_service.api.errors import Compacted, MetaError
 from meta_service.api.types import WatchEvent
+from meta_service.catalog.tables import RESERVED
 
 RECENT_REVISIONS_MAX: Final = 8192
 RECENT_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -67,22 +68,56 @@ class WatchHub:
     async def watch(
         self, prefix: bytes, start_revision: int, *, with_reserved: bool = False
     ) -> AsyncIterator[WatchEvent]:
-        """Events of keys with that prefix. Raises Compacted."""
+        """Events of keys with that prefix, one by one. Raises Compacted."""
+        batches = self.watch_revisions(prefix, start_revision, with_reserved=with_reserved)
+        async for revision, events in batches:
+            for key, value in events:
+                yield WatchEvent(revision, key, value)
+
+    async def watch_revisions(
+        self,
+        prefix: bytes,
+        start_revision: int,
+        *,
+        with_reserved: bool = False,
+        progress_s: float | None = None,
+    ) -> AsyncIterator[tuple[int, Events]]:
+        """(revision, all its events of keys with that prefix). Raises Compacted.
+
+        With `progress_s` a quiet watch gives (revision, no events) that often: everything up to
+        that revision was given.
+        """
         next_revision = max(1, start_revision)
         self.watchers += 1
         try:
             while True:
                 while next_revision > self.revision:
-                    if self._failure is not None:
-                        raise self._failure
-                    await self._news.wait()
+                    if await self._is_quiet(progress_s):
+                        yield next_revision - 1, ()
                 for revision, events in self._read(next_revision):
                     next_revision = revision + 1
-                    for key, value in events:
-                        if key.startswith(prefix) and (with_reserved or key[:1] != b"\x00"):
-                            yield WatchEvent(revision, key, value)
+                    wanted = [
+                        event
+                        for event in events
+                        if event[0].startswith(prefix)
+                        and (with_reserved or event[0][:1] != RESERVED)
+                    ]
+                    if wanted:
+                        yield revision, wanted
         finally:
             self.watchers -= 1
+
+    async def _is_quiet(self, progress_s: float | None) -> bool:
+        """Wait for news; True when there was none for so long. Raises when none can come."""
+        if self._failure is not None:
+            raise self._failure
+        news = self._news
+        try:
+            async with asyncio.timeout(progress_s):
+                await news.wait()
+        except TimeoutError:
+            return True
+        return False
 
     def _read(self, first: int) -> list[tuple[int, Events]]:
         """Some (revision, events) from a revision on, at least one."""

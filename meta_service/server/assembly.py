@@ -108,9 +108,16 @@ class Assembly:
             raise StartupFailed(f"{folder} cannot be made: {error.strerror}") from error
         self.log = open_log(folder)
         self.store = open_store(folder, self.log.first_index)
+        try:
+            self._open(node_id, timing)
+        except BaseException:
+            self.store.close()
+            raise
+
+    def _open(self, node_id: str, timing: RaftTiming) -> None:
         self.machine = StateMachine(self.store, self.gateway.on_applied)
-        reconcile(self.log, self.machine, folder)
-        self.snapshots = SnapshotMaker(self.store, folder)
+        reconcile(self.log, self.machine, self.folder)
+        self.snapshots = SnapshotMaker(self.store, self.folder)
         self.mailbox = Mailbox()
         self.node = RaftNode(
             node_id,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
     from meta_service.server.assembly import Assembly
+    from meta_service.server.grpc_server import GrpcServer
 
 
 class MetaMember:
@@ -33,7 +34,9 @@ class MetaMember:
         self._data_dir = data_dir
         self._meter = meter
         self._cluster_id = ""
+        self._address = ""
         self._assembly: Assembly | None = None
+        self._server: GrpcServer | None = None
         self._client: MetaClient
 
     @property
@@ -47,10 +50,18 @@ class MetaMember:
         from meta_service.core.local_client import LocalClient
         from meta_service.raft.state import RaftTiming
         from meta_service.server.assembly import Assembly
+        from meta_service.server.grpc_server import GrpcServer
 
-        self._assembly = Assembly(self._data_dir, self._node_id, RaftTiming())
-        self._cluster_id = await self._assembly.start()
-        self._client = LocalClient(self._assembly.gateway, self.status)
+        self._assembly = assembly = Assembly(self._data_dir, self._node_id, RaftTiming())
+        try:
+            self._cluster_id = await assembly.start()
+            self._client = LocalClient(assembly.gateway, self.status)
+            server = GrpcServer(assembly.gateway, self.status, self._leader_address)
+            self._address = await server.start(self._host, self._settings.port)
+            self._server = server
+        except BaseException:
+            await self.stop()
+            raise
 
     def client(self) -> MetaClient:
         """The client of this process: no socket."""
@@ -74,9 +85,15 @@ class MetaMember:
 
     def addresses(self) -> dict[str, str]:
         """Listener name -> `host:port`, as bound."""
-        return {}
+        return {"meta": self._address} if self._address else {}
+
+    def _leader_address(self) -> str:
+        return ""
 
     async def stop(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
         assembly, self._assembly = self._assembly, None
         if assembly is not None:
             await assembly.stop()

@@ -1,0 +1,382 @@
+"""The client of a MetaService elsewhere: finds the leader, retries, keeps watches alive.
+
+Every write carries (client id, sequence), so a retry after a lost answer is applied once. A failure
+is only reported as ambiguous (`OutcomeUnknown`) when the time is up and some attempt may have been
+applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from meta_service.api import meta_pb2 as pb
+from meta_service.api import meta_pb2_grpc as rpc
+from meta_service.api.convert import (
+    config_messages,
+    key_value_of,
+    node_message,
+    node_of,
+    status_of,
+    topic_of,
+)
+from meta_service.api.errors import (
+    BY_CODE,
+    Compacted,
+    MetaError,
+    NoLeader,
+    OutcomeUnknown,
+    SessionExpired,
+)
+from meta_service.api.session import Session
+from meta_service.api.types import (
+    Compare,
+    Delete,
+    KeyValue,
+    MetaStatus,
+    NodeRegistration,
+    Put,
+    TopicChange,
+    TopicDescription,
+    WatchEvent,
+)
+
+MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+_PAUSE_S: Final = 0.02
+_PAUSE_S_MAX: Final = 0.5
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+Response = TypeVar("Response")
+Stub = Callable[["_Target"], Any]
+
+
+class _Target:
+    """One member: its channel and stubs."""
+
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
+        self.address = address
+        self.channel = (
+            grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+            if credentials is not None
+            else grpc.aio.insecure_channel(address, options=_OPTIONS)
+        )
+        self.kv: Any = rpc.KvStub(self.channel)
+        self.cluster: Any = rpc.ClusterStub(self.channel)
+        self.topics: Any = rpc.TopicsStub(self.channel)
+
+
+class RemoteClient:
+    """Implements `MetaClient` over gRPC. Addresses are `host:port` of any members."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        timeout_s: float = 10.0,
+        attempt_s: float = 2.0,
+    ) -> None:
+        self._credentials = credentials
+        self._timeout_s = timeout_s
+        self._attempt_s = attempt_s
+        self._addresses = list(addresses)
+        self._targets: dict[str, _Target] = {}
+        self._current = self._addresses[0]
+        self._session: Session | None = None
+        self._opening = asyncio.Lock()
+        self._dice = random.Random(os.urandom(8))
+        self.retries = 0
+
+    # ------------------------------------------------------------ calling
+
+    def _target(self) -> _Target:
+        target = self._targets.get(self._current)
+        if target is None:
+            target = self._targets[self._current] = _Target(self._current, self._credentials)
+        return target
+
+    def _turn(self, leader: str) -> None:
+        """Go to the leader that was named, or to the next member."""
+        if leader:
+            if leader not in self._addresses:
+                self._addresses.append(leader)
+            self._current = leader
+            return
+        at = self._addresses.index(self._current) if self._current in self._addresses else -1
+        self._current = self._addresses[(at + 1) % len(self._addresses)]
+
+    async def _call(self, stub: Stub, request: Any) -> Any:
+        """A call that may be repeated freely, until it is answered or the time is up."""
+        return await self._attempts(stub, request, _Attempts())
+
+    async def _attempts(self, stub: Stub, request: Any, attempts: _Attempts) -> Any:
+        deadline = time.monotonic() + self._timeout_s
+        pause_s = _PAUSE_S
+        while True:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise attempts.give_up()
+            target = self._target()
+            try:
+                return await stub(target)(request, timeout=min(self._attempt_s, left_s))
+            except grpc.aio.AioRpcError as failure:
+                error, leader = _error_of(failure)
+                attempts.note(error)
+            self.retries += 1
+            if self._current == target.address:
+                self._turn(leader)
+            if not leader:
+                await asyncio.sleep(pause_s * (0.5 + self._dice.random()))
+                pause_s = min(pause_s * 2, _PAUSE_S_MAX)
+
+    async def _write(self, stub: Stub, request: Any) -> Any:
+        """A command: applied once, whatever is lost on the way."""
+        attempts = _Attempts()
+        while True:
+            session = await self._open_session()
+            sequence = session.next()
+            request.once.client_id = session.client_id
+            request.once.sequence = sequence
+            request.once.acknowledged = session.acknowledged
+            try:
+                return await self._attempts(stub, request, attempts)
+            except SessionExpired as error:
+                self._session = None if self._session is session else self._session
+                if attempts.ambiguous:
+                    raise OutcomeUnknown(f"the outcome is unknown: {error}") from error
+            finally:
+                session.settle(sequence)
+
+    async def _open_session(self) -> Session:
+        async with self._opening:
+            if self._session is None:
+                client_id = uuid.uuid4().bytes
+                request = pb.OpenSessionRequest(client_id=client_id)
+                try:
+                    await self._call(lambda t: t.cluster.OpenSession, request)
+                except MetaError as error:
+                    if error.code != "ALREADY_EXISTS":  # an attempt whose answer was lost
+                        raise
+                self._session = Session(client_id)
+            return self._session
+
+    # ------------------------------------------------------------ keys
+
+    async def status(self) -> MetaStatus:
+        return status_of(await self._call(lambda t: t.cluster.Status, pb.StatusRequest()))
+
+    async def get(self, key: bytes, *, stale: bool = False) -> KeyValue | None:
+        request = pb.GetRequest(key=key, stale=stale)
+        response = await self._call(lambda t: t.kv.Get, request)
+        return key_value_of(response.kvs[0]) if response.kvs else None
+
+    async def scan(
+        self, prefix: bytes, *, limit: int = 0, stale: bool = False
+    ) -> tuple[int, Sequence[KeyValue]]:
+        """Large scans take several calls: rows may then be newer than the revision."""
+        found: list[KeyValue] = []
+        revision, after, more = 0, b"", True
+        while more and (not limit or len(found) < limit):
+            request = pb.RangeRequest(
+                prefix=prefix, limit=limit and limit - len(found), stale=stale, after=after
+            )
+            response = await self._call(lambda t: t.kv.Range, request)
+            found.extend(map(key_value_of, response.kvs))
+            revision = revision or response.revision
+            more = response.more
+            after = found[-1].key if found else b""
+        return revision, found
+
+    async def put(self, key: bytes, value: bytes) -> int:
+        request = pb.PutRequest(key=key, value=value)
+        return int((await self._write(lambda t: t.kv.Put, request)).revision)
+
+    async def delete(self, key: bytes) -> int:
+        request = pb.DeleteRequest(key=key)
+        return int((await self._write(lambda t: t.kv.Delete, request)).revision)
+
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Put | Delete]
+    ) -> tuple[bool, int]:
+        request = pb.TxnRequest(
+            compares=[pb.Compare(key=c.key, mod_revision=c.mod_revision) for c in compares],
+            then=[
+                pb.Operation(key=o.key, value=o.value if isinstance(o, Put) else None) for o in then
+            ],
+        )
+        response = await self._write(lambda t: t.kv.Txn, request)
+        return response.held, response.revision
+
+    async def watch(self, prefix: bytes, start_revision: int) -> AsyncIterator[WatchEvent]:
+        def request(revision: int) -> pb.WatchRequest:
+            return pb.WatchRequest(prefix=prefix, start_revision=revision)
+
+        async for response in self._stream(lambda t: t.kv.Watch, request, start_revision):
+            for event in response.events:
+                value = event.value if event.HasField("value") else None
+                yield WatchEvent(response.revision, event.key, value)
+
+    async def _stream(
+        self, stub: Stub, request_from: Callable[[int], Any], start_revision: int
+    ) -> AsyncIterator[Any]:
+        """A stream that goes on at another member where it broke off, without gap or repeat.
+
+        A revision may take several responses, of which the last one says `last`.
+        """
+        place = _Place(max(1, start_revision))
+        while True:
+            target = self._target()
+            place.restart()
+            try:
+                async for response in stub(target)(request_from(place.revision)):
+                    if place.is_new(response.revision, getattr(response, "last", True)):
+                        yield response
+            except grpc.aio.AioRpcError as failure:
+                error, leader = _error_of(failure)
+                if not error.retriable:
+                    raise error from failure
+                if self._current == target.address:
+                    self._turn(leader)
+            self.retries += 1
+            await asyncio.sleep(_PAUSE_S * (1 + self._dice.random()))
+
+    # ------------------------------------------------------------ nodes, topics, ids
+
+    async def register_node(self, registration: NodeRegistration) -> NodeRegistration:
+        request = pb.RegisterNodeRequest(node=node_message(registration))
+        return node_of(await self._write(lambda t: t.cluster.RegisterNode, request))
+
+    async def nodes(self) -> Sequence[NodeRegistration]:
+        response = await self._call(lambda t: t.cluster.ListNodes, pb.ListNodesRequest())
+        return [node_of(node) for node in response.nodes]
+
+    async def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str | int | None]
+    ) -> TopicDescription:
+        request = pb.CreateTopicRequest(
+            name=name,
+            topic_id=uuid.uuid4().hex,
+            partitions=max(0, partitions),
+            config=config_messages(config),
+        )
+        return topic_of(await self._write(lambda t: t.topics.Create, request))
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str | int | None] | None = None,
+    ) -> TopicDescription:
+        request = pb.AlterTopicRequest(name=name, partitions=partitions)
+        if config is not None:
+            request.config.CopyFrom(pb.Config(settings=config_messages(config)))
+        return topic_of(await self._write(lambda t: t.topics.Alter, request))
+
+    async def delete_topic(self, name: str) -> None:
+        await self._write(lambda t: t.topics.Delete, pb.DeleteTopicRequest(name=name))
+
+    async def topics(self) -> tuple[int, Sequence[TopicDescription]]:
+        """Large clusters take several calls: topics may then be newer than the revision."""
+        found: list[TopicDescription] = []
+        revision, more = 0, True
+        while more:
+            request = pb.ListTopicsRequest(after=found[-1].name if found else "")
+            response = await self._call(lambda t: t.topics.List, request)
+            found.extend(map(topic_of, response.topics))
+            revision = revision or response.revision
+            more = response.more
+        return revision, found
+
+    async def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
+        def request(revision: int) -> pb.WatchTopicsRequest:
+            return pb.WatchTopicsRequest(start_revision=revision)
+
+        async for change in self._stream(lambda t: t.topics.Watch, request, start_revision):
+            topic = topic_of(change.topic) if change.HasField("topic") else None
+            yield TopicChange(change.revision, change.name, topic)
+
+    async def allocate_ids(self, kind: str, count: int) -> range:
+        request = pb.AllocateIdsRequest(kind=kind, count=count)
+        response = await self._write(lambda t: t.cluster.AllocateIds, request)
+        return range(response.first, response.first + count)
+
+    async def close(self) -> None:
+        targets, self._targets = list(self._targets.values()), {}
+        for target in targets:
+            await target.channel.close()
+
+
+class _Place:
+    """How far a stream has come, across reconnections."""
+
+    def __init__(self, revision: int) -> None:
+        self.revision = revision
+        """First revision of which not everything was seen."""
+        self._seen = 0
+        self._skip = 0
+
+    def restart(self) -> None:
+        """The stream begins again at `revision`."""
+        self._skip, self._seen = self._seen, 0
+
+    def is_new(self, revision: int, last: bool) -> bool:
+        """Whether this response was not seen before."""
+        if revision > self.revision:
+            self.revision, self._seen, self._skip = revision, 0, 0
+        self._seen += 1
+        new = self._seen > self._skip
+        if last:
+            self.revision, self._seen, self._skip = revision + 1, 0, 0
+        return new
+
+
+class _Attempts:
+    """What is known about one call after some attempts."""
+
+    def __init__(self) -> None:
+        self.ambiguous = False
+        self._last: MetaError = NoLeader("no member was asked")
+
+    def note(self, error: MetaError) -> None:
+        """Raises the error if trying again cannot help."""
+        if not error.retriable:
+            raise error
+        self.ambiguous = self.ambiguous or not error.definite
+        self._last = error
+
+    def give_up(self) -> MetaError:
+        if self.ambiguous:
+            return OutcomeUnknown(f"the outcome is unknown: {self._last}")
+        return self._last
+
+
+def _error_of(failure: grpc.aio.AioRpcError) -> tuple[MetaError, str]:
+    """(the error, address of the leader if one was named)."""
+    trailers = {
+        key: value for key, value in failure.trailing_metadata() or () if isinstance(value, str)
+    }
+    message = failure.details() or failure.code().name
+    kind = BY_CODE.get(trailers.get("lakemq-error", ""))
+    if kind is None:
+        # No member answered: the request may have arrived.
+        if failure.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED):
+            return MetaError(message), ""
+        return OutcomeUnknown(message), ""
+    if issubclass(kind, Compacted):
+        return kind(message, int(trailers.get("lakemq-revision", "0"))), ""
+    return kind(message), trailers.get("lakemq-leader", "")

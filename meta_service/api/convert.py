@@ -1,0 +1,146 @@
+"""Between the messages of `meta.proto` and the values of `types`. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from meta_service.api import meta_pb2 as pb
+from meta_service.api.types import (
+    KeyValue,
+    MetaStatus,
+    NodeRegistration,
+    PartitionDescription,
+    TopicDescription,
+)
+
+ConfigMapping = Mapping[str, str | int | None]
+
+
+def key_value_message(kv: KeyValue) -> pb.KeyValue:
+    return pb.KeyValue(
+        key=kv.key,
+        value=kv.value,
+        create_revision=kv.create_revision,
+        mod_revision=kv.mod_revision,
+        version=kv.version,
+    )
+
+
+def key_value_of(message: pb.KeyValue) -> KeyValue:
+    return KeyValue(
+        message.key,
+        message.value,
+        message.create_revision,
+        message.mod_revision,
+        message.version,
+    )
+
+
+def node_message(node: NodeRegistration) -> pb.Node:
+    return pb.Node(
+        node_id=node.node_id,
+        addresses=node.addresses,
+        rack=node.rack,
+        version=node.version,
+        feature_level=node.feature_level,
+        broker_epoch=node.broker_epoch,
+        state=node.state,
+    )
+
+
+def node_of(message: pb.Node) -> NodeRegistration:
+    return NodeRegistration(
+        message.node_id,
+        dict(message.addresses),
+        message.rack,
+        message.version,
+        message.feature_level,
+        message.broker_epoch,
+        message.state,
+    )
+
+
+def setting_message(value: str | int | None) -> pb.Setting:
+    if value is None:
+        return pb.Setting()
+    return pb.Setting(text=value) if isinstance(value, str) else pb.Setting(number=value)
+
+
+def config_messages(config: ConfigMapping) -> dict[str, pb.Setting]:
+    return {name: setting_message(value) for name, value in config.items()}
+
+
+def config_of(messages: Mapping[str, pb.Setting]) -> dict[str, str | int | None]:
+    config: dict[str, str | int | None] = {}
+    for name, setting in messages.items():
+        which = setting.WhichOneof("value")
+        if which is None:
+            config[name] = None
+        else:
+            config[name] = setting.text if which == "text" else setting.number
+    return config
+
+
+def topic_message(topic: TopicDescription) -> pb.Topic:
+    partitions = [
+        pb.Partition(
+            leader=p.leader,
+            leader_epoch=p.leader_epoch,
+            partition_epoch=p.partition_epoch,
+            replicas=p.replicas,
+            in_sync=p.in_sync,
+        )
+        for p in topic.partitions
+    ]
+    return pb.Topic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=partitions,
+        config=config_messages(topic.config),
+        revision=topic.revision,
+    )
+
+
+def topic_of(message: pb.Topic) -> TopicDescription:
+    partitions = tuple(
+        PartitionDescription(
+            number,
+            p.leader if p.HasField("leader") else None,
+            p.leader_epoch,
+            p.partition_epoch,
+            tuple(p.replicas),
+            tuple(p.in_sync),
+        )
+        for number, p in enumerate(message.partitions)
+    )
+    return TopicDescription(
+        message.name, message.topic_id, partitions, config_of(message.config), message.revision
+    )
+
+
+def status_message(status: MetaStatus) -> pb.StatusResponse:
+    return pb.StatusResponse(
+        cluster_id=status.cluster_id,
+        member_id=status.member_id,
+        leader_id=status.leader_id or "",
+        term=status.term,
+        commit_index=status.commit_index,
+        applied_index=status.applied_index,
+        revision=status.revision,
+        members=status.members,
+        detail={name: str(value) for name, value in status.detail.items()},
+    )
+
+
+def status_of(message: pb.StatusResponse) -> MetaStatus:
+    return MetaStatus(
+        message.cluster_id,
+        message.member_id,
+        message.leader_id or None,
+        message.term,
+        message.commit_index,
+        message.applied_index,
+        message.revision,
+        tuple(message.members),
+        dict(message.detail),
+    )

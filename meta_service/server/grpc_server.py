@@ -1,0 +1,66 @@
+"""The member's gRPC listener."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+
+from meta_service.api import meta_pb2_grpc as rpc
+from meta_service.api.errors import StartupFailed
+from meta_service.api.types import MetaStatus
+from meta_service.core.gateway import Gateway
+from meta_service.server.services import ClusterService, KvService, TopicsService
+
+MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+_STOP_S: Final = 0.5
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class GrpcServer:
+    """Serves one gateway. Plain text on loopback only."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        status: Callable[[], MetaStatus],
+        leader_address: Callable[[], str],
+    ) -> None:
+        self._server = grpc.aio.server(options=_OPTIONS)
+        rpc.add_KvServicer_to_server(KvService(gateway, status, leader_address), self._server)
+        rpc.add_ClusterServicer_to_server(
+            ClusterService(gateway, status, leader_address), self._server
+        )
+        rpc.add_TopicsServicer_to_server(
+            TopicsService(gateway, status, leader_address), self._server
+        )
+
+    async def start(
+        self, host: str, port: int, credentials: grpc.ServerCredentials | None = None
+    ) -> str:
+        """Returns `host:port` as bound. Raises StartupFailed."""
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if credentials is None and host not in LOOPBACK:
+            raise StartupFailed(
+                f"{address} is not loopback, and the MetaService speaks plain text only there"
+            )
+        try:
+            bound = (
+                self._server.add_secure_port(address, credentials)
+                if credentials is not None
+                else self._server.add_insecure_port(address)
+            )
+        except RuntimeError as error:
+            raise StartupFailed(f"cannot listen on {address}: the port is taken") from error
+        await self._server.start()
+        return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+
+    async def stop(self) -> None:
+        await self._server.stop(_STOP_S)

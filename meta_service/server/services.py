@@ -1,0 +1,237 @@
+"""The gRPC services of a member. Each method turns a request into one call on the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from meta_service.api import meta_pb2 as pb
+from meta_service.api import meta_pb2_grpc as rpc
+from meta_service.api.convert import (
+    config_of,
+    key_value_message,
+    node_message,
+    status_message,
+    topic_message,
+)
+from meta_service.api.errors import NotFound
+from meta_service.api.types import MetaStatus
+from meta_service.catalog.commands import (
+    AllocateIds,
+    AlterTopic,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    Header,
+    OpenSession,
+    Operation,
+    RegisterNode,
+    Txn,
+)
+from meta_service.catalog.nodes import decode_node, node_key
+from meta_service.catalog.results import Result, value_of
+from meta_service.catalog.tables import NODE_PREFIX, RESERVED, TOPIC_PREFIX
+from meta_service.catalog.topics import decode_topic, topic_key
+from meta_service.core.gateway import Gateway
+from meta_service.core.local_client import key_value, refuse_reserved
+from meta_service.server.failures import Context, streaming, unary
+
+ANSWER_BYTES_MAX: Final = 3 * 1024 * 1024
+"""Keys and values in one answer to Range; gRPC's own limit is 4 MiB."""
+PROGRESS_S: Final = 1.0
+"""A quiet watch hears the current revision this often."""
+
+
+class _Service:
+    """What the services share."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        status: Callable[[], MetaStatus],
+        leader_address: Callable[[], str],
+    ) -> None:
+        self._gateway = gateway
+        self._status = status
+        self.leader_address = leader_address
+
+    async def _propose(self, command: Command, once: pb.Once | None) -> Result:
+        header = Header()
+        if once is not None and once.client_id:
+            header = Header(once.client_id, once.sequence, once.acknowledged)
+        result = await self._gateway.propose(command, header)
+        value_of(result)
+        return result
+
+    async def _fresh(self, stale: bool = False) -> None:
+        if not stale:
+            await self._gateway.barrier()
+
+
+def _operations(messages: list[pb.Operation]) -> tuple[Operation, ...]:
+    return tuple((m.key, m.value if m.HasField("value") else None, 0) for m in messages)
+
+
+class KvService(_Service, rpc.KvServicer):
+    @unary
+    async def Get(self, request: pb.GetRequest, context: Context) -> pb.RangeResponse:
+        refuse_reserved(request.key)
+        await self._fresh(request.stale)
+        row = self._gateway.cache.get(request.key)
+        kvs = [key_value_message(key_value(request.key, row))] if row else []
+        return pb.RangeResponse(revision=self._gateway.cache.revision, kvs=kvs)
+
+    @unary
+    async def Range(self, request: pb.RangeRequest, context: Context) -> pb.RangeResponse:
+        refuse_reserved(request.prefix)
+        await self._fresh(request.stale)
+        response = pb.RangeResponse(revision=self._gateway.cache.revision)
+        size = 0
+        for key, row in self._gateway.cache.scan(request.prefix, after=request.after):
+            if key[:1] == RESERVED:
+                continue
+            size += len(key) + len(row.value) + 40
+            full = bool(request.limit) and len(response.kvs) == request.limit
+            if full or (response.kvs and size > ANSWER_BYTES_MAX):
+                response.more = True
+                break
+            response.kvs.append(key_value_message(key_value(key, row)))
+        return response
+
+    @unary
+    async def Put(self, request: pb.PutRequest, context: Context) -> pb.WriteResponse:
+        command = Txn((), ((request.key, request.value, 0),))
+        return pb.WriteResponse(revision=(await self._propose(command, request.once)).revision)
+
+    @unary
+    async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.WriteResponse:
+        command = Txn((), ((request.key, None, 0),))
+        return pb.WriteResponse(revision=(await self._propose(command, request.once)).revision)
+
+    @unary
+    async def Txn(self, request: pb.TxnRequest, context: Context) -> pb.TxnResponse:
+        command = Txn(
+            tuple((compare.key, compare.mod_revision) for compare in request.compares),
+            _operations(list(request.then)),
+            _operations(list(request.otherwise)),
+        )
+        result = await self._propose(command, request.once)
+        return pb.TxnResponse(held=bool(result.payload[0]), revision=result.revision)
+
+    @streaming
+    async def Watch(
+        self, request: pb.WatchRequest, context: Context
+    ) -> AsyncIterator[pb.WatchResponse]:
+        refuse_reserved(request.prefix)
+        batches = self._gateway.hub.watch_revisions(
+            request.prefix, request.start_revision, progress_s=PROGRESS_S
+        )
+        async for revision, events in batches:
+            messages = [pb.Event(key=key, value=value) for key, value in events]
+            yield pb.WatchResponse(revision=revision, events=messages)
+
+
+class ClusterService(_Service, rpc.ClusterServicer):
+    @unary
+    async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusResponse:
+        return status_message(self._status())
+
+    @unary
+    async def OpenSession(
+        self, request: pb.OpenSessionRequest, context: Context
+    ) -> pb.WriteResponse:
+        result = await self._propose(OpenSession(request.client_id), None)
+        return pb.WriteResponse(revision=result.revision)
+
+    @unary
+    async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Context) -> pb.Node:
+        node = request.node
+        command = RegisterNode(
+            node.node_id, dict(node.addresses), node.rack, node.version, node.feature_level
+        )
+        await self._propose(command, request.once)
+        row = self._gateway.cache.get(node_key(node.node_id))
+        if row is None:
+            raise NotFound(f"node {node.node_id!r} was removed again")
+        return node_message(decode_node(node_key(node.node_id), row.value))
+
+    @unary
+    async def ListNodes(
+        self, request: pb.ListNodesRequest, context: Context
+    ) -> pb.ListNodesResponse:
+        await self._fresh()
+        rows = self._gateway.cache.scan(NODE_PREFIX)
+        nodes = [node_message(decode_node(key, row.value)) for key, row in rows]
+        return pb.ListNodesResponse(nodes=nodes)
+
+    @unary
+    async def AllocateIds(
+        self, request: pb.AllocateIdsRequest, context: Context
+    ) -> pb.AllocateIdsResponse:
+        result = await self._propose(AllocateIds(request.kind, request.count), request.once)
+        return pb.AllocateIdsResponse(first=result.payload)
+
+
+class TopicsService(_Service, rpc.TopicsServicer):
+    @unary
+    async def Create(self, request: pb.CreateTopicRequest, context: Context) -> pb.Topic:
+        command = CreateTopic(
+            request.name,
+            request.topic_id,
+            request.partitions,
+            request.replication or 1,
+            config_of(request.config),
+        )
+        result = await self._propose(command, request.once)
+        return _described(request.name, result)
+
+    @unary
+    async def Alter(self, request: pb.AlterTopicRequest, context: Context) -> pb.Topic:
+        command = AlterTopic(
+            request.name,
+            request.partitions if request.HasField("partitions") else None,
+            config_of(request.config.settings) if request.HasField("config") else None,
+        )
+        return _described(request.name, await self._propose(command, request.once))
+
+    @unary
+    async def Delete(self, request: pb.DeleteTopicRequest, context: Context) -> pb.WriteResponse:
+        result = await self._propose(DeleteTopic(request.name), request.once)
+        return pb.WriteResponse(revision=result.revision)
+
+    @unary
+    async def List(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
+        await self._fresh()
+        cache = self._gateway.cache
+        response = pb.ListTopicsResponse(revision=cache.revision)
+        wanted = {topic_key(name) for name in request.names}
+        after = topic_key(request.after) if request.after else b""
+        size = 0
+        for key, row in cache.scan(TOPIC_PREFIX, after=after):
+            if wanted and key not in wanted:
+                continue
+            size += 2 * (len(key) + len(row.value)) + 40
+            if response.topics and size > ANSWER_BYTES_MAX:
+                response.more = True
+                break
+            response.topics.append(topic_message(decode_topic(key, row.value, row.mod_revision)))
+        return response
+
+    @streaming
+    async def Watch(
+        self, request: pb.WatchTopicsRequest, context: Context
+    ) -> AsyncIterator[pb.TopicChange]:
+        batches = self._gateway.hub.watch_revisions(
+            TOPIC_PREFIX, request.start_revision, with_reserved=True
+        )
+        async for revision, events in batches:
+            for number, (key, value) in enumerate(events, 1):
+                change = pb.TopicChange(revision=revision, last=number == len(events))
+                change.name = key[len(TOPIC_PREFIX) :].decode()
+                if value is not None:
+                    change.topic.CopyFrom(topic_message(decode_topic(key, value, revision)))
+                yield change
+
+
+def _described(name: str, result: Result) -> pb.Topic:
+    return topic_message(decode_topic(topic_key(name), result.payload, result.revision))
