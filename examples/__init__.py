@@ -1,0 +1,1 @@
+"""Programs that show LakeMQ at work; not part of the distribution."""

@@ -1,0 +1,1 @@
+"""An example plugin of LakeMQ: a line protocol over TCP."""
