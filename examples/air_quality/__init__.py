@@ -1,0 +1,1 @@
+"""Air quality: the whole road on real data."""
