@@ -187,6 +187,22 @@ def stamp(
     return stamped, b"".join((pack_header(stamped), memoryview(data)[HEADER_BYTES:]))
 
 
+def recompress(
+    data: bytes, header: BatchHeader, compression: Compression
+) -> tuple[BatchHeader, bytes]:
+    """The batch with its body in another codec. CorruptBatch: the body doesn't decompress."""
+    raw = data[HEADER_BYTES:]
+    if header.compression is not Compression.NONE:
+        raw = _decompress(raw, header.compression, header.raw_body_bytes)
+    body = raw if compression is Compression.NONE else _compress(raw, compression)
+    changed = header._replace(
+        attributes=header.attributes & ~_CODEC_MASK | compression,
+        body_bytes=len(body),
+        body_crc32c=google_crc32c.value(body),
+    )
+    return changed, pack_header(changed) + body
+
+
 def encode(
     columns: Columns,
     *,

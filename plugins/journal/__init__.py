@@ -1,1 +1,1 @@
-"""To be said."""
+"""The journal: a segmented, columnar, crash-safe log as LakeMQ's storage engine."""

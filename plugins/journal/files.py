@@ -1,0 +1,206 @@
+"""The file layer: the only module of the journal that opens, writes, fsyncs or renames.
+
+Everything else asks a `Files` object, so tests put a simulated disk in its place that drops
+un-synced writes, tears pages and fails at the n-th call. Every method may raise OSError; none
+retries. A write is durable only after `sync` of its file, a new name only after `sync_folder` of
+its folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+_BUFFERS_MAX: Final = 1024
+"""Most buffers one `pwritev` takes (Linux IOV_MAX)."""
+NEW_SUFFIX: Final = ".new"
+"""A file that is being written and shall replace another; a leftover one means nothing."""
+
+
+class FileHandle(Protocol):
+    """One open file."""
+
+    def write_at(self, position: int, buffers: Sequence[bytes]) -> None:
+        """Write all buffers back to back; on an error any part of them may have been written."""
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def sync(self) -> None:
+        """Make what was written, and the file's size, durable."""
+
+    def truncate(self, size: int) -> None: ...
+    def size(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """A disk."""
+
+    def create(self, path: Path) -> FileHandle:
+        """Open for reading and writing, emptied if it exists."""
+
+    def open(self, path: Path, *, writable: bool = False) -> FileHandle: ...
+    def read(self, path: Path) -> bytes: ...
+    def size(self, path: Path) -> int: ...
+    def rename(self, old: Path, new: Path) -> None: ...
+    def remove(self, path: Path) -> None: ...
+    def make_folder(self, path: Path) -> None:
+        """Create the folder and those above it; nothing happens if it is there."""
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove the folder and all that is in it."""
+
+    def sync_folder(self, path: Path) -> None:
+        """Make names in the folder (created, renamed, removed) durable."""
+
+    def names(self, path: Path) -> list[str]:
+        """Sorted; empty if there is no such folder."""
+
+    def exists(self, path: Path) -> bool: ...
+    def free_bytes(self, path: Path) -> int: ...
+
+
+class DiskFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)
+
+    def write_at(self, position: int, buffers: Sequence[bytes]) -> None:
+        for first in range(0, len(buffers), _BUFFERS_MAX):
+            some = buffers[first : first + _BUFFERS_MAX]
+            size = sum(map(len, some))
+            written = os.pwritev(self._descriptor, some, position)
+            if written < size:
+                self._write_rest(position + written, memoryview(b"".join(some))[written:])
+            position += size
+
+    def _write_rest(self, position: int, rest: memoryview) -> None:
+        """Finish a short write: the kernel says why it was short at the next attempt."""
+        while rest:
+            written = os.pwrite(self._descriptor, rest, position)
+            if written == 0:
+                raise OSError(errno.EIO, "write made no progress")
+            position += written
+            rest = rest[written:]
+
+    def read_at(self, position: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        parts, got = [data], len(data)
+        while got < size:
+            more = os.pread(self._descriptor, size - got, position + got)
+            if not more:
+                break
+            parts.append(more)
+            got += len(more)
+        return b"".join(parts)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class DiskFiles:
+    """The operating system's files."""
+
+    def create(self, path: Path) -> FileHandle:
+        return DiskFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+
+    def open(self, path: Path, *, writable: bool = False) -> FileHandle:
+        return DiskFile(path, os.O_RDWR if writable else os.O_RDONLY)
+
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.replace(new)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def remove_folder(self, path: Path) -> None:
+        shutil.rmtree(path)
+
+    def sync_folder(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def names(self, path: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def free_bytes(self, path: Path) -> int:
+        space = os.statvfs(path)
+        return space.f_bavail * space.f_frsize
+
+
+class FolderLock:
+    """Keeps a second process out of a folder for as long as this one lives."""
+
+    def __init__(self, path: Path) -> None:
+        """BlockingIOError: another process holds it."""
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._descriptor)
+            raise
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+def replace_file(files: Files, path: Path, data: bytes) -> None:
+    """Give `path` new content: after a crash it has the old or the new one, never a mixture.
+
+    That it is the new one is certain only after `sync_folder` of its folder.
+    """
+    new = path.with_name(path.name + NEW_SUFFIX)
+    handle = files.create(new)
+    try:
+        handle.write_at(0, [data])
+        handle.sync()
+    finally:
+        handle.close()
+    files.rename(new, path)
+
+
+def raise_open_files_limit() -> int:
+    """Let this process open as many files as its hard limit allows; returns that number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

@@ -1,0 +1,436 @@
+"""One partition's log as the broker sees it. Lives on the event loop; never blocks it.
+
+An append is checked, given its offsets and stamped at once, in the order of calls; flush threads
+write; when a flush has ended, its batches become readable, taps see them and futures are answered.
+A flush that fails fails everything appended behind it as well, for its offsets depend on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from broker_core.api.errors import (
+    BatchTooLarge,
+    LakeMQError,
+    OffsetOutOfRange,
+    StorageFenced,
+    StorageFull,
+    Unavailable,
+)
+from broker_core.api.ports import Tap
+from broker_core.api.record_batch import BatchHeader, stamp
+from broker_core.api.types import (
+    Acks,
+    AppendResult,
+    CommittedBatch,
+    FetchResult,
+    Offset,
+    PartitionStatus,
+    TopicConfig,
+)
+from plugins.journal.flusher import Flusher, Job
+from plugins.journal.log_folder import describe_damage
+from plugins.journal.producers import Appended
+from plugins.journal.reading import find_timestamp, read_slice
+from plugins.journal.recovery import Recovered
+from plugins.journal.tail import Tail
+from plugins.journal.writer import FlushOutcome, LogWriter, Stamped
+
+_log = logging.getLogger("lakemq.journal")
+
+
+@dataclass
+class Counters:
+    """Plain numbers that metrics are read from."""
+
+    appended_records: int = 0
+    appended_bytes: int = 0
+    flushes: int = 0
+    failed_flushes: int = 0
+    duplicates: int = 0
+    refused_appends: int = 0
+    tail_reads: int = 0
+    disk_reads: int = 0
+    read_bytes: int = 0
+
+
+@dataclass
+class LogContext:
+    """What the logs of one storage engine share."""
+
+    loop: asyncio.AbstractEventLoop
+    flusher: Flusher
+    readers: Executor
+    now_ms: Callable[[], int]
+    unflushed_bytes_max: int
+    unflushed_total_bytes_max: int
+    checkpoint_interval_bytes: int
+    counters: Counters = field(default_factory=Counters)
+    unflushed_bytes: int = 0
+    """Of all logs together."""
+    space_short: bool = False
+    """Free space is below the reserve: appends are refused."""
+
+
+class _Waiting(NamedTuple):
+    """An append that waits for its flush. No data: a duplicate waiting for its original."""
+
+    stamped: Stamped
+    future: asyncio.Future[AppendResult] | None
+    """None: answered already (acks memory)."""
+
+
+class JournalLog:
+    """Implements the `PartitionLog` port."""
+
+    def __init__(
+        self, context: LogContext, recovered: Recovered, config: TopicConfig, tail_bytes_max: int
+    ) -> None:
+        self.folder = recovered.folder
+        manifest = self.folder.manifest
+        self.topic, self.partition = manifest.topic, manifest.partition
+        self.notes = recovered.notes
+        self.tail = Tail(tail_bytes_max)
+        self._context = context
+        self._config = config
+        self._producers = recovered.producers
+        self._writer = LogWriter(
+            self.folder, config, recovered.producers.copy(), context.checkpoint_interval_bytes
+        )
+        end = self.folder.active_index.next_offset
+        self._high_watermark = end
+        self._log_end_offset = end
+        self._leader_epoch = 0
+        self._pending: list[_Waiting] = []
+        self._flushing: list[_Waiting] | None = None
+        self._outcome = FlushOutcome(0, (), None)
+        self._roll_wanted = False
+        self._unflushed_bytes = 0
+        self._fence = recovered.fence
+        self._full = ""
+        self._closing = False
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+        self._taps: list[Tap] = []
+        self._poll_waiters: set[asyncio.Future[None]] = set()
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def log_start_offset(self) -> Offset:
+        return Offset(self.folder.manifest.log_start_offset)
+
+    @property
+    def high_watermark(self) -> Offset:
+        return Offset(self._high_watermark)
+
+    @property
+    def log_end_offset(self) -> Offset:
+        return Offset(self._log_end_offset)
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._config
+
+    def configure(self, config: TopicConfig) -> None:
+        """Obey a changed topic config from the next append and flush on."""
+        self._config = self._writer.config = config
+
+    def status(self) -> PartitionStatus:
+        state, detail = self._state()
+        return PartitionStatus(
+            self.partition, state, self.log_start_offset, self._high_watermark,
+            self._log_end_offset, self.folder.size_bytes(), len(self.folder.manifest.segments),
+            detail,
+        )  # fmt: skip
+
+    def _state(self) -> tuple[str, str]:
+        if self._closing:
+            return "offline", "the log is closed"
+        if self._fence:
+            return "fenced", self._fence
+        if self._full or self._context.space_short:
+            return "full", self._full or "free space is below plugins.journal.free_bytes_min"
+        return "online", "; ".join([*self._damages(), *self.notes])
+
+    def _damages(self) -> list[str]:
+        segments = {s.log_name: s for s in self.folder.manifest.segments}
+        return [
+            describe_damage(damage, segments[name], self.folder.covered_end(segments[name]))
+            for name, damage in list(self.folder.damages.items())
+            if name in segments
+        ]
+
+    # ------------------------------------------------------------ append
+
+    def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
+        """Take one batch; the future is answered when `acks` is reached. Never raises.
+
+        `REPLICATED` is taken as `LEADER`, and the answer says so: one log alone replicates nothing.
+        """
+        future: asyncio.Future[AppendResult] = self._context.loop.create_future()
+        try:
+            duplicate = self._admit(batch, header)
+        except LakeMQError as error:
+            self._context.counters.refused_appends += 1
+            future.set_exception(error)
+            return future
+        if duplicate is not None:
+            self._answer_duplicate(duplicate, header, acks, future)
+            return future
+        base = self._log_end_offset
+        stamped = Stamped(*stamp(batch, header, base, self._leader_epoch))
+        self._log_end_offset = base + header.last_offset_delta + 1
+        if header.producer_id >= 0:
+            self._producers.note(stamped.header, self._context.now_ms())
+        size = len(batch)
+        self._unflushed_bytes += size
+        self._context.unflushed_bytes += size
+        if acks is Acks.MEMORY:
+            last = base + header.last_offset_delta
+            future.set_result(AppendResult(Offset(base), Offset(last), Acks.MEMORY))
+        self._wait_for_flush(_Waiting(stamped, None if acks is Acks.MEMORY else future))
+        return future
+
+    def _admit(self, batch: bytes, header: BatchHeader) -> Appended | None:
+        """Whether the batch may be appended: raises if not; what it repeats, if it does."""
+        context, size = self._context, len(batch)
+        if self._fence:
+            raise StorageFenced(self._fence)
+        if self._closing:
+            raise Unavailable(f"partition {self.partition} of {self.topic} is closed")
+        if size > self._config.batch_bytes_max:
+            raise BatchTooLarge(f"batch of {size} bytes; {self._config.batch_bytes_max} is allowed")
+        if context.space_short:
+            raise StorageFull("free space is below plugins.journal.free_bytes_min")
+        if (
+            self._unflushed_bytes + size > context.unflushed_bytes_max
+            or context.unflushed_bytes + size > context.unflushed_total_bytes_max
+        ):
+            raise Unavailable(f"{self._unflushed_bytes} bytes wait for the disk; try again")
+        return self._producers.check(header) if header.producer_id >= 0 else None
+
+    def _answer_duplicate(
+        self,
+        original: Appended,
+        header: BatchHeader,
+        acks: Acks,
+        future: asyncio.Future[AppendResult],
+    ) -> None:
+        """With the offsets of then, and not before the original is durable, if that is asked."""
+        self._context.counters.duplicates += 1
+        durable = original.last_offset < self._high_watermark
+        if durable or acks is Acks.MEMORY:
+            reached = Acks.LEADER if durable else Acks.MEMORY
+            future.set_result(
+                AppendResult(
+                    Offset(original.base_offset), Offset(original.last_offset), reached, True
+                )
+            )
+            return
+        place = header._replace(
+            base_offset=original.base_offset,
+            last_offset_delta=original.last_offset - original.base_offset,
+        )
+        self._wait_for_flush(_Waiting(Stamped(place, b""), future))
+
+    def _wait_for_flush(self, waiting: _Waiting) -> None:
+        self._pending.append(waiting)
+        self._want_flush()
+
+    def _want_flush(self) -> None:
+        if self._idle.is_set():
+            self._idle.clear()
+            self._context.flusher.submit(self)
+
+    # ------------------------------------------------------------ flush
+
+    def begin_flush(self) -> Job:
+        self._flushing, self._pending = self._pending, []
+        return self._flush
+
+    def _flush(self) -> None:
+        """On a flush thread: the only one that touches the writer."""
+        waiting = self._flushing or []
+        now_ms = self._context.now_ms()
+        if self._roll_wanted:
+            self._roll_wanted = False
+            try:
+                self._writer.roll(now_ms)
+            except LakeMQError as error:
+                self._outcome = FlushOutcome(0, (), error)
+                return
+        self._outcome = self._writer.flush([entry.stamped for entry in waiting], now_ms)
+
+    def end_flush(self) -> None:
+        """Back on the loop: publish what became durable, answer, go on with the next."""
+        waiting, self._flushing = self._flushing or [], None
+        outcome, self._outcome = self._outcome, FlushOutcome(0, (), None)
+        self._context.counters.flushes += 1
+        self._publish(outcome)
+        for entry in waiting[: outcome.durable]:
+            if entry.future is not None and not entry.future.done():
+                entry.future.set_result(_result(entry.stamped))
+        self._forget_unflushed(waiting)
+        if outcome.error is not None:
+            self._fail(waiting[outcome.durable :], outcome.error)
+        elif outcome.durable:
+            self._full = ""
+        self._idle.set()
+        if self._pending or self._roll_wanted:
+            self._want_flush()
+
+    def _publish(self, outcome: FlushOutcome) -> None:
+        """Let readers see the batches: the tail, the high watermark, taps, long polls."""
+        fresh = [batch for batch in outcome.batches[: outcome.durable] if batch.data]
+        if not fresh:
+            return
+        counters, tail = self._context.counters, self.tail
+        for header, data in fresh:
+            tail.add(header, data)
+            counters.appended_records += header.record_count
+            counters.appended_bytes += len(data)
+        tail.trim()
+        self._high_watermark = fresh[-1].header.last_offset + 1
+        if self._taps:
+            self._call_taps(fresh)
+        self._wake_polls()
+
+    def _call_taps(self, fresh: list[Stamped]) -> None:
+        batches = [
+            CommittedBatch(self.topic, self.partition, Offset(header.base_offset), data)
+            for header, data in fresh
+        ]
+        for tap in tuple(self._taps):
+            try:
+                tap(batches)
+            except Exception:  # A tap must not raise; one that does must not stop the log.
+                _log.exception("a tap of %s partition %d failed", self.topic, self.partition)
+
+    def _forget_unflushed(self, waiting: list[_Waiting]) -> None:
+        size = sum(len(entry.stamped.data) for entry in waiting)
+        self._unflushed_bytes -= size
+        self._context.unflushed_bytes -= size
+
+    def _fail(self, failed: list[_Waiting], error: LakeMQError) -> None:
+        """Fail what was not written and all that was appended behind it; take offsets back."""
+        self._context.counters.failed_flushes += 1
+        if isinstance(error, StorageFull):
+            self._full = str(error)
+        else:
+            self._fence = str(error)
+        self._forget_unflushed(self._pending)
+        behind, self._pending = self._pending, []
+        self._log_end_offset = self._high_watermark
+        self._producers = self._writer.producers.copy()
+        for entry in (*failed, *behind):
+            if entry.future is not None and not entry.future.done():
+                entry.future.set_exception(type(error)(str(error)))
+
+    # ------------------------------------------------------------ read
+
+    async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:
+        """See the port. Reads at the tail are answered from memory, at once."""
+        if offset == self._high_watermark and wait_ms > 0 and not self._closing:
+            await self._poll(wait_ms)
+        if offset == self._high_watermark and not self._closing:
+            return self._fetched(b"", offset)
+        self._check_readable(offset)
+        cut = self.tail.read(offset, bytes_max)
+        if cut is None:
+            self._context.counters.disk_reads += 1
+            cut = await self._context.loop.run_in_executor(
+                self._context.readers, read_slice, self.folder, offset, self._high_watermark,
+                bytes_max,
+            )  # fmt: skip
+        else:
+            self._context.counters.tail_reads += 1
+        self._context.counters.read_bytes += len(cut.data)
+        return self._fetched(cut.data, cut.next_offset)
+
+    def _check_readable(self, offset: int) -> None:
+        if self._closing:
+            raise Unavailable(f"partition {self.partition} of {self.topic} is closed")
+        start = self.folder.manifest.log_start_offset
+        if not start <= offset <= self._high_watermark:
+            raise OffsetOutOfRange(
+                f"offset {offset} is not within {start}..{self._high_watermark} "
+                f"of {self.topic} partition {self.partition}"
+            )
+
+    def _fetched(self, data: bytes, next_offset: int) -> FetchResult:
+        return FetchResult(data, Offset(next_offset), self.high_watermark, self.log_start_offset)
+
+    async def _poll(self, wait_ms: int) -> None:
+        """Until something became readable, the log is closed or the time is over."""
+        waiter: asyncio.Future[None] = self._context.loop.create_future()
+        self._poll_waiters.add(waiter)
+        timer = self._context.loop.call_later(wait_ms / 1000, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._poll_waiters.discard(waiter)
+
+    def _wake_polls(self) -> None:
+        if self._poll_waiters:
+            waiters, self._poll_waiters = self._poll_waiters, set()
+            for waiter in waiters:
+                _wake(waiter)
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> Offset:
+        """See the port."""
+        if self._closing:
+            raise Unavailable(f"partition {self.partition} of {self.topic} is closed")
+        found = await self._context.loop.run_in_executor(
+            self._context.readers, find_timestamp, self.folder, timestamp_ms, self._high_watermark
+        )
+        return Offset(found)
+
+    def tap(self, tap: Tap) -> Callable[[], None]:
+        """See the port."""
+        self._taps.append(tap)
+
+        def remove() -> None:
+            if tap in self._taps:
+                self._taps.remove(tap)
+
+        return remove
+
+    # ------------------------------------------------------------ life
+
+    async def close(self) -> None:
+        """Take no more appends, flush what is there, wake whoever waits. Files stay as they are."""
+        self._closing = True
+        self._wake_polls()
+        while self._pending or not self._idle.is_set():
+            await self._idle.wait()
+
+    def discard_appends(self, error: LakeMQError) -> None:
+        """Fail what has not been handed to a flush thread: the topic is being deleted."""
+        self._closing = True
+        if self._pending:
+            self._fail(self._pending, error)
+
+    def close_files(self, *, checkpoint: bool) -> None:
+        """Blocking; after `close`. `checkpoint`: so that the next start need not scan."""
+        if checkpoint and not self._fence:
+            self._writer.checkpoint()
+        self._writer.close()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _result(stamped: Stamped) -> AppendResult:
+    header = stamped.header
+    return AppendResult(
+        Offset(header.base_offset), Offset(header.last_offset), Acks.LEADER, not stamped.data
+    )

@@ -1,0 +1,21 @@
+"""The journal's hooks."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from broker_core.api.hooks import hookimpl
+from broker_core.api.ports import PluginContext, Storage
+from broker_core.api.settings import PluginSettings
+from plugins.journal.settings import JournalSettings
+from plugins.journal.storage import JournalStorage
+
+
+@hookimpl
+def register_settings() -> type[PluginSettings]:
+    return JournalSettings
+
+
+@hookimpl
+def register_storage(context: PluginContext) -> Storage:
+    return JournalStorage(context.data_dir, cast(JournalSettings, context.settings))

@@ -1,0 +1,106 @@
+"""Reading a partition's segments, on a reader thread. Readers never wait for the writer."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import closing
+
+from broker_core.api.errors import CorruptLog, OffsetOutOfRange
+from broker_core.api.record_batch import RecordBatch
+from plugins.journal.log_folder import LogFolder
+from plugins.journal.manifest import SegmentInfo
+from plugins.journal.walk import BadBatch, Slice, cut_slice, walk
+
+_LOOKS_MAX = 100
+"""How often a reader looks again when retention or compaction removed the file it chose."""
+
+
+def read_slice(folder: LogFolder, offset: int, offset_end: int, bytes_max: int) -> Slice:
+    """Whole batches from the one that holds `offset`, none at or behind `offset_end`.
+
+    Raises OffsetOutOfRange (retention was faster), CorruptLog.
+    """
+    for _ in range(_LOOKS_MAX):
+        manifest = folder.manifest
+        if offset < manifest.log_start_offset:
+            raise OffsetOutOfRange(f"offset {offset} is below {manifest.log_start_offset}")
+        try:
+            for segment in _segments_from(manifest.segments, offset):
+                cut = _read_segment(folder, segment, offset, offset_end, bytes_max)
+                if cut.data:
+                    return cut
+            return Slice(b"", offset_end)
+        except FileNotFoundError:
+            if folder.manifest is manifest:
+                missing = _segment_at(manifest.segments, offset)
+                raise CorruptLog(f"{missing.log_name} is missing, offset {offset}") from None
+    raise CorruptLog(f"offset {offset}: files vanish faster than they can be read")
+
+
+def _segment_at(segments: tuple[SegmentInfo, ...], offset: int) -> SegmentInfo:
+    return segments[max(0, bisect_right(segments, offset, key=lambda s: s.base_offset) - 1)]
+
+
+def _segments_from(segments: tuple[SegmentInfo, ...], offset: int) -> Iterator[SegmentInfo]:
+    first = max(0, bisect_right(segments, offset, key=lambda s: s.base_offset) - 1)
+    yield from segments[first:]
+
+
+def _read_segment(
+    folder: LogFolder, segment: SegmentInfo, offset: int, offset_end: int, bytes_max: int
+) -> Slice:
+    end = folder.covered_bytes(segment)
+    if not end:
+        return Slice(b"", -1)
+    with closing(folder.files.open(folder.path / segment.log_name)) as handle:
+        index = folder.index_of(segment, handle.read_at)
+        start = index.position_of(offset)
+        skip = index.position_behind(start) - start
+        while True:
+            try:
+                return cut_slice(
+                    handle.read_at, start, end, offset=offset, offset_end=offset_end,
+                    bytes_max=bytes_max, skip=skip,
+                )  # fmt: skip
+            except BadBatch as bad:
+                damage = folder.damage_at(segment, index, bad, handle.read_at)
+                if not 0 <= damage.next_offset <= offset:
+                    raise folder.corrupt(segment, damage) from None
+                start, skip = damage.end_position, 0  # What is asked for lies behind the damage.
+
+
+def find_timestamp(folder: LogFolder, timestamp_ms: int, offset_end: int) -> int:
+    """First offset below `offset_end` whose record is not older; `offset_end` if there is none.
+
+    Raises CorruptLog when damage lies where the answer would.
+    """
+    manifest = folder.manifest
+    for segment in manifest.segments:
+        if segment.sealed and segment.max_timestamp_ms < timestamp_ms:
+            continue
+        end = folder.covered_bytes(segment)
+        if not end:
+            continue
+        with closing(folder.files.open(folder.path / segment.log_name)) as handle:
+            index = folder.index_of(segment, handle.read_at)
+            start = index.position_of_time(timestamp_ms)
+            try:
+                for batch in walk(handle.read_at, start, end):
+                    if batch.header.base_offset >= offset_end:
+                        return offset_end
+                    if batch.header.max_timestamp_ms >= timestamp_ms:
+                        found = _first_not_older(batch.data, timestamp_ms)
+                        return max(found, manifest.log_start_offset)
+            except BadBatch as bad:
+                damage = folder.damage_at(segment, index, bad, handle.read_at)
+                raise folder.corrupt(segment, damage) from None
+    return offset_end
+
+
+def _first_not_older(data: bytes, timestamp_ms: int) -> int:
+    batch = RecordBatch(data)
+    for offset, time in zip(batch.offsets(), batch.timestamps_ms(), strict=True):
+        if time >= timestamp_ms:
+            return offset
+    return batch.header.last_offset + 1  # Not reached while the header tells the truth.

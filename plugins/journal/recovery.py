@@ -1,0 +1,301 @@
+"""Recovery of one partition's folder after whatever happened to it. Edge: blocking file calls.
+
+What the manifest names is the log. Sealed segments are taken at their word (readers check CRCs);
+the active one is scanned from the checkpoint on and cut behind its last whole batch. What is kept
+is fsynced before anybody may read it: the process that wrote it may have died before it did.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from plugins.journal.checkpoint import BadCheckpoint, Checkpoint, decode_checkpoint
+from plugins.journal.fence_mark import FENCE_NAME, decode_fence_mark
+from plugins.journal.files import FileHandle, Files, replace_file
+from plugins.journal.index import SparseIndex
+from plugins.journal.log_folder import IndexCache, LogFolder
+from plugins.journal.manifest import (
+    CHECKPOINT_NAME,
+    MANIFEST_NAME,
+    BadManifest,
+    Manifest,
+    SegmentInfo,
+    decode_manifest,
+    encode_manifest,
+    segment_of,
+)
+from plugins.journal.producers import ProducerTable
+from plugins.journal.walk import BadBatch, Damage, find_batch, survey, walk
+
+_log = logging.getLogger("lakemq.journal")
+CUT_SUFFIX: Final = ".cut"
+"""Bytes that recovery took off the end of a segment though a whole batch lay among them."""
+
+
+@dataclass
+class Recovered:
+    """A partition's log, ready to be opened."""
+
+    folder: LogFolder
+    producers: ProducerTable
+    notes: list[str] = field(default_factory=list)
+    """What recovery found and did, one sentence each; empty when all was well."""
+    fence: str = ""
+    """Why nothing may be appended; empty: all is well."""
+
+
+@dataclass
+class RecoveryContext:
+    files: Files
+    indexes: IndexCache
+    now_ms: Callable[[], int]
+    interval_bytes: int
+
+
+class Recovery:
+    """One partition's recovery."""
+
+    def __init__(self, context: RecoveryContext, path: Path) -> None:
+        self._context = context
+        self._files = context.files
+        self._path = path
+        self._notes: list[str] = []
+        self._fence = ""
+
+    def run(self) -> Recovered | None:
+        """None: there is nothing here, not even an empty log."""
+        manifest = self._load_manifest()
+        if manifest is None:
+            return None
+        self._remove_leftovers(manifest)
+        active = manifest.segments[-1]
+        checkpoint = self._load_checkpoint(manifest)
+        producers = self._replay_sealed(manifest, checkpoint)
+        index = SparseIndex(active.base_offset, active.generation, self._context.interval_bytes)
+        if checkpoint is not None and checkpoint.index.base_offset == active.base_offset:
+            index = checkpoint.index
+        folder = LogFolder(self._files, self._path, manifest, index, self._context.indexes)
+        self._recover_active(active, index, producers)
+        self._note_missing(manifest)
+        for note in self._notes:
+            _log.warning("%s: %s", self._path, note)
+        return Recovered(folder, producers, self._notes, self._fence)
+
+    # ------------------------------------------------------------ manifest
+
+    def _load_manifest(self) -> Manifest | None:
+        path = self._path / MANIFEST_NAME
+        reason = "is missing"
+        if self._files.exists(path):
+            try:
+                return decode_manifest(self._files.read(path))
+            except BadManifest as error:
+                reason = f"cannot be read: {error}"
+        manifest = self._manifest_from_names()
+        if manifest is not None:
+            self._notes.append(f"the manifest {reason}; made anew from the files that are there")
+            replace_file(self._files, path, encode_manifest(manifest))
+            self._files.sync_folder(self._path)
+        return manifest
+
+    def _manifest_from_names(self) -> Manifest | None:
+        """The log as its segment files tell it: of two files for the same offsets, the one of the
+        higher generation, which is renamed into place only when it is whole."""
+        found: dict[int, int] = {}
+        for name in self._files.names(self._path):
+            key = segment_of(name)
+            if key is not None and name.endswith(".log"):
+                found[key[0]] = max(found.get(key[0], 0), key[1])
+        segments: list[SegmentInfo] = []
+        end = -1
+        for base, generation in sorted(found.items()):
+            if base < end:
+                continue  # Compaction had merged it into the one before.
+            segment, end = self._measure(SegmentInfo(base, generation, self._context.now_ms()))
+            segments.append(segment)
+        if not segments:
+            return None
+        chained = [
+            replace(segment, next_offset=after.base_offset) for segment, after in pairwise(segments)
+        ]
+        active = segments[-1]
+        chained.append(SegmentInfo(active.base_offset, active.generation, active.created_ms))
+        partition = int(self._path.name) if self._path.name.isdecimal() else 0
+        start = segments[0].base_offset
+        return Manifest("", self._path.parent.name, partition, start, tuple(chained))
+
+    def _measure(self, segment: SegmentInfo) -> tuple[SegmentInfo, int]:
+        path = self._path / segment.log_name
+        end, newest, expected, gaps = segment.base_offset, -1, segment.base_offset, False
+        with closing(self._files.open(path)) as handle:
+            size = handle.size()
+            for found in survey(handle.read_at, 0, size, segment.base_offset):
+                if isinstance(found, Damage):
+                    continue
+                gaps |= found.header.base_offset != expected or bool(
+                    found.header.last_offset_delta >= found.header.record_count
+                )
+                expected = end = found.header.last_offset + 1
+                newest = max(newest, found.header.max_timestamp_ms)
+        sealed = replace(
+            segment, size_bytes=size, max_timestamp_ms=newest, sealed_ms=self._context.now_ms(),
+            compacted=gaps,
+        )  # fmt: skip
+        return sealed, end
+
+    def _remove_leftovers(self, manifest: Manifest) -> None:
+        """Files of an interrupted roll, compaction or deletion: no acknowledged record is in a
+        segment before the manifest that names it is durable."""
+        keep = manifest.file_names
+        for name in self._files.names(self._path):
+            stray = name not in keep and (name.endswith(".new") or segment_of(name) is not None)
+            if stray:
+                self._files.remove(self._path / name)
+
+    def _note_missing(self, manifest: Manifest) -> None:
+        names = set(self._files.names(self._path))
+        for segment in manifest.segments:
+            if segment.local and segment.log_name not in names:
+                end = segment.next_offset if segment.sealed else "?"
+                self._notes.append(
+                    f"{segment.log_name} is missing: offsets {segment.base_offset}..{end} are gone"
+                )
+
+    # ------------------------------------------------------------ checkpoint, producers
+
+    def _load_checkpoint(self, manifest: Manifest) -> Checkpoint | None:
+        path = self._path / CHECKPOINT_NAME
+        if not self._files.exists(path):
+            return None
+        try:
+            checkpoint = decode_checkpoint(self._files.read(path), self._context.interval_bytes)
+        except BadCheckpoint as error:
+            self._notes.append(f"the checkpoint cannot be read: {error}; all segments are scanned")
+            return None
+        wanted = (checkpoint.index.base_offset, checkpoint.index.generation)
+        known = {(segment.base_offset, segment.generation) for segment in manifest.segments}
+        return checkpoint if wanted in known else None
+
+    def _replay_sealed(self, manifest: Manifest, checkpoint: Checkpoint | None) -> ProducerTable:
+        """Producers as of the end of the last sealed segment, or of the checkpoint if later."""
+        producers, from_offset, position = ProducerTable(), -1, 0
+        if checkpoint is not None:
+            producers = checkpoint.producers.copy()
+            from_offset = checkpoint.index.base_offset
+            position = checkpoint.index.covered_bytes
+        for segment in manifest.segments[:-1]:
+            if segment.base_offset < from_offset or not segment.local:
+                continue
+            start = position if segment.base_offset == from_offset else 0
+            self._replay(segment, start, producers)
+        return producers
+
+    def _replay(self, segment: SegmentInfo, start: int, producers: ProducerTable) -> None:
+        path = self._path / segment.log_name
+        if start >= segment.size_bytes or not self._files.exists(path):
+            return
+        now_ms = self._context.now_ms()
+        with closing(self._files.open(path)) as handle:
+            for found in survey(handle.read_at, start, segment.size_bytes, segment.base_offset):
+                if not isinstance(found, Damage) and found.header.producer_id >= 0:
+                    producers.note(found.header, now_ms)
+
+    # ------------------------------------------------------------ active segment
+
+    def _recover_active(
+        self, active: SegmentInfo, index: SparseIndex, producers: ProducerTable
+    ) -> None:
+        path = self._path / active.log_name
+        if not self._files.exists(path):
+            self._fence = f"the active segment {active.log_name} is missing"
+            return
+        size = self._files.size(path)
+        if size < index.covered_bytes:
+            self._fence = (
+                f"{active.log_name} has {size} bytes, {index.covered_bytes} were durable: "
+                f"the disk lost offsets up to {index.next_offset - 1}"
+            )
+            return
+        marked = self._files.exists(self._path / FENCE_NAME)
+        if size == index.covered_bytes and not marked:
+            return
+        with closing(self._files.open(path, writable=True)) as handle:
+            if marked:
+                size = self._cut_at_mark(active, handle, size)
+            self._scan(handle, size, index, producers)
+            if index.covered_bytes < size:
+                self._cut(handle, active, index, size)
+            handle.sync()
+        if marked:
+            self._files.remove(self._path / FENCE_NAME)
+        self._files.sync_folder(self._path)
+
+    def _cut_at_mark(self, active: SegmentInfo, handle: FileHandle, size: int) -> int:
+        """A failed fsync came before this start: nothing behind the mark is to be believed."""
+        mark = decode_fence_mark(self._files.read(self._path / FENCE_NAME))
+        if mark is None:
+            self._notes.append("the fence mark cannot be read; it is not obeyed")
+            return size
+        certain = mark.durable_bytes
+        if (mark.base_offset, mark.generation) != (active.base_offset, active.generation):
+            certain = 0 if mark.base_offset < active.base_offset else size
+        self._notes.append(
+            f"was fenced ({mark.reason}); {max(0, size - certain)} bytes that were never certain "
+            f"are cut off behind offset {mark.next_offset - 1}"
+        )
+        if certain < size:
+            handle.truncate(certain)
+        return min(size, certain)
+
+    def _scan(
+        self, handle: FileHandle, size: int, index: SparseIndex, producers: ProducerTable
+    ) -> None:
+        now_ms = self._context.now_ms()
+        start = index.covered_bytes
+        try:
+            for batch in walk(handle.read_at, start, size, next_offset=index.next_offset):
+                index.add(batch.header)
+                if batch.header.producer_id >= 0:
+                    producers.note(batch.header, now_ms)
+        except BadBatch as bad:
+            self._notes.append(
+                f"{size - bad.position} bytes behind position {bad.position} of "
+                f"{index.base_offset:020d} are no whole batch ({bad.reason}) and are cut off"
+            )
+
+    def _cut(self, handle: FileHandle, active: SegmentInfo, index: SparseIndex, size: int) -> None:
+        """Take the torn tail off; put it aside if it holds a whole batch, which a tear seldom
+        leaves and damage to acknowledged records always does."""
+        end = index.covered_bytes
+        later = find_batch(handle.read_at, end + 1, size, index.next_offset)
+        if later is not None:
+            aside = f"{active.stem}-{end}{CUT_SUFFIX}"
+            replace_file(self._files, self._path / aside, handle.read_at(end, size - end))
+            self._notes.append(
+                f"a whole batch at offset {later.header.base_offset} lay behind the tear; the cut "
+                f"bytes are kept in {aside}"
+            )
+        handle.truncate(end)
+
+
+def create_partition(
+    context: RecoveryContext, path: Path, topic: str, topic_id: str, partition: int
+) -> Recovered:
+    """A new, empty log, durable before it is returned."""
+    files = context.files
+    files.make_folder(path)
+    first = SegmentInfo(0, 0, context.now_ms())
+    manifest = Manifest(topic, topic_id, partition, 0, (first,))
+    files.create(path / first.log_name).close()
+    replace_file(files, path / MANIFEST_NAME, encode_manifest(manifest))
+    files.sync_folder(path)
+    files.sync_folder(path.parent)
+    files.sync_folder(path.parent.parent)
+    index = SparseIndex(0, 0, context.interval_bytes)
+    return Recovered(LogFolder(files, path, manifest, index, context.indexes), ProducerTable())

@@ -1,0 +1,36 @@
+"""Settings of the journal: section `[plugins.journal]` of the TOML file."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from broker_core.api.settings import PluginSettings
+
+_MIB = 1024 * 1024
+
+
+class JournalSettings(PluginSettings):
+    """The journal, LakeMQ's storage engine."""
+
+    flush_threads: int = Field(default=8, ge=1, le=256)
+    """Threads that write and fsync; so many partitions are fsynced at the same time."""
+    read_threads: int = Field(default=4, ge=1, le=256)
+    """Threads that read what is no longer in memory."""
+    unflushed_bytes_max: int = Field(default=64 * _MIB, ge=_MIB)
+    """Appends of one partition that wait for the disk (bytes); more are refused, to be retried."""
+    unflushed_total_bytes_max: int = Field(default=256 * _MIB, ge=_MIB)
+    """The same over all partitions (bytes)."""
+    tail_bytes_max: int = Field(default=8 * _MIB, ge=0)
+    """Newest batches of each partition that are held in memory for readers (bytes)."""
+    tail_total_bytes_max: int = Field(default=256 * _MIB, ge=0)
+    """The same over all partitions (bytes), shared evenly among them."""
+    index_interval_bytes: int = Field(default=64 * 1024, ge=1024)
+    """Distance of index entries in a segment (bytes)."""
+    checkpoint_interval_bytes: int = Field(default=8 * _MIB, ge=64 * 1024)
+    """How much of a partition a start after a crash has to scan at most (bytes)."""
+    free_bytes_min: int = Field(default=64 * _MIB, ge=0)
+    """Free space below which appends are refused, so that retention still can work (bytes)."""
+    maintenance_interval_ms: int = Field(default=10_000, ge=100)
+    """How often space, segment age, retention and compaction are looked at (ms)."""
+    producer_expiry_ms: int = Field(default=7 * 24 * 60 * 60 * 1000, ge=60_000)
+    """How long an idempotent producer that sends nothing is remembered (ms)."""

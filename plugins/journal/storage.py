@@ -1,0 +1,259 @@
+"""The storage engine: all partition logs of this node. Implements the `Storage` port.
+
+On disk, below the plugin's folder: `topics/<topic id>/<partition>/`, so that a topic that was
+deleted and created anew is told from the old one by its id; `deleted/` for topics on their way out;
+`lock`; `clean-shutdown` while nobody runs and the last one stopped in good order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from broker_core.api.errors import StartupError, UnknownPartition, UnknownTopic
+from broker_core.api.types import TopicInfo
+from plugins.journal.files import DiskFiles, Files, FolderLock, raise_open_files_limit
+from plugins.journal.flusher import Flusher, ThreadFlusher
+from plugins.journal.log_folder import IndexCache
+from plugins.journal.partition_log import Counters, JournalLog, LogContext
+from plugins.journal.recovery import Recovered, Recovery, RecoveryContext, create_partition
+from plugins.journal.settings import JournalSettings
+
+_log = logging.getLogger("lakemq.journal")
+TOPICS: Final = "topics"
+DELETED: Final = "deleted"
+LOCK: Final = "lock"
+CLEAN: Final = "clean-shutdown"
+
+_Key = tuple[str, int]
+"""(topic id, partition)"""
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class JournalStorage:
+    """Owns every partition log below one folder."""
+
+    name = "journal"
+
+    def __init__(
+        self,
+        path: Path,
+        settings: JournalSettings,
+        *,
+        files: Files | None = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.path = path
+        self.settings = settings
+        self.counters = Counters()
+        self._files = DiskFiles() if files is None else files
+        self._now_ms = now_ms
+        self._recovery = RecoveryContext(
+            self._files, IndexCache(), now_ms, settings.index_interval_bytes
+        )
+        self._recovered: dict[_Key, Recovered] = {}
+        self._logs: dict[_Key, JournalLog] = {}
+        self._opening: dict[_Key, asyncio.Task[JournalLog]] = {}
+        self._lock: FolderLock | None = None
+        self._context: LogContext | None = None
+        self._flusher: ThreadFlusher | None = None
+        self._readers: ThreadPoolExecutor | None = None
+
+    # ------------------------------------------------------------ start and stop
+
+    async def start(self) -> None:
+        """Lock the folder and recover every partition in it. StartupError."""
+        loop = asyncio.get_running_loop()
+        raise_open_files_limit()
+        self._readers = ThreadPoolExecutor(self.settings.read_threads, "journal-read")
+        try:
+            await loop.run_in_executor(self._readers, self._prepare_folder)
+            await self._recover_all(loop)
+        except (OSError, StartupError) as error:
+            self._readers.shutdown()
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+            if isinstance(error, StartupError):
+                raise
+            raise StartupError(f"journal in {self.path}: {error}") from None
+        self._flusher = ThreadFlusher(loop, self.settings.flush_threads)
+        self._context = self.make_context(loop, self._flusher, self._readers)
+
+    def make_context(
+        self, loop: asyncio.AbstractEventLoop, flusher: Flusher, readers: Executor
+    ) -> LogContext:
+        """What all logs share."""
+        settings = self.settings
+        return LogContext(
+            loop, flusher, readers, self._now_ms, settings.unflushed_bytes_max,
+            settings.unflushed_total_bytes_max, settings.checkpoint_interval_bytes, self.counters,
+        )  # fmt: skip
+
+    def _prepare_folder(self) -> None:
+        files = self._files
+        files.make_folder(self.path / TOPICS)
+        try:
+            self._lock = FolderLock(self.path / LOCK)
+        except BlockingIOError:
+            raise StartupError(f"{self.path} is in use by another process") from None
+        if not files.exists(self.path / CLEAN):
+            _log.info("%s was not shut down in good order, or is new", self.path)
+        files.remove(self.path / CLEAN)
+        for name in files.names(self.path / DELETED):
+            files.remove_folder(self.path / DELETED / name)
+        files.sync_folder(self.path)
+
+    async def _recover_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        """All partitions at once, as many at a time as there are reader threads."""
+        keys = [
+            (topic_id, int(name))
+            for topic_id in self._files.names(self.path / TOPICS)
+            for name in self._files.names(self.path / TOPICS / topic_id)
+            if name.isdecimal()
+        ]
+        found = await asyncio.gather(
+            *(loop.run_in_executor(self._readers, self._recover, key) for key in keys)
+        )
+        for key, recovered in zip(keys, found, strict=True):
+            if recovered is not None:
+                self._recovered[key] = recovered
+
+    def _recover(self, key: _Key) -> Recovered | None:
+        return Recovery(self._recovery, self._folder_of(key)).run()
+
+    def _folder_of(self, key: _Key) -> Path:
+        return self.path / TOPICS / key[0] / str(key[1])
+
+    async def stop(self) -> None:
+        """Flush, write checkpoints and the mark of a clean shutdown, close."""
+        if self._readers is None or self._flusher is None:
+            return
+        loop = asyncio.get_running_loop()
+        logs, self._logs = list(self._logs.values()), {}
+        await asyncio.gather(*(log.close() for log in logs))
+        await asyncio.gather(
+            *(
+                loop.run_in_executor(self._readers, partial(log.close_files, checkpoint=True))
+                for log in logs
+            )
+        )
+        fenced = any(log.status().state == "fenced" for log in logs)
+        await loop.run_in_executor(self._readers, self._leave_folder, not fenced)
+        self._flusher.close()
+        self._readers.shutdown()
+        self._flusher = self._readers = self._context = None
+
+    def _leave_folder(self, clean: bool) -> None:
+        try:
+            if clean:
+                self._files.create(self.path / CLEAN).close()
+            self._files.sync_folder(self.path)
+        except OSError as error:
+            _log.warning("%s: no clean-shutdown mark written: %s", self.path, error)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # ------------------------------------------------------------ partitions
+
+    async def open_partition(self, topic: TopicInfo, partition: int) -> JournalLog:
+        """The partition's log; the same one while it is open."""
+        key = (topic.topic_id, partition)
+        log = self._logs.get(key)
+        if log is not None:
+            return log
+        if partition < 0:
+            raise UnknownPartition(f"partition {partition} of {topic.name}")
+        opening = self._opening.get(key)
+        if opening is None:
+            opening = asyncio.ensure_future(self._open(key, topic))
+            self._opening[key] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(key, None))
+        return await asyncio.shield(opening)
+
+    async def _open(self, key: _Key, topic: TopicInfo) -> JournalLog:
+        context = self._running()
+        recovered = self._recovered.pop(key, None)
+        if recovered is None:
+            recovered = await context.loop.run_in_executor(
+                self._readers, self._recover_or_create, key, topic
+            )
+        log = JournalLog(context, recovered, topic.config, self._tail_share(len(self._logs) + 1))
+        log.topic, log.partition = topic.name, key[1]
+        self._logs[key] = log
+        self._share_tails()
+        return log
+
+    def _recover_or_create(self, key: _Key, topic: TopicInfo) -> Recovered:
+        found = self._recover(key)
+        if found is not None:
+            return found
+        path = self._folder_of(key)
+        return create_partition(self._recovery, path, topic.name, key[0], key[1])
+
+    def _running(self) -> LogContext:
+        if self._context is None:
+            raise StartupError("the journal is not started")
+        return self._context
+
+    def _tail_share(self, logs: int) -> int:
+        return min(self.settings.tail_bytes_max, self.settings.tail_total_bytes_max // max(1, logs))
+
+    def _share_tails(self) -> None:
+        """Divide the memory for tails evenly; each log obeys at its next flush."""
+        share = self._tail_share(len(self._logs))
+        for log in self._logs.values():
+            if log.tail.bytes_max == share:
+                break
+            log.tail.bytes_max = share
+
+    async def configure_topic(self, topic: TopicInfo) -> None:
+        """Obey a changed topic config from now on."""
+        for (topic_id, _), log in self._logs.items():
+            if topic_id == topic.topic_id:
+                log.configure(topic.config)
+
+    async def delete_topic(self, topic_id: str) -> None:
+        """Close the topic's logs and free the disk; what waits to be written fails."""
+        context = self._running()
+        for key in [key for key in self._recovered if key[0] == topic_id]:
+            del self._recovered[key]
+        logs = [self._logs.pop(key) for key in list(self._logs) if key[0] == topic_id]
+        for log in logs:
+            log.discard_appends(UnknownTopic(f"topic {log.topic} is deleted"))
+        await asyncio.gather(*(log.close() for log in logs))
+        await context.loop.run_in_executor(self._readers, self._delete_folder, topic_id, logs)
+        self._share_tails()
+
+    def _delete_folder(self, topic_id: str, logs: list[JournalLog]) -> None:
+        """Out of the way in one durable step first, so that no crash leaves half a topic."""
+        for log in logs:
+            log.close_files(checkpoint=False)
+        old, gone = self.path / TOPICS / topic_id, self.path / DELETED / topic_id
+        if not self._files.exists(old):
+            return
+        self._files.make_folder(gone.parent)
+        self._files.rename(old, gone)
+        self._files.sync_folder(gone.parent)
+        self._files.sync_folder(old.parent)
+        self._files.sync_folder(self.path)
+        self._files.remove_folder(gone)
+
+    async def stored_topic_ids(self) -> set[str]:
+        """Topics that have a folder."""
+        context = self._running()
+        names = await context.loop.run_in_executor(
+            self._readers, self._files.names, self.path / TOPICS
+        )
+        return set(names)

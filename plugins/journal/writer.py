@@ -1,0 +1,230 @@
+"""Writing a partition's log, on a flush thread: one write and one fdatasync per flush.
+
+One flush of a partition runs at a time. What a flush has synced is entered into the index (which
+makes it readable) and into the producers; what it could not write is as if it had never come.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from broker_core.api.errors import CorruptBatch, LakeMQError, StorageFenced, StorageFull
+from broker_core.api.record_batch import BatchHeader, recompress
+from broker_core.api.types import Compression, TopicConfig
+from plugins.journal.checkpoint import Checkpoint, encode_checkpoint
+from plugins.journal.fence_mark import FENCE_NAME, FenceMark, encode_fence_mark
+from plugins.journal.files import FileHandle, replace_file
+from plugins.journal.index import SparseIndex
+from plugins.journal.log_folder import LogFolder
+from plugins.journal.manifest import CHECKPOINT_NAME, SegmentInfo
+from plugins.journal.producers import ProducerTable
+
+_log = logging.getLogger("lakemq.journal")
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+_CODECS: Final = {
+    "none": Compression.NONE,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+
+
+class Stamped(NamedTuple):
+    """A batch with its place in the log. No data: nothing to write, only to wait for."""
+
+    header: BatchHeader
+    data: bytes
+
+
+class FlushOutcome(NamedTuple):
+    """What a flush reached: the first `durable` batches, as they were written."""
+
+    durable: int
+    batches: Sequence[Stamped]
+    error: LakeMQError | None
+
+
+class LogWriter:
+    """Appends to the active segment of one partition and rolls it."""
+
+    def __init__(
+        self,
+        folder: LogFolder,
+        config: TopicConfig,
+        producers: ProducerTable,
+        checkpoint_interval_bytes: int,
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        """May be replaced at any time; obeyed from the next flush on."""
+        self.producers = producers
+        """As of the last durable batch."""
+        self._checkpoint_interval_bytes = checkpoint_interval_bytes
+        self._checkpoint_at = folder.active_index.covered_bytes
+        self._handle: FileHandle | None = None
+
+    def flush(self, batches: Sequence[Stamped], now_ms: int) -> FlushOutcome:
+        """Write and sync; never raises an Exception. Durable batches are a prefix."""
+        durable = 0
+        try:
+            batches = self._compressed(batches)
+            while durable < len(batches):
+                count = self._fitting(batches, durable)
+                if count == 0 or self._is_old(now_ms):
+                    self.roll(now_ms)
+                    count = max(1, self._fitting(batches, durable))
+                self._append(batches[durable : durable + count], now_ms)
+                durable += count
+        except LakeMQError as error:
+            return FlushOutcome(durable, batches, error)
+        except Exception as error:  # Whatever it was: nothing more may be written behind it.
+            _log.exception("flush of %s failed", self.folder.path)
+            fence = StorageFenced(f"flush of {self.folder.path} failed: {error!r}")
+            return FlushOutcome(durable, batches, fence)
+        return FlushOutcome(durable, batches, None)
+
+    def _compressed(self, batches: Sequence[Stamped]) -> Sequence[Stamped]:
+        codec = _CODECS.get(self.config.compression)
+        if codec is None:
+            return batches
+        return [_recompressed(batch, codec) for batch in batches]
+
+    def _fitting(self, batches: Sequence[Stamped], first: int) -> int:
+        """How many batches from `first` on the active segment takes."""
+        room = self.config.segment_bytes_max - self.folder.active_index.covered_bytes
+        for at in range(first, len(batches)):
+            room -= len(batches[at].data)
+            if room < 0:
+                return at - first
+        return len(batches) - first
+
+    def _is_old(self, now_ms: int) -> bool:
+        active = self.folder.manifest.segments[-1]
+        return (
+            self.folder.active_index.covered_bytes > 0
+            and now_ms - active.created_ms >= self.config.segment_age_ms_max
+        )
+
+    def _append(self, batches: Sequence[Stamped], now_ms: int) -> None:
+        index = self.folder.active_index
+        buffers = [batch.data for batch in batches if batch.data]
+        if not buffers:
+            return
+        position = index.covered_bytes
+        try:
+            handle = self._open()
+            handle.write_at(position, buffers)
+        except OSError as error:
+            raise self._unwritten(position, error) from None
+        try:
+            handle.sync()
+        except OSError as error:
+            raise self._fenced(f"fsync failed: {error}") from None
+        for header, data in batches:
+            if data:
+                index.add(header)
+                if header.producer_id >= 0:
+                    self.producers.note(header, now_ms)
+        if index.covered_bytes - self._checkpoint_at >= self._checkpoint_interval_bytes:
+            self.checkpoint()
+
+    def _open(self) -> FileHandle:
+        if self._handle is None:
+            active = self.folder.manifest.segments[-1]
+            self._handle = self.folder.files.open(self.folder.path / active.log_name, writable=True)
+        return self._handle
+
+    def _unwritten(self, position: int, error: OSError) -> LakeMQError:
+        """Take back a write that failed; what it left behind must never be read as a batch."""
+        if error.errno not in _NO_SPACE:
+            return self._fenced(f"write failed: {error}")
+        try:
+            self._open().truncate(position)
+        except OSError as second:
+            return self._fenced(f"no space, and truncating back to {position} failed: {second}")
+        return StorageFull(f"no space left to append to {self.folder.path}")
+
+    def _fenced(self, reason: str) -> StorageFenced:
+        """Fail-stop: leave a mark that tells the next start where certainty ends."""
+        index = self.folder.active_index
+        mark = FenceMark(
+            index.base_offset, index.generation, index.covered_bytes, index.next_offset, reason
+        )
+        try:
+            replace_file(self.folder.files, self.folder.path / FENCE_NAME, encode_fence_mark(mark))
+            self.folder.files.sync_folder(self.folder.path)
+        except OSError as error:
+            _log.error("%s: the fence mark could not be written: %s", self.folder.path, error)
+        _log.error("%s is fenced: %s", self.folder.path, reason)
+        return StorageFenced(f"{self.folder.path}: {reason}; nothing is appended until a restart")
+
+    def roll(self, now_ms: int) -> None:
+        """Seal the active segment and begin the next. Raises StorageFull, StorageFenced."""
+        folder = self.folder
+        index = folder.active_index
+        if not index.covered_bytes:
+            return
+        fresh = SegmentInfo(index.next_offset, 0, now_ms)
+        try:
+            handle = folder.files.create(folder.path / fresh.log_name)
+            try:
+                folder.keep_index(index)
+                self._commit_roll(fresh, now_ms)
+            except BaseException:
+                handle.close()
+                raise
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise StorageFull(f"no space left to roll {folder.path}") from None
+            raise self._fenced(f"roll failed: {error}") from None
+        except StorageFenced as error:
+            raise self._fenced(str(error)) from None
+        self.close()
+        self._handle = handle
+        self.checkpoint()
+
+    def _commit_roll(self, fresh: SegmentInfo, now_ms: int) -> None:
+        folder, index = self.folder, self.folder.active_index
+        with folder.changing:
+            *sealed, active = folder.manifest.segments
+            done = replace(
+                active,
+                next_offset=index.next_offset,
+                size_bytes=index.covered_bytes,
+                max_timestamp_ms=index.max_timestamp_ms,
+                sealed_ms=now_ms,
+            )
+            folder.commit(folder.manifest.with_segments(*sealed, done, fresh))
+            folder.active_index = SparseIndex(
+                fresh.base_offset, fresh.generation, index.interval_bytes
+            )
+
+    def checkpoint(self) -> None:
+        """Write down how far the log is durable. A hint: failing to is no failure of the log."""
+        index = self.folder.active_index
+        self._checkpoint_at = index.covered_bytes
+        data = encode_checkpoint(Checkpoint(index, self.producers))
+        try:
+            replace_file(self.folder.files, self.folder.path / CHECKPOINT_NAME, data)
+        except OSError as error:
+            _log.warning("%s: no checkpoint written: %s", self.folder.path, error)
+
+    def close(self) -> None:
+        """Close the active segment's file; the next flush opens it again."""
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            handle.close()
+
+
+def _recompressed(batch: Stamped, codec: Compression) -> Stamped:
+    """The batch in the topic's codec; as it is if its body can't be decompressed, for the CRC says
+    that its producer made it so."""
+    if not batch.data or batch.header.compression is codec:
+        return batch
+    try:
+        return Stamped(*recompress(batch.data, batch.header, codec))
+    except CorruptBatch:
+        return batch

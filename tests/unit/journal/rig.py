@@ -1,0 +1,129 @@
+"""One partition over a simulated disk, with flushes that happen when the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+from broker_core.api.record_batch import NOT_IDEMPOTENT, ProducerStamp, encode, read_header
+from broker_core.api.types import Acks, AppendResult, Columns, FetchResult, Offset, TopicConfig
+from plugins.journal.flusher import Flushable
+from plugins.journal.log_folder import IndexCache
+from plugins.journal.partition_log import JournalLog, LogContext
+from plugins.journal.recovery import Recovery, RecoveryContext, create_partition
+from tests.unit.journal.simulated_disk import SimulatedDisk
+
+TOPIC_ID = "0123456789abcdef0123456789abcdef"
+FOLDER = Path("/journal/topics") / TOPIC_ID / "0"
+
+
+class InlineExecutor(Executor):
+    """Runs what it is given at once, on the caller's thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
+class ManualFlusher:
+    """Keeps what is to be flushed until `run`; each step can be taken on its own."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Flushable] = []
+
+    def submit(self, flushable: Flushable) -> None:
+        self.waiting.append(flushable)
+
+    def run(self) -> None:
+        while self.waiting:
+            flushable = self.waiting.pop(0)
+            flushable.begin_flush()()
+            flushable.end_flush()
+
+
+class Rig:
+    """Opens, crashes and reopens one partition."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        seed: int = 0,
+        config: TopicConfig | None = None,
+        interval_bytes: int = 1024,
+        checkpoint_interval_bytes: int = 1 << 40,
+        tail_bytes_max: int = 1 << 20,
+    ) -> None:
+        self.loop = loop
+        self.rng = random.Random(seed)
+        self.disk = SimulatedDisk(self.rng)
+        self.disk.make_folder(FOLDER.parent.parent)
+        for folder in (Path("/"), Path("/journal")):
+            self.disk.sync_folder(folder)
+        self.config = config or TopicConfig()
+        self.now = 1_000_000
+        self.interval_bytes = interval_bytes
+        self.checkpoint_interval_bytes = checkpoint_interval_bytes
+        self.tail_bytes_max = tail_bytes_max
+        self.log = self.open()
+
+    def recovery_context(self) -> RecoveryContext:
+        return RecoveryContext(self.disk, IndexCache(), lambda: self.now, self.interval_bytes)
+
+    def open(self) -> JournalLog:
+        """What a starting process does."""
+        self.flusher = ManualFlusher()
+        self.context = LogContext(
+            self.loop, self.flusher, InlineExecutor(), lambda: self.now, 64 << 20, 256 << 20,
+            self.checkpoint_interval_bytes,
+        )  # fmt: skip
+        recovery = self.recovery_context()
+        recovered = Recovery(recovery, FOLDER).run()
+        if recovered is None:
+            recovered = create_partition(recovery, FOLDER, "t", TOPIC_ID, 0)
+        self.log = JournalLog(self.context, recovered, self.config, self.tail_bytes_max)
+        return self.log
+
+    def lose_power(self) -> JournalLog:
+        self.disk.lose_power()
+        return self.open()
+
+    def kill(self) -> JournalLog:
+        self.disk.kill_process()
+        return self.open()
+
+    def append(
+        self,
+        *values: bytes | None,
+        acks: Acks = Acks.LEADER,
+        producer: ProducerStamp = NOT_IDEMPOTENT,
+        keys: list[bytes | None] | None = None,
+        timestamps_ms: list[int] | None = None,
+    ) -> asyncio.Future[AppendResult]:
+        columns = Columns(list(values), keys, None, timestamps_ms)
+        data = encode(columns, producer=producer, now_ms=self.now)
+        return self.log.append(data, read_header(data), acks)
+
+    def append_durably(self, *values: bytes | None, **more: Any) -> AppendResult:
+        future = self.append(*values, **more)
+        self.flusher.run()
+        return future.result()
+
+    def fetch(self, offset: int, bytes_max: int = 1 << 20) -> FetchResult:
+        """A fetch that doesn't wait; drives the loop."""
+        return self.loop.run_until_complete(self.log.fetch(Offset(offset), bytes_max=bytes_max))
+
+    def forget_tail(self) -> None:
+        """So that reads go to the disk."""
+        self.log.tail.__init__(self.tail_bytes_max)  # type: ignore[misc]
+
+    def segment_path(self, number: int) -> Path:
+        return FOLDER / self.log.folder.manifest.segments[number].log_name
