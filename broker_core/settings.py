@@ -18,7 +18,7 @@ class NodeSettings(Section):
     """Folder that holds everything this node stores. Created if absent; one process at a time."""
     host: str = "127.0.0.1"
     """Address that listeners bind to where their own section names none."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
     """How much the node says on standard error."""
 
 

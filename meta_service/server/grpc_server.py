@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Final
 
@@ -51,6 +52,7 @@ class GrpcServer:
             raise StartupFailed(
                 f"{address} is not loopback, and the MetaService speaks plain text only there"
             )
+        _check_free(host, port, address)
         try:
             bound = (
                 self._server.add_secure_port(address, credentials)
@@ -64,3 +66,16 @@ class GrpcServer:
 
     async def stop(self) -> None:
         await self._server.stop(_STOP_S)
+
+
+def _check_free(host: str, port: int, address: str) -> None:
+    """Say it clearly and alone: gRPC's core would write its own lines to standard error first."""
+    try:
+        with socket.create_server((host, port), family=_family(host)):
+            pass
+    except OSError as error:
+        raise StartupFailed(f"cannot listen on {address}: {error.strerror}") from None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

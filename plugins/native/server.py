@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -60,9 +61,15 @@ class NativeListener:
         add_NativeServicer_to_server(self._service, server)
         address = f"{self._settings.host}:{self._settings.port}"
         try:
+            # gRPC's core would write its own lines to standard error before ours.
+            with socket.create_server((self._settings.host, self._settings.port)):
+                pass
+        except OSError as error:
+            raise StartupError(f"native: cannot listen on {address}: {error.strerror}") from None
+        try:
             self._port = server.add_insecure_port(address)
         except RuntimeError:
-            raise StartupError(f"native: cannot listen on {address}: address in use?") from None
+            raise StartupError(f"native: cannot listen on {address}") from None
         await server.start()
         self._server = server
 
