@@ -152,10 +152,13 @@ def _run(settings: ExportSettings, master: str | None) -> None:
         exporter = open_exporter(spark, settings)
         _stop_on_signals(stop)
         console = Console()
-        for name in exporter.start():
-            console.print(f"{settings.topic}: deleted what attempt {name} left behind")
-        with ExportProgress(settings.topic, console) as progress:
-            _loop(exporter, settings, progress, stop)
+        try:
+            for name in exporter.start():
+                console.print(f"{settings.topic}: deleted what attempt {name} left behind")
+            with ExportProgress(settings.topic, console) as progress:
+                _loop(exporter, settings, progress, stop)
+        finally:
+            exporter.close()
     finally:
         spark.stop()
 

@@ -143,14 +143,15 @@ def read_arrow(
     *,
     columns: Sequence[str],
     batch_rows: int = 65_536,
+    batch_bytes: int = 32 << 20,
     fetch_bytes: int = 8 << 20,
     retry_timeout_s: float = 60.0,
     fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """The range's records as Arrow batches of about `batch_rows` rows; small stored batches are
-    put together, since whoever takes them pays for every Arrow batch."""
+    """The range's records as Arrow batches of about `batch_rows` rows, or `batch_bytes`; small
+    stored batches are put together, since whoever takes them pays for every Arrow batch."""
     gathered: list[pa.RecordBatch] = []
-    rows, position = 0, wanted.start
+    rows, size, position = 0, 0, wanted.start
     for batch in read_batches(
         client, wanted, fetch_bytes=fetch_bytes, retry_timeout_s=retry_timeout_s,
         fail_on_data_loss=fail_on_data_loss,
@@ -162,9 +163,10 @@ def read_arrow(
         position = batch.header.last_offset + 1
         gathered.append(arrow)
         rows += arrow.num_rows
-        if rows >= batch_rows:
+        size += len(batch.body)
+        if rows >= batch_rows or size >= batch_bytes:
             yield _put_together(gathered)
-            gathered, rows = [], 0
+            gathered, rows, size = [], 0, 0
     if rows:
         yield _put_together(gathered)
 

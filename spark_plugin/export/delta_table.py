@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_plugin.errors import TableError
+from spark_plugin.export.files import path_of
 from spark_plugin.export.stats import delta_stats
 from spark_plugin.export.table import ExportKey, Progress, TableConflict, WrittenFile
 
@@ -73,6 +74,9 @@ class DeltaLakeTable:
             topic_mark=read(f"{ours}/topic"),
             offsets={partition: each for partition, each in found.items() if each is not None},
         )
+
+    def data_files(self) -> list[str]:
+        return [path_of(uri) for uri in self._table.file_uris()]
 
     def append(self, key: ExportKey, files: Sequence[WrittenFile], after: Progress) -> None:
         from deltalake import CommitProperties, Transaction

@@ -14,12 +14,14 @@ from plugins.native.sdk import UnknownTopic
 from spark_plugin import planning
 from spark_plugin.errors import ExportError, ExportFenced, OptionError, TopicRecreated
 from spark_plugin.export import table as lake
+from spark_plugin.export.dead_letters import DeadLetters
 from spark_plugin.export.files import (
     Folder,
     attempt_folder,
     delete_orphans,
     delete_strays,
 )
+from spark_plugin.export.owner import Owner
 from spark_plugin.export.settings import ExportSettings
 from spark_plugin.export.table import ExportKey, LakeTable, Progress
 from spark_plugin.export.write_task import TaskResult, WriteTask, schema_to_text
@@ -68,6 +70,7 @@ class Exporter:
         run_tasks: RunTasks,
         *,
         parallelism: int = 2,
+        dlq: LakeTable | None = None,
     ) -> None:
         self.settings = settings
         self._table = table
@@ -75,6 +78,9 @@ class Exporter:
         self._parallelism = parallelism
         self._folder = Folder(table.location)
         self._schema = schema_to_text(table.arrow_schema())
+        self._dead = DeadLetters(dlq, _pause) if dlq is not None else None
+        self._dead_schema = schema_to_text(dlq.arrow_schema()) if dlq is not None else ""
+        self._owner: Owner | None = None
         self._epoch = 0
         self._target: dict[str, TopicCursor] | None = None
 
@@ -85,12 +91,22 @@ class Exporter:
         key = self._key(topic)
         before = self._progress(key)
         self._check_topic(key, before)
+        self._owner = Owner(self._folder, key)
+        if not self.settings.take_over:
+            self._owner.check_free()
         after = replace(before, epoch=before.epoch + 1)
         lake.commit(self._table, key, [], before, after, _pause)
         self._epoch = after.epoch
+        self._owner.take()
         if self.settings.trigger_s is None:
             self._target = planning.latest({key.topic: topic})
-        return delete_orphans(self._folder, key, before.attempt)
+        deleted = delete_orphans(self._folder, key, before.attempt)
+        return deleted + (self._dead.start(key) if self._dead is not None else [])
+
+    def close(self) -> None:
+        """The export is no longer run by this process."""
+        if self._owner is not None:
+            self._owner.leave()
 
     def step(self) -> CommitReport | None:
         """Export what is there, up to the limits of one commit; None when caught up."""
@@ -104,31 +120,43 @@ class Exporter:
             )
         self._check_topic(key, before)
         ranges, lag = self._plan(topic, before)
-        if not ranges:
-            return None
-        attempt = before.attempt + 1
-        folder = attempt_folder(key, self._epoch, attempt)
+        return self._export(key, topic, before, ranges, lag) if ranges else None
+
+    def _export(
+        self,
+        key: ExportKey,
+        topic: TopicView,
+        before: Progress,
+        ranges: list[OffsetRange],
+        lag: int,
+    ) -> CommitReport:
+        after = self._after(key, before, ranges)
+        folder = attempt_folder(key, self._epoch, after.attempt)
         self._folder.create(folder)
+        dead_folder = self._dead.new_folder(key) if self._dead is not None else ""
+        known = self._dead.known(key, before.offsets) if self._dead is not None else {}
         started = time.monotonic()
-        results = self._run_tasks(self._tasks(ranges, topic, folder))
+        results = self._run_tasks(self._tasks(ranges, topic, folder, dead_folder, known))
         check_complete(ranges, results)
         written = time.monotonic()
         files = [result.file for result in results if result.kind == "data"]
+        dead = [result.file for result in results if result.kind == "dlq"]
+        if self._dead is not None:
+            self._dead.commit(key, dead, dead_folder, after.offsets)
         self._folder.sync(folder)
-        after = self._after(key, before, ranges, attempt)
         lake.commit(self._table, key, files, before, after, _pause)
         delete_strays(self._folder, folder, {file.path for file in files})
         return CommitReport(
-            attempt=attempt,
+            attempt=after.attempt,
             rows=sum(file.rows for file in files),
             files=len(files),
             size_bytes=sum(file.size_bytes for file in files),
             offsets=after.offsets,
             lag=lag,
-            dead_letters=0,
+            offset_count=sum(each.end - each.start for each in ranges),
+            dead_letters=sum(file.rows for file in dead),
             job_s=written - started,
             commit_s=time.monotonic() - written,
-            offset_count=sum(each.end - each.start for each in ranges),
         )
 
     def _look(self) -> TopicView:
@@ -171,28 +199,41 @@ class Exporter:
         )
         return planning.ranges_between(start, end, planning.earliest(view)), lag
 
-    def _tasks(self, ranges: list[OffsetRange], topic: TopicView, folder: str) -> list[WriteTask]:
+    def _tasks(
+        self,
+        ranges: list[OffsetRange],
+        topic: TopicView,
+        folder: str,
+        dead_folder: str,
+        known: Mapping[int, tuple[int, ...]],
+    ) -> list[WriteTask]:
         size = sum(
             (each.end - each.start) * topic.partitions[each.partition].record_bytes
             for each in ranges
         )
         pieces = min(self._parallelism, max(1, int(size / _TASK_BYTES_MIN)))
+        settings, dead = self.settings, self._dead
         return [
             WriteTask(
-                bootstrap=self.settings.bootstrap, offsets=piece, location=self._table.location,
-                folder=folder, schema=self._schema, file_bytes_max=self.settings.file_bytes_max,
-                retry_timeout_s=self.settings.retry_timeout_s,
-                fail_on_data_loss=self.settings.fail_on_data_loss,
+                bootstrap=settings.bootstrap, offsets=piece, location=self._table.location,
+                folder=folder, schema=self._schema, file_bytes_max=settings.file_bytes_max,
+                retry_timeout_s=settings.retry_timeout_s,
+                fail_on_data_loss=settings.fail_on_data_loss,
+                json_schema=settings.json_schema,
+                dlq_location=dead.table.location if dead is not None else "",
+                dlq_folder=dead_folder, dlq_schema=self._dead_schema,
+                dlq_known=tuple(
+                    each for each in known.get(piece.partition, ())
+                    if piece.start <= each < piece.end
+                ),
             )
             for piece in planning.split(ranges, pieces_min=pieces)
         ]  # fmt: skip
 
-    def _after(
-        self, key: ExportKey, before: Progress, ranges: list[OffsetRange], attempt: int
-    ) -> Progress:
+    def _after(self, key: ExportKey, before: Progress, ranges: list[OffsetRange]) -> Progress:
         return Progress(
             epoch=self._epoch,
-            attempt=attempt,
+            attempt=before.attempt + 1,
             topic_mark=lake.topic_mark(key.topic_id),
             offsets={**before.offsets, **{each.partition: each.end for each in ranges}},
         )

@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from spark_plugin.errors import TableError
 from spark_plugin.export.table import ExportKey
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import fs
 
 _PREFIX: Final = "lakemq-"
 
@@ -36,6 +37,10 @@ class Folder:
         except pa.ArrowException as error:
             raise TableError(f"{location}: {error}") from None
         self.local = isinstance(self._files, fs.LocalFileSystem)
+
+    @property
+    def filesystem(self) -> fs.FileSystem:
+        return self._files
 
     def full_path(self, path: str) -> str:
         return posixpath.join(self._root, path) if path else self._root
@@ -114,11 +119,16 @@ class Folder:
             finally:
                 os.close(handle)
 
-    def parquet_writer(self, path: str, schema: pa.Schema, options: dict[str, Any]) -> Any:
-        """A `pyarrow.parquet.ParquetWriter` of a new file."""
-        from pyarrow import parquet
 
-        return parquet.ParquetWriter(self.open_output(path), schema, **options)
+def path_of(uri: str) -> str:
+    """The path of a URI as its pyarrow file system has it; a plain path stays."""
+    import pyarrow as pa
+    from pyarrow import fs
+
+    try:
+        return str(fs.FileSystem.from_uri(uri)[1])
+    except (pa.ArrowInvalid, ValueError):
+        return uri
 
 
 def export_folder(key: ExportKey) -> str:

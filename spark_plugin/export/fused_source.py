@@ -6,12 +6,17 @@ A data source, and not an RDD, so that it also runs over Spark Connect.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from plugins.native import sdk
+from plugins.native.sdk import LakeMQError
+from spark_plugin import errors
+from spark_plugin.errors import ExportError, SparkPluginError
 from spark_plugin.export import write_task
 from spark_plugin.export.table import WrittenFile
 from spark_plugin.export.write_task import TaskResult, WriteTask
@@ -54,10 +59,19 @@ class FusedReader(DataSourceReader):
 
 
 def run_tasks(spark: SparkSession, tasks: Sequence[WriteTask]) -> list[TaskResult]:
-    """Run the tasks in the executors; what the winning attempt of each wrote."""
+    """Run the tasks in the executors; what the winning attempt of each wrote.
+
+    What a task raised for a reason of ours is raised here as it was; Spark wraps it in Java.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     spark.dataSource.register(FusedSource)
     text = json.dumps([task.to_json() for task in tasks])
-    rows = spark.read.format(FusedSource.name()).option("tasks", text).load().collect()
+    try:
+        rows = spark.read.format(FusedSource.name()).option("tasks", text).load().collect()
+    except (PySparkException, Py4JError) as error:
+        raise error_of_task(str(error)) from error
     return [
         TaskResult(
             row.kind, row.partition, row.start, row.end,
@@ -67,3 +81,17 @@ def run_tasks(spark: SparkSession, tasks: Sequence[WriteTask]) -> list[TaskResul
         )
         for row in rows
     ]  # fmt: skip
+
+
+_RAISED = re.compile(r"^(?:\w+\.)+(\w+): (.+)$", re.MULTILINE)
+
+
+def error_of_task(text: str) -> Exception:
+    """The error that a task raised, found in what Spark says of it."""
+    for name, message in reversed(_RAISED.findall(text)):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, SparkPluginError):
+            return kind(message)
+        if name in sdk.__all__ and issubclass(getattr(sdk, name), LakeMQError):
+            return ExportError(message)
+    return ExportError(f"the Spark job failed: {text.strip()[:2000]}")

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_plugin.export.delta_table import check_columns
+from spark_plugin.export.files import path_of
 from spark_plugin.export.stats import read_footer
 from spark_plugin.export.table import (
     ExportKey,
@@ -76,6 +77,9 @@ class IcebergTable:
             topic_mark=topic_mark(topic_id) if topic_id else None,
             offsets={p: int(offset) for p, offset in found.items() if offset is not None},
         )
+
+    def data_files(self) -> list[str]:
+        return [path_of(task.file.file_path) for task in self._table.scan().plan_files()]
 
     def append(self, key: ExportKey, files: Sequence[WrittenFile], after: Progress) -> None:
         from pyiceberg.exceptions import CommitFailedException

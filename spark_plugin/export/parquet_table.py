@@ -104,8 +104,7 @@ class ParquetTable:
             raise TableConflict(f"{_manifest(number)} exists") from None
         self.reload()
 
-    def files(self) -> list[str]:
-        """Full paths of the files that the manifests name: what a reader shall read."""
+    def data_files(self) -> list[str]:
         found = []
         for number in range(1, self._number + 1):
             found += [self._folder.full_path(each["path"]) for each in self._read(number)["files"]]

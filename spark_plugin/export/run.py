@@ -5,9 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spark_plugin.export.exporter import Exporter
+from plugins.native.sdk.arrow import arrow_schema
+from spark_plugin.export.decode import JsonDecoder
+from spark_plugin.export.exporter import Exporter, RunTasks
 from spark_plugin.export.fused_source import run_tasks
+from spark_plugin.export.json_schema import parse_schema
 from spark_plugin.export.open_table import open_table
+from spark_plugin.export.rows import dead_letter_schema, with_meta
 from spark_plugin.export.settings import ExportSettings
 
 if TYPE_CHECKING:
@@ -16,10 +20,17 @@ if TYPE_CHECKING:
 
 def open_exporter(spark: SparkSession, settings: ExportSettings) -> Exporter:
     """An exporter whose tasks run in Spark's executors."""
-    from plugins.native.sdk.arrow import arrow_schema
+    return make_exporter(settings, partial(run_tasks, spark), spark.sparkContext.defaultParallelism)
 
-    table = open_table(settings.target, arrow_schema())
+
+def make_exporter(settings: ExportSettings, run: RunTasks, parallelism: int = 2) -> Exporter:
+    """An exporter with its tables open, created if absent."""
+    if not settings.json_schema:
+        table = open_table(settings.target, arrow_schema())
+        return Exporter(settings, table, run, parallelism=parallelism)
+    decoder = JsonDecoder(parse_schema(settings.json_schema))
     return Exporter(
-        settings, table, partial(run_tasks, spark),
-        parallelism=spark.sparkContext.defaultParallelism,
+        settings, open_table(settings.target, with_meta(decoder.schema)), run,
+        parallelism=parallelism,
+        dlq=open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema()),
     )  # fmt: skip

@@ -73,6 +73,10 @@ class LakeTable(Protocol):
     def progress(self, key: ExportKey) -> Progress:
         """What the state seen holds about the export."""
 
+    def data_files(self) -> list[str]:
+        """Paths of the files that the state seen consists of, as the location's file system has
+        them."""
+
     def append(self, key: ExportKey, files: Sequence[WrittenFile], after: Progress) -> None:
         """Add files and set the progress in one commit that can only follow the state seen, as far
         as this export is concerned. TableConflict if it can't."""

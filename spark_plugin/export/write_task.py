@@ -9,10 +9,13 @@ import base64
 import io
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from spark_plugin.export.decode import JsonDecoder
 from spark_plugin.export.files import Folder
+from spark_plugin.export.json_schema import META, parse_schema
+from spark_plugin.export.rows import dead_letter_rows, meta_column
 from spark_plugin.export.table import WrittenFile
 from spark_plugin.journal import client_of, read_arrow
 from spark_plugin.planning import OffsetRange
@@ -41,12 +44,13 @@ class WriteTask:
     fetch_bytes: int = 8 << 20
     retry_timeout_s: float = 60.0
     fail_on_data_loss: bool = True
-    format: str = "raw"
+    json_schema: str = ""
+    """Column list to decode values by; empty: records as they are."""
     dlq_location: str = ""
     dlq_folder: str = ""
+    dlq_schema: str = ""
     dlq_known: tuple[int, ...] = ()
     """Offsets that are in the dead-letter table already."""
-    decode: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -84,21 +88,70 @@ def schema_from_text(text: str) -> pa.Schema:
 
 def run(task: WriteTask) -> Iterator[TaskResult]:
     """Write the task's range; yields what was written."""
-    schema = schema_from_text(task.schema)
     offsets = task.offsets
     name = f"p{offsets.partition:05d}-{offsets.start:020d}"
-    data = _FileWriter(Folder(task.location), task.folder, name, schema, task.file_bytes_max)
+    data = _FileWriter(
+        Folder(task.location), task.folder, name, schema_from_text(task.schema), task.file_bytes_max
+    )
+    write = _JsonRows(task, data, name) if task.json_schema else _RawRows(data)
     rows = 0
     for batch in read_arrow(
         client_of(task.bootstrap), offsets, columns=RAW_COLUMNS, fetch_bytes=task.fetch_bytes,
         retry_timeout_s=task.retry_timeout_s, fail_on_data_loss=task.fail_on_data_loss,
     ):  # fmt: skip
         rows += batch.num_rows
-        data.write(batch)
-    for file in data.close():
-        yield TaskResult("data", offsets.partition, offsets.start, offsets.end, file)
-    nothing = WrittenFile("", rows, 0, b"")
+        write(batch)
+    for kind, files in write.close():
+        for file in files:
+            yield TaskResult(kind, offsets.partition, offsets.start, offsets.end, file)
+    nothing = WrittenFile("", rows - write.skipped, 0, b"")
     yield TaskResult("read", offsets.partition, offsets.start, offsets.end, nothing)
+
+
+class _RawRows:
+    """Records as they are."""
+
+    skipped = 0
+
+    def __init__(self, data: _FileWriter) -> None:
+        self._data = data
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        import pyarrow as pa
+
+        self._data.write(pa.Table.from_batches([batch]))
+
+    def close(self) -> list[tuple[str, list[WrittenFile]]]:
+        return [("data", self._data.close())]
+
+
+class _JsonRows:
+    """Values decoded to columns, beside `_meta`; what can't be decoded goes to the dead letters."""
+
+    def __init__(self, task: WriteTask, data: _FileWriter, name: str) -> None:
+        self._data = data
+        self._dead = _FileWriter(
+            Folder(task.dlq_location), task.dlq_folder, name, schema_from_text(task.dlq_schema),
+            task.file_bytes_max,
+        )  # fmt: skip
+        self._decoder = JsonDecoder(parse_schema(task.json_schema))
+        self._topic_id = task.offsets.topic_id
+        self._known = frozenset(task.dlq_known)
+        self.skipped = 0
+        """Bad rows that an earlier run has put into the dead letters already."""
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        decoded = self._decoder.decode(batch.column("value"))
+        good = batch if len(decoded.rows) == batch.num_rows else batch.take(decoded.rows)
+        self._data.write(decoded.columns.append_column(META, meta_column(good)))
+        offsets = batch.column("offset")
+        bad = [each for each in decoded.bad if offsets[each.row].as_py() not in self._known]
+        self.skipped += len(decoded.bad) - len(bad)
+        if bad:
+            self._dead.write(dead_letter_rows(batch, bad, self._topic_id))
+
+    def close(self) -> list[tuple[str, list[WrittenFile]]]:
+        return [("data", self._data.close()), ("dlq", self._dead.close())]
 
 
 class _FileWriter:
@@ -113,16 +166,17 @@ class _FileWriter:
         self._schema = schema
         self._options = parquet_options(schema)
         self._file_bytes_max = file_bytes_max
-        self._gathered: list[pa.RecordBatch] = []
+        self._gathered: list[pa.Table] = []
         self._gathered_rows = self._gathered_bytes = 0
         self._writer: Any = None
         self._written_bytes = 0
         self._files: list[WrittenFile] = []
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._gathered.append(batch)
-        self._gathered_rows += batch.num_rows
-        self._gathered_bytes += batch.nbytes
+    def write(self, table: pa.Table) -> None:
+        """Columns may come in any order; they must be those of the schema."""
+        self._gathered.append(table.select(self._schema.names))
+        self._gathered_rows += table.num_rows
+        self._gathered_bytes += table.nbytes
         if self._gathered_rows >= _GROUP_ROWS or self._gathered_bytes >= _GROUP_BYTES:
             self._write_group()
 
@@ -131,9 +185,7 @@ class _FileWriter:
 
         if not self._gathered_rows:
             return
-        table = pa.Table.from_batches(self._gathered)
-        if table.schema != self._schema or self._schema.metadata:
-            table = table.cast(self._schema)
+        table = pa.concat_tables(self._gathered).cast(self._schema)
         if self._writer is None:
             path = f"{self._path}/{self._name}-{len(self._files)}.parquet"
             self._current = path

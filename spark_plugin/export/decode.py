@@ -1,0 +1,267 @@
+"""JSON values -> columns, a block at a time; rows that don't decode are told apart. No IO.
+
+A whole block is parsed by Arrow at once. When that fails, or gives another number of rows, the
+block is halved until the bad rows stand alone. Before that, every value is seen to be one line that
+begins with `{`: Arrow takes concatenated and empty lines, and a lone `null` crashes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from spark_plugin.export.json_schema import Type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PLAIN: Final = r"^[ \t\r]*\{[^\n]*$"
+_CHECKED_ROWS_MAX: Final = 256
+_ERROR_CHARS_MAX: Final = 300
+_INTEGERS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "timestamp_ms": 64}
+"""Bits of the whole-number types."""
+
+
+class BadRow(NamedTuple):
+    """A row that can't be decoded."""
+
+    row: int
+    error_class: str
+    """`null_value`, `not_utf8`, `not_json` or `wrong_type`."""
+    error: str
+
+
+class Decoded(NamedTuple):
+    """Outcome for a block."""
+
+    rows: pa.Array
+    """Row numbers of the good ones, ascending (int64)."""
+    columns: pa.Table
+    """Their columns, in the order of the schema."""
+    bad: list[BadRow]
+
+
+class JsonDecoder:
+    """Decodes values by a column list (`json_schema.parse_schema`)."""
+
+    def __init__(self, columns: Sequence[tuple[str, Type]]) -> None:
+        import pyarrow as pa
+
+        self._columns = tuple(columns)
+        self.schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
+        self._parsed_schema = pa.schema([(name, _parsed_type(kind)) for name, kind in columns])
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """`values`: binary. Every row is either in `rows` or in `bad`."""
+        import pyarrow as pa
+
+        bad: dict[int, BadRow] = {}
+        lines = self._lines(values, bad)
+        rows = [row for row in range(len(values)) if row not in bad] if bad else None
+        numbers = pa.array(range(len(values)) if rows is None else rows, pa.int64())
+        if rows is not None:
+            lines = lines.take(numbers)
+        tables = self._parse(lines, numbers, bad)
+        columns = pa.concat_tables(tables) if tables else self.schema.empty_table()
+        kept = numbers
+        if len(columns) != len(numbers):
+            kept = pa.array([row for row in numbers.to_pylist() if row not in bad], pa.int64())
+        return Decoded(kept, columns, [bad[row] for row in sorted(bad)])
+
+    def _lines(self, values: pa.Array, bad: dict[int, BadRow]) -> pa.Array:
+        """The values as text of one line each; what is no JSON object at all goes to `bad`."""
+        import pyarrow as pa
+        from pyarrow import compute
+
+        try:
+            text = values.cast(pa.string())
+        except pa.ArrowInvalid:
+            text = _utf8_only(values, bad)
+        plain = compute.match_substring_regex(text, _PLAIN)
+        if compute.all(plain, skip_nulls=False).as_py():
+            return text
+        lines = text.to_pylist()
+        for row in compute.indices_nonzero(compute.invert(compute.fill_null(plain, False))):
+            number = row.as_py()
+            if number not in bad:
+                lines[number] = _one_line(number, lines[number], bad)
+        return pa.array(lines, pa.string())
+
+    def _parse(self, lines: pa.Array, rows: pa.Array, bad: dict[int, BadRow]) -> list[pa.Table]:
+        """Tables of the good lines, in order; `rows` are the numbers of the lines."""
+        import pyarrow as pa
+
+        if not len(lines):
+            return []
+        error = ""
+        try:
+            table = self._parse_block(lines)
+            if table.num_rows == len(lines):
+                return [table]
+            error = f"{table.num_rows} values in one record"
+        except (pa.ArrowInvalid, UnicodeDecodeError) as problem:
+            error = str(problem).split(" in row ")[0]
+        if len(lines) == 1:
+            row = rows[0].as_py()
+            bad[row] = BadRow(row, _error_class(error), error[:_ERROR_CHARS_MAX])
+            return []
+        if len(lines) <= _CHECKED_ROWS_MAX:
+            kept = self._without_mismatches(lines, rows, bad)
+            if len(kept) < len(lines):
+                return self._parse(lines.take(kept), rows.take(kept), bad)
+        half = len(lines) // 2
+        return [
+            *self._parse(lines.slice(0, half), rows.slice(0, half), bad),
+            *self._parse(lines.slice(half), rows.slice(half), bad),
+        ]
+
+    def _without_mismatches(
+        self, lines: pa.Array, rows: pa.Array, bad: dict[int, BadRow]
+    ) -> pa.Array:
+        """Places of the lines that may be good. Halving is slow where many rows are bad, so values
+        that are plainly of another kind than their column are sorted out one by one."""
+        import pyarrow as pa
+
+        kept = []
+        for place, (line, row) in enumerate(zip(lines.to_pylist(), rows.to_pylist(), strict=True)):
+            error = _mismatch_in(line, self._columns)
+            if error:
+                bad[row] = BadRow(row, "wrong_type", error)
+            else:
+                kept.append(place)
+        return pa.array(kept, pa.int64())
+
+    def _parse_block(self, lines: pa.Array) -> pa.Table:
+        import pyarrow as pa
+        from pyarrow import compute
+        from pyarrow import json as arrow_json
+
+        one = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+        joined = compute.binary_join(one, "\n")[0].as_buffer()
+        table = arrow_json.read_json(
+            pa.BufferReader(joined),
+            read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(joined) + 1),
+            parse_options=arrow_json.ParseOptions(
+                explicit_schema=self._parsed_schema, unexpected_field_behavior="ignore"
+            ),
+        )
+        columns = [
+            _convert(table.column(name), kind, self.schema.field(name).type)
+            for name, kind in self._columns
+        ]
+        return pa.table(columns, schema=self.schema)
+
+
+def arrow_type(kind: Type) -> pa.DataType:
+    """The type of the table's column."""
+    import pyarrow as pa
+
+    if kind.name == "array":
+        return pa.list_(pa.field("element", arrow_type(kind.fields[0][1])))
+    if kind.name == "struct":
+        return pa.struct([(name, arrow_type(child)) for name, child in kind.fields])
+    if kind.name.startswith("timestamp"):
+        return pa.timestamp("us", tz="UTC")
+    return {
+        "string": pa.string(), "boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(),
+        "int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(), "double": pa.float64(),
+        "date": pa.date32(),
+    }[kind.name]  # fmt: skip
+
+
+def _parsed_type(kind: Type) -> pa.DataType:
+    """The type that Arrow's parser is asked for."""
+    import pyarrow as pa
+
+    parsed = {"date": pa.string(), "timestamp_ms": pa.int64(), "timestamp_s": pa.float64()}
+    return parsed.get(kind.name) or arrow_type(kind)
+
+
+def _convert(column: pa.ChunkedArray, kind: Type, wanted: pa.DataType) -> pa.ChunkedArray:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if kind.name == "timestamp_ms":
+        micros = compute.multiply_checked(column, 1000)
+        return micros.cast(wanted)
+    if kind.name == "timestamp_s":
+        micros = compute.round(compute.multiply(column, 1e6)).cast(pa.int64())
+        return micros.cast(wanted)
+    return column.cast(wanted)
+
+
+def _utf8_only(values: pa.Array, bad: dict[int, BadRow]) -> pa.Array:
+    import pyarrow as pa
+
+    found: list[str | None] = []
+    for row, value in enumerate(values.to_pylist()):
+        try:
+            found.append(None if value is None else value.decode())
+        except UnicodeDecodeError as error:
+            found.append(None)
+            bad[row] = BadRow(row, "not_utf8", f"not UTF-8: {error.reason} at byte {error.start}")
+    return pa.array(found, pa.string())
+
+
+def _one_line(row: int, text: str | None, bad: dict[int, BadRow]) -> str | None:
+    """A value that isn't plainly an object on one line: pretty-printed, or no object at all."""
+    if text is None:
+        bad[row] = BadRow(row, "null_value", "the record has no value")
+        return None
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        bad[row] = BadRow(row, "not_json", str(error) or type(error).__name__)
+        return None
+    if not isinstance(value, dict):
+        bad[row] = BadRow(row, "not_json", f"a JSON object is wanted, not {type(value).__name__}")
+        return None
+    return json.dumps(value)
+
+
+def _error_class(error: str) -> str:
+    wrong = " changed from " in error or "convert" in error or "cast" in error.lower()
+    return "wrong_type" if wrong or "parse string" in error else "not_json"
+
+
+def _mismatch_in(line: str, columns: Sequence[tuple[str, Type]]) -> str:
+    """The first field whose JSON kind its column surely can't hold; empty if there is none.
+
+    Careful by design: what is only maybe wrong is left to Arrow's parser.
+    """
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(value, dict):
+        return ""
+    for name, kind in columns:
+        error = _mismatch(name, value.get(name), kind)
+        if error:
+            return error
+    return ""
+
+
+def _mismatch(name: str, value: Any, kind: Type) -> str:
+    if value is None:
+        return ""
+    if kind.name == "struct" and isinstance(value, dict):
+        errors = (_mismatch(f"{name}.{each}", value.get(each), of) for each, of in kind.fields)
+        return next(filter(None, errors), "")
+    if kind.name == "array" and isinstance(value, list):
+        errors = (_mismatch(f"{name}[]", each, kind.fields[0][1]) for each in value)
+        return next(filter(None, errors), "")
+    if _fits(value, kind.name):
+        return ""
+    return f"{name} is {kind.name}; {json.dumps(value)[:80]} is not"
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Whether a JSON value may be of a scalar type."""
+    if kind in _INTEGERS:
+        limit = 1 << (_INTEGERS[kind] - 1)
+        return type(value) is int and -limit <= value < limit
+    if kind in ("float", "double", "timestamp_s"):
+        return type(value) in (int, float)
+    return isinstance(value, bool if kind == "boolean" else str)
