@@ -71,6 +71,8 @@ class Decoder:
             self._held.clear()
         packets: list[Packet] = []
         try:
+            if not self.version and data and data[0] != _CONNECT:  # do not wait for its end
+                raise ProtocolError("the first packet must be CONNECT")
             position = self._scan(data, packets)
         except MqttError as error:
             self.error = error
@@ -168,8 +170,6 @@ class Decoder:
 
     def _publish(self, data: bytes, first: int, body: int, stop: int) -> Publish:
         """One PUBLISH whose remaining bytes are `data[body:stop]`."""
-        if not self.version:
-            raise ProtocolError("the first packet must be CONNECT")
         at = body + 2 + int.from_bytes(data[body : body + 2], "big")
         topic = self.names[data[body + 2 : at]]
         qos, packet_id = first & _QOS_3, 0
@@ -198,15 +198,13 @@ class Decoder:
 
     def _packet(self, data: bytes, first: int, body: int, stop: int) -> Packet:
         """Any packet but PUBLISH."""
-        if first == _PUBACK and stop - body == 2 and self.version:
+        if first == _PUBACK and stop - body == 2:
             packet_id = data[body] << 8 | data[body + 1]
             if packet_id:
                 return Acknowledgement(PacketType.PUBACK, packet_id)
         reader = Reader(data, body, stop)
         if first == _CONNECT:
             return self._connect(reader)
-        if not self.version:
-            raise ProtocolError("the first packet must be CONNECT")
         rule = DECODERS.get(first)
         if rule is None:
             raise MalformedPacket(f"first byte {first:#04x} begins no packet")

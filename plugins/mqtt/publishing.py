@@ -83,7 +83,7 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     if packet.properties is not NO_PROPERTIES:
         _obey_properties(connection, packet)
     if not packet.topic:
-        raise ProtocolError("PUBLISH without a topic name", Reason.TOPIC_NAME_INVALID)
+        raise ProtocolError("PUBLISH without a topic name")
     route = connection.routes.get(packet.topic) or _route(connection, packet.topic)
     if not route.allowed:
         _refuse(connection, packet, now_ms)

@@ -1,0 +1,202 @@
+"""The MQTT hub without sockets or clock: clients that speak packets, storage that answers when told.
+
+bench = Bench()
+device = bench.connect("device-1", version=5)
+device.send(Publish("a/b", b"x", qos=1, packet_id=1))
+bench.store()
+assert device.received() == [Acknowledgement(PacketType.PUBACK, 1)]
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from broker_core.api.errors import LakeMQError, NotAuthorized
+from broker_core.api.record_batch import encode as encode_batch
+from broker_core.api.types import (
+    ANONYMOUS,
+    CommittedBatch,
+    Offset,
+    Operation,
+    Placed,
+    Principal,
+    Resource,
+)
+from plugins.mqtt.appends import Lane
+from plugins.mqtt.bindings import Binding
+from plugins.mqtt.codec import Decoder
+from plugins.mqtt.delivery import DeliveryLimits
+from plugins.mqtt.encoding import encode
+from plugins.mqtt.hub import Hub, Limits
+from plugins.mqtt.packets import (
+    NO_PROPERTIES,
+    V5,
+    V311,
+    Connack,
+    Connect,
+    Disconnect,
+    Filter,
+    Packet,
+    Properties,
+    Publish,
+    Suback,
+    Subscribe,
+    Will,
+)
+from plugins.mqtt.protocol import Connection
+from plugins.mqtt.records import RecordReader
+from plugins.mqtt.retained import Retained
+
+START_MS = 1_800_000_000_000
+
+
+class Device:
+    """A client on a scripted wire."""
+
+    def __init__(self, bench: Bench, version: int, peer_host: str = "127.0.0.1") -> None:
+        self.bench = bench
+        self.version = version
+        self.connection = Connection(bench.hub, peer_host, bench.now_ms)
+        self._decoder = Decoder(1 << 28, version=version)
+
+    def send(self, *packets: Packet) -> Device:
+        return self.send_bytes(b"".join(encode(packet, self.version) for packet in packets))
+
+    def send_bytes(self, data: bytes) -> Device:
+        self.connection.receive(data, self.bench.now_ms)
+        return self
+
+    def raw(self) -> bytes:
+        """Bytes that the broker wrote since the last call."""
+        data = b"".join(self.connection.out)
+        self.connection.out.clear()
+        if self.connection in self.bench.hub.dirty:
+            self.bench.hub.dirty.remove(self.connection)
+        return data
+
+    def received(self) -> list[Packet]:
+        """Packets that the broker wrote since the last call."""
+        packets = self._decoder.feed(self.raw())
+        assert self._decoder.error is None, self._decoder.error
+        return packets
+
+    def one(self) -> Any:
+        (packet,) = self.received()
+        return packet
+
+    def publishes(self) -> list[tuple[str, bytes]]:
+        return [(each.topic, each.payload) for each in self.received() if type(each) is Publish]
+
+    @property
+    def closed(self) -> bool:
+        return self.connection.closing is not None
+
+    def lose(self) -> None:
+        """The network connection breaks."""
+        self.connection.lost(self.bench.now_ms)
+
+    def subscribe(
+        self, *filters: str, qos: int = 0, options: int = 0, identifier: int = 0, packet_id: int = 1
+    ) -> tuple[int, ...]:
+        """Subscribe and return the codes of SUBACK; what else came stays unread."""
+        properties = Properties(subscription_identifiers=(identifier,)) if identifier else None
+        wanted = tuple(Filter(each, qos | options) for each in filters)
+        self.send(Subscribe(packet_id, wanted, properties or NO_PROPERTIES))
+        packets = self._decoder.feed(self.connection.out.pop(0))
+        (suback,) = packets
+        assert isinstance(suback, Suback)
+        if not self.connection.out and self.connection in self.bench.hub.dirty:
+            self.bench.hub.dirty.remove(self.connection)
+        return suback.codes
+
+
+class Bench:
+    """A hub, its clock, its storage."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        delivery: DeliveryLimits | None = None,
+        bindings: tuple[Binding, ...] = (Binding("#", "mqtt"),),
+        strategy: str = "round_robin",
+        retained: Retained | None = None,
+    ) -> None:
+        self.now_ms = START_MS
+        self.forbidden: set[tuple[Operation, str]] = set()
+        self.stored: list[Lane] = []
+        ids = itertools.count(1)
+        self.hub = Hub(
+            bindings=bindings,
+            authorize=self._authorize,
+            new_client_id=lambda: f"auto-{next(ids)}",
+            limits=limits,
+            delivery=delivery,
+            shared_strategy=strategy,
+            retained=retained,
+        )
+        self._reader = RecordReader(self.hub.names)
+        self._offsets: dict[str, int] = {}
+
+    def _authorize(self, principal: Principal, operation: Operation, resource: Resource) -> None:
+        if (operation, resource.name) in self.forbidden:
+            raise NotAuthorized(resource.name)
+
+    def dial(self, version: int = V311) -> Device:
+        """A network connection that has said nothing yet."""
+        return Device(self, version)
+
+    def connect(
+        self,
+        client_id: str = "",
+        *,
+        version: int = V311,
+        clean: bool = True,
+        keep_alive_s: int = 0,
+        will: Will | None = None,
+        properties: Properties = NO_PROPERTIES,
+        principal: Principal = ANONYMOUS,
+    ) -> Device:
+        """A client that is let in; its CONNACK is in `device.connack`."""
+        device = self.dial(version)
+        device.send(Connect(client_id, version, clean, keep_alive_s, None, None, will, properties))
+        device.connection.authenticated(principal, self.now_ms)
+        first = device.connection.out.pop(0)
+        (device.connack,) = device._decoder.feed(first)  # type: ignore[attr-defined]
+        assert isinstance(device.connack, Connack)  # type: ignore[attr-defined]
+        if not device.connection.out and device.connection in self.hub.dirty:
+            self.hub.dirty.remove(device.connection)
+        return device
+
+    def store(self, error: LakeMQError | None = None) -> int:
+        """Let storage answer all that waits: stored and committed, or failed with `error`.
+        Returns how many records it was."""
+        lanes = self.hub.appends.take()
+        for lane in lanes:
+            if error is not None:
+                lane.fail(error, self.now_ms)
+                continue
+            self.stored.append(lane)
+            base = self._offsets.get(lane.topic, 0)
+            count = len(lane.values)
+            self._offsets[lane.topic] = base + count
+            lane.settle([Placed(0, Offset(base + n)) for n in range(count)], self.now_ms)
+            data = encode_batch(lane.columns(), now_ms=self.now_ms, base_offset=base)
+            self.commit(CommittedBatch(lane.topic, 0, Offset(base), data))
+        return sum(len(lane.values) for lane in lanes)
+
+    def commit(self, batch: CommittedBatch) -> None:
+        for _, message in self._reader.messages(batch):
+            self.hub.route(message, self.now_ms)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_ms += int(1000 * seconds)
+        self.hub.tick(self.now_ms)
+
+
+def disconnected_with(device: Device) -> int | None:
+    """Reason code of the DISCONNECT that the broker sent last; None: it sent none."""
+    assert device.version == V5
+    found = [each.reason for each in device.received() if isinstance(each, Disconnect)]
+    return found[-1] if found else None

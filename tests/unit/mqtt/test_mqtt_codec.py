@@ -1,0 +1,320 @@
+"""Goal: packets survive the wire both ways, in any pieces, and nothing else gets through."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugins.mqtt.codec import Decoder
+from plugins.mqtt.encoding import encode
+from plugins.mqtt.packets import (
+    NO_PROPERTIES,
+    V5,
+    V31,
+    V311,
+    Acknowledgement,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Filter,
+    Packet,
+    PacketType,
+    Ping,
+    Properties,
+    Publish,
+    PublishRun,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from plugins.mqtt.reasons import MalformedPacket, PacketTooLarge, ProtocolError, Reason
+
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
+names = st.text("abc/é$ ", min_size=1, max_size=20)
+ids = st.integers(1, 65_535)
+pairs = st.lists(st.tuples(texts, texts), max_size=3).map(tuple)
+
+
+def some(strategy: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.none() | strategy
+
+
+u32 = st.integers(0, 0xFFFF_FFFF)
+publish_properties = st.just(NO_PROPERTIES) | st.builds(
+    Properties,
+    payload_format=some(st.integers(0, 1)),
+    message_expiry_s=some(u32),
+    content_type=some(texts),
+    response_topic=some(names),
+    correlation_data=some(st.binary(max_size=20)),
+    subscription_identifiers=st.lists(st.integers(1, 268_435_455), max_size=3).map(tuple),
+    topic_alias=some(st.integers(0, 65_535)),
+    user_properties=pairs,
+)
+why = st.just(NO_PROPERTIES) | st.builds(Properties, reason_string=texts, user_properties=pairs)
+will_properties = st.just(NO_PROPERTIES) | st.builds(
+    Properties, will_delay_s=some(u32), message_expiry_s=some(u32), user_properties=pairs
+)
+connect_properties = st.just(NO_PROPERTIES) | st.builds(
+    Properties,
+    session_expiry_s=some(u32),
+    receive_maximum=some(ids),
+    packet_bytes_max=some(st.integers(1, 0xFFFF_FFFF)),
+    topic_alias_maximum=some(st.integers(0, 65_535)),
+    request_problem_information=some(st.integers(0, 1)),
+    request_response_information=some(st.integers(0, 1)),
+    user_properties=pairs,
+)
+
+subscribe_properties = st.just(NO_PROPERTIES) | st.builds(
+    Properties,
+    subscription_identifiers=st.integers(1, 268_435_455).map(lambda one: (one,)),
+    user_properties=pairs,
+)
+
+
+def publishes(properties: st.SearchStrategy[Properties]) -> st.SearchStrategy[Publish]:
+    plain = st.builds(
+        Publish, names, st.binary(max_size=300), st.just(0), st.booleans(), properties=properties
+    )
+    assured = st.builds(
+        Publish, names, st.binary(max_size=300), st.integers(1, 2), st.booleans(), st.booleans(),
+        ids, properties,
+    )  # fmt: skip
+    return plain | assured
+
+
+def packets(version: int) -> st.SearchStrategy[Packet]:
+    five = version == V5
+    none = st.just(NO_PROPERTIES)
+    reason = why if five else none
+    options = st.integers(0, 2) | (st.just(0x2E) if five else st.just(0))
+    return st.one_of(
+        publishes(publish_properties if five else none),
+        st.builds(
+            Connect,
+            texts,
+            st.just(version),
+            st.booleans(),
+            st.integers(0, 65_535),
+            texts,
+            some(st.binary(max_size=20)),
+            some(
+                st.builds(
+                    Will, names, st.binary(max_size=20), st.integers(0, 2), st.booleans(),
+                    will_properties if five else none,
+                )
+            ),
+            connect_properties if five else none,
+        ),
+        st.builds(Connack, st.booleans(), st.integers(0, 5), reason),
+        st.builds(
+            Acknowledgement,
+            st.sampled_from(
+                [PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP]
+            ),
+            ids,
+            st.just(0),
+            reason,
+        ),
+        st.builds(
+            Subscribe, ids,
+            st.lists(st.builds(Filter, texts, options), min_size=1, max_size=4).map(tuple),
+            subscribe_properties if five else none,
+        ),
+        st.builds(Suback, ids, st.lists(st.sampled_from([0, 1, 2, 0x80])).map(tuple), reason),
+        st.builds(Unsubscribe, ids, st.lists(texts, min_size=1, max_size=4).map(tuple),
+                  st.builds(Properties, user_properties=pairs) if five else none),
+        st.builds(Unsuback, ids, st.lists(st.sampled_from([0, 0x11])).map(tuple) if five
+                  else st.just(()), reason),
+        st.builds(Ping, st.sampled_from([PacketType.PINGREQ, PacketType.PINGRESP])),
+        st.builds(Disconnect, st.sampled_from([0, 4, 0x8E]) if five else st.just(0), reason),
+        *([st.builds(Auth, st.sampled_from([0, 0x18]), reason)] if five else []),
+    )  # fmt: skip
+
+
+def decoder_for(packet: Packet, version: int) -> Decoder:
+    return Decoder(1 << 20, version=0 if isinstance(packet, Connect) else version)
+
+
+versions = st.sampled_from([V31, V311, V5])
+
+
+@given(st.data(), versions)
+@settings(max_examples=300, deadline=None)
+def test_every_packet_survives_encoding_and_decoding(data: st.DataObject, version: int) -> None:
+    packet = data.draw(packets(version))
+    decoder = decoder_for(packet, version)
+    (decoded,) = decoder.feed(encode(packet, version)) or [decoder.error]
+    assert decoded == packet
+
+
+@given(st.data(), versions)
+@settings(max_examples=200, deadline=None)
+def test_packets_come_out_alike_however_the_bytes_are_cut(
+    data: st.DataObject, version: int
+) -> None:
+    sent = data.draw(st.lists(publishes(st.just(NO_PROPERTIES)), min_size=1, max_size=8))
+    stream = b"".join(encode(each, version) for each in sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    decoder = Decoder(1 << 20, version=version)
+    found: list[Packet] = []
+    for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += decoder.feed(stream[begin:end])
+    assert found == sent
+    assert decoder.held_bytes == 0
+
+
+@given(st.data(), st.sampled_from([V311, V5]))
+@settings(max_examples=200, deadline=None)
+def test_express_runs_hold_the_same_publishes(data: st.DataObject, version: int) -> None:
+    """What comes as runs, decoded again, is what was sent; retained, QoS 1 and other topic names
+    never hide in a run."""
+    some_names = st.sampled_from(["a", "a/b", "b"])
+    plain = st.builds(Publish, some_names, st.binary(max_size=150) | st.just(b"same"))
+    others = st.builds(Publish, some_names, st.binary(max_size=9), st.just(1), packet_id=ids)
+    retained = st.builds(Publish, some_names, st.just(b"r"), retain=st.just(True))
+    sent = data.draw(st.lists(st.one_of(plain, plain, plain, others, retained), max_size=30))
+    stream = b"".join(encode(each, version) for each in sent)
+    cut = data.draw(st.integers(0, len(stream)))
+    decoder = Decoder(1 << 20, version=version)
+    decoder.express = {b"a": None, b"a/b": None}
+    found: list[Packet] = []
+    for each in decoder.feed(stream[:cut]) + decoder.feed(stream[cut:]):
+        if isinstance(each, PublishRun):
+            inside = Decoder(1 << 20, version=version).feed(each.packets)
+            assert len(inside) == each.count
+            assert all(one.topic.encode() == each.topic for one in inside)  # type: ignore[union-attr]
+            found += inside
+        else:
+            found.append(each)
+    assert decoder.error is None
+    assert found == sent
+
+
+@given(st.binary(max_size=200), st.sampled_from([0, V31, V311, V5]))
+@settings(max_examples=500, deadline=None)
+def test_no_bytes_crash_the_decoder(data: bytes, version: int) -> None:
+    decoder = Decoder(256, version=version)
+    decoder.express = {b"a": None}
+    decoder.feed(data)
+    assert decoder.held_bytes <= 256
+
+
+@given(st.data(), versions)
+@settings(max_examples=300, deadline=None)
+def test_no_damage_crashes_the_decoder(data: st.DataObject, version: int) -> None:
+    """One byte of a valid packet is changed: the decoder answers with packets or an error."""
+    packet = data.draw(packets(version))
+    stream = bytearray(encode(packet, version))
+    stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
+    decoder = decoder_for(packet, version)
+    decoder.feed(bytes(stream))
+
+
+def error_of(data: bytes, version: int = V311, packet_bytes_max: int = 1 << 20) -> Exception | None:
+    decoder = Decoder(packet_bytes_max, version=version)
+    decoder.feed(data)
+    return decoder.error
+
+
+@pytest.mark.parametrize(
+    ("data", "version", "kind"),
+    [
+        (b"\x00\x00", V311, MalformedPacket),  # packet type 0 [MQTT-2.1.3-1]
+        (b"\x41\x02\x00\x01", V311, MalformedPacket),  # flags of PUBACK
+        (b"\x60\x02\x00\x01", V311, MalformedPacket),  # PUBREL without its flags
+        (b"\x80\x06\x00\x01\x00\x01a\x00", V311, MalformedPacket),  # SUBSCRIBE likewise
+        (b"\x40\x02\x00\x00", V311, MalformedPacket),  # packet identifier 0 [MQTT-2.2.1-3]
+        (b"\x32\x05\x00\x01a\x00\x00", V311, MalformedPacket),  # the same in PUBLISH
+        (b"\x36\x05\x00\x01a\x00\x01", V311, MalformedPacket),  # QoS 3 [MQTT-3.3.1-4]
+        (b"\x38\x03\x00\x01a", V311, MalformedPacket),  # DUP at QoS 0 [MQTT-3.3.1-2]
+        (b"\x30\x03\x00\x09a", V311, MalformedPacket),  # topic name longer than the packet
+        (b"\x30\x03\x00\x01\xff", V311, MalformedPacket),  # not UTF-8 [MQTT-1.5.4-1]
+        (b"\x30\x05\x00\x03\xed\xa0\x80", V311, MalformedPacket),  # a surrogate
+        (b"\x30\x03\x00\x01\x00", V311, MalformedPacket),  # U+0000 [MQTT-1.5.4-2]
+        (b"\x30\x03\x00\x01#", V311, ProtocolError),  # wildcard [MQTT-3.3.2-2]
+        (b"\x30\x81\x00", V311, MalformedPacket),  # length not shortest [MQTT-1.5.5-1]
+        (b"\x30\xff\xff\xff\xff\x01", V311, MalformedPacket),  # length of five bytes
+        (b"\x82\x02\x00\x01", V311, ProtocolError),  # no filter [MQTT-3.8.3-2]
+        (b"\x82\x06\x00\x01\x00\x01a\x03", V311, MalformedPacket),  # QoS 3 in SUBSCRIBE
+        (b"\x82\x06\x00\x01\x00\x01a\x04", V311, MalformedPacket),  # reserved bits
+        (b"\x82\x07\x00\x01\x00\x00\x01a\x40", V5, MalformedPacket),
+        (b"\x82\x07\x00\x01\x00\x00\x01a\x30", V5, ProtocolError),  # retain handling 3
+        (b"\xa2\x02\x00\x01", V311, ProtocolError),
+        (b"\xf0\x00", V311, MalformedPacket),  # AUTH before version 5
+        (b"\xc0\x01\x00", V311, MalformedPacket),  # PINGREQ with a body
+        (b"\xe0\x01\x00", V311, MalformedPacket),  # DISCONNECT with a body
+        (b"\xe0\x01\x03", V5, MalformedPacket),  # unknown reason
+        (b"\x30\x05\x00\x01a\x01\x7f", V5, MalformedPacket),  # unknown property
+        (b"\x30\x06\x00\x01a\x02\x01\x02", V5, ProtocolError),  # payload format 2
+        (b"\x30\x08\x00\x01a\x04\x01\x01\x01\x01", V5, ProtocolError),  # property twice
+        (b"\x30\x06\x00\x01a\x02\x0b\x00", V5, ProtocolError),  # subscription identifier 0
+        (b"\x30\x05\x00\x01a\x05\x01", V5, MalformedPacket),  # properties end behind the packet
+        (b"\x30\x03\x00\x01a", V5, MalformedPacket),  # no property length
+        (b"\x40\x04\x00\x01\x11\x00", V5, MalformedPacket),  # reason that PUBACK has not
+    ],
+)
+def test_wrong_packets_are_refused(data: bytes, version: int, kind: type[Exception]) -> None:
+    assert type(error_of(data, version)) is kind
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x10\x0c\x00\x04MQTX\x04\x02\x00\x00\x00\x00", Reason.UNSUPPORTED_PROTOCOL_VERSION),
+        (b"\x10\x0c\x00\x04MQTT\x02\x02\x00\x00\x00\x00", Reason.UNSUPPORTED_PROTOCOL_VERSION),
+        (b"\x10\x0d\x00\x04MQTT\x06\x02\x00\x00\x00\x00\x00", Reason.UNSUPPORTED_PROTOCOL_VERSION),
+        (b"\x10\x0e\x00\x06MQIsdp\x04\x02\x00\x00\x00\x00", Reason.UNSUPPORTED_PROTOCOL_VERSION),
+        (b"\x10\x0c\x00\x04MQTT\x04\x03\x00\x00\x00\x00", Reason.MALFORMED_PACKET),
+        (b"\x10\x0c\x00\x04MQTT\x04\x42\x00\x00\x00\x00", Reason.MALFORMED_PACKET),
+        (b"\x10\x0c\x00\x04MQTT\x04\x0a\x00\x00\x00\x00", Reason.MALFORMED_PACKET),
+        (b"\x10\x0c\x00\x04MQTT\x04\x1e\x00\x00\x00\x00", Reason.MALFORMED_PACKET),
+        (b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x00!", Reason.MALFORMED_PACKET),
+        (b"\x10\x0b\x00\x04MQTT\x04\x02\x00\x00\x00", Reason.MALFORMED_PACKET),
+        (b"\xc0\x00", Reason.PROTOCOL_ERROR),
+        (b"\x30\x03\x00\x01a", Reason.PROTOCOL_ERROR),
+        (b"\x40\x02\x00\x01", Reason.PROTOCOL_ERROR),
+    ],
+)
+def test_what_cannot_begin_a_connection_is_refused(data: bytes, reason: Reason) -> None:
+    error = error_of(data, version=0)
+    assert isinstance(error, MalformedPacket | ProtocolError)
+    assert error.reason is reason
+
+
+def test_packets_before_a_wrong_one_are_handed_out() -> None:
+    decoder = Decoder(1 << 20, version=V311)
+    assert decoder.feed(b"\xc0\x00\xc0\x00\x00\x00\xc0\x00") == [Ping(PacketType.PINGREQ)] * 2
+    assert decoder.error is not None
+
+
+def test_length_is_refused_before_the_bytes_come() -> None:
+    error = error_of(b"\x30\xff\xff\xff\x7f", packet_bytes_max=1000)
+    assert isinstance(error, PacketTooLarge)
+    assert "268435460" in str(error)
+
+
+def test_the_largest_packet_allowed_is_taken() -> None:
+    packet = encode(Publish("a", b"x" * 993), V311)
+    assert len(packet) == 999
+    assert error_of(packet, packet_bytes_max=999) is None
+    assert isinstance(error_of(packet, packet_bytes_max=998), PacketTooLarge)
+
+
+def test_a_packet_in_single_bytes_is_put_together() -> None:
+    decoder = Decoder(1 << 20, version=V311)
+    stream = encode(Publish("a", b"x" * 20_000), V311)
+    found = [each for byte in stream for each in decoder.feed(bytes((byte,)))]
+    assert found == [Publish("a", b"x" * 20_000)]
+
+
+def test_byte_order_mark_stays_in_strings() -> None:
+    """[MQTT-1.5.4-3]"""
+    (packet,) = Decoder(1 << 20, version=V311).feed(encode(Publish("\ufeffa", b""), V311))
+    assert isinstance(packet, Publish)
+    assert packet.topic == "\ufeffa"

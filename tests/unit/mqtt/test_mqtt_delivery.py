@@ -1,0 +1,275 @@
+"""Goal: what subscribers get is in order, within their window, once per QoS, and bounded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plugins.mqtt.delivery import DeliveryLimits
+from plugins.mqtt.packets import (
+    V5,
+    V31,
+    V311,
+    Acknowledgement,
+    PacketType,
+    Properties,
+    Publish,
+)
+from plugins.mqtt.reasons import Reason
+from tests.support.mqtt_bench import Bench, Device, disconnected_with
+
+PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
+PUBREL, PUBCOMP = PacketType.PUBREL, PacketType.PUBCOMP
+versions = pytest.mark.parametrize("version", [V31, V311, V5])
+FOREVER = Properties(session_expiry_s=0xFFFF_FFFF)
+
+
+def publish(bench: Bench, sender: Device, count: int, qos: int = 1, topic: str = "t") -> None:
+    """Publish payloads b"0", b"1", ... and have them stored."""
+    for number in range(count):
+        packet_id = number + 1 if qos else 0
+        sender.send(Publish(topic, b"%d" % number, qos, packet_id=packet_id))
+        bench.store()
+        if qos == 2:
+            sender.send(Acknowledgement(PUBREL, packet_id))
+    sender.received()
+
+
+def resume(bench: Bench, client_id: str, version: int, **more: Any) -> Device:
+    properties = more.pop("properties", FOREVER if version == V5 else Properties())
+    return bench.connect(client_id, version=version, clean=False, properties=properties, **more)
+
+
+@versions
+@pytest.mark.parametrize("granted", [0, 1, 2])
+@pytest.mark.parametrize("sent", [0, 1, 2])
+def test_qos_is_the_lower_of_both(version: int, granted: int, sent: int) -> None:
+    """[MQTT-3.8.4-8]"""
+    bench = Bench()
+    sender, reader = bench.connect("s"), bench.connect("r", version=version)
+    assert reader.subscribe("t", qos=granted) == (granted,)
+    publish(bench, sender, 1, sent)
+    assert reader.one().qos == min(granted, sent)
+
+
+@versions
+def test_window_holds_back_and_acks_open_it(version: int) -> None:
+    bench = Bench(delivery=DeliveryLimits(inflight_max=2))
+    sender, reader = bench.connect("s"), bench.connect("r", version=version)
+    reader.subscribe("t", qos=1)
+    publish(bench, sender, 5)
+    first = reader.received()
+    assert [each.payload for each in first] == [b"0", b"1"]  # type: ignore[union-attr]
+    reader.send(Acknowledgement(PUBACK, first[0].packet_id))  # type: ignore[union-attr]
+    assert reader.one().payload == b"2"
+    reader.send(Acknowledgement(PUBACK, 999))  # nobody's
+    assert reader.received() == []
+
+
+def test_receive_maximum_of_the_client_bounds_the_window() -> None:
+    """[MQTT-3.3.4-9], seen from the server: [MQTT-4.9.0-2]"""
+    bench = Bench()
+    sender = bench.connect("s")
+    reader = bench.connect("r", version=V5, properties=Properties(receive_maximum=1))
+    reader.subscribe("t", qos=2)
+    publish(bench, sender, 3, qos=2)
+    got = reader.one()
+    reader.send(Acknowledgement(PUBREC, got.packet_id))
+    assert reader.one() == Acknowledgement(PUBREL, got.packet_id)
+    reader.send(Acknowledgement(PUBCOMP, got.packet_id))
+    assert reader.one().payload == b"1"
+
+
+def test_a_refusing_pubrec_ends_the_delivery() -> None:
+    """[MQTT-4.3.3-4]"""
+    bench = Bench()
+    sender = bench.connect("s")
+    reader = bench.connect("r", version=V5, properties=Properties(receive_maximum=1))
+    reader.subscribe("t", qos=2)
+    publish(bench, sender, 2, qos=2)
+    reader.send(Acknowledgement(PUBREC, reader.one().packet_id, Reason.QUOTA_EXCEEDED))
+    assert reader.one().payload == b"1"
+
+
+def test_pubrec_for_an_unknown_packet() -> None:
+    bench = Bench()
+    reader = bench.connect("r", version=V5)
+    reader.send(Acknowledgement(PUBREC, 77))
+    assert reader.one() == Acknowledgement(PUBREL, 77, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+
+
+@versions
+def test_unacknowledged_publishes_are_sent_again_in_order(version: int) -> None:
+    """[MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-3.3.1-1]"""
+    bench = Bench()
+    sender, reader = bench.connect("s"), resume(bench, "r", version)
+    reader.subscribe("t", qos=1)
+    publish(bench, sender, 4)
+    first: Any = reader.received()
+    reader.send(Acknowledgement(PUBACK, first[1].packet_id))
+    reader.lose()
+    reader = resume(bench, "r", version)
+    again: Any = reader.received()
+    assert [(each.payload, each.packet_id, each.dup) for each in again] == [
+        (each.payload, each.packet_id, True) for each in (first[0], first[2], first[3])
+    ]
+
+
+@versions
+def test_qos_2_resumes_with_pubrel_after_pubrec(version: int) -> None:
+    """[MQTT-4.3.3-6]: after PUBREC the PUBLISH is never sent again."""
+    bench = Bench()
+    sender, reader = bench.connect("s"), resume(bench, "r", version)
+    reader.subscribe("t", qos=2)
+    publish(bench, sender, 2, qos=2)
+    first: Any = reader.received()
+    reader.send(Acknowledgement(PUBREC, first[0].packet_id))
+    reader.lose()
+    reader = resume(bench, "r", version)
+    assert reader.received() == [
+        Acknowledgement(PUBREL, first[0].packet_id),
+        Publish("t", b"1", 2, dup=True, packet_id=first[1].packet_id),
+    ]
+
+
+@versions
+def test_what_came_while_away_is_delivered_on_return(version: int) -> None:
+    bench = Bench()
+    sender, reader = bench.connect("s"), resume(bench, "r", version)
+    reader.subscribe("t", qos=1)
+    reader.lose()
+    publish(bench, sender, 3)
+    publish(bench, sender, 1, qos=0)
+    reader = resume(bench, "r", version)
+    assert reader.connack.session_present is (version != V31)  # type: ignore[attr-defined]
+    assert reader.publishes() == [("t", b"0"), ("t", b"1"), ("t", b"2")]
+
+
+def test_a_smaller_window_on_return_is_obeyed() -> None:
+    bench = Bench()
+    sender, reader = bench.connect("s"), resume(bench, "r", V5)
+    reader.subscribe("t", qos=1)
+    publish(bench, sender, 3)
+    reader.received()
+    reader.lose()
+    small = Properties(session_expiry_s=60, receive_maximum=1)
+    reader = resume(bench, "r", V5, properties=small)
+    payloads = []
+    for _ in range(3):
+        got = reader.one()
+        payloads.append(got.payload)
+        reader.send(Acknowledgement(PUBACK, got.packet_id))
+    assert payloads == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"), [("drop_oldest", [b"2", b"3"]), ("drop_newest", [b"0", b"1"])]
+)
+def test_full_queue_of_an_absent_client(policy: str, kept: list[bytes]) -> None:
+    limits = DeliveryLimits(queue_count_max=2, queue_full=policy)
+    bench = Bench(delivery=limits)
+    sender, reader = bench.connect("s"), resume(bench, "r", V311)
+    reader.subscribe("t", qos=1)
+    reader.lose()
+    publish(bench, sender, 4)
+    assert [payload for _, payload in resume(bench, "r", V311).publishes()] == kept
+    assert limits.dropped_queue_full == 2
+
+
+def test_full_queue_disconnects_where_it_shall() -> None:
+    limits = DeliveryLimits(inflight_max=1, queue_count_max=1, queue_full="disconnect")
+    bench = Bench(delivery=limits)
+    sender, reader = bench.connect("s"), bench.connect("r", version=V5)
+    reader.subscribe("t", qos=1)
+    publish(bench, sender, 3)
+    assert disconnected_with(reader) == Reason.QUOTA_EXCEEDED
+
+
+def test_queue_is_bounded_in_bytes() -> None:
+    limits = DeliveryLimits(queue_bytes_max=250)
+    bench = Bench(delivery=limits)
+    sender, reader = bench.connect("s"), resume(bench, "r", V311)
+    reader.subscribe("t", qos=1)
+    reader.lose()
+    for number in range(4):
+        sender.send(Publish("t", bytes([number]) * 99, 1, packet_id=1))
+        bench.store()
+    outbound = bench.hub.sessions["r"].outbound
+    assert outbound.queue_bytes == 200
+    assert outbound.queue is not None
+    assert [each.message.payload[0] for each in outbound.queue] == [2, 3]
+
+
+def test_a_blocked_socket_drops_qos_0_and_keeps_qos_1() -> None:
+    limits = DeliveryLimits()
+    bench = Bench(delivery=limits)
+    sender, reader = bench.connect("s"), bench.connect("r")
+    reader.subscribe("t", qos=1)
+    reader.connection.blocked = True
+    publish(bench, sender, 3, qos=0)
+    publish(bench, sender, 2, qos=1)
+    assert reader.received() == []
+    assert limits.dropped_qos_0 == 3
+    reader.connection.unblocked(bench.now_ms)
+    assert reader.publishes() == [("t", b"0"), ("t", b"1")]
+
+
+def test_message_expiry_counts_the_time_waited() -> None:
+    """[MQTT-3.3.2-5] [MQTT-3.3.2-6]"""
+    bench = Bench()
+    sender, reader = bench.connect("s", version=V5), resume(bench, "r", V5)
+    reader.subscribe("t", qos=1)
+    reader.lose()
+    for number, expiry_s in enumerate((5, 60)):
+        properties = Properties(message_expiry_s=expiry_s)
+        sender.send(Publish("t", b"%d" % number, 1, packet_id=1, properties=properties))
+        bench.store()
+    bench.pass_time(10)
+    got = resume(bench, "r", V5).one()
+    assert (got.payload, got.properties.message_expiry_s) == (b"1", 50)
+    assert bench.hub.delivery.dropped_expired == 1
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_packets_larger_than_the_client_takes_are_not_sent(qos: int) -> None:
+    """[MQTT-3.1.2-24] [MQTT-3.1.2-25]"""
+    bench = Bench()
+    sender = bench.connect("s")
+    small = Properties(packet_bytes_max=50, receive_maximum=1)
+    reader = bench.connect("r", version=V5, properties=small)
+    reader.subscribe("t", qos=qos)
+    for payload in (b"x" * 100, b"fits"):
+        sender.send(Publish("t", payload, qos, packet_id=qos))
+        bench.store()
+    assert reader.publishes() == [("t", b"fits")]
+    assert bench.hub.delivery.dropped_too_large == 1
+
+
+@versions
+def test_packet_identifiers_in_use_are_skipped(version: int) -> None:
+    """[MQTT-2.2.1-4]"""
+    bench = Bench(delivery=DeliveryLimits(inflight_max=65_535))
+    sender, reader = bench.connect("s"), bench.connect("r", version=version)
+    reader.subscribe("t", qos=1)
+    publish(bench, sender, 3)
+    first: Any = reader.received()
+    reader.send(Acknowledgement(PUBACK, first[1].packet_id))
+    bench.hub.sessions["r"].outbound._next_id = 65_535
+    publish(bench, sender, 3)
+    assert [each.packet_id for each in reader.received()] == [65_535, 2, 4]  # type: ignore[union-attr]
+
+
+def test_order_of_a_topic_is_kept_across_window_and_queue() -> None:
+    """[MQTT-4.6.0-5]"""
+    bench = Bench(delivery=DeliveryLimits(inflight_max=3))
+    sender, reader = bench.connect("s"), bench.connect("r")
+    reader.subscribe("t", qos=1)
+    publish(bench, sender, 20)
+    got: list[bytes] = []
+    while packets := reader.received():
+        for each in packets:
+            assert isinstance(each, Publish)
+            got.append(each.payload)
+            reader.send(Acknowledgement(PUBACK, each.packet_id))
+    assert got == [b"%d" % number for number in range(20)]

@@ -1,0 +1,325 @@
+"""Goal: a publish is acknowledged when, and only when, it is stored; QoS 2 is taken once."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_core.api.errors import NotAuthorized, StorageFull, Unavailable
+from broker_core.api.record_headers import decode_headers
+from broker_core.api.types import Acks, Operation
+from plugins.mqtt.bindings import Binding
+from plugins.mqtt.hub import Limits
+from plugins.mqtt.packets import (
+    V5,
+    V31,
+    V311,
+    Acknowledgement,
+    PacketType,
+    Properties,
+    Publish,
+)
+from plugins.mqtt.reasons import Reason
+from tests.support.mqtt_bench import Bench, disconnected_with
+
+PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
+PUBREL, PUBCOMP = PacketType.PUBREL, PacketType.PUBCOMP
+versions = pytest.mark.parametrize("version", [V31, V311, V5])
+
+
+@versions
+def test_qos_1_is_acknowledged_when_stored_and_not_before(version: int) -> None:
+    bench = Bench()
+    device = bench.connect("d", version=version)
+    device.send(Publish("a/b", b"x", 1, packet_id=7))
+    assert device.received() == []
+    bench.store()
+    assert device.received() == [Acknowledgement(PUBACK, 7)]
+    (lane,) = bench.stored
+    assert (lane.topic, lane.keys, lane.values, lane.acks) == (
+        "mqtt", [b"a/b"], [b"x"], Acks.LEADER,
+    )  # fmt: skip
+    assert decode_headers(lane.headers[0]) == (("mqtt.client", b"d"), ("mqtt.qos", b"1"))
+
+
+@versions
+def test_qos_2_goes_through_its_four_steps(version: int) -> None:
+    """[MQTT-4.3.3-8] to [MQTT-4.3.3-12]"""
+    bench = Bench()
+    device = bench.connect("d", version=version)
+    device.send(Publish("a", b"x", 2, packet_id=9))
+    assert device.received() == []
+    bench.store()
+    assert device.received() == [Acknowledgement(PUBREC, 9)]
+    device.send(Acknowledgement(PUBREL, 9))
+    assert device.received() == [Acknowledgement(PUBCOMP, 9)]
+
+
+@versions
+def test_qos_2_sent_again_is_answered_again_and_stored_once(version: int) -> None:
+    """[MQTT-4.3.3-10]"""
+    bench = Bench()
+    device = bench.connect("d", version=version)
+    publish = Publish("a", b"x", 2, packet_id=9)
+    device.send(publish)
+    device.send(Publish("a", b"x", 2, dup=True, packet_id=9))
+    assert bench.store() == 1
+    assert device.received() == [Acknowledgement(PUBREC, 9)]
+    device.send(Publish("a", b"x", 2, dup=True, packet_id=9))
+    assert bench.store() == 0
+    assert device.received() == [Acknowledgement(PUBREC, 9)]
+    device.send(Acknowledgement(PUBREL, 9), publish)
+    assert bench.store() == 1  # a new publish under the freed packet identifier
+
+
+@versions
+def test_qos_2_survives_a_lost_connection(version: int) -> None:
+    """Stored while the client was away: it sends again, is answered, and it is one record."""
+    bench = Bench()
+    properties = Properties(session_expiry_s=60) if version == V5 else Properties()
+    device = bench.connect("d", version=version, clean=False, properties=properties)
+    device.send(Publish("a", b"x", 2, packet_id=9))
+    device.lose()
+    device = bench.connect("d", version=version, clean=False, properties=properties)
+    device.send(Publish("a", b"x", 2, dup=True, packet_id=9))
+    assert bench.store() == 1
+    assert device.received() == [Acknowledgement(PUBREC, 9)]
+    device.send(Acknowledgement(PUBREL, 9))
+    assert device.received() == [Acknowledgement(PUBCOMP, 9)]
+
+
+def test_late_outcome_of_an_old_session_does_not_answer_for_a_new_one() -> None:
+    bench = Bench()
+    device = bench.connect("d", clean=False)
+    device.send(Publish("a", b"old", 2, packet_id=9))
+    (old,) = bench.hub.appends.take()
+    device = bench.connect("d", clean=True)
+    device.send(Publish("a", b"new", 2, packet_id=9))
+    old.settle([object()], bench.now_ms)  # type: ignore[list-item]
+    assert device.received() == []
+    bench.store()
+    assert device.received() == [Acknowledgement(PUBREC, 9)]
+
+
+def test_pubrel_for_an_unknown_packet_is_answered() -> None:
+    bench = Bench()
+    old, new = bench.connect("a"), bench.connect("b", version=V5)
+    old.send(Acknowledgement(PUBREL, 5))
+    new.send(Acknowledgement(PUBREL, 5))
+    assert old.received() == [Acknowledgement(PUBCOMP, 5)]
+    assert new.received() == [Acknowledgement(PUBCOMP, 5, Reason.PACKET_IDENTIFIER_NOT_FOUND)]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("error", [Unavailable("no leader"), StorageFull("disk full")])
+def test_version_5_is_told_that_a_publish_was_not_stored(qos: int, error: Exception) -> None:
+    bench = Bench()
+    device = bench.connect("d", version=V5)
+    device.send(Publish("a", b"x", qos, packet_id=3))
+    bench.store(error)  # type: ignore[arg-type]
+    answer = device.one()
+    expected = (
+        Reason.QUOTA_EXCEEDED if isinstance(error, StorageFull) else (Reason.IMPLEMENTATION_ERROR)
+    )
+    assert (answer.type, answer.packet_id, answer.reason) == (
+        PUBACK if qos == 1 else PUBREC, 3, expected,
+    )  # fmt: skip
+    assert answer.properties.reason_string == str(error)
+    assert not device.closed
+    device.send(Publish("a", b"x", qos, packet_id=3))  # the packet identifier is free again
+    assert bench.store() == 1
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_old_versions_get_no_ack_and_are_disconnected_when_not_stored(qos: int) -> None:
+    bench = Bench()
+    device = bench.connect("d", clean=False)
+    device.send(Publish("a", b"x", qos, packet_id=3))
+    bench.store(Unavailable("no leader"))
+    assert device.received() == []
+    assert device.closed
+    device = bench.connect("d", clean=False)
+    device.send(Publish("a", b"x", qos, dup=True, packet_id=3))
+    assert bench.store() == 1
+    assert device.one().packet_id == 3
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_version_5_is_told_that_it_may_not_publish(qos: int) -> None:
+    bench = Bench()
+    bench.forbidden = {(Operation.WRITE, "secret")}
+    device = bench.connect("d", version=V5)
+    device.send(Publish("secret", b"x", qos, packet_id=3 if qos else 0))
+    assert bench.store() == 0
+    answers = device.received()
+    assert not device.closed
+    assert [each.reason for each in answers] == ([Reason.NOT_AUTHORIZED] if qos else [])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("disconnects", "answers"), [(True, []), (False, [(PUBACK, 3)])])
+def test_old_versions_that_may_not_publish(
+    disconnects: bool, answers: list[tuple[PacketType, int]]
+) -> None:
+    """[MQTT-3.3.5-2] of 3.1.1: acknowledge and drop, or close."""
+    bench = Bench(limits=Limits(refused_publish_disconnects=disconnects))
+    bench.forbidden = {(Operation.WRITE, "secret")}
+    device = bench.connect("d")
+    device.send(Publish("secret", b"x", 1, packet_id=3))
+    assert bench.store() == 0
+    assert [(each.type, each.packet_id) for each in device.received()] == answers  # type: ignore[union-attr]
+    assert device.closed is disconnects
+
+
+def test_refusal_by_the_topic_reaches_version_5() -> None:
+    bench = Bench()
+    device = bench.connect("d", version=V5)
+    device.send(Publish("a", b"x", 1, packet_id=3))
+    bench.store(NotAuthorized("no"))
+    assert device.one().reason == Reason.NOT_AUTHORIZED
+
+
+def test_changed_permissions_are_obeyed_after_the_cache_time() -> None:
+    bench = Bench(limits=Limits(access_cache_ms=1000))
+    device = bench.connect("d", version=V5)
+    device.send(Publish("a", b"1", 1, packet_id=1))
+    bench.forbidden = {(Operation.WRITE, "a")}
+    bench.pass_time(1)
+    device.send(Publish("a", b"2", 1, packet_id=2))
+    assert bench.store() == 1
+    reasons = {each.packet_id: each.reason for each in device.received()}  # type: ignore[union-attr]
+    assert reasons == {1: 0, 2: Reason.NOT_AUTHORIZED}
+
+
+def test_nobody_publishes_under_sys() -> None:
+    bench = Bench()
+    device = bench.connect("d", version=V5)
+    device.send(Publish("$SYS/broker/uptime", b"x", 1, packet_id=3))
+    assert device.one().reason == Reason.NOT_AUTHORIZED
+
+
+def test_qos_0_passes_through_memory_unless_bound() -> None:
+    bench = Bench(bindings=(Binding("stored/#", "kept", stores_qos_0=True), Binding("#", "mqtt")))
+    device, watcher = bench.connect("d"), bench.connect("w")
+    watcher.subscribe("#")
+    device.send(Publish("plain", b"1"), Publish("stored/x", b"2"))
+    assert watcher.publishes() == [("plain", b"1")]
+    assert bench.store() == 1
+    assert watcher.publishes() == [("stored/x", b"2")]
+    assert bench.stored[0].acks is Acks.MEMORY
+    assert bench.stored[0].topic == "kept"
+
+
+def test_first_binding_counts_and_none_means_memory() -> None:
+    bench = Bench(
+        bindings=(Binding("a/#", "first"), Binding("a/b", "never", key_is_client_id=True),
+                  Binding("c", "by-client", key_is_client_id=True))
+    )  # fmt: skip
+    device = bench.connect("d")
+    for place, name in enumerate(["a/b", "c", "unbound"], 1):
+        device.send(Publish(name, b"x", 1, packet_id=place))
+    assert device.received() == [Acknowledgement(PUBACK, 3)]
+    bench.store()
+    lanes = {lane.topic: lane for lane in bench.stored}
+    assert lanes["first"].keys == [b"a/b"]
+    assert lanes["by-client"].keys == [b"d"]
+    headers = dict(decode_headers(lanes["by-client"].headers[0]))
+    assert headers["mqtt.topic"] == b"c"
+
+
+def test_publishes_of_one_turn_share_an_append() -> None:
+    bench = Bench()
+    devices = [bench.connect(f"d{n}") for n in range(5)]
+    for device in devices:
+        device.send(*(Publish("a", b"x", 1, packet_id=n) for n in range(1, 4)))
+    assert bench.store() == 15
+    assert len(bench.stored) == 1
+    for device in devices:
+        assert [each.packet_id for each in device.received()] == [1, 2, 3]  # type: ignore[union-attr]
+
+
+def test_receive_maximum_is_enforced() -> None:
+    """[MQTT-3.3.4-7] [MQTT-3.3.4-9]: the client's fault, and its connection's end."""
+    bench = Bench(limits=Limits(receive_max=2))
+    device = bench.connect("d", version=V5)
+    assert device.connack.properties.receive_maximum == 2  # type: ignore[attr-defined]
+    device.send(*(Publish("a", b"x", 1 + n % 2, packet_id=n + 1) for n in range(2)))
+    bench.store()
+    device.received()
+    device.send(Publish("a", b"x", 1, packet_id=5))  # one QoS 2 is unfinished still
+    bench.store()
+    device.received()
+    device.send(*(Publish("a", b"x", 2, packet_id=n) for n in (6, 7)))
+    assert disconnected_with(device) == Reason.RECEIVE_MAXIMUM_EXCEEDED
+
+
+def test_topic_aliases() -> None:
+    """[MQTT-3.3.2-12]: an alias stands for the name it was last set to, on this connection."""
+    bench = Bench(limits=Limits(topic_alias_max=2))
+    device = bench.connect("d", version=V5)
+    alias = Properties(topic_alias=2)
+    device.send(Publish("a", b"1", 1, packet_id=1, properties=alias))
+    device.send(Publish("", b"2", 1, packet_id=2, properties=alias))
+    device.send(Publish("b", b"3", 1, packet_id=3, properties=alias))
+    device.send(Publish("", b"4", 1, packet_id=4, properties=alias))
+    bench.store()
+    assert bench.stored[0].keys == [b"a", b"a", b"b", b"b"]
+    device.received()
+    device.send(Publish("", b"5", 1, packet_id=5, properties=Properties(topic_alias=1)))
+    assert disconnected_with(device) == Reason.PROTOCOL_ERROR
+
+
+@pytest.mark.parametrize("alias", [0, 3])
+def test_topic_alias_out_of_range(alias: int) -> None:
+    """[MQTT-3.3.2-8] [MQTT-3.3.2-9]"""
+    bench = Bench(limits=Limits(topic_alias_max=2))
+    device = bench.connect("d", version=V5)
+    device.send(Publish("a", b"1", properties=Properties(topic_alias=alias)))
+    assert disconnected_with(device) == Reason.TOPIC_ALIAS_INVALID
+
+
+def test_empty_topic_name_is_refused() -> None:
+    bench = Bench()
+    old, new = bench.connect("a"), bench.connect("b", version=V5)
+    old.send(Publish("", b"x"))
+    new.send(Publish("", b"x"))
+    assert old.closed
+    assert disconnected_with(new) == Reason.PROTOCOL_ERROR
+
+
+def test_reading_stops_while_too_much_is_being_stored() -> None:
+    bench = Bench(limits=Limits(appends_inflight_max=2, appends_inflight_bytes_max=100))
+    device = bench.connect("d")
+    device.send(*(Publish("a", b"x", 1, packet_id=n) for n in (1, 2)))
+    assert not device.connection.overloaded
+    device.send(Publish("a", b"x", 1, packet_id=3))
+    assert device.connection.overloaded
+    bench.store()
+    assert not device.connection.overloaded
+    device.send(Publish("a", b"x" * 101, 1, packet_id=1))
+    assert device.connection.overloaded
+    bench.store()
+    assert (device.connection.appends_inflight, device.connection.appends_bytes) == (0, 0)
+
+
+def test_properties_travel_as_record_headers_and_back() -> None:
+    bench = Bench()
+    device = bench.connect("d", version=V5)
+    watcher, old = bench.connect("w", version=V5), bench.connect("o")
+    watcher.subscribe("#", qos=1)
+    old.subscribe("#", qos=1)
+    properties = Properties(
+        payload_format=1, content_type="text/plain", response_topic="answers/here",
+        correlation_data=b"\x00\xff", message_expiry_s=60,
+        user_properties=(("unit", "K"), ("unit", "C"), ("mqtt.retain", "1")),
+    )  # fmt: skip
+    device.send(Publish("t", b"20", 1, packet_id=1, properties=properties))
+    bench.store()
+    assert decode_headers(bench.stored[0].headers[0]) == (
+        ("mqtt.client", b"d"), ("mqtt.qos", b"1"), ("mqtt.payload_format", b"1"),
+        ("mqtt.message_expiry_s", b"60"), ("mqtt.content_type", b"text/plain"),
+        ("mqtt.response_topic", b"answers/here"), ("mqtt.correlation_data", b"\x00\xff"),
+        ("unit", b"K"), ("unit", b"C"), ("mqtt.user.mqtt.retain", b"1"),
+    )  # fmt: skip
+    got = watcher.one()
+    assert got.properties == properties
+    assert not got.retain
+    assert old.one().payload == b"20"
