@@ -1,0 +1,211 @@
+"""What every storage engine must do: one suite for the `Storage` and `PartitionLog` ports.
+
+A plugin's tests subclass `StorageContract` and give the fixture `make_storage`, which opens the
+same data each time it is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from broker_core.api.errors import OffsetOutOfRange, OutOfOrderSequence, Unavailable
+from broker_core.api.ports import PartitionLog, Storage
+from broker_core.api.record_batch import (
+    NOT_IDEMPOTENT,
+    ProducerStamp,
+    RecordBatch,
+    encode,
+    read_header,
+    split,
+)
+from broker_core.api.types import Acks, Columns, CommittedBatch, Offset, Record, TopicInfo
+
+MakeStorage = Callable[[], Storage]
+
+TOPIC = TopicInfo("sensors", "a" * 32, 3)
+REBORN = TopicInfo("sensors", "b" * 32, 3)
+
+
+def batch_of(
+    *values: bytes | None,
+    keys: list[bytes | None] | None = None,
+    times: list[int] | None = None,
+    producer: ProducerStamp = NOT_IDEMPOTENT,
+) -> bytes:
+    return encode(Columns(list(values), keys, None, times), producer=producer, now_ms=1000)
+
+
+def append(log: PartitionLog, data: bytes, acks: Acks = Acks.LEADER) -> asyncio.Future:  # type: ignore[type-arg]
+    return log.append(data, read_header(data), acks)
+
+
+def records(data: bytes) -> list[Record]:
+    found: list[Record] = []
+    for position, header in split(data):
+        found += RecordBatch(data[position : position + header.total_bytes]).records()
+    return found
+
+
+async def read_all(log: PartitionLog, bytes_max: int = 1 << 20) -> list[Record]:
+    found: list[Record] = []
+    offset = log.log_start_offset
+    while offset < log.high_watermark:
+        result = await log.fetch(offset, bytes_max=bytes_max)
+        assert result.data and result.next_offset > offset
+        found += [record for record in records(result.data) if record.offset >= offset]
+        offset = result.next_offset
+    return found
+
+
+class StorageContract:
+    async def test_what_was_acknowledged_is_read_back_in_order(
+        self, make_storage: MakeStorage
+    ) -> None:
+        storage = make_storage()
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 0)
+        answers = await asyncio.gather(
+            *(append(log, batch_of(b"%d" % n, None, keys=[b"k", None])) for n in range(50))
+        )
+        assert [answer.base_offset for answer in answers] == list(range(0, 100, 2))
+        assert {answer.acks for answer in answers} == {Acks.LEADER}
+        for bytes_max in (1, 500, 1 << 20):
+            found = await read_all(log, bytes_max)
+            assert [record.offset for record in found] == list(range(100))
+            assert [record.value for record in found[::2]] == [b"%d" % n for n in range(50)]
+            assert found[1].key is None and found[1].value is None and found[0].key == b"k"
+        await storage.stop()
+
+    async def test_data_outlives_stop_and_start(self, make_storage: MakeStorage) -> None:
+        storage = make_storage()
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 2)
+        await append(log, batch_of(b"a", b"b"))
+        last = append(log, batch_of(b"c"))
+        await storage.stop()
+        assert (await last).base_offset == 2
+        storage = make_storage()
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 2)
+        assert (log.high_watermark, log.log_end_offset) == (3, 3)
+        assert [record.value for record in await read_all(log)] == [b"a", b"b", b"c"]
+        assert (await append(log, batch_of(b"d"))).base_offset == 3
+        await storage.stop()
+
+    async def test_partitions_are_apart(self, make_storage: MakeStorage) -> None:
+        storage = make_storage()
+        await storage.start()
+        first, second = [await storage.open_partition(TOPIC, number) for number in (0, 1)]
+        assert await storage.open_partition(TOPIC, 0) is first
+        await append(first, batch_of(b"a"))
+        assert (first.high_watermark, second.high_watermark) == (1, 0)
+        await storage.stop()
+
+    async def test_long_poll_ends_with_the_next_record(self, make_storage: MakeStorage) -> None:
+        storage = make_storage()
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 0)
+        polls = [
+            asyncio.ensure_future(log.fetch(Offset(0), bytes_max=1000, wait_ms=60_000))
+            for _ in range(3)
+        ]
+        await asyncio.sleep(0)
+        assert not any(poll.done() for poll in polls)
+        await append(log, batch_of(b"a"))
+        for poll in polls:
+            assert [record.value for record in records((await poll).data)] == [b"a"]
+        await storage.stop()
+
+    async def test_fetch_at_the_end_answers_empty(self, make_storage: MakeStorage) -> None:
+        storage = make_storage()
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 0)
+        await append(log, batch_of(b"a"))
+        for wait_ms in (0, 5):
+            result = await log.fetch(Offset(1), bytes_max=1000, wait_ms=wait_ms)
+            assert (result.data, result.next_offset, result.high_watermark) == (b"", 1, 1)
+        for outside in (2, -1):
+            with pytest.raises(OffsetOutOfRange):
+                await log.fetch(Offset(outside), bytes_max=1000)
+        await storage.stop()
+
+    async def test_offset_for_timestamp(self, make_storage: MakeStorage) -> None:
+        storage = make_storage()
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 0)
+        await append(log, batch_of(b"a", b"b", times=[100, 200]))
+        await append(log, batch_of(b"c", b"d", times=[150, 400]))
+        found = [await log.offset_for_timestamp(time) for time in (0, 100, 101, 200, 201, 401)]
+        assert found == [0, 0, 1, 1, 3, 4]
+        await storage.stop()
+
+    async def test_taps_see_what_becomes_readable(self, make_storage: MakeStorage) -> None:
+        storage = make_storage()
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 1)
+        seen: list[CommittedBatch] = []
+        remove = log.tap(seen.extend)
+        await asyncio.gather(*(append(log, batch_of(b"%d" % n)) for n in range(10)))
+        assert [batch.base_offset for batch in seen] == list(range(10))
+        assert {(batch.topic, batch.partition) for batch in seen} == {("sensors", 1)}
+        remove()
+        await append(log, batch_of(b"x"))
+        assert len(seen) == 10
+        await storage.stop()
+
+    async def test_idempotent_append(self, make_storage: MakeStorage) -> None:
+        storage = make_storage()
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 0)
+        first = batch_of(b"a", b"b", producer=ProducerStamp(5, 0, 0))
+        assert (await append(log, first)).base_offset == 0
+        await storage.stop()
+        storage = make_storage()
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 0)
+        again = await append(log, first)
+        assert again.duplicate and (again.base_offset, again.last_offset) == (0, 1)
+        with pytest.raises(OutOfOrderSequence):
+            await append(log, batch_of(b"c", producer=ProducerStamp(5, 0, 3)))
+        assert log.high_watermark == 2
+        await storage.stop()
+
+    async def test_deleted_topic_is_gone_and_told_from_its_successor(
+        self, make_storage: MakeStorage
+    ) -> None:
+        storage = make_storage()
+        await storage.start()
+        old = await storage.open_partition(TOPIC, 0)
+        await append(old, batch_of(b"old"))
+        new = await storage.open_partition(REBORN, 0)
+        await append(new, batch_of(b"new"))
+        assert await storage.stored_topic_ids() == {TOPIC.topic_id, REBORN.topic_id}
+        poll = asyncio.ensure_future(old.fetch(Offset(1), bytes_max=1000, wait_ms=60_000))
+        await asyncio.sleep(0)
+        await storage.delete_topic(TOPIC.topic_id)
+        with pytest.raises(Unavailable):
+            await poll
+        assert await storage.stored_topic_ids() == {REBORN.topic_id}
+        assert [record.value for record in await read_all(new)] == [b"new"]
+        await storage.stop()
+        storage = make_storage()
+        await storage.start()
+        assert await storage.stored_topic_ids() == {REBORN.topic_id}
+        log = await storage.open_partition(TOPIC, 0)
+        assert log.high_watermark == 0
+        await storage.stop()
+
+    async def test_status_tells_offsets_and_size(self, make_storage: MakeStorage) -> None:
+        storage = make_storage()
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 1)
+        data = batch_of(b"a", b"b")
+        await append(log, data)
+        status = log.status()
+        assert (status.partition, status.state) == (1, "online")
+        assert (status.log_start_offset, status.high_watermark, status.log_end_offset) == (0, 2, 2)
+        assert (status.size_bytes, status.segments) == (len(data), 1)
+        await storage.stop()
