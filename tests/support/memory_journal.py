@@ -1,0 +1,115 @@
+"""An in-memory stand-in of the SDK's sync client, for unit tests of spark_plugin."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+from broker_core.api.record_batch import RecordBatch, encode
+from broker_core.api.types import Columns
+from plugins.native.sdk import OffsetOutOfRange, PartitionOffsets, TopicOffsets, UnknownTopic
+
+
+class MemoryJournal:
+    """Topics in memory, with the face of `SyncClient` that Spark uses."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, str] = {}
+        self._batches: dict[tuple[str, int], list[RecordBatch]] = {}
+        self._log_starts: dict[tuple[str, int], int] = {}
+        self._partitions: dict[str, int] = {}
+        self.failures: list[Exception] = []
+        """Raised by the next fetches, one each, after their first batch."""
+
+    def create_topic(self, name: str, partitions: int = 1) -> str:
+        self._ids[name] = uuid.uuid4().hex
+        self._partitions[name] = partitions
+        for partition in range(partitions):
+            self._batches[name, partition] = []
+            self._log_starts[name, partition] = 0
+        return self._ids[name]
+
+    def delete_topic(self, name: str) -> None:
+        del self._ids[name]
+
+    def append(self, name: str, partition: int, columns: Columns, gap: int = 0) -> None:
+        """Append a batch, after leaving `gap` offsets out."""
+        base = self.high_watermark(name, partition) + gap
+        data = encode(columns, base_offset=base, now_ms=1_000 * (base + 1))
+        self._batches[name, partition].append(RecordBatch(data))
+
+    def append_values(self, name: str, partition: int, *values: bytes | None) -> None:
+        keys = [b"key-%d" % (index % 3) for index in range(len(values))]
+        self.append(name, partition, Columns(values, keys))
+
+    def truncate_front(self, name: str, partition: int, log_start: int) -> None:
+        """What retention does."""
+        self._log_starts[name, partition] = log_start
+        self._batches[name, partition] = [
+            batch
+            for batch in self._batches[name, partition]
+            if batch.header.last_offset >= log_start
+        ]
+
+    def high_watermark(self, name: str, partition: int) -> int:
+        batches = self._batches[name, partition]
+        return batches[-1].header.last_offset + 1 if batches else self._log_starts[name, partition]
+
+    def topics(self) -> list[TopicOffsets]:
+        return [self.describe_topic(name) for name in sorted(self._ids)]
+
+    def describe_topic(self, name: str) -> TopicOffsets:
+        if name not in self._ids:
+            raise UnknownTopic(f"there is no topic {name}")
+        return TopicOffsets(
+            name,
+            self._ids[name],
+            tuple(
+                PartitionOffsets(
+                    partition,
+                    self._log_starts[name, partition],
+                    self.high_watermark(name, partition),
+                    sum(each.header.total_bytes for each in self._batches[name, partition]),
+                )
+                for partition in range(self._partitions[name])
+            ),
+        )
+
+    def offsets_for_timestamp(self, topic: str, timestamp_ms: int) -> dict[int, int]:
+        found = {}
+        for partition in range(self._partitions[topic]):
+            found[partition] = self.high_watermark(topic, partition)
+            for batch in reversed(self._batches[topic, partition]):
+                for offset, time_ms in zip(batch.offsets(), batch.timestamps_ms(), strict=True):
+                    if time_ms >= timestamp_ms:
+                        found[partition] = min(found[partition], offset)
+        return found
+
+    def fetch_batches(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        topic_id: str | None = None,
+        bytes_max: int = 0,
+    ) -> Iterator[RecordBatch]:
+        if topic_id != self._ids.get(topic):
+            raise UnknownTopic(f"topic {topic} has another id")
+        if not self._log_starts[topic, partition] <= start <= self.high_watermark(topic, partition):
+            raise OffsetOutOfRange(f"{topic}-{partition}: offset {start}")
+        for batch in self._batches[topic, partition]:
+            if batch.header.last_offset >= start and batch.header.base_offset < end:
+                yield batch
+                if self.failures:
+                    raise self.failures.pop(0)
+
+    def offsets(self, topic: str) -> dict[int, list[int]]:
+        """All offsets that there are, by partition."""
+        return {
+            partition: [
+                each for batch in self._batches[topic, partition] for each in batch.offsets()
+            ]
+            for partition in range(self._partitions[topic])
+        }

@@ -1,0 +1,15 @@
+"""A journal in memory, where tasks of spark_plugin find it under the address `memory`."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_plugin import journal
+from tests.support.memory_journal import MemoryJournal
+
+
+@pytest.fixture
+def memory(monkeypatch) -> MemoryJournal:
+    client = MemoryJournal()
+    monkeypatch.setitem(journal._clients, "memory", client)
+    return client

@@ -1,0 +1,142 @@
+"""Options of the Spark source."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_plugin.errors import OffsetsError, OptionError
+from spark_plugin.options import Boundary, parse_duration_s, parse_options, parse_size
+
+GIVEN = {"bootstrap": "b:1", "subscribe": "t"}
+
+
+def parse(streaming=False, **options):
+    return parse_options({**GIVEN, **options}, streaming=streaming)
+
+
+def test_defaults_are_kafkas():
+    options = parse()
+    assert options.topics == ("t",)
+    assert options.fail_on_data_loss is True
+    assert options.columns == ("topic", "partition", "offset", "timestamp", "key", "value")
+    assert options.trigger_delay_s_max == 900
+    assert options.starting == options.ending == Boundary()
+
+
+def test_names_are_taken_in_any_case():
+    assert parse(MAXOFFSETSPERTRIGGER="5").trigger_rows_max == 5
+    assert parse(failondataloss="FALSE").fail_on_data_loss is False
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("startOffsets", "startingOffsets"),
+        ("maxoffsetpertrigger", "maxOffsetsPerTrigger"),
+        ("subscription", "subscribe"),
+        ("failOnDataLos", "failOnDataLoss"),
+    ],
+)
+def test_an_unknown_option_names_the_nearest(name, nearest):
+    with pytest.raises(OptionError, match=f"unknown option {name}; did you mean {nearest}"):
+        parse(**{name: "1"})
+
+
+def test_an_option_like_no_other_names_none():
+    with pytest.raises(OptionError, match="unknown option zzz$"):
+        parse(zzz="1")
+
+
+@pytest.mark.parametrize("given", [{}, {"subscribe": "a", "assign": '{"a":[0]}'}])
+def test_exactly_one_way_to_name_topics(given):
+    with pytest.raises(OptionError, match="exactly one of subscribe, subscribePattern and assign"):
+        parse_options({"bootstrap": "b:1", **given}, streaming=False)
+
+
+def test_topics_are_split_and_kept_in_order():
+    assert parse(subscribe=" b, a ,b").topics == ("b", "a")
+    with pytest.raises(OptionError, match="an empty name"):
+        parse(subscribe="a,,b")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"minPartitions": "0"}, "minPartitions is '0'"),
+        ({"maxOffsetsPerTrigger": "x"}, "maxOffsetsPerTrigger is 'x'"),
+        ({"failOnDataLoss": "maybe"}, "takes true or false"),
+        ({"maxBytesPerTrigger": "1XB"}, "maxBytesPerTrigger is '1XB'"),
+        ({"maxTriggerDelay": "5"}, "maxTriggerDelay is '5'"),
+        ({"columns": "offset,valu"}, "no column valu; did you mean value"),
+        ({"startingOffsets": "begin"}, "takes earliest, latest or JSON"),
+        ({"startingOffsets": "latest"}, "nothing to read"),
+        ({"endingOffsets": "earliest"}, "nothing to read"),
+        ({"startingTimestamp": "yesterday"}, "takes ms since the epoch"),
+        ({"startingTimestamp": "1", "startingOffsets": "earliest"}, "give one of"),
+        ({"startingOffsetsByTimestampStrategy": "first"}, "takes error or latest"),
+    ],
+)
+def test_wrong_values_are_named(options, problem):
+    with pytest.raises(OptionError, match=problem):
+        parse(**options)
+
+
+def test_a_pattern_that_is_none_is_named():
+    with pytest.raises(OptionError, match="no regular expression"):
+        parse_options({"bootstrap": "b", "subscribePattern": "["}, streaming=False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"endingOffsets": "latest"}, {"pushdown": "true"}, {"endingTimestamp": "1"}],
+)
+def test_batch_options_are_refused_when_streaming(options):
+    parse(**options)
+    with pytest.raises(OptionError):
+        parse(streaming=True, **options)
+
+
+def test_limits_that_contradict_each_other_are_refused():
+    with pytest.raises(OptionError, match="above maxOffsetsPerTrigger"):
+        parse(streaming=True, minOffsetsPerTrigger="9", maxOffsetsPerTrigger="8")
+
+
+def test_json_offsets_take_the_marks_of_kafka():
+    boundary = parse(startingOffsets='{"t":{"0":23,"1":-1,"2":-2}}').starting
+    assert boundary.offsets == {"t": {0: 23, 1: -1, 2: -2}}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"t":{"0":-3}}', "offset -3 of t-0 is negative"),
+        ('{"t":{"x":3}}', "takes a partition number"),
+        ('{"t":{"0":true}}', "takes a partition number"),
+        ('{"t":5}', "takes an object"),
+        ("{}", "takes a JSON object"),
+        ('{"t":', "is no JSON"),
+    ],
+)
+def test_offsets_that_are_wrong_are_explained(text, problem):
+    with pytest.raises(OffsetsError, match=problem):
+        parse(startingOffsets=text)
+
+
+def test_headers_are_a_column_when_asked_for():
+    assert parse(includeHeaders="true").columns[-1] == "headers"
+    assert parse(columns="value,offset").columns == ("value", "offset")
+    assert parse(columns="value", includeHeaders="true").columns == ("value", "headers")
+
+
+def test_sizes_and_durations():
+    assert parse_size("x", "128MB") == 128 << 20
+    assert parse_size("x", "1.5k") == 1536
+    assert parse_size("x", "77") == 77
+    assert parse_duration_s("x", "500ms") == 0.5
+    assert parse_duration_s("x", "15m") == 900
+    for text in ("", "-5s", "0s", "1y", "s"):
+        with pytest.raises(OptionError):
+            parse_duration_s("x", text)
+    for text in ("", "MB", "-1", "0", "5 eggs", "0.1"):
+        with pytest.raises(OptionError):
+            parse_size("x", text)
