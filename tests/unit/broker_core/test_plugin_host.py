@@ -133,4 +133,15 @@ def test_collect_calls_enabled_plugins_and_names_the_one_that_fails(module: Modu
 def test_built_in_plugins_are_on_without_a_section() -> None:
     loaded = PluginHost(parse_config("f", "", {}))
     loaded.load()
-    assert {plugin.name for plugin in loaded.enabled()} == {"journal", "mqtt", "native"}
+    hooks = {plugin.name: set(plugin.hooks) for plugin in loaded.enabled()}
+    assert hooks.keys() == {"journal", "mqtt", "native"}
+    assert "register_storage" in hooks["journal"]
+    assert "register_listeners" in hooks["mqtt"] & hooks["native"]
+
+
+def test_built_in_commands_are_collected() -> None:
+    loaded = PluginHost(parse_config("f", "", {}))
+    loaded.load()
+    found = loaded.collect("register_commands", lambda _: {})
+    names = {name for _, commands in found for name, _ in commands}
+    assert {"topic", "produce", "consume"} <= names
