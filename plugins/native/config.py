@@ -14,6 +14,10 @@ class NativeSettings(PluginSettings):
     """Address to bind to."""
     port: Port = 9700
     """TCP port."""
+    message_bytes_max: int = Field(default=17 * 1024 * 1024, ge=1024 * 1024, le=288 * 1024 * 1024)
+    """Largest message taken from a client; leave room for a topic's `batch_bytes_max` (bytes)."""
+    streams_per_connection_max: int = Field(default=256, ge=1)
+    """Calls that one connection may have open at a time."""
     produce_bytes_in_flight_max: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024)
     """Un-acknowledged bytes that one produce stream may have; the broker reads no more of the
     stream until some are acknowledged."""

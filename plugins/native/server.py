@@ -15,9 +15,9 @@ from plugins.native.config import NativeSettings
 from plugins.native.native_pb2_grpc import add_NativeServicer_to_server
 from plugins.native.service import NativeService
 
-_ENVELOPE_BYTES: Final = 64 * 1024
 _STOP_GRACE_S: Final = 2.0
-_BATCH_BYTES_MAX: Final = 256 * 1024 * 1024
+_SEND_BYTES_MAX: Final = 288 * 1024 * 1024
+"""Room for the largest record batch (256 MiB), whatever today's limit for new ones is."""
 
 
 class NativeListener:
@@ -49,12 +49,13 @@ class NativeListener:
         meter.create_observable_counter("lakemq.native.produce.batches", [batches_in])
 
     async def start(self) -> None:
-        size = _BATCH_BYTES_MAX + _ENVELOPE_BYTES
+        settings = self._settings
         server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", size),
-                ("grpc.max_send_message_length", size),
+                ("grpc.max_receive_message_length", settings.message_bytes_max),
+                ("grpc.max_send_message_length", _SEND_BYTES_MAX),
+                ("grpc.max_concurrent_streams", settings.streams_per_connection_max),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
             ]
         )

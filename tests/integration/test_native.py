@@ -202,6 +202,14 @@ def test_a_batch_over_the_limit_is_refused(node: NodeProcess, client: lakemq.Syn
     client.send(name, b"x" * 1000)
 
 
+def test_an_oversized_message_is_refused_and_the_broker_lives(
+    client: lakemq.SyncClient, topic: str
+) -> None:
+    with pytest.raises(lakemq.LakeMQError, match="RESOURCE_EXHAUSTED"):
+        client.send(topic, b"x" * (20 * 1024 * 1024))
+    assert client.send(topic, b"small").offset == 0
+
+
 def test_acks_memory_is_answered_and_said(node: NodeProcess, topic: str) -> None:
     (answer,) = produce(node, topic, batch_of(b"a"), acks=0)
     assert answer.error.code == "" and answer.acks in (pb.ACKS_MEMORY, pb.ACKS_LEADER)
