@@ -35,6 +35,7 @@ Path_ = Annotated[str, typer.Option(help="Table folder or URI (delta, parquet)."
 Table_ = Annotated[str, typer.Option(help="namespace.table (iceberg).")]
 CatalogUri = Annotated[str, typer.Option(help="Iceberg catalog, such as sqlite:////data/cat.db.")]
 Warehouse = Annotated[str, typer.Option(help="Folder or URI of the Iceberg catalog's tables.")]
+CatalogName = Annotated[str, typer.Option(help="Name of the Iceberg catalog.")]
 Bootstrap = Annotated[str, typer.Option(help="host:port of a broker's native protocol.")]
 Trigger = Annotated[
     str, typer.Option(help="available-now: up to what is there and stop; 30s: go on for ever.")
@@ -51,6 +52,7 @@ def export(
     to: To = "",
     path: Path_ = "",
     table: Table_ = "",
+    catalog_name: CatalogName = "default",
     catalog_uri: CatalogUri = "",
     warehouse: Warehouse = "",
     bootstrap: Bootstrap = "127.0.0.1:9700",
@@ -85,7 +87,7 @@ def export(
         settings = ExportSettings(
             bootstrap=bootstrap,
             topic=_required("--topic", topic),
-            target=_target(to, path, table, catalog_uri, warehouse),
+            target=_target(to, path, table, _catalog(catalog_name, catalog_uri, warehouse)),
             export_id=export_id or topic,
             trigger_s=_trigger(trigger),
             commit_bytes=parse_size("--commit-bytes", commit_bytes),
@@ -122,18 +124,19 @@ def _trigger(text: str) -> float | None:
     return None if text == "available-now" else parse_duration_s("--trigger", text)
 
 
-def _target(to: str, path: str, table: str, catalog_uri: str, warehouse: str) -> Target:
+def _catalog(name: str, uri: str, warehouse: str) -> dict[str, str]:
+    """Properties of an Iceberg catalog; those not given come from pyiceberg's own configuration."""
+    properties = {"name": name, "uri": uri, "warehouse": warehouse}
+    if uri:
+        properties["type"] = "rest" if uri.startswith("http") else "sql"
+    return {key: value for key, value in properties.items() if value}
+
+
+def _target(to: str, path: str, table: str, catalog: dict[str, str]) -> Target:
     from spark_plugin.export.settings import Target
 
     kind = _choice("--to", _required("--to", to), ("delta", "iceberg", "parquet"))
-    catalog = {}
-    if kind == "iceberg":
-        if catalog_uri:
-            catalog["uri"] = catalog_uri
-            catalog["type"] = "rest" if catalog_uri.startswith("http") else "sql"
-        if warehouse:
-            catalog["warehouse"] = warehouse
-    elif catalog_uri or warehouse:
+    if kind != "iceberg" and ("uri" in catalog or "warehouse" in catalog):
         raise OptionError("--catalog-uri and --warehouse are for --to iceberg")
     return Target(kind, path, table, catalog)  # type: ignore[arg-type]  # kind is checked
 

@@ -113,14 +113,26 @@ class Exporter:
         topic = self._look()
         key = self._key(topic)
         before = self._progress(key)
-        if before.epoch != self._epoch:
-            raise ExportFenced(
-                f"export {key.export_id} of topic {key.topic} was taken over by another process "
-                f"(epoch {before.epoch}, here {self._epoch})"
-            )
+        self._check_epoch(key, before)
         self._check_topic(key, before)
         ranges, lag = self._plan(topic, before)
-        return self._export(key, topic, before, ranges, lag) if ranges else None
+        if not ranges:
+            return None
+        try:
+            return self._export(key, topic, before, ranges, lag)
+        except ExportFenced:
+            raise
+        except Exception:
+            # Whoever takes over deletes our folder, which fails in many ways: say what it means.
+            self._check_epoch(key, self._progress(key))
+            raise
+
+    def _check_epoch(self, key: ExportKey, now: Progress) -> None:
+        if now.epoch != self._epoch:
+            raise ExportFenced(
+                f"export {key.export_id} of topic {key.topic} was taken over by another process "
+                f"(epoch {now.epoch}, here {self._epoch})"
+            )
 
     def _export(
         self,

@@ -42,7 +42,8 @@ class IcebergTable:
         from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
 
-        self._catalog = load_catalog("lakemq", **catalog)
+        properties = dict(catalog)
+        self._catalog = load_catalog(properties.pop("name", "default"), **properties)
         try:
             self._table: Table = self._catalog.load_table(name)
         except NoSuchTableError:

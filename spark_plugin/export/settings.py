@@ -23,7 +23,7 @@ class Target:
     table: str = ""
     """`namespace.table` (Iceberg)."""
     catalog: dict[str, str] = field(default_factory=dict)
-    """Properties of the Iceberg catalog, such as `uri` and `warehouse`."""
+    """Properties of the Iceberg catalog, such as `uri` and `warehouse`; `name` is its name."""
 
     def __post_init__(self) -> None:
         if self.format == "iceberg":

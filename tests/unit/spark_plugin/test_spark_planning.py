@@ -37,8 +37,7 @@ def test_a_cursor_survives_json_with_sorted_keys():
     before = {"b": TopicCursor("x", {10: 5, 2: 7}), "a": TopicCursor("y", {0: 0})}
     text = json.dumps(cursor_to_json(before))
     assert text == (
-        '{"v": 1, "t": {"a": {"id": "y", "p": {"0": 0}}, '
-        '"b": {"id": "x", "p": {"2": 7, "10": 5}}}}'
+        '{"v": 1, "t": {"a": {"id": "y", "p": {"0": 0}}, "b": {"id": "x", "p": {"2": 7, "10": 5}}}}'
     )
     assert cursor_from_json(json.loads(text)) == before
 

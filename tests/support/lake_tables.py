@@ -1,0 +1,59 @@
+"""Tables of every format for tests of the export, and readers that know nothing of the export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from spark_plugin.export.settings import Target
+
+FORMATS = ("delta", "iceberg", "parquet")
+
+
+def target_in(folder: Path, kind: str) -> Target:
+    """A table in an empty folder."""
+    if kind == "iceberg":
+        catalog = {
+            "type": "sql",
+            "uri": f"sqlite:///{folder}/catalog.db",
+            "warehouse": f"file://{folder}/warehouse",
+        }
+        (folder / "warehouse").mkdir(parents=True, exist_ok=True)
+        return Target("iceberg", table="lake.t", catalog=catalog)
+    return Target(kind, path=str(folder / kind))  # type: ignore[arg-type]
+
+
+def read_table(target: Target) -> pa.Table:
+    """All rows, as the format's own library reads them; plain Parquet by its manifests."""
+    if target.format == "delta":
+        from deltalake import DeltaTable
+
+        return DeltaTable(target.path).to_pyarrow_table()
+    if target.format == "iceberg":
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog("default", **target.catalog).load_table(target.table).scan().to_arrow()
+    files = []
+    for manifest in sorted((Path(target.path) / "_manifest").glob("*.json")):
+        files += [each["path"] for each in json.loads(manifest.read_text())["files"]]
+    tables = [parquet.read_table(Path(target.path) / path) for path in files]
+    return pa.concat_tables(tables) if tables else pa.table({"partition": [], "offset": []})
+
+
+def places(table: pa.Table) -> list[tuple[int, int]]:
+    """(partition, offset) of every row, sorted; decoded rows have them in `_meta`."""
+    if "_meta" in table.schema.names:
+        meta = table.column("_meta").combine_chunks()
+        partition, offset = meta.field("partition"), meta.field("offset")
+    else:
+        partition, offset = table.column("partition"), table.column("offset")
+    return sorted(zip(partition.to_pylist(), offset.to_pylist(), strict=True))
+
+
+def data_paths(target: Target) -> set[Path]:
+    """All Parquet data files that lie in the table's folder, committed or not."""
+    root = Path(target.path) if target.path else Path(target.catalog["warehouse"][7:])
+    return {path for path in root.rglob("lakemq-*/**/*.parquet")}
