@@ -121,11 +121,11 @@ class WatchHub:
 
     def _read(self, first: int) -> list[tuple[int, Events]]:
         """Some (revision, events) from a revision on, at least one."""
-        if self._recent and first >= self._recent[0][0]:
-            start = first - self._recent[0][0]
-            recent = itertools.islice(self._recent, start, start + _BATCH)
-            return [(revision, events) for revision, events, _ in recent]
         if first > self.compact_revision:
+            if self._recent and first >= self._recent[0][0]:
+                start = first - self._recent[0][0]
+                recent = itertools.islice(self._recent, start, start + _BATCH)
+                return [(revision, events) for revision, events, _ in recent]
             history = self._read_history(first, _BATCH)
             if history and history[0][0] == first:
                 return history

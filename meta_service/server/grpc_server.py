@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -74,7 +75,8 @@ def _check_free(host: str, port: int, address: str) -> None:
         with socket.create_server((host, port), family=_family(host)):
             pass
     except OSError as error:
-        raise StartupFailed(f"cannot listen on {address}: {error.strerror}") from None
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise StartupFailed(f"cannot listen on {address}: {reason}") from None
 
 
 def _family(host: str) -> socket.AddressFamily:
