@@ -145,9 +145,12 @@ def _run(settings: ExportSettings, master: str | None) -> None:
     """Export until caught up, or until Ctrl-C or SIGTERM, which let the commit under way finish."""
     from rich.console import Console
 
+    from spark_plugin.session import check_installed, open_session
+
+    check_installed()  # the next imports need them
+
     from spark_plugin.export.run import open_exporter
     from spark_plugin.progress import ExportProgress
-    from spark_plugin.session import open_session
 
     stop = threading.Event()
     spark = open_session(f"lakemq export {settings.topic}", master)

@@ -30,11 +30,18 @@ port = 0
 class NodeProcess:
     """`lakemq start` on a data folder. `addresses` holds listener name -> host:port when ready.
 
-    `config`: TOML in place of `PORTS_FREE`. `environment`: variables on top of ours.
+    `config`: TOML in place of `PORTS_FREE`. `environment`: variables on top of ours. `python`,
+    `cwd`: another installation, run from elsewhere.
     """
 
     def __init__(
-        self, folder: Path, config: str = PORTS_FREE, environment: dict[str, str] | None = None
+        self,
+        folder: Path,
+        config: str = PORTS_FREE,
+        environment: dict[str, str] | None = None,
+        *,
+        python: str = sys.executable,
+        cwd: Path | None = None,
     ) -> None:
         self.folder = folder
         self.data_dir = folder / "data"
@@ -43,6 +50,8 @@ class NodeProcess:
         self.addresses: dict[str, str] = {}
         self.process: subprocess.Popen[str] | None = None
         self._environment = environment or {}
+        self._python = python
+        self._cwd = cwd
         folder.mkdir(parents=True, exist_ok=True)
         self.config_file.write_text(config)
 
@@ -63,10 +72,10 @@ class NodeProcess:
         """Raises AssertionError with the node's own words when it does not get ready."""
         with self.log_file.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "lakemq", "start", "--config", str(self.config_file),
+                [self._python, "-m", "lakemq", "start", "--config", str(self.config_file),
                  "--data-dir", str(self.data_dir)],
                 stdout=subprocess.PIPE, stderr=log, text=True,
-                env={**os.environ, **self._environment},
+                env={**os.environ, **self._environment}, cwd=self._cwd,
             )  # fmt: skip
         lines = _lines_of(self.process)
         deadline = time.monotonic() + timeout_s
