@@ -14,6 +14,7 @@ if __package__ in (None, ""):  # run by path
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rich.console import Console
+from rich.markup import escape
 
 FOLDER: Final = Path("artifacts/air-quality")
 
@@ -25,13 +26,14 @@ class DemoFailed(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--folder", type=Path, help="where to work: absent or empty")
+    parser.add_argument("--rows", type=int, help="replay only the first rows of the file")
     options = parser.parse_args(arguments)
     console = Console() if sys.stdout.isatty() else Console(width=120)
     began = time.monotonic()
     try:
-        agrees = tell_story(console, options.folder)
+        agrees = tell_story(console, options.folder, options.rows)
     except DemoFailed as error:
-        console.print(f"[bold red]demo:[/] {error}", soft_wrap=True)
+        console.print(f"[bold red]demo:[/] {escape(str(error))}", soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         console.print("demo: stopped")
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if agrees else 1
 
 
-def tell_story(console: Console, chosen: Path | None) -> bool:
+def tell_story(console: Console, chosen: Path | None, rows: int | None) -> bool:
     """Imports what the story needs only now, so that a missing part is told in one sentence."""
     try:
         from examples.air_quality.story import Story, StoryFailed
@@ -55,7 +57,7 @@ def tell_story(console: Console, chosen: Path | None) -> bool:
     except MissingDependency as error:
         raise DemoFailed(str(error)) from None
     try:
-        return Story(console, prepare(chosen)).tell()
+        return Story(console, prepare(chosen), rows).tell()
     except StoryFailed as error:
         raise DemoFailed(str(error)) from None
 

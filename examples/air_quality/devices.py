@@ -44,7 +44,8 @@ class Device:
         """Why the broker did not take the connection."""
         self._readings = iter(readings)
         self._left = len(readings)
-        self._in_flight: dict[int, Reading] = {}
+        self.in_flight: dict[int, Reading] = {}
+        """Packet id -> reading that was sent and not acknowledged."""
         self._connected = False
         self._connect_at = 0.0
         self._client = client = mqtt.Client(
@@ -58,7 +59,7 @@ class Device:
 
     @property
     def done(self) -> bool:
-        return not self._left and not self._in_flight
+        return not self._left and not self.in_flight
 
     def keep_connected(self, address: str, now_s: float) -> None:
         if self._client.socket() is not None or now_s < self._connect_at:
@@ -73,11 +74,11 @@ class Device:
     def work(self) -> None:
         """Publish as much as may be in flight, and write it out."""
         if self._connected:
-            while self._left and len(self._in_flight) < IN_FLIGHT_MAX:
+            while self._left and len(self.in_flight) < IN_FLIGHT_MAX:
                 reading = next(self._readings)
                 self._left -= 1
                 sent = self._client.publish(topic_name(self.sensor), payload(reading), qos=1)
-                self._in_flight[sent.mid] = reading
+                self.in_flight[sent.mid] = reading
         if self._client.want_write():
             self._client.loop_write()
 
@@ -110,53 +111,66 @@ class Device:
         self._connected = False
 
     def _on_publish(self, _c: object, _u: object, packet_id: int, _r: object, _p: object) -> None:
-        self.acknowledged.append(self._in_flight.pop(packet_id))
+        self.acknowledged.append(self.in_flight.pop(packet_id))
 
 
 def _leave_writing_to_the_loop(*_: object) -> None:
     """With this callback set, paho queues packets and leaves writing to `Device.work`."""
 
 
-def replay(
-    readings: Mapping[str, Sequence[Reading]],
-    address: Callable[[], str],
-    on_progress: Callable[[int], None],
-) -> dict[str, list[Reading]]:
-    """Publish everything; returns, by sensor, what was acknowledged. ReplayFailed if it can't.
+class Fleet:
+    """All devices together.
 
     `address` tells where the broker listens now (`host:port`), asked at every connect.
     `on_progress` gets the number of readings acknowledged so far, some times a second.
     """
-    devices = [Device(sensor, each) for sensor, each in readings.items()]
-    acknowledged, heard_at = 0, time.monotonic()
-    try:
-        while not all(device.done for device in devices):
-            _turn(devices, address)
-            now, before = time.monotonic(), acknowledged
-            acknowledged = sum(len(device.acknowledged) for device in devices)
-            if acknowledged != before:
-                heard_at = now
-                on_progress(acknowledged)
-            elif now - heard_at > _SILENCE_S_MAX:
-                raise ReplayFailed(f"no acknowledgement for {_SILENCE_S_MAX:.0f} s: {address()}")
-    finally:
-        for device in devices:
-            device.disconnect()
-    return {device.sensor: device.acknowledged for device in devices}
 
+    def __init__(
+        self,
+        readings: Mapping[str, Sequence[Reading]],
+        address: Callable[[], str],
+        on_progress: Callable[[int], None],
+    ) -> None:
+        self._devices = [Device(sensor, each) for sensor, each in readings.items()]
+        self._address = address
+        self._on_progress = on_progress
 
-def _turn(devices: Sequence[Device], address: Callable[[], str]) -> None:
-    """Everybody writes what it may, then whoever was answered reads."""
-    now = time.monotonic()
-    for device in devices:
-        if device.refusal is not None:
-            raise ReplayFailed(f"the broker refused device {device.sensor}: {device.refusal}")
-        device.keep_connected(address(), now)
-        device.work()
-        device.keep_alive()
-    readers = [device for device in devices if device.socket() is not None]
-    writers = [device.socket() for device in readers if device.wants_write()]
-    sockets = {device.socket(): device for device in readers}
-    readable, _, _ = select.select(list(sockets), writers, [], _SELECT_S_MAX)
-    for each in readable:
-        sockets[each].read()
+    def acknowledged(self) -> list[Reading]:
+        """Readings for which a PUBACK has come, of all devices."""
+        return [reading for device in self._devices for reading in device.acknowledged]
+
+    def in_flight(self) -> list[Reading]:
+        """Readings that were sent and for which no PUBACK has come."""
+        return [reading for device in self._devices for reading in list(device.in_flight.values())]
+
+    def replay(self) -> None:
+        """Publish everything; returns when all is acknowledged. ReplayFailed if it can't be."""
+        acknowledged, heard_at = 0, time.monotonic()
+        try:
+            while not all(device.done for device in self._devices):
+                self._turn()
+                now, before = time.monotonic(), acknowledged
+                acknowledged = sum(len(device.acknowledged) for device in self._devices)
+                if acknowledged != before:
+                    heard_at = now
+                    self._on_progress(acknowledged)
+                elif now - heard_at > _SILENCE_S_MAX:
+                    raise ReplayFailed(f"no acknowledgement for {_SILENCE_S_MAX:.0f} s")
+        finally:
+            for device in self._devices:
+                device.disconnect()
+
+    def _turn(self) -> None:
+        """Everybody writes what it may, then whoever was answered reads."""
+        now = time.monotonic()
+        for device in self._devices:
+            if device.refusal is not None:
+                raise ReplayFailed(f"the broker refused device {device.sensor}: {device.refusal}")
+            device.keep_connected(self._address(), now)
+            device.work()
+            device.keep_alive()
+        sockets = {device.socket(): device for device in self._devices if device.socket()}
+        writers = [socket for socket, device in sockets.items() if device.wants_write()]
+        readable, _, _ = select.select(list(sockets), writers, [], _SELECT_S_MAX)
+        for each in readable:
+            sockets[each].read()

@@ -7,8 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 LAKEMQ: Final = str(Path(sys.executable).with_name("lakemq"))
 """The `lakemq` command of the environment that runs this program."""
@@ -21,10 +20,7 @@ class NodeFailed(Exception):
 
 
 class Node:
-    """`with Node(config, data_dir, log) as node: node.addresses["mqtt"]`.
-
-    Leaving the context stops the node. What it says goes to the file `log`.
-    """
+    """`lakemq start`, in a process. What it says on standard error goes to the file `log`."""
 
     def __init__(self, config: Path, data_dir: Path, log: Path) -> None:
         self.command = [LAKEMQ, "start", "--config", str(config), "--data-dir", str(data_dir)]
@@ -32,19 +28,6 @@ class Node:
         """Listener -> `host:port`, as the node printed them."""
         self._log = log
         self._process: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._process is not None:
-            self.stop()
 
     def start(self) -> None:
         """Returns when the node is ready. NodeFailed, with the end of its log, if it is not."""

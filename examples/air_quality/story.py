@@ -12,11 +12,12 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.rule import Rule
+from rich.text import Text
 
 import lakemq
 from examples.air_quality import plot
 from examples.air_quality.comparison import compare, disagreements
-from examples.air_quality.devices import ReplayFailed, replay
+from examples.air_quality.devices import Fleet, ReplayFailed
 from examples.air_quality.node import LAKEMQ, Node, NodeFailed
 from examples.air_quality.readings import TOPIC, Figures, Reading, figures, parse
 from examples.air_quality.report import side_by_side, verdict
@@ -42,6 +43,9 @@ port = 0
 [plugins.mqtt]
 port = 0
 
+[topics]
+partitions = {PARTITIONS}
+
 # What devices publish below air/ is stored in this topic, under the MQTT topic name as key.
 [[plugins.mqtt.bindings]]
 filter = "{TOPIC}/#"
@@ -56,8 +60,10 @@ class StoryFailed(Exception):
 class Story:
     """One run, in an empty folder."""
 
-    def __init__(self, console: Console, folder: Path) -> None:
+    def __init__(self, console: Console, folder: Path, rows: int | None = None) -> None:
+        """`rows`: no more than the first of the file; None: all."""
         self._console = console
+        self._rows = rows
         self._table = folder / "table"
         self._picture = folder / "week.png"
         self._export_log = folder / "export.log"
@@ -69,7 +75,7 @@ class Story:
     def tell(self) -> bool:
         """Whether the table agrees with the file."""
         with DATA.open() as lines:
-            readings = parse(lines)
+            readings = {sensor: each[: self._rows] for sensor, each in parse(lines).items()}
         try:
             self._stream(readings)
             return self._ask(readings)
@@ -82,18 +88,18 @@ class Story:
             self._show(self._node.command)
             self._node.start()
             for name, address in self._node.addresses.items():
-                self._console.print(f"  [green]{name:<7}[/] {address}")
-        with self._node:
+                self._console.print(f"  [green]{name:<7}[/] {address}", highlight=False)
+        try:
             native = self._node.addresses["native"]
-            with self._step("Replay a year of readings as 13 MQTT devices; read them live"):
+            with self._step("Replay the readings as 13 MQTT devices; read them live"):
                 self._replay(readings, native)
             with self._step("Export the topic with Spark into a Delta table"):
                 self._export(native)
+        finally:
+            self._node.stop()
 
     def _replay(self, readings: Mapping[str, Sequence[Reading]], native: str) -> None:
         """Devices publish, QoS 1, while the SDK follows the topic."""
-        with lakemq.connect(native) as client:
-            client.create_topic(TOPIC, PARTITIONS)
         total = sum(map(len, readings.values()))
         with _progress(self._console) as progress, Tail(native, TOPIC) as tail:
             devices = progress.add_task("devices: acknowledged", total=total, note="")
@@ -103,7 +109,7 @@ class Story:
                 progress.update(devices, completed=acknowledged, note=_rate(progress, devices))
                 progress.update(reader, completed=tail.seen, note=tail.latest)
 
-            replay(readings, lambda: self._node.addresses["mqtt"], advance)
+            Fleet(readings, lambda: self._node.addresses["mqtt"], advance).replay()
             deadline = time.monotonic() + _TAIL_S_MAX
             while tail.seen < total and tail.failure is None and time.monotonic() < deadline:
                 time.sleep(0.05)
@@ -126,7 +132,7 @@ class Story:
         if done.returncode != 0:
             raise StoryFailed("\n".join(["lakemq export failed:", *said[-8:]]))
         for line in said:
-            self._console.print(f"  {line}", soft_wrap=True)
+            self._console.print(f"  {line}", soft_wrap=True, markup=False)
 
     def _ask(self, readings: Mapping[str, Sequence[Reading]]) -> bool:
         expected = {sensor: figures(each) for sensor, each in readings.items()}
@@ -145,7 +151,9 @@ class Story:
         self._console.print(side_by_side(answered, expected, differing))
         count = len(Figures._fields) * len(expected)
         self._console.print(f"\n{verdict(comparison, differing, count)}", soft_wrap=True)
-        self._console.print(f"A week in a picture: {_short(self._picture)}", soft_wrap=True)
+        self._console.print(
+            f"A week in a picture: {_short(self._picture)}", soft_wrap=True, markup=False
+        )
         return comparison.exact and not differing
 
     @contextmanager
@@ -161,9 +169,8 @@ class Story:
     def _show(self, command: Sequence[str]) -> None:
         """The command as a user would type it here."""
         words = ["lakemq", *(_short(Path(word)) if "/" in word else word for word in command[1:])]
-        self._console.print(
-            f"  [dim]$[/] [bold]{' '.join(words)}[/]", soft_wrap=True, highlight=False
-        )
+        line = Text.assemble(("  $ ", "dim"), (" ".join(words), "bold"))
+        self._console.print(line, soft_wrap=True)
 
 
 def _progress(console: Console) -> Progress:
