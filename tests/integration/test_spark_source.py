@@ -1,0 +1,140 @@
+"""Goal: `spark.read` and `spark.readStream` of a real node, as a user writes them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lakemq
+from tests.support.node import NodeProcess
+from tests.support.spark import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(300),
+    *(pytest.mark.filterwarnings(each) for each in PYSPARK_WARNINGS),
+]
+_names = (f"topic-{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("spark")) as node:
+        yield node
+
+
+@pytest.fixture
+def client(node: NodeProcess) -> Iterator[lakemq.SyncClient]:
+    with lakemq.connect(node.native, timeout_s=10) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(client: lakemq.SyncClient) -> str:
+    """A topic with 100 records in each of 2 partitions; values count up over both."""
+    name = next(_names)
+    client.create_topic(name, partitions=2)
+    send(client, name, 100)
+    return name
+
+
+def send(client: lakemq.SyncClient, topic: str, count: int, first: int = 0) -> None:
+    for partition in range(2):
+        values = [b"%d" % (2 * each + partition) for each in range(first, first + count)]
+        times = [1_700_000_000_000 + each for each in range(first, first + count)]
+        columns = lakemq.Columns(values, [b"key"] * count, None, times)
+        client.send_batch(topic, columns, partition=partition)
+
+
+def read(spark, node, topic, **options):
+    reader = spark.read.format("lakemq").option("bootstrap", node.native)
+    return reader.option("subscribe", topic).options(**options).load()
+
+
+def test_a_topic_is_a_dataframe(spark, node, client, topic):
+    client.send(topic, None, key=b"k", headers=(("unit", b"C"),), partition=1)
+    frame = read(spark, node, topic, includeHeaders="true")
+    assert frame.count() == 201
+    rows = frame.where("partition = 1").orderBy("offset").collect()
+    assert [row.offset for row in rows] == list(range(101))
+    assert [bytes(row.value) for row in rows[:100]] == [b"%d" % (2 * n + 1) for n in range(100)]
+    assert rows[3].timestamp.timestamp() == 1_700_000_000.003
+    assert rows[100].value is None
+    assert [(h.key, bytes(h.value)) for h in rows[100].headers] == [("unit", b"C")]
+
+
+def test_ranges_columns_and_times(spark, node, topic):
+    offsets = json.dumps({topic: {"0": 90, "1": -1}})
+    frame = read(spark, node, topic, startingOffsets=offsets, columns="offset,value")
+    assert [row.asDict() for row in frame.orderBy("offset").limit(1).collect()] == [
+        {"offset": 90, "value": b"180"}
+    ]
+    assert frame.count() == 10
+    assert read(spark, node, topic, startingTimestamp="1700000000095").count() == 10
+    many = read(spark, node, topic, minPartitions="7", maxRecordsPerPartition="20")
+    assert many.rdd.getNumPartitions() >= 10
+    assert many.selectExpr("count(distinct value)").first()[0] == 200
+
+
+def test_a_wrong_option_is_a_clear_error(spark, node, topic):
+    with pytest.raises(Exception, match="unknown option startoffset; did you mean startingOffsets"):
+        read(spark, node, topic, startOffset="1").count()
+
+
+def stream(spark, node, topic, checkpoint, seen, **options):
+    """Run what is there through a streaming query; appends (batch, values) to `seen`."""
+    frame = (
+        spark.readStream.format("lakemq")
+        .option("bootstrap", node.native)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .options(**options)
+        .load()
+    )
+
+    def collect(batch, number):
+        seen.append((number, sorted(int(row.value) for row in batch.select("value").collect())))
+
+    query = (
+        frame.writeStream.foreachBatch(collect)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+def test_a_stream_takes_what_is_there_in_bounded_batches_and_goes_on(
+    spark, node, client, topic, tmp_path: Path
+):
+    seen: list[tuple[int, list[int]]] = []
+    query = stream(spark, node, topic, tmp_path, seen, maxOffsetsPerTrigger="120")
+    assert [len(values) for _, values in seen] == [120, 80]
+    assert sorted(n for _, values in seen for n in values) == list(range(200))
+    end = json.loads(query.lastProgress["sources"][0]["endOffset"])
+    assert end["t"][topic] == {
+        "id": client.describe_topic(topic).topic_id,
+        "p": {"0": 100, "1": 100},
+    }
+
+    send(client, topic, 10, first=100)
+    stream(spark, node, topic, tmp_path, seen)
+    assert seen[2:] == [(2, list(range(200, 220)))]
+
+
+def test_a_stream_notices_a_recreated_topic(spark, node, client, topic, tmp_path: Path):
+    seen: list[tuple[int, list[int]]] = []
+    stream(spark, node, topic, tmp_path, seen)
+    client.delete_topic(topic)
+    client.create_topic(topic, partitions=2)
+    with lakemq.connect(node.native) as another:  # sequence numbers are of a topic's life
+        send(another, topic, 5)
+    with pytest.raises(Exception, match="was deleted and created anew"):
+        stream(spark, node, topic, tmp_path, seen)
+    stream(spark, node, topic, tmp_path, seen, failOnDataLoss="false")
+    assert seen[-1][1] == list(range(10))
