@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +23,10 @@ class NodeFailed(Exception):
 class Node:
     """`lakemq start`, in a process. What it says on standard error goes to the file `log`."""
 
-    def __init__(self, config: Path, data_dir: Path, log: Path) -> None:
-        self.command = [LAKEMQ, "start", "--config", str(config), "--data-dir", str(data_dir)]
+    def __init__(
+        self, config: Path, data_dir: Path, log: Path, command: Sequence[str] = (LAKEMQ,)
+    ) -> None:
+        self.command = [*command, "start", "--config", str(config), "--data-dir", str(data_dir)]
         self.addresses: dict[str, str] = {}
         """Listener -> `host:port`, as the node printed them."""
         self._log = log
