@@ -1,0 +1,172 @@
+"""Goal: `lakemq export` lands a real node's topics through real Spark tasks, each record once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import lakemq
+from spark_plugin.errors import DataLossError
+from spark_plugin.export.run import open_exporter
+from spark_plugin.export.settings import ExportSettings
+from tests.support.lake_tables import FORMATS, data_paths, places, read_table, target_in
+from tests.support.node import NodeProcess
+from tests.support.spark import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(300),
+    *(pytest.mark.filterwarnings(each) for each in PYSPARK_WARNINGS),
+]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("export")) as node:
+        yield node
+
+
+@pytest.fixture
+def client(node: NodeProcess) -> Iterator[lakemq.SyncClient]:
+    with lakemq.connect(node.native, timeout_s=10) as client:
+        yield client
+
+
+def send(client, topic, count, first=0):
+    for partition in range(2):
+        values = [b'{"n":%d,"room":"r%d"}' % (n, partition) for n in range(first, first + count)]
+        client.send_batch(topic, lakemq.Columns(values), partition=partition)
+
+
+def run(spark, settings):
+    exporter = open_exporter(spark, settings)
+    try:
+        exporter.start()
+        return sum(report.rows for report in iter(exporter.step, None))
+    finally:
+        exporter.close()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_topic_lands_once_in_every_format(spark, node, client, kind, tmp_path: Path):
+    topic = f"land-{kind}"
+    client.create_topic(topic, partitions=2)
+    send(client, topic, 500)
+    settings = ExportSettings(node.native, topic, target_in(tmp_path, kind), "e", commit_rows=700)
+    assert run(spark, settings) == 1000
+    send(client, topic, 250, first=500)
+    assert run(spark, settings) == 500
+    assert run(spark, settings) == 0
+
+    expected = sorted((p, n) for p in range(2) for n in range(750))
+    assert places(read_table(settings.target)) == expected
+    # DuckDB reads the same files, and knows nothing of us.
+    files = [str(path) for path in data_paths(settings.target)]
+    rows = duckdb.sql(
+        f'SELECT "partition", "offset", decode("value") FROM read_parquet({files}) ORDER BY ALL'
+    ).fetchall()
+    assert rows == [(p, n, f'{{"n":{n},"room":"r{p}"}}') for p, n in expected]
+
+
+def test_what_a_task_finds_wrong_is_raised_as_it_was(spark, node, client, tmp_path, monkeypatch):
+    client.create_topic("lost", partitions=2)
+    send(client, "lost", 10)
+    settings = ExportSettings(node.native, "lost", target_in(tmp_path, "delta"), "e")
+    exporter = open_exporter(spark, settings)
+    exporter.start()
+    planned = exporter._plan
+
+    def then_deleted(*arguments):
+        ranges = planned(*arguments)
+        client.delete_topic("lost")
+        return ranges
+
+    monkeypatch.setattr(exporter, "_plan", then_deleted)
+    with pytest.raises(DataLossError, match="lost-[01]: offsets 0 to 9 can't be read"):
+        exporter.step()
+    exporter.close()
+
+
+def command(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "lakemq", "export", *arguments],
+        capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **environment},
+    )  # fmt: skip
+
+
+def test_the_command_decodes_json_and_keeps_bad_rows(node, client, tmp_path: Path):
+    client.create_topic("air", partitions=2)
+    send(client, "air", 100)
+    client.send("air", b"poison", key=b"dev", partition=1)
+    client.send("air", b'{"n": "many", "room": "r"}', partition=1)
+    table = tmp_path / "air"
+    arguments = [
+        "--bootstrap", node.native, "--topic", "air", "--to", "delta", "--path", str(table),
+        "--format", "json", "--schema", "n bigint, room string", "--commit-rows", "150",
+        "--master", "local[2]",
+    ]  # fmt: skip
+    first = command(*arguments)
+    assert first.returncode == 0, first.stderr
+    assert first.stderr == ""
+    assert "commit 2: " in first.stdout
+    assert "caught up: 202 records" in first.stdout
+    assert "2 of them dead letters" in first.stdout
+
+    from spark_plugin.export.settings import Target
+
+    rows = read_table(Target("delta", str(table)))
+    assert places(rows) == sorted((p, n) for p in range(2) for n in range(100))
+    assert sorted(zip(rows["room"].to_pylist(), rows["n"].to_pylist(), strict=True)) == sorted(
+        (f"r{p}", n) for p in range(2) for n in range(100)
+    )
+    dead = read_table(Target("delta", f"{table}_dlq")).sort_by("offset").to_pylist()
+    assert [(d["partition"], d["offset"], d["value"]) for d in dead] == [
+        (1, 100, b"poison"), (1, 101, b'{"n": "many", "room": "r"}'),
+    ]  # fmt: skip
+    assert [d["error_class"] for d in dead] == ["not_json", "wrong_type"]
+    assert dead[1]["error"] == 'n is bigint; "many" is not'
+    assert dead[0]["key"] == b"dev"
+
+
+def test_without_java_the_command_says_what_to_do(node, tmp_path: Path):
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    answer = command(
+        "--topic", "air", "--to", "delta", "--path", str(tmp_path), "--bootstrap", node.native,
+        PATH=str(bin_folder), JAVA_HOME="",
+    )  # fmt: skip
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("lakemq export: Spark needs Java 17 or newer and there is none")
+    assert shutil.which("java"), "and the test was not about a machine without Java"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--to", "delta", "--path", "x"], "--topic is missing"),
+        (["--topic", "t"], "--to is missing"),
+        (["--topic", "t", "--to", "delt"], "takes delta, iceberg, parquet; did you mean delta?"),
+        (["--topic", "t", "--to", "delta"], "--to delta needs --path"),
+        (["--topic", "t", "--to", "iceberg", "--table", "t"], "needs --table namespace.table"),
+        (["--topic", "t", "--to", "delta", "--path", "x", "--trigger", "5"], "--trigger is '5'"),
+        (["--topic", "t", "--to", "delta", "--path", "x", "--format", "json"], "needs --schema"),
+        (["--topic", "t", "--to", "delta", "--path", "x", "--warehouse", "y"], "for --to iceberg"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(arguments, problem):
+    from typer.testing import CliRunner
+
+    from spark_plugin.commands import export_app
+
+    answer = CliRunner().invoke(export_app, arguments)
+    assert answer.exit_code == 1
+    assert answer.stderr.startswith("lakemq export: ") and answer.stderr.count("\n") == 1
+    assert problem in answer.stderr
