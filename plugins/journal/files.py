@@ -19,6 +19,8 @@ from typing import Final, Protocol
 
 _BUFFERS_MAX: Final = 1024
 """Most buffers one `pwritev` takes (Linux IOV_MAX)."""
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers that mean: try again when there is room."""
 NEW_SUFFIX: Final = ".new"
 """A file that is being written and shall replace another; a leftover one means nothing."""
 

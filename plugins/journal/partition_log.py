@@ -70,6 +70,7 @@ class LogContext:
     unflushed_bytes_max: int
     unflushed_total_bytes_max: int
     checkpoint_interval_bytes: int
+    producers_max: int
     counters: Counters = field(default_factory=Counters)
     unflushed_bytes: int = 0
     """Of all logs together."""
@@ -100,8 +101,9 @@ class JournalLog:
         self._config = config
         self._producers = recovered.producers
         self._writer = LogWriter(
-            self.folder, config, recovered.producers.copy(), context.checkpoint_interval_bytes
-        )
+            self.folder, config, recovered.producers.copy(), context.checkpoint_interval_bytes,
+            context.producers_max, recovered.checkpoint_offset,
+        )  # fmt: skip
         end = self.folder.active_index.next_offset
         self._high_watermark = end
         self._log_end_offset = end
@@ -109,7 +111,7 @@ class JournalLog:
         self._pending: list[_Waiting] = []
         self._flushing: list[_Waiting] | None = None
         self._outcome = FlushOutcome(0, (), None)
-        self._roll_wanted = False
+        self._housekeeping_wanted = False
         self._unflushed_bytes = 0
         self._fence = recovered.fence
         self._full = ""
@@ -258,10 +260,10 @@ class JournalLog:
         """On a flush thread: the only one that touches the writer."""
         waiting = self._flushing or []
         now_ms = self._context.now_ms()
-        if self._roll_wanted:
-            self._roll_wanted = False
+        if self._housekeeping_wanted:
+            self._housekeeping_wanted = False
             try:
-                self._writer.roll(now_ms)
+                self._writer.keep_house(now_ms)
             except LakeMQError as error:
                 self._outcome = FlushOutcome(0, (), error)
                 return
@@ -282,7 +284,7 @@ class JournalLog:
         elif outcome.durable:
             self._full = ""
         self._idle.set()
-        if self._pending or self._roll_wanted:
+        if self._pending or self._housekeeping_wanted:
             self._want_flush()
 
     def _publish(self, outcome: FlushOutcome) -> None:
@@ -403,6 +405,28 @@ class JournalLog:
         return remove
 
     # ------------------------------------------------------------ life
+
+    def is_open(self) -> bool:
+        """Whether it may be written to."""
+        return not self._closing and not self._fence
+
+    def fence(self, reason: str) -> None:
+        """Take no more appends: the disk can't be trusted with this log."""
+        self._fence = self._fence or reason
+
+    def tick(self, now_ms: int, producers_seen_before_ms: int) -> None:
+        """What time brings: an old segment is sealed, silent producers are forgotten."""
+        if not self.is_open():
+            return
+        self._producers.expire(producers_seen_before_ms, self._context.producers_max)
+        self._writer.producers_seen_before_ms = producers_seen_before_ms
+        if self._writer.is_old(now_ms) or self._writer.wants_checkpoint():
+            self._housekeeping_wanted = True
+            self._want_flush()
+
+    def checkpoint_offset(self) -> int:
+        """Records below it may be compacted: a start needs nothing of them."""
+        return self._writer.checkpoint_offset
 
     async def close(self) -> None:
         """Take no more appends, flush what is there, wake whoever waits. Files stay as they are."""

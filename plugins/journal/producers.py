@@ -97,11 +97,18 @@ class ProducerTable:
             batches = (*known.batches[1 - BATCHES_REMEMBERED :], batch)
         self._producers[header.producer_id] = Producer(header.producer_epoch, now_ms, batches)
 
-    def expire(self, seen_before_ms: int) -> int:
-        """Forget producers not heard of since; returns how many."""
-        old = [key for key, value in self._producers.items() if value.seen_ms < seen_before_ms]
+    def expire(self, seen_before_ms: int, producers_max: int) -> int:
+        """Forget producers not heard of since, and the longest silent of too many; how many."""
+        producers = self._producers
+        old = [key for key, value in producers.items() if value.seen_ms < seen_before_ms]
         for key in old:
-            del self._producers[key]
+            del producers[key]
+        surplus = len(producers) - producers_max
+        if surplus > 0:
+            silent = sorted(producers, key=lambda key: producers[key].seen_ms)[:surplus]
+            for key in silent:
+                del producers[key]
+            old += silent
         return len(old)
 
     def encode(self) -> bytes:
@@ -130,4 +137,5 @@ class ProducerTable:
 
 
 def _last_sequence(header: BatchHeader) -> int:
-    return (header.base_sequence + header.record_count - 1) & _SEQUENCE_MASK
+    """By offsets, not by count: compaction takes records out of a batch, but not numbers."""
+    return (header.base_sequence + header.last_offset_delta) & _SEQUENCE_MASK

@@ -48,6 +48,8 @@ class Recovered:
     """What recovery found and did, one sentence each; empty when all was well."""
     fence: str = ""
     """Why nothing may be appended; empty: all is well."""
+    checkpoint_offset: int = 0
+    """Base offset of the segment that the checkpoint names; 0 without one."""
 
 
 @dataclass
@@ -56,6 +58,8 @@ class RecoveryContext:
     indexes: IndexCache
     now_ms: Callable[[], int]
     interval_bytes: int
+    clean: bool = False
+    """Whether the last process stopped in good order: then what is seen is durable."""
 
 
 class Recovery:
@@ -73,6 +77,10 @@ class Recovery:
         manifest = self._load_manifest()
         if manifest is None:
             return None
+        if not self._context.clean:
+            # The names seen may be in the page cache only, left by a process that died before it
+            # could sync them. What is built on them must not be lost with them.
+            sync_folders(self._files, self._path)
         self._remove_leftovers(manifest)
         active = manifest.segments[-1]
         checkpoint = self._load_checkpoint(manifest)
@@ -85,7 +93,8 @@ class Recovery:
         self._note_missing(manifest)
         for note in self._notes:
             _log.warning("%s: %s", self._path, note)
-        return Recovered(folder, producers, self._notes, self._fence)
+        done = 0 if checkpoint is None else checkpoint.index.base_offset
+        return Recovered(folder, producers, self._notes, self._fence, done)
 
     # ------------------------------------------------------------ manifest
 
@@ -178,9 +187,8 @@ class Recovery:
         except BadCheckpoint as error:
             self._notes.append(f"the checkpoint cannot be read: {error}; all segments are scanned")
             return None
-        wanted = (checkpoint.index.base_offset, checkpoint.index.generation)
-        known = {(segment.base_offset, segment.generation) for segment in manifest.segments}
-        return checkpoint if wanted in known else None
+        known = checkpoint.index.base_offset <= manifest.segments[-1].base_offset
+        return checkpoint if known else None
 
     def _replay_sealed(self, manifest: Manifest, checkpoint: Checkpoint | None) -> ProducerTable:
         """Producers as of the end of the last sealed segment, or of the checkpoint if later."""
@@ -234,7 +242,7 @@ class Recovery:
             handle.sync()
         if marked:
             self._files.remove(self._path / FENCE_NAME)
-        self._files.sync_folder(self._path)
+            self._files.sync_folder(self._path)
 
     def _cut_at_mark(self, active: SegmentInfo, handle: FileHandle, size: int) -> int:
         """A failed fsync came before this start: nothing behind the mark is to be believed."""
@@ -276,7 +284,14 @@ class Recovery:
         later = find_batch(handle.read_at, end + 1, size, index.next_offset)
         if later is not None:
             aside = f"{active.stem}-{end}{CUT_SUFFIX}"
-            replace_file(self._files, self._path / aside, handle.read_at(end, size - end))
+            try:
+                replace_file(self._files, self._path / aside, handle.read_at(end, size - end))
+            except OSError as error:
+                self._fence = (
+                    f"{size - end} bytes behind position {end} of {active.log_name} are to be cut "
+                    f"off and cannot be kept in {aside}: {error}; make room and start again"
+                )
+                return
             self._notes.append(
                 f"a whole batch at offset {later.header.base_offset} lay behind the tear; the cut "
                 f"bytes are kept in {aside}"
@@ -294,8 +309,12 @@ def create_partition(
     manifest = Manifest(topic, topic_id, partition, 0, (first,))
     files.create(path / first.log_name).close()
     replace_file(files, path / MANIFEST_NAME, encode_manifest(manifest))
-    files.sync_folder(path)
-    files.sync_folder(path.parent)
-    files.sync_folder(path.parent.parent)
+    sync_folders(files, path)
     index = SparseIndex(0, 0, context.interval_bytes)
     return Recovered(LogFolder(files, path, manifest, index, context.indexes), ProducerTable())
+
+
+def sync_folders(files: Files, path: Path) -> None:
+    """Make the names of a partition's files durable, and of the folders above up to `topics`."""
+    for folder in (path, path.parent, path.parent.parent):
+        files.sync_folder(folder)

@@ -34,3 +34,11 @@ class JournalSettings(PluginSettings):
     """How often space, segment age, retention and compaction are looked at (ms)."""
     producer_expiry_ms: int = Field(default=7 * 24 * 60 * 60 * 1000, ge=60_000)
     """How long an idempotent producer that sends nothing is remembered (ms)."""
+    producers_max: int = Field(default=100_000, ge=1)
+    """Idempotent producers of one partition that are remembered; the longest silent go first."""
+    compaction_keys_max: int = Field(default=2_000_000, ge=1)
+    """How many different keys one compaction holds in memory; what has more is done in steps."""
+    compaction_dirty_ratio_min: float = Field(default=0.5, ge=0, le=1)
+    """Share of sealed bytes that must be new before a topic is compacted again."""
+    compaction_lag_ms_max: int = Field(default=24 * 60 * 60 * 1000, ge=0)
+    """Age of the oldest new segment at which a topic is compacted whatever its share is (ms)."""

@@ -16,11 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from broker_core.api.errors import StartupError, UnknownPartition, UnknownTopic
+from broker_core.api.errors import (
+    StartupError,
+    StorageFenced,
+    StorageFull,
+    UnknownPartition,
+    UnknownTopic,
+)
 from broker_core.api.types import TopicInfo
-from plugins.journal.files import DiskFiles, Files, FolderLock, raise_open_files_limit
+from plugins.journal.files import NO_SPACE, DiskFiles, Files, FolderLock, raise_open_files_limit
 from plugins.journal.flusher import Flusher, ThreadFlusher
 from plugins.journal.log_folder import IndexCache
+from plugins.journal.maintenance import Maintenance
 from plugins.journal.partition_log import Counters, JournalLog, LogContext
 from plugins.journal.recovery import Recovered, Recovery, RecoveryContext, create_partition
 from plugins.journal.settings import JournalSettings
@@ -68,6 +75,7 @@ class JournalStorage:
         self._context: LogContext | None = None
         self._flusher: ThreadFlusher | None = None
         self._readers: ThreadPoolExecutor | None = None
+        self._maintenance: Maintenance | None = None
 
     # ------------------------------------------------------------ start and stop
 
@@ -89,6 +97,9 @@ class JournalStorage:
             raise StartupError(f"journal in {self.path}: {error}") from None
         self._flusher = ThreadFlusher(loop, self.settings.flush_threads)
         self._context = self.make_context(loop, self._flusher, self._readers)
+        self._maintenance = Maintenance(
+            self._context, self.settings, self._files, self.path, self._logs.values
+        )
 
     def make_context(
         self, loop: asyncio.AbstractEventLoop, flusher: Flusher, readers: Executor
@@ -97,7 +108,8 @@ class JournalStorage:
         settings = self.settings
         return LogContext(
             loop, flusher, readers, self._now_ms, settings.unflushed_bytes_max,
-            settings.unflushed_total_bytes_max, settings.checkpoint_interval_bytes, self.counters,
+            settings.unflushed_total_bytes_max, settings.checkpoint_interval_bytes,
+            settings.producers_max, self.counters,
         )  # fmt: skip
 
     def _prepare_folder(self) -> None:
@@ -107,7 +119,8 @@ class JournalStorage:
             self._lock = FolderLock(self.path / LOCK)
         except BlockingIOError:
             raise StartupError(f"{self.path} is in use by another process") from None
-        if not files.exists(self.path / CLEAN):
+        self._recovery.clean = files.exists(self.path / CLEAN)
+        if not self._recovery.clean:
             _log.info("%s was not shut down in good order, or is new", self.path)
         files.remove(self.path / CLEAN)
         for name in files.names(self.path / DELETED):
@@ -123,7 +136,7 @@ class JournalStorage:
             if name.isdecimal()
         ]
         found = await asyncio.gather(
-            *(loop.run_in_executor(self._readers, self._recover, key) for key in keys)
+            *(loop.run_in_executor(self._readers, self._try_recover, key) for key in keys)
         )
         for key, recovered in zip(keys, found, strict=True):
             if recovered is not None:
@@ -131,6 +144,15 @@ class JournalStorage:
 
     def _recover(self, key: _Key) -> Recovered | None:
         return Recovery(self._recovery, self._folder_of(key)).run()
+
+    def _try_recover(self, key: _Key) -> Recovered | None:
+        """A partition that can't be recovered must not keep the others from starting: whoever
+        opens it is told."""
+        try:
+            return self._recover(key)
+        except OSError as error:
+            _log.error("%s cannot be recovered: %s", self._folder_of(key), error)
+            return None
 
     def _folder_of(self, key: _Key) -> Path:
         return self.path / TOPICS / key[0] / str(key[1])
@@ -140,7 +162,10 @@ class JournalStorage:
         if self._readers is None or self._flusher is None:
             return
         loop = asyncio.get_running_loop()
-        logs, self._logs = list(self._logs.values()), {}
+        if self._maintenance is not None:
+            await self._maintenance.stop()
+        logs = list(self._logs.values())
+        self._logs.clear()
         await asyncio.gather(*(log.close() for log in logs))
         await asyncio.gather(
             *(
@@ -196,11 +221,16 @@ class JournalStorage:
         return log
 
     def _recover_or_create(self, key: _Key, topic: TopicInfo) -> Recovered:
-        found = self._recover(key)
-        if found is not None:
-            return found
         path = self._folder_of(key)
-        return create_partition(self._recovery, path, topic.name, key[0], key[1])
+        try:
+            found = self._recover(key)
+            if found is None:
+                found = create_partition(self._recovery, path, topic.name, key[0], key[1])
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise StorageFull(f"no space left to open {path}") from None
+            raise StorageFenced(f"{path} cannot be opened: {error}") from None
+        return found
 
     def _running(self) -> LogContext:
         if self._context is None:

@@ -6,7 +6,6 @@ makes it readable) and into the producers; what it could not write is as if it h
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,14 +16,13 @@ from broker_core.api.record_batch import BatchHeader, recompress
 from broker_core.api.types import Compression, TopicConfig
 from plugins.journal.checkpoint import Checkpoint, encode_checkpoint
 from plugins.journal.fence_mark import FENCE_NAME, FenceMark, encode_fence_mark
-from plugins.journal.files import FileHandle, replace_file
+from plugins.journal.files import NO_SPACE, FileHandle, replace_file
 from plugins.journal.index import SparseIndex
 from plugins.journal.log_folder import LogFolder
 from plugins.journal.manifest import CHECKPOINT_NAME, SegmentInfo
 from plugins.journal.producers import ProducerTable
 
 _log = logging.getLogger("lakemq.journal")
-_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _CODECS: Final = {
     "none": Compression.NONE,
     "lz4": Compression.LZ4,
@@ -56,14 +54,21 @@ class LogWriter:
         config: TopicConfig,
         producers: ProducerTable,
         checkpoint_interval_bytes: int,
+        producers_max: int,
+        checkpoint_offset: int,
     ) -> None:
         self.folder = folder
         self.config = config
         """May be replaced at any time; obeyed from the next flush on."""
         self.producers = producers
         """As of the last durable batch."""
+        self.producers_seen_before_ms = 0
+        self.producers_max = producers_max
         self._checkpoint_interval_bytes = checkpoint_interval_bytes
         self._checkpoint_at = folder.active_index.covered_bytes
+        self.checkpoint_offset = checkpoint_offset
+        """Base offset of the segment that the durable checkpoint names: what is older may be
+        compacted or deleted, for a start needs it no more to find out producers."""
         self._handle: FileHandle | None = None
 
     def flush(self, batches: Sequence[Stamped], now_ms: int) -> FlushOutcome:
@@ -73,7 +78,7 @@ class LogWriter:
             batches = self._compressed(batches)
             while durable < len(batches):
                 count = self._fitting(batches, durable)
-                if count == 0 or self._is_old(now_ms):
+                if count == 0 or self.is_old(now_ms):
                     self.roll(now_ms)
                     count = max(1, self._fitting(batches, durable))
                 self._append(batches[durable : durable + count], now_ms)
@@ -101,7 +106,8 @@ class LogWriter:
                 return at - first
         return len(batches) - first
 
-    def _is_old(self, now_ms: int) -> bool:
+    def is_old(self, now_ms: int) -> bool:
+        """Whether the active segment has something in it and is to be sealed for its age."""
         active = self.folder.manifest.segments[-1]
         return (
             self.folder.active_index.covered_bytes > 0
@@ -139,7 +145,7 @@ class LogWriter:
 
     def _unwritten(self, position: int, error: OSError) -> LakeMQError:
         """Take back a write that failed; what it left behind must never be read as a batch."""
-        if error.errno not in _NO_SPACE:
+        if error.errno not in NO_SPACE:
             return self._fenced(f"write failed: {error}")
         try:
             self._open().truncate(position)
@@ -161,6 +167,13 @@ class LogWriter:
         _log.error("%s is fenced: %s", self.folder.path, reason)
         return StorageFenced(f"{self.folder.path}: {reason}; nothing is appended until a restart")
 
+    def keep_house(self, now_ms: int) -> None:
+        """What `JournalLog.tick` saw was due. Raises StorageFull, StorageFenced."""
+        if self.is_old(now_ms):
+            self.roll(now_ms)
+        elif self.wants_checkpoint():
+            self.checkpoint()
+
     def roll(self, now_ms: int) -> None:
         """Seal the active segment and begin the next. Raises StorageFull, StorageFenced."""
         folder = self.folder
@@ -177,7 +190,7 @@ class LogWriter:
                 handle.close()
                 raise
         except OSError as error:
-            if error.errno in _NO_SPACE:
+            if error.errno in NO_SPACE:
                 raise StorageFull(f"no space left to roll {folder.path}") from None
             raise self._fenced(f"roll failed: {error}") from None
         except StorageFenced as error:
@@ -202,15 +215,23 @@ class LogWriter:
                 fresh.base_offset, fresh.generation, index.interval_bytes
             )
 
+    def wants_checkpoint(self) -> bool:
+        """Whether old segments are kept only because no newer checkpoint is durable."""
+        return self.checkpoint_offset < self.folder.active_index.base_offset
+
     def checkpoint(self) -> None:
         """Write down how far the log is durable. A hint: failing to is no failure of the log."""
         index = self.folder.active_index
         self._checkpoint_at = index.covered_bytes
+        self.producers.expire(self.producers_seen_before_ms, self.producers_max)
         data = encode_checkpoint(Checkpoint(index, self.producers))
         try:
             replace_file(self.folder.files, self.folder.path / CHECKPOINT_NAME, data)
+            self.folder.files.sync_folder(self.folder.path)
         except OSError as error:
             _log.warning("%s: no checkpoint written: %s", self.folder.path, error)
+        else:
+            self.checkpoint_offset = index.base_offset
 
     def close(self) -> None:
         """Close the active segment's file; the next flush opens it again."""

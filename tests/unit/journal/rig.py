@@ -83,7 +83,7 @@ class Rig:
         self.flusher = ManualFlusher()
         self.context = LogContext(
             self.loop, self.flusher, InlineExecutor(), lambda: self.now, 64 << 20, 256 << 20,
-            self.checkpoint_interval_bytes,
+            self.checkpoint_interval_bytes, 1000,
         )  # fmt: skip
         recovery = self.recovery_context()
         recovered = Recovery(recovery, FOLDER).run()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PAGE_BYTES = 512
+PAGE_BYTES = 256
 """Smallest part of a write that survives or is lost on its own: small, to tear small batches."""
 
 Fault = Callable[[str, Path], int]

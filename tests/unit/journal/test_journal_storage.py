@@ -82,7 +82,7 @@ async def test_the_same_partition_opened_twice_at_once_is_one_log(
 async def test_segments_of_many_sizes_read_back(make_storage: MakeStorage) -> None:
     storage = make_storage()
     await storage.start()
-    topic = TopicInfo("small", "c" * 32, 1, TopicConfig(segment_bytes_max=4096))
+    topic = TopicInfo("small", "c" * 32, 1, TopicConfig(segment_bytes_max=4096, retention_ms=None))
     log = await storage.open_partition(topic, 0)
     values = [bytes([n % 251]) * (n * 37 % 6000) for n in range(200)]
     await asyncio.gather(*(append(log, batch_of(value)) for value in values))

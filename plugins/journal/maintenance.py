@@ -1,0 +1,116 @@
+"""What has to be done now and then: free space, segment age, retention, compaction, producers.
+
+A tick looks at every partition in turn, on a thread of its own where files are touched; whatever
+goes wrong with one partition is logged and the next one is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from broker_core.api.errors import LakeMQError, StorageFenced
+from broker_core.api.types import TopicConfig
+from plugins.journal.compactor import CompactionLimits, Compactor
+from plugins.journal.files import Files
+from plugins.journal.log_folder import LogFolder
+from plugins.journal.partition_log import JournalLog, LogContext
+from plugins.journal.retention import retained
+from plugins.journal.settings import JournalSettings
+
+_log = logging.getLogger("lakemq.journal")
+
+
+def retain(folder: LogFolder, config: TopicConfig, now_ms: int, offset_end: int) -> int:
+    """Delete what retention gives up below `offset_end`; returns how many segments.
+
+    OSError, StorageFenced.
+    """
+    with folder.changing:
+        manifest, gone = retained(
+            folder.manifest, folder.active_index.covered_bytes, config, now_ms, offset_end
+        )
+        if not gone:
+            return 0
+        folder.commit(manifest)
+    for segment in gone:
+        folder.drop_files(segment)
+    return len(gone)
+
+
+class Maintenance:
+    """The background work of one storage engine."""
+
+    def __init__(
+        self,
+        context: LogContext,
+        settings: JournalSettings,
+        files: Files,
+        path: Path,
+        logs: Callable[[], Iterable[JournalLog]],
+    ) -> None:
+        self._context = context
+        self._settings = settings
+        self._files = files
+        self._path = path
+        self._logs = logs
+        self._stopping = False
+        self._thread = ThreadPoolExecutor(1, "journal-maintain")
+        self._task = asyncio.ensure_future(self._run())
+        self._limits = CompactionLimits(
+            settings.compaction_keys_max,
+            settings.compaction_dirty_ratio_min,
+            settings.compaction_lag_ms_max,
+        )
+
+    async def stop(self) -> None:
+        """End the work; a compaction under way is given up at the next segment."""
+        self._stopping = True
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._context.loop.run_in_executor(None, self._thread.shutdown)
+
+    async def _run(self) -> None:
+        while True:
+            await self.tick()
+            await asyncio.sleep(self._settings.maintenance_interval_ms / 1000)
+
+    async def tick(self) -> None:
+        """Look at everything once."""
+        await self._in_thread(self._look_at_space)
+        for log in list(self._logs()):
+            now_ms = self._context.now_ms()
+            log.tick(now_ms, now_ms - self._settings.producer_expiry_ms)
+            await self._in_thread(lambda log=log: self.maintain(log))  # type: ignore[misc]
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        await self._context.loop.run_in_executor(self._thread, work)
+
+    def _look_at_space(self) -> None:
+        try:
+            free = self._files.free_bytes(self._path)
+        except OSError as error:
+            _log.warning("free space of %s is unknown: %s", self._path, error)
+            return
+        self._context.space_short = free < self._settings.free_bytes_min
+
+    def maintain(self, log: JournalLog) -> None:
+        """Retention and compaction of one partition; blocking, never raises an Exception."""
+        config, folder, now_ms = log.config, log.folder, self._context.now_ms()
+        if not log.is_open():
+            return
+        try:
+            retain(folder, config, now_ms, log.checkpoint_offset())
+            if "compact" in config.cleanup.split(","):
+                compactor = Compactor(folder, config, self._limits, now_ms, lambda: self._stopping)
+                compactor.run(log.checkpoint_offset())
+        except StorageFenced as error:
+            self._context.loop.call_soon_threadsafe(log.fence, str(error))
+        except (OSError, LakeMQError) as error:
+            if log.is_open():
+                _log.error("maintenance of %s: %s", folder.path, error)
+        except Exception:  # One partition's trouble must not end the work on all others.
+            _log.exception("maintenance of %s", folder.path)

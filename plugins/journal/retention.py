@@ -1,0 +1,63 @@
+"""Retention: which segments a partition no longer has to keep. Pure.
+
+Only whole sealed segments go, the oldest first. Their age is that of their newest record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker_core.api.types import TopicConfig
+from plugins.journal.manifest import Manifest, SegmentInfo
+
+
+def newest_ms(segment: SegmentInfo) -> int:
+    """Timestamp of its newest record; of its sealing, if no record of it can be read."""
+    return segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else segment.sealed_ms
+
+
+def expired(
+    segments: Sequence[SegmentInfo],
+    active_bytes: int,
+    now_ms: int,
+    *,
+    bytes_max: int | None,
+    age_ms_max: int | None,
+) -> int:
+    """How many of the oldest sealed segments go. `None`: no limit."""
+    sealed = [segment for segment in segments if segment.sealed]
+    total = active_bytes + sum(segment.size_bytes for segment in sealed)
+    count = 0
+    for segment in sealed:
+        too_large = bytes_max is not None and total > bytes_max
+        too_old = age_ms_max is not None and now_ms - newest_ms(segment) > age_ms_max
+        if not too_large and not too_old:
+            break
+        total -= segment.size_bytes
+        count += 1
+    return count
+
+
+def retained(
+    manifest: Manifest, active_bytes: int, config: TopicConfig, now_ms: int, offset_end: int
+) -> tuple[Manifest, Sequence[SegmentInfo]]:
+    """(manifest without what has expired, what has expired), nothing at or behind `offset_end`;
+    topics that only compact keep all."""
+    if "delete" not in config.cleanup.split(","):
+        return manifest, ()
+    count = expired(
+        manifest.segments, active_bytes, now_ms,
+        bytes_max=config.retention_bytes, age_ms_max=config.retention_ms,
+    )  # fmt: skip
+    while count and manifest.segments[count - 1].next_offset > offset_end:
+        count -= 1
+    return without_oldest(manifest, count), manifest.segments[:count]
+
+
+def without_oldest(manifest: Manifest, count: int) -> Manifest:
+    """The manifest without its first `count` segments; the log starts behind them."""
+    if not count:
+        return manifest
+    kept = manifest.segments[count:]
+    start = max(manifest.log_start_offset, kept[0].base_offset)
+    return Manifest(manifest.topic, manifest.topic_id, manifest.partition, start, kept)
