@@ -73,12 +73,20 @@ def verdict(comparison: Comparison, differing: Set[tuple[str, str]], figures: in
             f"[bold green]All agree:[/] {figures} figures are equal to the last digit, and every "
             f"one of {comparison.sent:,} readings is in the table exactly once."
         )
-    parts = [f"{len(differing)} figures differ" if differing else "the figures agree"]
+    parts = [_count(len(differing), "figure") + " wrong" if differing else "the figures agree"]
     for name, found in (
         ("lost", comparison.lost),
         ("stored more than once", comparison.doubled),
         ("stored but never sent", comparison.strangers),
     ):
         if found:
-            parts.append(f"{len(found):,} readings {name}, the first is {tuple(found[0])}")
+            first = found[0]
+            parts.append(
+                f"{_count(len(found), 'reading')} {name}, the first: "
+                f"{first.sensor} {first.time} {first.value}"
+            )
     return f"[bold red]They do not agree:[/] {'; '.join(parts)}."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

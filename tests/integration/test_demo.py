@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
-import re
 import subprocess
 import sys
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def test_the_whole_road_on_real_readings(tmp_path: Path) -> None:
     readings = 13 * ROWS
     assert f"every one of {readings:,} readings is in the table exactly once" in done.stdout
     assert done.stdout.count(f"{readings:,} of {readings:,}") == 2, "acknowledged, and seen live"
-    assert len(re.findall(r"^(\w+ +[\d,.]+ .*)\1?✓", done.stdout, re.MULTILINE)) == 13
+    assert done.stdout.count("✓") == 13
     assert (folder / "week.png").read_bytes().startswith(b"\x89PNG")
     assert "Traceback" not in done.stdout + done.stderr
 
@@ -69,7 +68,7 @@ class TableWithOneReadingLess:
     def __init__(self, path: Path) -> None:
         with story.DATA.open() as lines:
             self._readings = {sensor: each[:ROWS] for sensor, each in parse(lines).items()}
-        self.lost = self._readings["t"].pop()
+        self._readings["t"].pop()
 
     def __enter__(self) -> TableWithOneReadingLess:
         return self
@@ -89,13 +88,14 @@ class TableWithOneReadingLess:
 def test_a_lost_reading_makes_the_demo_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    console = Console(width=120, record=True, quiet=True)
+    shown = io.StringIO()
     monkeypatch.setattr(story, "AirTable", TableWithOneReadingLess)
     monkeypatch.setattr(story.Story, "_stream", lambda self, readings: None)
-    told = story.Story(console, tmp_path, ROWS)
-    lost = TableWithOneReadingLess(tmp_path).lost
 
-    assert told.tell() is False
+    assert story.Story(Console(file=shown, width=120), tmp_path, ROWS).tell() is False
+    assert "They do not agree" in shown.getvalue()
+    assert "1 reading lost, the first: t 2004-03-23T05:00:00 " in shown.getvalue()
+    assert shown.getvalue().count("✗ differs") == 1
+
     monkeypatch.setattr(demo, "tell_story", lambda *_: False)
     assert demo.main([]) == 1
-    assert isinstance(lost.value, Decimal)

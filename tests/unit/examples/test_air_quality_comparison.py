@@ -51,5 +51,5 @@ def test_the_verdict_says_which_it_is() -> None:
 
     bad = verdict(compare([A, B], [A, A]), {("t", "total")}, 65)
     assert "do not agree" in bad
-    assert "1 figures differ; 1 readings lost" in bad
-    assert "1 readings stored more than once" in bad
+    assert "1 figure wrong; 1 reading lost" in bad
+    assert "1 reading stored more than once" in bad
