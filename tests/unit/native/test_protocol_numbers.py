@@ -1,0 +1,132 @@
+"""Goal: version 1 of the protocol only ever grows, and its page says what it is.
+
+`native_v1.txt` lists every RPC, field and enum value with its number and type. A line is never
+changed or removed; what is new is added by `python tests/unit/native/test_protocol_numbers.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from broker_core.api.errors import BY_CODE
+from plugins.native import native_pb2
+from plugins.native.convert import status_of
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = Path(__file__).with_name("native_v1.txt")
+PAGE = ROOT / "docs/formats/native.md"
+NOT_ON_THE_WIRE = {"CONFIG", "PLUGIN", "STARTUP"}
+_SCALARS = {
+    getattr(FieldDescriptor, name): name.removeprefix("TYPE_").lower()
+    for name in dir(FieldDescriptor)
+    if name.startswith("TYPE_")
+}
+
+
+def type_of(field: FieldDescriptor) -> str:
+    """As the page writes it: `repeated string`, `map of int32 to int64`, `Topic`."""
+    kind = field.message_type or field.enum_type
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        key, value = (field.message_type.fields_by_name[each] for each in ("key", "value"))
+        return f"map of {type_of(key)} to {type_of(value)}"
+    name = kind.name if kind is not None else _SCALARS[field.type]
+    return f"repeated {name}" if field.is_repeated else name
+
+
+def messages() -> dict[str, list[tuple[int, str, str]]]:
+    """Message name -> (number, field, type)."""
+    return {
+        name: [(each.number, each.name, type_of(each)) for each in message.fields]
+        for name, message in native_pb2.DESCRIPTOR.message_types_by_name.items()
+    }
+
+
+def enums() -> dict[str, list[tuple[int, str]]]:
+    return {
+        name: [(each.number, each.name) for each in enum.values]
+        for name, enum in native_pb2.DESCRIPTOR.enum_types_by_name.items()
+    }
+
+
+def rpcs() -> list[tuple[str, str, str]]:
+    (service,) = native_pb2.DESCRIPTOR.services_by_name.values()
+
+    def side(name: str, streamed: bool) -> str:
+        return f"stream of {name}" if streamed else name
+
+    return [
+        (each.name, side(each.input_type.name, each.client_streaming),
+         side(each.output_type.name, each.server_streaming))
+        for each in service.methods
+    ]  # fmt: skip
+
+
+def lines() -> Iterator[str]:
+    """One line for everything that has a number or a name on the wire."""
+    yield f"package {native_pb2.DESCRIPTOR.package}"
+    for rpc, request, answer in rpcs():
+        yield f"rpc {rpc}({request}) returns ({answer})"
+    for name, fields in messages().items():
+        yield f"message {name}"
+        for number, field, kind in fields:
+            yield f"field {name}.{field} = {number}: {kind}"
+    for name, values in enums().items():
+        for number, value in values:
+            yield f"enum {name}.{value} = {number}"
+
+
+def test_nothing_that_was_ever_published_changes() -> None:
+    gone = [line for line in GOLDEN.read_text().splitlines() if line not in set(lines())]
+    assert gone == [], "these were published and are gone or changed"
+
+
+def test_everything_new_is_written_down() -> None:
+    written = set(GOLDEN.read_text().splitlines())
+    assert [line for line in lines() if line not in written] == [], "run this file and commit"
+
+
+def sections() -> dict[str, list[list[str]]]:
+    """Heading -> table rows of the page, cells without backquotes."""
+    found: dict[str, list[list[str]]] = {}
+    heading = ""
+    for line in PAGE.read_text().splitlines():
+        if match := re.match(r"#+ (.*)", line):
+            heading = match[1]
+            found[heading] = []
+        elif line.startswith("|") and not line.startswith("|---"):
+            found[heading].append([cell.strip().strip("`") for cell in line.split("|")[1:-1]])
+    return found
+
+
+def test_the_page_describes_every_message_and_enum() -> None:
+    page = sections()
+    for name, fields in messages().items():
+        rows = [(row[0], row[1], row[2]) for row in page[name][1:]]
+        assert rows == [(str(number), field, kind) for number, field, kind in fields], name
+    for name, values in enums().items():
+        assert [(row[0], row[1]) for row in page[name][1:]] == [
+            (str(number), value) for number, value in values
+        ], name
+
+
+def test_the_page_describes_every_call() -> None:
+    rows = [tuple(cell.replace("`", "") for cell in row[:3]) for row in sections()["Calls"][1:]]
+    assert rows == rpcs()
+
+
+def test_the_page_describes_every_error() -> None:
+    rows = {row[0]: (row[1], row[2]) for row in sections()["Errors"][1:]}
+    assert rows == {
+        code: (status_of(error("")).name, "yes" if error.retriable else "no")
+        for code, error in BY_CODE.items()
+        if code not in NOT_ON_THE_WIRE
+    }
+
+
+if __name__ == "__main__":
+    known = GOLDEN.read_text().splitlines() if GOLDEN.exists() else []
+    GOLDEN.write_text("\n".join([*known, *(each for each in lines() if each not in known)]) + "\n")
