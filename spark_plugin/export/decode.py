@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _PLAIN: Final = r"^[ \t\r]*\{[^\n]*$"
+_SEVERAL: Final = "values in one record"
 _CHECKED_ROWS_MAX: Final = 256
 _ERROR_CHARS_MAX: Final = 300
 _INTEGERS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "timestamp_ms": 64}
@@ -99,7 +100,7 @@ class JsonDecoder:
             table = self._parse_block(lines)
             if table.num_rows == len(lines):
                 return [table]
-            error = f"{table.num_rows} values in one record"
+            error = f"{table.num_rows} {_SEVERAL}"
         except (pa.ArrowInvalid, UnicodeDecodeError) as problem:
             error = str(problem).split(" in row ")[0]
         if len(lines) == 1:
@@ -221,8 +222,10 @@ def _one_line(row: int, text: str | None, bad: dict[int, BadRow]) -> str | None:
 
 
 def _error_class(error: str) -> str:
-    wrong = " changed from " in error or "convert" in error or "cast" in error.lower()
-    return "wrong_type" if wrong or "parse string" in error else "not_json"
+    if " changed from " in error:
+        return "wrong_type"
+    syntax = error.startswith("JSON parse error") or error.endswith(_SEVERAL)
+    return "not_json" if syntax else "wrong_type"
 
 
 def _mismatch_in(line: str, columns: Sequence[tuple[str, Type]]) -> str:
