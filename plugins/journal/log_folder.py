@@ -197,3 +197,9 @@ def describe_damage(damage: Damage, segment: SegmentInfo, end_offset: int) -> st
         f"{segment.log_name} position {damage.position}..{damage.end_position}: "
         f"offsets {damage.first_offset}..{last} are damaged: {damage.reason}"
     )
+
+
+def describe_missing(segment: SegmentInfo) -> str:
+    """One line for errors and the status about a segment without its file."""
+    last = segment.next_offset - 1 if segment.sealed else "?"
+    return f"{segment.log_name} is missing: offsets {segment.base_offset}..{last} are gone"

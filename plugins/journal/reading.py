@@ -8,7 +8,7 @@ from contextlib import closing
 
 from broker_core.api.errors import CorruptLog, OffsetOutOfRange
 from broker_core.api.record_batch import RecordBatch
-from plugins.journal.log_folder import LogFolder
+from plugins.journal.log_folder import LogFolder, describe_missing
 from plugins.journal.manifest import SegmentInfo
 from plugins.journal.walk import BadBatch, Slice, cut_slice, walk
 
@@ -34,7 +34,7 @@ def read_slice(folder: LogFolder, offset: int, offset_end: int, bytes_max: int) 
         except FileNotFoundError:
             if folder.manifest is manifest:
                 missing = _segment_at(manifest.segments, offset)
-                raise CorruptLog(f"{missing.log_name} is missing, offset {offset}") from None
+                raise CorruptLog(describe_missing(missing)) from None
     raise CorruptLog(f"offset {offset}: files vanish faster than they can be read")
 
 

@@ -19,7 +19,7 @@ from plugins.journal.checkpoint import BadCheckpoint, Checkpoint, decode_checkpo
 from plugins.journal.fence_mark import FENCE_NAME, decode_fence_mark
 from plugins.journal.files import FileHandle, Files, replace_file
 from plugins.journal.index import SparseIndex
-from plugins.journal.log_folder import IndexCache, LogFolder
+from plugins.journal.log_folder import IndexCache, LogFolder, describe_missing
 from plugins.journal.manifest import (
     CHECKPOINT_NAME,
     MANIFEST_NAME,
@@ -171,10 +171,7 @@ class Recovery:
         names = set(self._files.names(self._path))
         for segment in manifest.segments:
             if segment.local and segment.log_name not in names:
-                end = segment.next_offset if segment.sealed else "?"
-                self._notes.append(
-                    f"{segment.log_name} is missing: offsets {segment.base_offset}..{end} are gone"
-                )
+                self._notes.append(describe_missing(segment))
 
     # ------------------------------------------------------------ checkpoint, producers
 
