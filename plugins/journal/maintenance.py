@@ -16,8 +16,9 @@ from broker_core.api.errors import LakeMQError, StorageFenced
 from broker_core.api.types import TopicConfig
 from plugins.journal.compactor import CompactionLimits, Compactor
 from plugins.journal.files import Files
+from plugins.journal.log_context import LogContext
 from plugins.journal.log_folder import LogFolder
-from plugins.journal.partition_log import JournalLog, LogContext
+from plugins.journal.partition_log import JournalLog
 from plugins.journal.retention import retained
 from plugins.journal.settings import JournalSettings
 

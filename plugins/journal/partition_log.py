@@ -9,73 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker_core.api.errors import (
     BatchTooLarge,
     LakeMQError,
-    OffsetOutOfRange,
     StorageFenced,
     StorageFull,
     Unavailable,
 )
-from broker_core.api.ports import Tap
 from broker_core.api.record_batch import BatchHeader, stamp
 from broker_core.api.types import (
     Acks,
     AppendResult,
-    CommittedBatch,
-    FetchResult,
     Offset,
     PartitionStatus,
     TopicConfig,
 )
-from plugins.journal.flusher import Flusher, Job
+from plugins.journal.flusher import Job
+from plugins.journal.log_context import LogContext
 from plugins.journal.log_folder import describe_damage
+from plugins.journal.log_reader import LogReader
 from plugins.journal.producers import Appended
-from plugins.journal.reading import find_timestamp, read_slice
 from plugins.journal.recovery import Recovered
 from plugins.journal.tail import Tail
 from plugins.journal.writer import FlushOutcome, LogWriter, Stamped
 
 _log = logging.getLogger("lakemq.journal")
-
-
-@dataclass
-class Counters:
-    """Plain numbers that metrics are read from."""
-
-    appended_records: int = 0
-    appended_bytes: int = 0
-    flushes: int = 0
-    failed_flushes: int = 0
-    duplicates: int = 0
-    refused_appends: int = 0
-    tail_reads: int = 0
-    disk_reads: int = 0
-    read_bytes: int = 0
-
-
-@dataclass
-class LogContext:
-    """What the logs of one storage engine share."""
-
-    loop: asyncio.AbstractEventLoop
-    flusher: Flusher
-    readers: Executor
-    now_ms: Callable[[], int]
-    unflushed_bytes_max: int
-    unflushed_total_bytes_max: int
-    checkpoint_interval_bytes: int
-    producers_max: int
-    counters: Counters = field(default_factory=Counters)
-    unflushed_bytes: int = 0
-    """Of all logs together."""
-    space_short: bool = False
-    """Free space is below the reserve: appends are refused."""
 
 
 class _Waiting(NamedTuple):
@@ -90,13 +50,17 @@ class JournalLog:
     """Implements the `PartitionLog` port."""
 
     def __init__(
-        self, context: LogContext, recovered: Recovered, config: TopicConfig, tail_bytes_max: int
+        self,
+        context: LogContext,
+        recovered: Recovered,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        tail_bytes_max: int,
     ) -> None:
         self.folder = recovered.folder
-        manifest = self.folder.manifest
-        self.topic, self.partition = manifest.topic, manifest.partition
+        self.topic, self.partition = topic, partition
         self.notes = recovered.notes
-        self.tail = Tail(tail_bytes_max)
         self._context = context
         self._config = config
         self._producers = recovered.producers
@@ -104,8 +68,13 @@ class JournalLog:
             self.folder, config, recovered.producers.copy(), context.checkpoint_interval_bytes,
             context.producers_max, recovered.checkpoint_offset,
         )  # fmt: skip
-        end = self.folder.active_index.next_offset
-        self._high_watermark = end
+        self._reader = LogReader(
+            context, self.folder, self.topic, self.partition, Tail(tail_bytes_max)
+        )
+        self.fetch = self._reader.fetch
+        self.offset_for_timestamp = self._reader.offset_for_timestamp
+        self.tap = self._reader.tap
+        end = self._reader.high_watermark
         self._log_end_offset = end
         self._leader_epoch = 0
         self._pending: list[_Waiting] = []
@@ -118,8 +87,6 @@ class JournalLog:
         self._closing = False
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
-        self._taps: list[Tap] = []
-        self._poll_waiters: set[asyncio.Future[None]] = set()
 
     # ------------------------------------------------------------ what it is
 
@@ -129,7 +96,7 @@ class JournalLog:
 
     @property
     def high_watermark(self) -> Offset:
-        return Offset(self._high_watermark)
+        return Offset(self._reader.high_watermark)
 
     @property
     def log_end_offset(self) -> Offset:
@@ -139,6 +106,10 @@ class JournalLog:
     def config(self) -> TopicConfig:
         return self._config
 
+    @property
+    def tail(self) -> Tail:
+        return self._reader.tail
+
     def configure(self, config: TopicConfig) -> None:
         """Obey a changed topic config from the next append and flush on."""
         self._config = self._writer.config = config
@@ -146,7 +117,7 @@ class JournalLog:
     def status(self) -> PartitionStatus:
         state, detail = self._state()
         return PartitionStatus(
-            self.partition, state, self.log_start_offset, self._high_watermark,
+            self.partition, state, self.log_start_offset, self._reader.high_watermark,
             self._log_end_offset, self.folder.size_bytes(), len(self.folder.manifest.segments),
             detail,
         )  # fmt: skip
@@ -226,7 +197,7 @@ class JournalLog:
     ) -> None:
         """With the offsets of then, and not before the original is durable, if that is asked."""
         self._context.counters.duplicates += 1
-        durable = original.last_offset < self._high_watermark
+        durable = original.last_offset < self._reader.high_watermark
         if durable or acks is Acks.MEMORY:
             reached = Acks.LEADER if durable else Acks.MEMORY
             future.set_result(
@@ -274,7 +245,9 @@ class JournalLog:
         waiting, self._flushing = self._flushing or [], None
         outcome, self._outcome = self._outcome, FlushOutcome(0, (), None)
         self._context.counters.flushes += 1
-        self._publish(outcome)
+        fresh = [batch for batch in outcome.batches[: outcome.durable] if batch.data]
+        if fresh:
+            self._reader.publish(fresh)
         for entry in waiting[: outcome.durable]:
             if entry.future is not None and not entry.future.done():
                 entry.future.set_result(_result(entry.stamped))
@@ -286,33 +259,6 @@ class JournalLog:
         self._idle.set()
         if self._pending or self._housekeeping_wanted:
             self._want_flush()
-
-    def _publish(self, outcome: FlushOutcome) -> None:
-        """Let readers see the batches: the tail, the high watermark, taps, long polls."""
-        fresh = [batch for batch in outcome.batches[: outcome.durable] if batch.data]
-        if not fresh:
-            return
-        counters, tail = self._context.counters, self.tail
-        for header, data in fresh:
-            tail.add(header, data)
-            counters.appended_records += header.record_count
-            counters.appended_bytes += len(data)
-        tail.trim()
-        self._high_watermark = fresh[-1].header.last_offset + 1
-        if self._taps:
-            self._call_taps(fresh)
-        self._wake_polls()
-
-    def _call_taps(self, fresh: list[Stamped]) -> None:
-        batches = [
-            CommittedBatch(self.topic, self.partition, Offset(header.base_offset), data)
-            for header, data in fresh
-        ]
-        for tap in tuple(self._taps):
-            try:
-                tap(batches)
-            except Exception:  # A tap must not raise; one that does must not stop the log.
-                _log.exception("a tap of %s partition %d failed", self.topic, self.partition)
 
     def _forget_unflushed(self, waiting: list[_Waiting]) -> None:
         size = sum(len(entry.stamped.data) for entry in waiting)
@@ -328,83 +274,17 @@ class JournalLog:
             self._fence = str(error)
         self._forget_unflushed(self._pending)
         behind, self._pending = self._pending, []
-        self._log_end_offset = self._high_watermark
+        self._log_end_offset = self._reader.high_watermark
         self._producers = self._writer.producers.copy()
         for entry in (*failed, *behind):
             if entry.future is not None and not entry.future.done():
                 entry.future.set_exception(type(error)(str(error)))
 
-    # ------------------------------------------------------------ read
-
-    async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:
-        """See the port. Reads at the tail are answered from memory, at once."""
-        if offset == self._high_watermark and wait_ms > 0 and not self._closing:
-            await self._poll(wait_ms)
-        if offset == self._high_watermark and not self._closing:
-            return self._fetched(b"", offset)
-        self._check_readable(offset)
-        cut = self.tail.read(offset, bytes_max)
-        if cut is None:
-            self._context.counters.disk_reads += 1
-            cut = await self._context.loop.run_in_executor(
-                self._context.readers, read_slice, self.folder, offset, self._high_watermark,
-                bytes_max,
-            )  # fmt: skip
-        else:
-            self._context.counters.tail_reads += 1
-        self._context.counters.read_bytes += len(cut.data)
-        return self._fetched(cut.data, cut.next_offset)
-
-    def _check_readable(self, offset: int) -> None:
-        if self._closing:
-            raise Unavailable(f"partition {self.partition} of {self.topic} is closed")
-        start = self.folder.manifest.log_start_offset
-        if not start <= offset <= self._high_watermark:
-            raise OffsetOutOfRange(
-                f"offset {offset} is not within {start}..{self._high_watermark} "
-                f"of {self.topic} partition {self.partition}"
-            )
-
-    def _fetched(self, data: bytes, next_offset: int) -> FetchResult:
-        return FetchResult(data, Offset(next_offset), self.high_watermark, self.log_start_offset)
-
-    async def _poll(self, wait_ms: int) -> None:
-        """Until something became readable, the log is closed or the time is over."""
-        waiter: asyncio.Future[None] = self._context.loop.create_future()
-        self._poll_waiters.add(waiter)
-        timer = self._context.loop.call_later(wait_ms / 1000, _wake, waiter)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            self._poll_waiters.discard(waiter)
-
-    def _wake_polls(self) -> None:
-        if self._poll_waiters:
-            waiters, self._poll_waiters = self._poll_waiters, set()
-            for waiter in waiters:
-                _wake(waiter)
-
-    async def offset_for_timestamp(self, timestamp_ms: int) -> Offset:
-        """See the port."""
-        if self._closing:
-            raise Unavailable(f"partition {self.partition} of {self.topic} is closed")
-        found = await self._context.loop.run_in_executor(
-            self._context.readers, find_timestamp, self.folder, timestamp_ms, self._high_watermark
-        )
-        return Offset(found)
-
-    def tap(self, tap: Tap) -> Callable[[], None]:
-        """See the port."""
-        self._taps.append(tap)
-
-        def remove() -> None:
-            if tap in self._taps:
-                self._taps.remove(tap)
-
-        return remove
-
     # ------------------------------------------------------------ life
+
+    @property
+    def is_fenced(self) -> bool:
+        return bool(self._fence)
 
     def is_open(self) -> bool:
         """Whether it may be written to."""
@@ -431,7 +311,7 @@ class JournalLog:
     async def close(self) -> None:
         """Take no more appends, flush what is there, wake whoever waits. Files stay as they are."""
         self._closing = True
-        self._wake_polls()
+        self._reader.close()
         while self._pending or not self._idle.is_set():
             await self._idle.wait()
 
@@ -446,11 +326,6 @@ class JournalLog:
         if checkpoint and not self._fence:
             self._writer.checkpoint()
         self._writer.close()
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 def _result(stamped: Stamped) -> AppendResult:

@@ -26,9 +26,10 @@ from broker_core.api.errors import (
 from broker_core.api.types import TopicInfo
 from plugins.journal.files import NO_SPACE, DiskFiles, Files, FolderLock, raise_open_files_limit
 from plugins.journal.flusher import Flusher, ThreadFlusher
+from plugins.journal.log_context import Counters, LogContext
 from plugins.journal.log_folder import IndexCache
 from plugins.journal.maintenance import Maintenance
-from plugins.journal.partition_log import Counters, JournalLog, LogContext
+from plugins.journal.partition_log import JournalLog
 from plugins.journal.recovery import Recovered, Recovery, RecoveryContext, create_partition
 from plugins.journal.settings import JournalSettings
 
@@ -173,7 +174,7 @@ class JournalStorage:
                 for log in logs
             )
         )
-        fenced = any(log.status().state == "fenced" for log in logs)
+        fenced = any(log.is_fenced for log in logs)
         await loop.run_in_executor(self._readers, self._leave_folder, not fenced)
         self._flusher.close()
         self._readers.shutdown()
@@ -214,8 +215,8 @@ class JournalStorage:
             recovered = await context.loop.run_in_executor(
                 self._readers, self._recover_or_create, key, topic
             )
-        log = JournalLog(context, recovered, topic.config, self._tail_share(len(self._logs) + 1))
-        log.topic, log.partition = topic.name, key[1]
+        share = self._tail_share(len(self._logs) + 1)
+        log = JournalLog(context, recovered, topic.name, key[1], topic.config, share)
         self._logs[key] = log
         self._share_tails()
         return log

@@ -12,8 +12,9 @@ from typing import Any
 from broker_core.api.record_batch import NOT_IDEMPOTENT, ProducerStamp, encode, read_header
 from broker_core.api.types import Acks, AppendResult, Columns, FetchResult, Offset, TopicConfig
 from plugins.journal.flusher import Flushable
+from plugins.journal.log_context import LogContext
 from plugins.journal.log_folder import IndexCache
-from plugins.journal.partition_log import JournalLog, LogContext
+from plugins.journal.partition_log import JournalLog
 from plugins.journal.recovery import Recovery, RecoveryContext, create_partition
 from tests.unit.journal.simulated_disk import SimulatedDisk
 
@@ -89,7 +90,7 @@ class Rig:
         recovered = Recovery(recovery, FOLDER).run()
         if recovered is None:
             recovered = create_partition(recovery, FOLDER, "t", TOPIC_ID, 0)
-        self.log = JournalLog(self.context, recovered, self.config, self.tail_bytes_max)
+        self.log = JournalLog(self.context, recovered, "t", 0, self.config, self.tail_bytes_max)
         return self.log
 
     def lose_power(self) -> JournalLog:

@@ -1,0 +1,44 @@
+"""What the partition logs of one storage engine share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from plugins.journal.flusher import Flusher
+
+
+@dataclass
+class Counters:
+    """Plain numbers that metrics are read from."""
+
+    appended_records: int = 0
+    appended_bytes: int = 0
+    flushes: int = 0
+    failed_flushes: int = 0
+    duplicates: int = 0
+    refused_appends: int = 0
+    tail_reads: int = 0
+    disk_reads: int = 0
+    read_bytes: int = 0
+
+
+@dataclass
+class LogContext:
+    """What the logs of one storage engine share."""
+
+    loop: asyncio.AbstractEventLoop
+    flusher: Flusher
+    readers: Executor
+    now_ms: Callable[[], int]
+    unflushed_bytes_max: int
+    unflushed_total_bytes_max: int
+    checkpoint_interval_bytes: int
+    producers_max: int
+    counters: Counters = field(default_factory=Counters)
+    unflushed_bytes: int = 0
+    """Of all logs together."""
+    space_short: bool = False
+    """Free space is below the reserve: appends are refused."""
