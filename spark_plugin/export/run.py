@@ -15,6 +15,7 @@ from spark_plugin.export.rows import dead_letter_schema, with_meta
 from spark_plugin.export.settings import ExportSettings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -23,14 +24,17 @@ def open_exporter(spark: SparkSession, settings: ExportSettings) -> Exporter:
     return make_exporter(settings, partial(run_tasks, spark), spark.sparkContext.defaultParallelism)
 
 
+def table_schema(json_schema: str) -> pa.Schema:
+    """Columns of an export's table: the journal's, or those of `--schema` and `_meta`."""
+    if not json_schema:
+        return arrow_schema()
+    return with_meta(JsonDecoder(parse_schema(json_schema)).schema)
+
+
 def make_exporter(settings: ExportSettings, run: RunTasks, parallelism: int = 2) -> Exporter:
     """An exporter with its tables open, created if absent."""
-    if not settings.json_schema:
-        table = open_table(settings.target, arrow_schema())
-        return Exporter(settings, table, run, parallelism=parallelism)
-    decoder = JsonDecoder(parse_schema(settings.json_schema))
-    return Exporter(
-        settings, open_table(settings.target, with_meta(decoder.schema)), run,
-        parallelism=parallelism,
-        dlq=open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema()),
-    )  # fmt: skip
+    table = open_table(settings.target, table_schema(settings.json_schema))
+    dlq = None
+    if settings.json_schema:
+        dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())
+    return Exporter(settings, table, run, parallelism=parallelism, dlq=dlq)

@@ -1,0 +1,152 @@
+"""Goal: kill -9 of the export at any step, and of the broker under it, loses and repeats no row."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import lakemq
+from tests.support.killed_export import POINTS, start
+from tests.support.lake_tables import FORMATS, data_paths, read_table, target_in
+from tests.support.node import NodeProcess
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
+ALL = bool(os.environ.get("LAKEMQ_EXPORT_KILLS"))
+"""Every step for every format, and more rounds."""
+NODE_CONFIG = """
+[meta]
+port = 0
+raft_port = 0
+[admin]
+port = 0
+[plugins.native]
+port = {port}
+"""
+
+
+def value(partition: int, number: int) -> bytes:
+    """Every ninth is no JSON."""
+    return b"poison %d" % number if number % 9 == 4 else b'{"n":%d}' % number
+
+
+def send(client: lakemq.SyncClient, topic: str, first: int, count: int) -> None:
+    for partition in range(2):
+        columns = lakemq.Columns([value(partition, n) for n in range(first, first + count)])
+        client.send_batch(topic, columns, partition=partition)
+
+
+def journal_rows(client: lakemq.SyncClient, topic: str) -> list[tuple[int, int, bytes | None]]:
+    """(partition, offset, value) of every record in the journal."""
+    return sorted(
+        (partition, record.offset, record.value)
+        for partition in range(2)
+        for record in client.consume(topic, partition=partition)
+    )
+
+
+def table_rows(target, decoded: bool) -> list[tuple[int, int, bytes | None]]:
+    """(partition, offset, value) of every row, dead letters included, as other libraries read."""
+    tables = [read_table(target)] + ([read_table(target.dead_letters(""))] if decoded else [])
+    found = []
+    for row in (row for table in tables for row in table.to_pylist()):
+        if "_meta" in row:
+            meta = row["_meta"]
+            found.append((meta["partition"], meta["offset"], b'{"n":%d}' % row["n"]))
+        else:
+            found.append((row["partition"], row["offset"], row["value"]))
+    return sorted(found)
+
+
+def settings(node: NodeProcess, target, **more) -> dict[str, object]:
+    return {
+        "bootstrap": node.native, "topic": "t", "target": dataclasses.asdict(target),
+        "export_id": "e", "format": "json", "json_schema": "n bigint", "commit_rows": 400,
+        "retry_timeout_s": 60.0, **more,
+    }  # fmt: skip
+
+
+def ends(process) -> int:
+    """Exit code; what the process said is shown when the test fails."""
+    _, said = process.communicate(timeout=120)
+    print(said.decode()[-2000:])
+    return process.returncode
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_killed_at_every_step_in_turn(kind: str, tmp_path: Path) -> None:
+    points = POINTS if kind == "delta" or ALL else ("in_task", "after_tasks", "after_commit")
+    target = target_in(tmp_path / "lake", kind)
+    with NodeProcess(tmp_path / "node") as node, lakemq.connect(node.native) as client:
+        client.create_topic("t", partitions=2)
+        sent = 0
+        for point in points:
+            send(client, "t", sent, 500)  # two commits and a bit, so that a later one can be hit
+            sent += 500
+            if point == "in_orphans":  # needs a folder to delete
+                assert ends(start(settings(node, target), "in_task")) == -signal.SIGKILL
+            assert ends(start(settings(node, target), point, 1)) == -signal.SIGKILL, point
+            rows = table_rows(target, decoded=True) if point != "before_epoch" else []
+            assert len(rows) == len(set(rows)), f"{point}: rows are there twice"
+        assert ends(start(settings(node, target))) == 0
+        assert table_rows(target, decoded=True) == journal_rows(client, "t")
+    left = {path for path in data_paths(target) if "_dlq" not in str(path)}
+    assert left == named_files(target), "a file that no commit names is left, or one is missing"
+
+
+def named_files(target) -> set[Path]:
+    """Files that the table's current state names."""
+    from spark_plugin.export.open_table import open_table
+    from spark_plugin.export.run import table_schema
+
+    table = open_table(target, table_schema("n bigint"))
+    return {Path(path) for path in table.data_files()}
+
+
+def test_broker_and_export_killed_again_and_again(tmp_path: Path) -> None:
+    """A producer writes on while broker and export die at random; the seed is printed."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    target = target_in(tmp_path / "lake", "delta")
+    node = NodeProcess(tmp_path / "node").start()
+    port = int(node.native.rpartition(":")[2])
+    node.config_file.write_text(NODE_CONFIG.format(port=port))  # the same port from now on
+    with lakemq.connect(node.native) as client:
+        client.create_topic("t", partitions=2)
+        stop = threading.Event()
+        producer = threading.Thread(target=_produce, args=(node.native, stop))
+        producer.start()
+        try:
+            for _ in range(10 if ALL else 2):
+                process = start(settings(node, target, commit_rows=200, take_over=True))
+                time.sleep(chance.uniform(0.5, 1.5))
+                node.kill()
+                node.start()
+                time.sleep(chance.uniform(0.0, 1.0))
+                process.kill()
+                ends(process)
+        finally:
+            stop.set()
+            producer.join()
+        assert ends(start(settings(node, target, commit_rows=None, take_over=True))) == 0
+        rows = journal_rows(client, "t")
+        assert len(rows) > 500
+        assert table_rows(target, decoded=True) == rows
+    node.stop()
+
+
+def _produce(native: str, stop: threading.Event) -> None:
+    """Write until told to stop; a broker that is away is waited for (the client tries again)."""
+    with lakemq.connect(native, timeout_s=60) as client:
+        sent = 0
+        while not stop.is_set():
+            send(client, "t", sent, 50)
+            sent += 50
+            time.sleep(0.02)

@@ -1,0 +1,111 @@
+"""An export in a process of its own that kills itself (SIGKILL) at a named point.
+
+    python -m tests.support.killed_export SETTINGS-JSON POINT STEP
+
+POINT is one of `POINTS`, or `none`; STEP says at which commit of the process (from 1). Tasks run in
+the process itself: what is tested are the steps between journal and table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from spark_plugin.export import dead_letters, exporter, write_task
+from spark_plugin.export.files import Folder
+from spark_plugin.export.run import make_exporter
+from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.write_task import TaskResult, WriteTask
+
+POINTS = (
+    "before_epoch", "after_epoch", "in_orphans", "after_folder", "in_task", "after_tasks",
+    "after_dead_letters", "after_commit",
+)  # fmt: skip
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_here(tasks: list[WriteTask]) -> list[TaskResult]:
+    return [
+        result for task in tasks for result in write_task.run(WriteTask.from_json(task.to_json()))
+    ]
+
+
+def before(owner: Any, name: str, now: Callable[..., bool]) -> None:
+    """Die instead of calling `owner.name` when `now(arguments)`."""
+    call = getattr(owner, name)
+    setattr(owner, name, lambda *a, **k: die() if now(*a) else call(*a, **k))
+
+
+def after(owner: Any, name: str, now: Callable[..., bool]) -> None:
+    call = getattr(owner, name)
+
+    def then_die(*arguments: Any, **named: Any) -> Any:
+        answer = call(*arguments, **named)
+        if now(*arguments):
+            die()
+        return answer
+
+    setattr(owner, name, then_die)
+
+
+def arm(point: str, step: int) -> None:
+    """Set the trap. Commits with files are counted; the one that takes the epoch has none."""
+    count = {"commits": 0, "tasks": 0}
+
+    def nth(kind: str) -> bool:
+        count[kind] += 1
+        return count[kind] == step
+
+    def always(*_: object) -> bool:
+        return True
+
+    def with_files(_table: object, _key: object, files: object, *_: object) -> bool:
+        return bool(files) and nth("commits")
+
+    def nth_folder(_folder: object, path: str) -> bool:
+        return path.endswith(f"-{step}")
+
+    traps: dict[str, Callable[[], None]] = {
+        "none": lambda: None,
+        "before_epoch": lambda: before(exporter.lake, "commit", always),
+        "after_epoch": lambda: after(exporter.lake, "commit", always),
+        "in_orphans": lambda: after(Folder, "delete", always),
+        "after_folder": lambda: after(Folder, "create", nth_folder),
+        "in_task": lambda: after(write_task._FileWriter, "_write_group", lambda *_: nth("tasks")),
+        "after_tasks": lambda: before(exporter, "check_complete", lambda *_: nth("commits")),
+        "after_dead_letters": lambda: after(
+            dead_letters.DeadLetters, "commit", lambda *_: nth("commits")
+        ),
+        "after_commit": lambda: after(exporter.lake, "commit", with_files),
+    }
+    traps[point]()
+
+
+def main(text: str, point: str, step: str) -> None:
+    arm(point, int(step))
+    value = json.loads(text)
+    value["target"] = Target(**value["target"])
+    export = make_exporter(ExportSettings(**value), run_here)
+    export.start()
+    while export.step():
+        pass
+    export.close()
+
+
+def start(settings: dict[str, Any], point: str = "none", step: int = 1) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__, json.dumps(settings), point, str(step)],
+        stderr=subprocess.PIPE,
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
