@@ -19,7 +19,7 @@ from plugins.journal.settings import JournalSettings
 from plugins.journal.storage import JournalStorage
 from tests.contract.storage_contract import read_all
 
-TOPIC = TopicInfo("t", "d" * 32, 2, TopicConfig(segment_bytes_max=64 * 1024))
+TOPIC = TopicInfo("t", "d" * 32, 2, TopicConfig(segment_bytes_max=64 * 1024, retention_ms=None))
 
 CHILD = """
 import asyncio, sys
