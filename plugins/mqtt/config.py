@@ -70,6 +70,8 @@ class MqttSettings(PluginSettings):
     """Most QoS 1 and 2 publishes sent to one client and not acknowledged."""
     topic_alias_max: int = Field(default=32, ge=0, le=65_535)
     """Most topic aliases that a client may set."""
+    sent_topic_alias_max: int = Field(default=32, ge=0, le=65_535)
+    """Most topic aliases that the broker sets for one client, if the client takes them."""
     subscriptions_max: int = Field(default=10_000, ge=1)
     """Most subscriptions of one session."""
     shared_strategy: Literal[

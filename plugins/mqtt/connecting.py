@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker_core.api.types import Credentials, Principal
+from plugins.mqtt.aliases import SentAliases
 from plugins.mqtt.packets import V5, V31, Auth, Connack, Connect, Properties
 from plugins.mqtt.reasons import ProtocolError, Reason
 from plugins.mqtt.sessions import FOR_EVER_S
@@ -27,6 +28,7 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
     connection.version = packet.version
     connection.connect = packet
     connection.wants_reasons = properties.request_problem_information != 0
+    _obey_client_limits(connection, properties)
     if properties.authentication_method is not None:
         raise ProtocolError(
             "enhanced authentication is not offered", Reason.BAD_AUTHENTICATION_METHOD
@@ -74,8 +76,6 @@ def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
     keep_alive_s = _keep_alive_s(hub.limits, packet)
     connection.keep_alive_ms = int(1000 * _KEEP_ALIVE_GRACE * keep_alive_s)
     connection.silent_until_ms = now_ms + connection.keep_alive_ms if keep_alive_s else NEVER_MS
-    if packet.version == V5:
-        _obey_client_limits(connection, packet.properties)
     connection.state = State.CONNECTED
     connection.connect = None
     hub.counters.connections_accepted += 1
@@ -95,7 +95,7 @@ def _expiry_s(connection: Connection, packet: Connect) -> int:
 
 
 def _keep_alive_s(limits: Limits, packet: Connect) -> int:
-    """The client's interval, or the server's own in version 5 [MQTT-3.1.2-21]."""
+    """The client's interval, or the server's own in version 5 [MQTT-3.2.2-22]."""
     longest = limits.keep_alive_s_max
     if packet.version == V5 and longest and not 0 < packet.keep_alive_s <= longest:
         return longest
@@ -107,6 +107,8 @@ def _obey_client_limits(connection: Connection, asked: Properties) -> None:
         connection.window = min(connection.window, asked.receive_maximum)
     if asked.packet_bytes_max is not None:
         connection.packet_bytes_max = asked.packet_bytes_max
+    aliases = min(asked.topic_alias_maximum or 0, connection.hub.limits.sent_topic_alias_max)
+    connection.sent_aliases = SentAliases(aliases) if aliases else None
 
 
 def _connack_properties(connection: Connection, packet: Connect, keep_alive_s: int) -> Properties:
@@ -129,5 +131,5 @@ def _connack_properties(connection: Connection, packet: Connect, keep_alive_s: i
 
 
 def auth(connection: Connection, packet: Auth, now_ms: int) -> None:
-    """AUTH without an authentication method in CONNECT [MQTT-4.12.0-6]."""
+    """AUTH without an authentication method in CONNECT [MQTT-4.12.0-7]."""
     raise ProtocolError("AUTH without an authentication method in CONNECT")

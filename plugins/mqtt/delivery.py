@@ -129,8 +129,8 @@ class Outbound:
     ) -> bool:
         """Write PUBLISH; False: it is larger than the client takes, so it counts as delivered
         [MQTT-3.1.2-25]."""
-        head, rest = delivery.message.wire(
-            connection.version, delivery.qos, delivery.retain, delivery.identifiers, now_ms
+        head, rest = connection.wire(
+            delivery.message, delivery.qos, delivery.retain, delivery.identifiers, now_ms
         )
         packet = b"".join((head, packet_id.to_bytes(2, "big"), rest))
         if len(packet) > connection.packet_bytes_max:

@@ -46,6 +46,7 @@ class Limits:
     session_expiry_s_max: int = 7 * 24 * 3600
     receive_max: int = 1000
     topic_alias_max: int = 32
+    sent_topic_alias_max: int = 32
     subscriptions_max: int = 10_000
     appends_inflight_max: int = 10_000
     appends_inflight_bytes_max: int = 8 * 1024 * 1024
@@ -252,7 +253,7 @@ class Hub:
         self._schedule(session)
 
     def end_session(self, session: Session, now_ms: int) -> None:
-        """Forget a session: its will is published [MQTT-3.1.3-9], its shared work handed on."""
+        """Forget a session: its will is published [MQTT-3.1.2-8], its shared work handed on."""
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
         self.publish_will(session, now_ms)

@@ -75,16 +75,34 @@ class Message:
                 self._wires[key] = wire
         return wire
 
+    def wire_with_alias(
+        self,
+        alias: int,
+        topic: str,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        now_ms: int,
+    ) -> Wire:
+        """The packet with a topic alias; `topic` is the name when the alias is set, else empty."""
+        bare = self._bare_properties(identifiers, now_ms) + b"\x23" + alias.to_bytes(2, "big")
+        field = variable_bytes(len(bare)) + bare
+        return publish_parts(topic, self.payload, field, qos=qos, retain=retain)
+
     def _property_field(self, identifiers: tuple[int, ...], now_ms: int) -> bytes:
         if not identifiers and not self.properties and self.expires_ms is None:
             return b"\0"
+        bare = self._bare_properties(identifiers, now_ms)
+        return variable_bytes(len(bare)) + bare
+
+    def _bare_properties(self, identifiers: tuple[int, ...], now_ms: int) -> bytes:
         bare = self.properties
         if self.expires_ms is not None:  # [MQTT-3.3.2-6]: less the time it waited here
             remaining_s = max(0, -(-(self.expires_ms - now_ms) // 1000))
             bare += b"\x02" + remaining_s.to_bytes(4, "big")
         for identifier in identifiers:
             bare += b"\x0b" + variable_bytes(identifier)
-        return variable_bytes(len(bare)) + bare
+        return bare
 
 
 def message_of(packet: Publish, now_ms: int, origin: str | None) -> Message:

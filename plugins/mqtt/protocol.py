@@ -10,14 +10,18 @@ Source: MQTT 5.0 chapter 3 and 4 and MQTT 3.1.1 chapters 3 and 4.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker_core.api.errors import LakeMQError
 from broker_core.api.types import ANONYMOUS, Credentials, Principal
 from plugins.mqtt import connecting, publishing, subscribing
+from plugins.mqtt.aliases import SentAliases
 from plugins.mqtt.codec import Decoder
 from plugins.mqtt.encoding import PINGRESP, encode
+from plugins.mqtt.messages import Message, Wire
 from plugins.mqtt.packets import (
+    NO_PROPERTIES,
     V5,
     V311,
     Acknowledgement,
@@ -42,13 +46,22 @@ if TYPE_CHECKING:
     from plugins.mqtt.hub import Hub
 
 
+@dataclass(slots=True)
+class Inflow:
+    """What a connection sent that is not finished."""
+
+    appends: int = 0
+    """Publishes that are being stored."""
+    appends_bytes: int = 0
+    quota_used: int = 0
+    """QoS 1 and 2 publishes, counted against the receive maximum."""
+
+
 class Connection:
     """Protocol state of one network connection."""
 
     __slots__ = (
         "aliases",
-        "appends_bytes",
-        "appends_inflight",
         "blocked",
         "certificate_subject",
         "client_id",
@@ -58,15 +71,16 @@ class Connection:
         "decoder",
         "express",
         "hub",
+        "inflow",
         "keep_alive_ms",
         "out",
         "packet_bytes_max",
         "peer_host",
         "pending",
         "principal",
-        "quota_used",
         "routes",
         "routes_until_ms",
+        "sent_aliases",
         "session",
         "silent_until_ms",
         "state",
@@ -110,13 +124,12 @@ class Connection:
         self.silent_until_ms = now_ms + hub.limits.connect_timeout_ms
         """When silence has lasted too long."""
         self.aliases: dict[int, str] = {}
+        """Topic names by the alias that the client set."""
+        self.sent_aliases: SentAliases | None = None
+        """None: the client takes no topic aliases."""
         self.routes: dict[str, publishing.Route] = {}
         self.routes_until_ms = 0
-        self.appends_inflight = 0
-        """Publishes of this connection that are being stored."""
-        self.appends_bytes = 0
-        self.quota_used = 0
-        """QoS 1 and 2 publishes that came on this connection and are not finished."""
+        self.inflow = Inflow()
         hub.connections.add(self)
 
     # -- what the server calls
@@ -159,8 +172,8 @@ class Connection:
         self, packet_id: int, qos: int, size_bytes: int, error: LakeMQError | None, now_ms: int
     ) -> None:
         """What became of a publish of this connection that went to storage."""
-        self.appends_inflight -= 1
-        self.appends_bytes -= size_bytes
+        self.inflow.appends -= 1
+        self.inflow.appends_bytes -= size_bytes
         publishing.settled(self, packet_id, qos, error, now_ms)
 
     def unblocked(self, now_ms: int) -> None:
@@ -184,8 +197,8 @@ class Connection:
         limits = self.hub.limits
         return (
             self.state is State.AUTHENTICATING
-            or self.appends_inflight > limits.appends_inflight_max
-            or self.appends_bytes > limits.appends_inflight_bytes_max
+            or self.inflow.appends > limits.appends_inflight_max
+            or self.inflow.appends_bytes > limits.appends_inflight_bytes_max
         )
 
     # -- what handlers call
@@ -197,7 +210,29 @@ class Connection:
         self.out.append(data)
 
     def send(self, packet: Packet) -> None:
-        self.write(encode(packet, self.version))
+        """Queue a packet. Larger than the client takes: without its reason string, or not at all
+        [MQTT-3.1.2-24] [MQTT-3.1.2-25]."""
+        data = encode(packet, self.version)
+        if len(data) > self.packet_bytes_max:
+            data = encode(_without_reason(packet), self.version)
+            if len(data) > self.packet_bytes_max:
+                self.hub.delivery.dropped_too_large += 1
+                return
+        self.write(data)
+
+    def wire(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        now_ms: int,
+    ) -> Wire:
+        """PUBLISH for this client, under a topic alias where it takes one."""
+        aliases = self.sent_aliases
+        if aliases is None:
+            return message.wire(self.version, qos, retain, identifiers, now_ms)
+        return aliases.wire(message, qos, retain, identifiers, now_ms, self.packet_bytes_max)
 
     def close(self, reason: Reason, text: str, now_ms: int, *, with_will: bool = True) -> None:
         """End the connection from this side, telling the client as far as its version can."""
@@ -243,7 +278,7 @@ class Connection:
             self.send(Connack(False, return_code(reason)))
 
     def _why(self, text: str) -> Properties:
-        return Properties(reason_string=text) if self.wants_reasons else Properties()
+        return Properties(reason_string=text) if self.wants_reasons else NO_PROPERTIES
 
     def _leave(self, now_ms: int, *, with_will: bool) -> None:
         if self.state is State.CLOSED:
@@ -257,6 +292,14 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"Connection({self.client_id!r}, {self.peer_host}, {self.state.name})"
+
+
+def _without_reason(packet: Any) -> Any:
+    properties = getattr(packet, "properties", None)
+    if properties is None or properties.reason_string is None:
+        return packet
+    rest = replace(properties, reason_string=None)
+    return replace(packet, properties=NO_PROPERTIES if rest == NO_PROPERTIES else rest)
 
 
 def _unexpected(connection: Connection, packet: Packet, now_ms: int) -> None:

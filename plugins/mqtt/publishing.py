@@ -103,8 +103,8 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
 
 
 def _store(connection: Connection, packet: Publish, binding: Binding, route: Route) -> None:
-    connection.appends_inflight += 1
-    connection.appends_bytes += len(packet.payload)
+    connection.inflow.appends += 1
+    connection.inflow.appends_bytes += len(packet.payload)
     if packet.retain or packet.properties is not NO_PROPERTIES:
         by_client = binding.key_is_client_id
         headers = record_headers(packet, connection.client_id, key_is_client_id=by_client)
@@ -123,8 +123,8 @@ def _begin(connection: Connection, packet: Publish) -> bool:
             if stored:  # [MQTT-4.3.3-10]: answered again, not taken again
                 connection.write(PUBREC + packet.packet_id.to_bytes(2, "big"))
             return False
-    connection.quota_used += 1
-    if connection.version == V5 and connection.quota_used > limits.receive_max:
+    connection.inflow.quota_used += 1
+    if connection.version == V5 and connection.inflow.quota_used > limits.receive_max:
         raise ProtocolError(
             f"more than {limits.receive_max} publishes unacknowledged",
             Reason.RECEIVE_MAXIMUM_EXCEEDED,
@@ -169,7 +169,7 @@ def _refuse(connection: Connection, packet: Publish, now_ms: int) -> None:
 def _acknowledge(connection: Connection, packet_id: int, qos: int) -> None:
     """The publish is where it belongs."""
     if qos == 1:
-        connection.quota_used -= 1
+        connection.inflow.quota_used -= 1
         connection.write(PUBACK + packet_id.to_bytes(2, "big"))
         return
     session = connection.session
@@ -181,7 +181,7 @@ def _acknowledge(connection: Connection, packet_id: int, qos: int) -> None:
 
 def _answer(connection: Connection, packet_id: int, qos: int, reason: Reason, text: str) -> None:
     """Version 5: PUBACK or PUBREC with a failure; a refused publish is finished with it."""
-    connection.quota_used -= 1
+    connection.inflow.quota_used -= 1
     said = connection.wants_reasons and text
     connection.send(
         Acknowledgement(
@@ -243,7 +243,7 @@ def _release(connection: Connection, packet_id: int) -> None:
     if session.incoming.pop(packet_id, None) is None and connection.version == V5:
         _say(connection, PacketType.PUBCOMP, packet_id)
         return
-    connection.quota_used = max(0, connection.quota_used - 1)
+    connection.inflow.quota_used = max(0, connection.inflow.quota_used - 1)
     connection.write(PUBCOMP + packet_id.to_bytes(2, "big"))
 
 

@@ -95,7 +95,7 @@ def parse_headers(headers: Headers) -> Meta:
             users.append((plain, text))
     response = _text(known.get(RESPONSE_TOPIC))
     properties = Properties(
-        payload_format=1 if known.get(PAYLOAD_FORMAT) == b"1" else None,
+        payload_format={b"0": 0, b"1": 1}.get(known.get(PAYLOAD_FORMAT, b"")),
         content_type=_text(known.get(CONTENT_TYPE)),
         response_topic=response if response and _is_topic_name(response) else None,
         correlation_data=known.get(CORRELATION_DATA),

@@ -74,7 +74,7 @@ class Session:
         if connection is None or connection.blocked:
             limits.dropped_qos_0 += 1
             return
-        head, rest = message.wire(connection.version, 0, retain, identifiers, now_ms)
+        head, rest = connection.wire(message, 0, retain, identifiers, now_ms)
         if len(head) + len(rest) > connection.packet_bytes_max:
             limits.dropped_too_large += 1
             return

@@ -91,7 +91,7 @@ def _send_retained(connection: Connection, subscription: Subscription, now_ms: i
 
 
 def unsubscribe(connection: Connection, packet: Unsubscribe, now_ms: int) -> None:
-    """Remove subscriptions; what is in flight is still finished [MQTT-3.10.4-2]."""
+    """Remove subscriptions; what is in flight is still finished [MQTT-3.10.4-3]."""
     session = connection.session
     assert session is not None
     codes: list[int] = []

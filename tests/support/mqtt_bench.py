@@ -1,4 +1,4 @@
-"""The MQTT hub without sockets or clock: clients that speak packets, storage that answers when told.
+"""The MQTT hub without sockets or clock: scripted clients, and storage that answers when told.
 
 bench = Bench()
 device = bench.connect("device-1", version=5)

@@ -314,7 +314,7 @@ def test_a_packet_in_single_bytes_is_put_together() -> None:
 
 
 def test_byte_order_mark_stays_in_strings() -> None:
-    """[MQTT-1.5.4-3]"""
+    """5.0 [MQTT-1.5.4-3]"""
     (packet,) = Decoder(1 << 20, version=V311).feed(encode(Publish("\ufeffa", b""), V311))
     assert isinstance(packet, Publish)
     assert packet.topic == "\ufeffa"

@@ -45,7 +45,7 @@ def resume(bench: Bench, client_id: str, version: int, **more: Any) -> Device:
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("sent", [0, 1, 2])
 def test_qos_is_the_lower_of_both(version: int, granted: int, sent: int) -> None:
-    """[MQTT-3.8.4-8]"""
+    """5.0 [MQTT-3.8.4-8]"""
     bench = Bench()
     sender, reader = bench.connect("s"), bench.connect("r", version=version)
     assert reader.subscribe("t", qos=granted) == (granted,)
@@ -68,7 +68,7 @@ def test_window_holds_back_and_acks_open_it(version: int) -> None:
 
 
 def test_receive_maximum_of_the_client_bounds_the_window() -> None:
-    """[MQTT-3.3.4-9], seen from the server: [MQTT-4.9.0-2]"""
+    """5.0 [MQTT-3.3.4-9], seen from the server: [MQTT-4.9.0-2]"""
     bench = Bench()
     sender = bench.connect("s")
     reader = bench.connect("r", version=V5, properties=Properties(receive_maximum=1))
@@ -82,7 +82,7 @@ def test_receive_maximum_of_the_client_bounds_the_window() -> None:
 
 
 def test_a_refusing_pubrec_ends_the_delivery() -> None:
-    """[MQTT-4.3.3-4]"""
+    """5.0 [MQTT-4.3.3-4]"""
     bench = Bench()
     sender = bench.connect("s")
     reader = bench.connect("r", version=V5, properties=Properties(receive_maximum=1))
@@ -101,7 +101,7 @@ def test_pubrec_for_an_unknown_packet() -> None:
 
 @versions
 def test_unacknowledged_publishes_are_sent_again_in_order(version: int) -> None:
-    """[MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-3.3.1-1]"""
+    """5.0 [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-3.3.1-1]"""
     bench = Bench()
     sender, reader = bench.connect("s"), resume(bench, "r", version)
     reader.subscribe("t", qos=1)
@@ -118,7 +118,7 @@ def test_unacknowledged_publishes_are_sent_again_in_order(version: int) -> None:
 
 @versions
 def test_qos_2_resumes_with_pubrel_after_pubrec(version: int) -> None:
-    """[MQTT-4.3.3-6]: after PUBREC the PUBLISH is never sent again."""
+    """5.0 [MQTT-4.3.3-6]: after PUBREC the PUBLISH is never sent again."""
     bench = Bench()
     sender, reader = bench.connect("s"), resume(bench, "r", version)
     reader.subscribe("t", qos=2)
@@ -216,7 +216,7 @@ def test_a_blocked_socket_drops_qos_0_and_keeps_qos_1() -> None:
 
 
 def test_message_expiry_counts_the_time_waited() -> None:
-    """[MQTT-3.3.2-5] [MQTT-3.3.2-6]"""
+    """5.0 [MQTT-3.3.2-5] [MQTT-3.3.2-6]"""
     bench = Bench()
     sender, reader = bench.connect("s", version=V5), resume(bench, "r", V5)
     reader.subscribe("t", qos=1)
@@ -233,7 +233,7 @@ def test_message_expiry_counts_the_time_waited() -> None:
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_packets_larger_than_the_client_takes_are_not_sent(qos: int) -> None:
-    """[MQTT-3.1.2-24] [MQTT-3.1.2-25]"""
+    """5.0 [MQTT-3.1.2-24] [MQTT-3.1.2-25]"""
     bench = Bench()
     sender = bench.connect("s")
     small = Properties(packet_bytes_max=50, receive_maximum=1)
@@ -248,7 +248,7 @@ def test_packets_larger_than_the_client_takes_are_not_sent(qos: int) -> None:
 
 @versions
 def test_packet_identifiers_in_use_are_skipped(version: int) -> None:
-    """[MQTT-2.2.1-4]"""
+    """5.0 [MQTT-2.2.1-4]"""
     bench = Bench(delivery=DeliveryLimits(inflight_max=65_535))
     sender, reader = bench.connect("s"), bench.connect("r", version=version)
     reader.subscribe("t", qos=1)
@@ -261,7 +261,7 @@ def test_packet_identifiers_in_use_are_skipped(version: int) -> None:
 
 
 def test_order_of_a_topic_is_kept_across_window_and_queue() -> None:
-    """[MQTT-4.6.0-5]"""
+    """5.0 [MQTT-4.6.0-5]"""
     bench = Bench(delivery=DeliveryLimits(inflight_max=3))
     sender, reader = bench.connect("s"), bench.connect("r")
     reader.subscribe("t", qos=1)

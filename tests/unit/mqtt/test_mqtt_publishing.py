@@ -43,7 +43,7 @@ def test_qos_1_is_acknowledged_when_stored_and_not_before(version: int) -> None:
 
 @versions
 def test_qos_2_goes_through_its_four_steps(version: int) -> None:
-    """[MQTT-4.3.3-8] to [MQTT-4.3.3-12]"""
+    """5.0 [MQTT-4.3.3-8] [MQTT-4.3.3-11]"""
     bench = Bench()
     device = bench.connect("d", version=version)
     device.send(Publish("a", b"x", 2, packet_id=9))
@@ -56,7 +56,7 @@ def test_qos_2_goes_through_its_four_steps(version: int) -> None:
 
 @versions
 def test_qos_2_sent_again_is_answered_again_and_stored_once(version: int) -> None:
-    """[MQTT-4.3.3-10]"""
+    """5.0 [MQTT-4.3.3-10]"""
     bench = Bench()
     device = bench.connect("d", version=version)
     publish = Publish("a", b"x", 2, packet_id=9)
@@ -159,7 +159,7 @@ def test_version_5_is_told_that_it_may_not_publish(qos: int) -> None:
 def test_old_versions_that_may_not_publish(
     disconnects: bool, answers: list[tuple[PacketType, int]]
 ) -> None:
-    """[MQTT-3.3.5-2] of 3.1.1: acknowledge and drop, or close."""
+    """3.1.1 [MQTT-3.3.5-2]: acknowledge and drop, or close."""
     bench = Bench(limits=Limits(refused_publish_disconnects=disconnects))
     bench.forbidden = {(Operation.WRITE, "secret")}
     device = bench.connect("d")
@@ -237,7 +237,7 @@ def test_publishes_of_one_turn_share_an_append() -> None:
 
 
 def test_receive_maximum_is_enforced() -> None:
-    """[MQTT-3.3.4-7] [MQTT-3.3.4-9]: the client's fault, and its connection's end."""
+    """5.0 [MQTT-3.3.4-7] [MQTT-3.3.4-9]: the client's fault, and its connection's end."""
     bench = Bench(limits=Limits(receive_max=2))
     device = bench.connect("d", version=V5)
     assert device.connack.properties.receive_maximum == 2  # type: ignore[attr-defined]
@@ -252,7 +252,7 @@ def test_receive_maximum_is_enforced() -> None:
 
 
 def test_topic_aliases() -> None:
-    """[MQTT-3.3.2-12]: an alias stands for the name it was last set to, on this connection."""
+    """5.0 [MQTT-3.3.2-12]: an alias stands for the name it was last set to, on this connection."""
     bench = Bench(limits=Limits(topic_alias_max=2))
     device = bench.connect("d", version=V5)
     alias = Properties(topic_alias=2)
@@ -269,7 +269,7 @@ def test_topic_aliases() -> None:
 
 @pytest.mark.parametrize("alias", [0, 3])
 def test_topic_alias_out_of_range(alias: int) -> None:
-    """[MQTT-3.3.2-8] [MQTT-3.3.2-9]"""
+    """5.0 [MQTT-3.3.2-8] [MQTT-3.3.2-9]"""
     bench = Bench(limits=Limits(topic_alias_max=2))
     device = bench.connect("d", version=V5)
     device.send(Publish("a", b"1", properties=Properties(topic_alias=alias)))
@@ -297,7 +297,7 @@ def test_reading_stops_while_too_much_is_being_stored() -> None:
     device.send(Publish("a", b"x" * 101, 1, packet_id=1))
     assert device.connection.overloaded
     bench.store()
-    assert (device.connection.appends_inflight, device.connection.appends_bytes) == (0, 0)
+    assert (device.connection.inflow.appends, device.connection.inflow.appends_bytes) == (0, 0)
 
 
 def test_properties_travel_as_record_headers_and_back() -> None:

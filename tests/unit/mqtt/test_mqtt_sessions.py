@@ -100,7 +100,7 @@ def test_a_refused_client_is_told_and_nothing_behind_connect_is_done() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_connect_is_turned_away(data: bytes, answer: bytes) -> None:
-    """[MQTT-3.1.0-1] [MQTT-3.1.2-1] [MQTT-3.1.2-2] [MQTT-3.1.4-1]"""
+    """5.0 [MQTT-3.1.0-1] [MQTT-3.1.2-1] [MQTT-3.1.2-2] [MQTT-3.1.4-1]"""
     bench = Bench()
     device = bench.dial()
     device.send_bytes(data)
@@ -118,7 +118,7 @@ def test_malformed_connect_of_version_5_is_told_so() -> None:
 
 @versions
 def test_a_second_connect_ends_the_connection(version: int) -> None:
-    """[MQTT-3.1.0-2]"""
+    """5.0 [MQTT-3.1.0-2]"""
     bench = Bench()
     device = bench.connect("d", version=version)
     device.send(Connect("d", version))
@@ -128,7 +128,7 @@ def test_a_second_connect_ends_the_connection(version: int) -> None:
 
 
 def test_client_identifiers() -> None:
-    """[MQTT-3.1.3-6] [MQTT-3.1.3-7] [MQTT-3.1.3-8]"""
+    """5.0 [MQTT-3.1.3-6] [MQTT-3.1.3-7], 3.1.1 [MQTT-3.1.3-6] [MQTT-3.1.3-8] [MQTT-3.1.3-9]"""
     bench = Bench(limits=Limits(client_id_bytes_max=30))
     five = bench.connect("", version=V5)
     assert five.connack.properties.assigned_client_id == "auto-1"  # type: ignore[attr-defined]
@@ -142,7 +142,7 @@ def test_client_identifiers() -> None:
 
 
 def test_enhanced_authentication_that_is_not_offered() -> None:
-    """[MQTT-4.12.0-1]"""
+    """5.0 [MQTT-4.12.0-1]"""
     bench = Bench()
     device = bench.dial(V5)
     device.send(Connect("d", V5, properties=Properties(authentication_method="KERBEROS")))
@@ -153,7 +153,7 @@ def test_enhanced_authentication_that_is_not_offered() -> None:
 
 
 def test_reason_strings_are_kept_from_those_who_do_not_want_them() -> None:
-    """[MQTT-3.1.2-29]"""
+    """5.0 [MQTT-3.1.2-29]"""
     bench = Bench()
     quiet = bench.connect("d", version=V5, properties=Properties(request_problem_information=0))
     quiet.send(Auth(0x18))
@@ -161,7 +161,7 @@ def test_reason_strings_are_kept_from_those_who_do_not_want_them() -> None:
 
 
 def test_response_information_is_given_to_those_who_ask() -> None:
-    """[MQTT-3.1.2-28]"""
+    """5.0 [MQTT-3.1.2-28]"""
     bench = Bench(limits=Limits(response_information="answers/"))
     for asked, expected in ((None, None), (0, None), (1, "answers/")):
         properties = Properties(request_response_information=asked)
@@ -187,7 +187,7 @@ def test_bounds_on_connections_and_sessions() -> None:
 
 @versions
 def test_a_kept_session_has_its_subscriptions(version: int) -> None:
-    """[MQTT-3.1.2-5] [MQTT-3.2.2-3]"""
+    """5.0 [MQTT-3.1.2-5] [MQTT-3.2.2-3]"""
     bench = Bench()
     device = away_and_back(bench, version)
     device.subscribe("t", qos=1)
@@ -201,7 +201,7 @@ def test_a_kept_session_has_its_subscriptions(version: int) -> None:
 
 @versions
 def test_a_clean_session_starts_and_ends_empty(version: int) -> None:
-    """[MQTT-3.1.2-4] [MQTT-3.1.2-6]"""
+    """5.0 [MQTT-3.1.2-4] [MQTT-3.1.2-6]"""
     bench = Bench()
     device = away_and_back(bench, version)
     device.subscribe("t", qos=1)
@@ -215,7 +215,7 @@ def test_a_clean_session_starts_and_ends_empty(version: int) -> None:
 
 
 def test_session_expiry() -> None:
-    """[MQTT-3.1.2-23]"""
+    """5.0 [MQTT-3.1.2-23]"""
     bench = Bench(limits=Limits(session_expiry_s_max=100))
     for name, expiry_s in (("short", 10), ("long", 5000)):
         bench.connect(name, version=V5, properties=keeping(expiry_s)).lose()
@@ -233,7 +233,7 @@ def test_a_shortened_session_expiry_is_told() -> None:
 
 
 def test_disconnect_changes_the_expiry_but_not_from_zero() -> None:
-    """[MQTT-3.14.2-2]"""
+    """5.0, section 3.14.2.2.2"""
     bench = Bench()
     device = bench.connect("d", version=V5, properties=keeping(60))
     device.send(Disconnect(0, keeping(0)))
@@ -245,7 +245,7 @@ def test_disconnect_changes_the_expiry_but_not_from_zero() -> None:
 
 @versions
 def test_takeover(version: int) -> None:
-    """[MQTT-3.1.4-2] of 3.1.1, [MQTT-3.1.4-3] of 5"""
+    """3.1.1 [MQTT-3.1.4-2], 5.0 [MQTT-3.1.4-3]"""
     bench = Bench()
     old = away_and_back(bench, version)
     old.subscribe("t", qos=1)
@@ -276,7 +276,7 @@ def test_a_session_is_not_given_to_another_principal() -> None:
 @versions
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_lost_connection_publishes_the_will(version: int, qos: int) -> None:
-    """[MQTT-3.1.2-8]"""
+    """5.0 [MQTT-3.1.2-8]"""
     bench = Bench()
     watcher = bench.connect("w")
     watcher.subscribe("gone/#", qos=2)
@@ -289,7 +289,7 @@ def test_a_lost_connection_publishes_the_will(version: int, qos: int) -> None:
 
 @versions
 def test_a_goodbye_discards_the_will(version: int) -> None:
-    """[MQTT-3.1.2-10] [MQTT-3.14.4-3]"""
+    """5.0 [MQTT-3.1.2-10] [MQTT-3.14.4-3]"""
     bench = Bench()
     watcher = bench.connect("w")
     watcher.subscribe("#")
@@ -333,7 +333,7 @@ def test_will_delay_ends_with_the_session_at_the_latest(
 
 
 def test_coming_back_in_time_keeps_the_will_back() -> None:
-    """[MQTT-3.1.3-9]"""
+    """5.0 [MQTT-3.1.3-9]"""
     bench = Bench()
     watcher = bench.connect("w")
     watcher.subscribe("#")
@@ -367,7 +367,7 @@ def test_a_will_needs_permission() -> None:
 
 @versions
 def test_keep_alive_is_enforced_after_one_and_a_half_intervals(version: int) -> None:
-    """[MQTT-3.1.2-22] of 5, [MQTT-3.1.2-24] of 3.1.1"""
+    """5.0 [MQTT-3.1.2-22], 3.1.1 [MQTT-3.1.2-24]"""
     bench = Bench()
     device = bench.connect("d", version=version, keep_alive_s=10)
     bench.pass_time(14)
@@ -390,7 +390,7 @@ def test_without_keep_alive_silence_is_allowed() -> None:
 
 @pytest.mark.parametrize(("asked", "granted"), [(0, 30), (60, 30), (20, None)])
 def test_server_keep_alive(asked: int, granted: int | None) -> None:
-    """[MQTT-3.2.2-22]"""
+    """5.0 [MQTT-3.2.2-22]"""
     bench = Bench(limits=Limits(keep_alive_s_max=30))
     device = bench.connect("d", version=V5, keep_alive_s=asked)
     assert device.connack.properties.server_keep_alive_s == granted  # type: ignore[attr-defined]

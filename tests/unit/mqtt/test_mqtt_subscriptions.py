@@ -67,14 +67,14 @@ def test_examples_of_the_specification(topic_filter: str, name: str, expected: b
     "text", ["", "sport/tennis#", "sport/tennis/#/ranking", "sport+", "a/+b", "#/a", "a/" * 128]
 )
 def test_filters_that_are_not_well_formed(text: str) -> None:
-    """[MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1]"""
+    """5.0 [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1]"""
     with pytest.raises(MqttError) as caught:
         check_topic_filter(text)
     assert caught.value.reason is Reason.TOPIC_FILTER_INVALID
 
 
 def test_shared_filters() -> None:
-    """[MQTT-4.8.2-1] [MQTT-4.8.2-2]"""
+    """5.0 [MQTT-4.8.2-1] [MQTT-4.8.2-2]"""
     assert parse_filter("$share/g/a/+") == Address("a/+", "g")
     assert parse_filter("$sharex/g/a") == Address("$sharex/g/a")
     for text in ("$share", "$share/", "$share/g", "$share//a", "$share/g/", "$share/g+/a",
@@ -151,7 +151,7 @@ def test_shapes_are_bounded() -> None:
 
 
 def test_subscribing_again_replaces() -> None:
-    """[MQTT-3.8.4-3]"""
+    """5.0 [MQTT-3.8.4-3]"""
     bench = Bench()
     device = bench.connect("d")
     device.subscribe("t", qos=0)
@@ -164,7 +164,7 @@ def test_subscribing_again_replaces() -> None:
 
 
 def test_overlapping_subscriptions_deliver_once_at_the_highest_qos() -> None:
-    """[MQTT-3.3.4-2] [MQTT-3.3.4-4]"""
+    """5.0 [MQTT-3.3.4-2] [MQTT-3.3.4-4]"""
     bench = Bench()
     device, sender = bench.connect("d", version=V5), bench.connect("s")
     device.subscribe("t/#", qos=0, identifier=7)
@@ -209,7 +209,7 @@ def test_codes_of_suback() -> None:
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_no_local(qos: int) -> None:
-    """[MQTT-3.8.3-3], for what passes through memory and what comes back from storage."""
+    """5.0 [MQTT-3.8.3-3], for what passes through memory and what comes back from storage."""
     bench = Bench()
     one, other = bench.connect("one", version=V5), bench.connect("other", version=V5)
     one.subscribe("t", qos=1, options=NO_LOCAL)
@@ -232,7 +232,7 @@ def test_no_local_beside_an_ordinary_subscription() -> None:
 
 
 def test_no_local_on_a_shared_subscription_is_an_error() -> None:
-    """[MQTT-3.8.3-4]"""
+    """5.0 [MQTT-3.8.3-4]"""
     bench = Bench()
     device = bench.connect("d", version=V5)
     device.send(Subscribe(1, (Filter("$share/g/t", NO_LOCAL),)))
@@ -250,7 +250,7 @@ def retain(bench: Bench, topic: str, payload: bytes, qos: int = 1, **more: Any) 
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_retained_messages_reach_later_subscribers(qos: int) -> None:
-    """[MQTT-3.3.1-5] [MQTT-3.3.1-8]"""
+    """5.0 [MQTT-3.3.1-5]"""
     bench = Bench()
     early = bench.connect("e")
     early.subscribe("a/#")
@@ -263,7 +263,7 @@ def test_retained_messages_reach_later_subscribers(qos: int) -> None:
 
 
 def test_retained_messages_are_replaced_and_removed() -> None:
-    """[MQTT-3.3.1-6] [MQTT-3.3.1-7]"""
+    """5.0 [MQTT-3.3.1-6] [MQTT-3.3.1-7]"""
     bench = Bench()
     watcher = bench.connect("w")
     watcher.subscribe("a/b")
@@ -279,7 +279,7 @@ def test_retained_messages_are_replaced_and_removed() -> None:
 
 @pytest.mark.parametrize(("handling", "counts"), [(0, [1, 1]), (1, [1, 0]), (2, [0, 0])])
 def test_retain_handling(handling: int, counts: list[int]) -> None:
-    """[MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11]"""
+    """5.0 [MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11]"""
     bench = Bench()
     retain(bench, "t", b"x")
     device = bench.connect("d", version=V5)
@@ -291,7 +291,7 @@ def test_retain_handling(handling: int, counts: list[int]) -> None:
 
 
 def test_retain_as_published() -> None:
-    """[MQTT-3.3.1-12] [MQTT-3.3.1-13]"""
+    """5.0 [MQTT-3.3.1-12] [MQTT-3.3.1-13]"""
     bench = Bench()
     plain, keeping = bench.connect("p", version=V5), bench.connect("k", version=V5)
     plain.subscribe("t")
