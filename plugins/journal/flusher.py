@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -45,6 +46,8 @@ class ThreadFlusher:
         self._ended: deque[Flushable] = deque()
         self._waking = threading.Lock()
         self._woken = False
+        self.busy_ns = 0
+        """Time that all threads together spent on jobs."""
         self._threads = [
             threading.Thread(target=self._work, name=f"journal-flush-{number}", daemon=True)
             for number in range(threads)
@@ -65,9 +68,12 @@ class ThreadFlusher:
     def _work(self) -> None:
         while (task := self._jobs.get()) is not None:
             flushable, job = task
+            began = time.monotonic_ns()
             job()
+            took = time.monotonic_ns() - began
             self._ended.append(flushable)
             with self._waking:
+                self.busy_ns += took
                 wake, self._woken = not self._woken, True
             if wake:
                 self._loop.call_soon_threadsafe(self._finish)

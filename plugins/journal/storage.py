@@ -191,6 +191,23 @@ class JournalStorage:
             self._lock.release()
             self._lock = None
 
+    # ------------------------------------------------------------ what metrics read
+
+    def flush_seconds(self) -> float:
+        return self._flusher.busy_ns / 1e9 if self._flusher is not None else 0.0
+
+    def unflushed_bytes(self) -> int:
+        return self._context.unflushed_bytes if self._context is not None else 0
+
+    def open_partitions(self) -> int:
+        return len(self._logs)
+
+    def fenced_partitions(self) -> int:
+        return sum(log.is_fenced for log in list(self._logs.values()))
+
+    def size_bytes(self) -> int:
+        return sum(log.folder.size_bytes() for log in list(self._logs.values()))
+
     # ------------------------------------------------------------ partitions
 
     async def open_partition(self, topic: TopicInfo, partition: int) -> JournalLog:

@@ -1,0 +1,56 @@
+"""The journal's metrics: plain numbers, read when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+if TYPE_CHECKING:
+    from plugins.journal.storage import JournalStorage
+
+_COUNTERS: Final = (
+    ("appended_records", "1", "Records that became durable."),
+    ("appended_bytes", "By", "Bytes of record batches that became durable."),
+    ("flushes", "1", "Flushes: one write and one fsync of one partition each."),
+    ("failed_flushes", "1", "Flushes that did not write everything."),
+    ("refused_appends", "1", "Appends refused before they were written."),
+    ("duplicates", "1", "Appends of idempotent producers that were there already."),
+    ("tail_reads", "1", "Fetches answered from memory."),
+    ("disk_reads", "1", "Fetches answered from files."),
+    ("read_bytes", "By", "Bytes of record batches fetched."),
+)
+
+
+def register_metrics(meter: Meter, storage: JournalStorage) -> None:
+    """Hand the meter what it may read; nothing is counted for its sake."""
+    for name, unit, description in _COUNTERS:
+        meter.create_observable_counter(
+            f"lakemq.journal.{name}",
+            [_callback(lambda name=name: getattr(storage.counters, name))],  # type: ignore[misc]
+            unit,
+            description,
+        )
+    meter.create_observable_counter(
+        "lakemq.journal.flush_seconds",
+        [_callback(storage.flush_seconds)],
+        "s",
+        "Time that flush threads spent writing and syncing, added up.",
+    )
+    for name, unit, read, description in (
+        ("unflushed_bytes", "By", storage.unflushed_bytes, "Appended bytes not yet durable."),
+        ("partitions", "1", storage.open_partitions, "Open partition logs."),
+        ("fenced_partitions", "1", storage.fenced_partitions, "Logs that take no appends."),
+        ("size_bytes", "By", storage.size_bytes, "Bytes of record batches on this disk."),
+    ):
+        meter.create_observable_gauge(
+            f"lakemq.journal.{name}", [_callback(read)], unit, description
+        )
+
+
+def _callback(read: Callable[[], float]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(read())]
+
+    return observe

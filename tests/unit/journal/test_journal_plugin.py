@@ -1,0 +1,59 @@
+"""The journal's hooks: settings, storage, commands; and its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from broker_core.api.ports import PluginContext
+from plugins.journal import plugin
+from plugins.journal.settings import JournalSettings
+from tests.contract.storage_contract import TOPIC, append, batch_of
+
+
+def test_hooks_give_a_storage_whose_metrics_can_be_read(tmp_path: Path) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    assert plugin.register_settings() is JournalSettings
+    context = PluginContext(
+        "journal", JournalSettings(free_bytes_min=0), "node-1", tmp_path, provider.get_meter("t")
+    )
+    storage = plugin.register_storage(context)
+
+    async def use() -> dict[str, float]:
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 0)
+        await append(log, batch_of(b"a", b"b"))
+        await log.fetch(log.log_start_offset, bytes_max=1000)
+        found = read(reader)
+        await storage.stop()
+        return found
+
+    found = asyncio.run(use())
+    provider.shutdown()
+    assert found["lakemq.journal.appended_records"] == 2
+    assert found["lakemq.journal.flushes"] == 1
+    assert found["lakemq.journal.tail_reads"] == 1
+    assert found["lakemq.journal.partitions"] == 1
+    assert found["lakemq.journal.fenced_partitions"] == 0
+    assert found["lakemq.journal.unflushed_bytes"] == 0
+    assert found["lakemq.journal.size_bytes"] == found["lakemq.journal.appended_bytes"]
+    assert found["lakemq.journal.flush_seconds"] > 0
+
+
+def read(reader: InMemoryMetricReader) -> dict[str, float]:
+    data = reader.get_metrics_data()
+    assert data is not None
+    return {
+        metric.name: metric.data.data_points[0].value  # type: ignore[union-attr]
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+
+
+def test_hooks_give_the_command() -> None:
+    assert [name for name, _ in plugin.register_commands()] == ["journal"]
