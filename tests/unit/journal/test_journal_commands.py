@@ -16,7 +16,7 @@ from plugins.journal.settings import JournalSettings
 from plugins.journal.storage import JournalStorage
 from tests.contract.storage_contract import append, batch_of
 
-TOPIC = TopicInfo("sensors", "e" * 32, 2, TopicConfig(segment_bytes_max=2000, retention_ms=None))
+TOPIC = TopicInfo("sensors", "e" * 32, 2, TopicConfig(segment_bytes_max=1300, retention_ms=None))
 
 
 @pytest.fixture
