@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import ipaddress
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from broker_core.api.settings import PluginSettings, Port, Section
 from plugins.mqtt.bindings import Binding
@@ -40,6 +41,59 @@ class BindingSettings(Section):
         return Binding(self.filter, self.topic, self.key == "client_id", self.qos0)
 
 
+class ListenerSettings(Section):
+    """A further address that clients connect to."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,30}$")
+    """Name in messages and in the list of addresses, like `mqtts`."""
+    transport: Literal["tcp", "websocket", "unix"] = "tcp"
+    """What carries MQTT: TCP, WebSocket over TCP, or a unix socket. A certificate makes it TLS."""
+    host: str = "127.0.0.1"
+    """Address to bind to (`tcp`, `websocket`)."""
+    port: Port = 0
+    """TCP port; 0: the system chooses one."""
+    path: str = "/mqtt"
+    """Path of the WebSocket in its URL; with `unix`, the file of the socket."""
+    unix_mode: int = Field(default=0o660, ge=0, le=0o777)
+    """Permissions of the unix socket's file."""
+    certificate: str = ""
+    """File with the server's certificate chain (PEM); not empty: TLS. Renewed files are taken into
+    use within 10 s, for new connections, without a restart."""
+    key: str = ""
+    """File with the certificate's private key (PEM)."""
+    client_ca: str = ""
+    """File with the certificates of the authorities that sign client certificates (PEM)."""
+    client_certificate: Literal["none", "optional", "required"] = "none"
+    """Whether clients show a certificate of their own. Its common name is then the user, ahead of
+    what CONNECT says."""
+    proxy_from: list[str] = Field(default_factory=list)
+    """Addresses or networks of load balancers that put a PROXY header (version 1 or 2) in front of
+    each connection. Not empty: only they may connect."""
+    origins: list[str] = Field(default_factory=list)
+    """Origins of web pages that may open a WebSocket, beside those of the same host; `*`: any."""
+    connections_max: int = Field(default=100_000, ge=1)
+    """Most connections at once."""
+
+    @field_validator("proxy_from")
+    @classmethod
+    def _networks(cls, value: list[str]) -> list[str]:
+        for each in value:
+            ipaddress.ip_network(each)
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("certificate and key come together")
+        if self.client_certificate != "none" and not (self.client_ca and self.certificate):
+            raise ValueError("client_certificate needs client_ca, certificate and key")
+        if self.certificate and (self.proxy_from or self.transport == "unix"):
+            raise ValueError("TLS goes neither with proxy_from nor with transport unix")
+        if self.transport == "unix" and self.proxy_from:
+            raise ValueError("proxy_from does not go with transport unix")
+        return self
+
+
 class MqttSettings(PluginSettings):
     """MQTT 3.1, 3.1.1 and 5."""
 
@@ -47,6 +101,10 @@ class MqttSettings(PluginSettings):
     """Address to bind to."""
     port: Port = 1883
     """TCP port."""
+    tcp: bool = True
+    """Whether the listener at `host` and `port` is on; `listeners` adds others."""
+    listeners: list[ListenerSettings] = Field(default_factory=list)
+    """Further listeners: TLS, WebSocket, unix socket, behind a load balancer."""
     bindings: list[BindingSettings] = Field(default_factory=lambda: [BindingSettings()])
     """Which topic name is stored in which topic; without a match: in none, memory alone."""
     packet_bytes_max: int = Field(default=1024 * 1024, ge=256, le=268_435_460)
@@ -102,6 +160,22 @@ class MqttSettings(PluginSettings):
     is acknowledged and dropped, since 3.1.1 has no third way."""
     response_information: str = ""
     """Told to MQTT 5 clients that ask for response information; empty: nothing."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [each.name for each in self.all_listeners()]
+        if len(set(names)) != len(names):
+            raise ValueError("two listeners have one name")
+        return self
+
+    def all_listeners(self) -> list[ListenerSettings]:
+        first = ListenerSettings(
+            name="mqtt",
+            host=self.host,
+            port=self.port,
+            connections_max=self.connections_max,
+        )
+        return [first, *self.listeners] if self.tcp else list(self.listeners)
 
     def limits(self) -> Limits:
         return Limits(**{name: getattr(self, name) for name in Limits.__dataclass_fields__})

@@ -1,14 +1,14 @@
 """MQTT control packets as values. Pure.
 
 One class per packet type; 3.1, 3.1.1 and 5.0 share them, and what a version lacks stays at its
-default. Source: MQTT 3.1.1 and 5.0, chapter 3. Labels like [MQTT-3.1.2-24] in this package are those
-of 5.0 unless they say 3.1.1.
+default. Source: MQTT 3.1.1 and 5.0, chapter 3. Labels like [MQTT-3.1.2-24] in this package are
+those of 5.0 unless they say 3.1.1.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 V31: Final = 3
@@ -36,7 +36,9 @@ class PacketType(enum.IntEnum):
     AUTH = 15
 
 
-@dataclass(slots=True, unsafe_hash=True)  # hashable, so that it may be a default value below
+@dataclass(
+    slots=True, unsafe_hash=True, repr=False
+)  # hashable, so that it may be a default value below
 class Properties:
     """All properties of MQTT 5.0 section 2.2.2.2; `None`: the property is absent. Filled by the
     decoder and not changed afterwards."""
@@ -68,6 +70,12 @@ class Properties:
     wildcard_subscription_available: int | None = None
     subscription_identifier_available: int | None = None
     shared_subscription_available: int | None = None
+
+    def __repr__(self) -> str:
+        """Only what is there."""
+        found = [(each.name, getattr(self, each.name)) for each in fields(self)]
+        shown = [f"{name}={value!r}" for name, value in found if value not in (None, ())]
+        return f"Properties({', '.join(shown)})"
 
 
 NO_PROPERTIES: Final = Properties()

@@ -1,265 +1,182 @@
-"""The sockets of the MQTT plugin: bytes in, bytes out, and the clock.
-
-Whatever happens in one turn of the event loop is gathered: one write per connection, one append per
-topic and principal. Nothing is awaited per packet.
-"""
+"""The sockets of the MQTT plugin: bytes in, bytes out."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
-import logging
-import secrets
-import time
+import ipaddress
+import os
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from broker_core.api.errors import LakeMQError, NotAuthenticated, StartupError
-from broker_core.api.ports import Broker
-from broker_core.api.types import CommittedBatch, Placed
-from plugins.mqtt.appends import Lane
-from plugins.mqtt.config import MqttSettings
-from plugins.mqtt.hub import Hub
+from broker_core.api.errors import StartupError
+from plugins.mqtt.config import ListenerSettings
+from plugins.mqtt.engine import GOODBYE_S, MqttEngine
 from plugins.mqtt.protocol import Connection
-from plugins.mqtt.reasons import Reason, connect_reason
-from plugins.mqtt.records import RecordReader
-from plugins.mqtt.retained import Retained
+from plugins.mqtt.proxy import ProxyError, parse_proxy_header
+from plugins.mqtt.tls import Certificates, subject_of
 
-log = logging.getLogger(__name__)
-
-TICK_S: Final = 1.0
-GOODBYE_S: Final = 5.0
-"""How long a closed connection may take to read what was written to it."""
 BACKLOG: Final = 4096
-_ACCEPTS_MAX: Final = 65_536
+_CERTIFICATE_CHECK_TICKS: Final = 10
 
 
-def _new_client_id() -> str:
-    return f"auto-{secrets.token_hex(10)}"
+class MqttListener:
+    """One address that clients connect to."""
 
-
-class MqttServer:
-    """Listener for MQTT over TCP."""
-
-    name = "mqtt"
-
-    def __init__(self, settings: MqttSettings, broker: Broker) -> None:
+    def __init__(self, settings: ListenerSettings, engine: MqttEngine) -> None:
+        self.name = settings.name
         self.settings = settings
-        self.broker = broker
-        self.hub = Hub(
-            bindings=[binding.binding() for binding in settings.bindings],
-            authorize=broker.authorize,
-            new_client_id=_new_client_id,
-            limits=settings.limits(),
-            delivery=settings.delivery_limits(),
-            retained=Retained(settings.retained_count_max, settings.retained_bytes_max),
-            shared_strategy=settings.shared_strategy,
-        )
-        self.links: dict[Connection, Link] = {}
-        self.paused: set[Link] = set()
-        """Links whose sockets are not read, until fewer of their publishes are being stored."""
-        self._reader = RecordReader(self.hub.names)
-        self._clock_base_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
-        self._loop: asyncio.AbstractEventLoop
-        self._sockets: asyncio.Server | None = None
-        self._taps: list[Callable[[], None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._appending: set[asyncio.Future[list[Placed | LakeMQError]]] = set()
-        self._turn_due = False
-        self._ticker: asyncio.TimerHandle | None = None
-
-    def now_ms(self) -> int:
-        """Milliseconds since the epoch as of the start of the server, then monotonic."""
-        return self._clock_base_ms + time.monotonic_ns() // 1_000_000
-
-    # -- life
+        self.engine = engine
+        self.trusted = [ipaddress.ip_network(each) for each in settings.proxy_from]
+        """Proxies whose word about the client's address counts."""
+        self.links = 0
+        self._server: asyncio.Server | None = None
+        self._certificates: Certificates | None = None
+        self._ticks = 0
 
     async def start(self) -> None:
-        """Create the bound topics, listen to them, then to clients."""
-        self._loop = asyncio.get_running_loop()
-        for topic in dict.fromkeys(binding.topic for binding in self.hub.bindings):
-            await self.broker.ensure_topic(topic)
-            self._taps.append(self.broker.tap(topic, functools.partial(self._committed, topic, {})))
-        host, port = self.settings.host, self.settings.port
-        try:
-            self._sockets = await self._loop.create_server(
-                lambda: Link(self), host, port, backlog=BACKLOG
+        """Raises ConfigError (TLS files) and StartupError (address taken)."""
+        settings = self.settings
+        if settings.certificate:
+            self._certificates = Certificates(
+                settings.certificate,
+                settings.key,
+                settings.client_ca,
+                settings.client_certificate,
             )
+        await self.engine.open()
+        try:
+            self._server = await self._bind()
         except OSError as error:
-            raise StartupError(f"mqtt: cannot listen on {host}:{port}: {error}") from error
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
+            await self.engine.close()
+            where = settings.path if settings.transport == "unix" else self._host_port()
+            raise StartupError(f"{self.name}: cannot listen on {where}: {error}") from error
+        self.engine.on_tick.append(self._renew)
+
+    def _host_port(self) -> str:
+        return f"{self.settings.host}:{self.settings.port}"
+
+    async def _bind(self) -> asyncio.Server:
+        loop, settings = self.engine.loop, self.settings
+        context = self._certificates.context if self._certificates else None
+        link = self._link_maker()
+        if settings.transport == "unix":
+            server = await loop.create_unix_server(link, settings.path, backlog=BACKLOG)
+            os.chmod(settings.path, settings.unix_mode)
+            return server
+        return await loop.create_server(
+            link, settings.host, settings.port, backlog=BACKLOG, ssl=context
+        )
+
+    def _link_maker(self) -> Callable[[], SocketLink]:
+        if self.settings.transport == "websocket":
+            from plugins.mqtt.websocket import WebSocketLink
+
+            return lambda: WebSocketLink(self)
+        return lambda: SocketLink(self)
+
+    def _renew(self) -> None:
+        self._ticks += 1
+        if self._certificates is not None and self._ticks % _CERTIFICATE_CHECK_TICKS == 0:
+            self._certificates.renew()
 
     def addresses(self) -> Sequence[str]:
-        if self._sockets is None:
+        if self._server is None:
             return []
-        names = [socket.getsockname() for socket in self._sockets.sockets]
-        return [f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
-                for name in names]  # fmt: skip
+        names = [socket.getsockname() for socket in self._server.sockets]
+        return [_address(name) for name in names]
 
     async def stop(self) -> None:
-        """Accept no more, tell clients, wait for what is being stored."""
-        if self._sockets is not None:
-            self._sockets.close()
-        if self._ticker is not None:
-            self._ticker.cancel()
-        for connection in list(self.hub.connections):
-            connection.close(Reason.SERVER_SHUTTING_DOWN, "the server shuts down", self.now_ms())
-        self._turn()
-        if self._appending:
-            await asyncio.wait(self._appending, timeout=GOODBYE_S)
-        for remove in self._taps:
-            remove()
-        for task in list(self._tasks):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        for link in list(self.links.values()):
-            link.abort()
-        await asyncio.sleep(0)
-        if self._sockets is not None:
-            await self._sockets.wait_closed()
-
-    def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        self._loop.call_later(delay_s, call)
-
-    # -- turns of the loop
-
-    def after(self) -> None:
-        """Call after anything that may have left bytes to write or records to append."""
-        if not self._turn_due and (self.hub.dirty or self.hub.appends):
-            self._turn_due = True
-            self._loop.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._turn_due = False
-        for lane in self.hub.appends.take():
-            self._append(lane)
-        dirty, self.hub.dirty = self.hub.dirty, []
-        for connection in dirty:
-            link = self.links.get(connection)
-            if link is None:
-                connection.out.clear()
-            else:
-                link.flush()
-        self.after()
-
-    def _append(self, lane: Lane) -> None:
-        try:
-            future = self.broker.publish(
-                lane.topic, lane.columns(), principal=lane.principal, acks=lane.acks
-            )
-        except LakeMQError as error:
-            lane.fail(error, self.now_ms())
+        server, self._server = self._server, None
+        if server is None:
             return
-        self._appending.add(future)
-        future.add_done_callback(functools.partial(self._appended, lane))
-
-    def _appended(self, lane: Lane, future: asyncio.Future[list[Placed | LakeMQError]]) -> None:
-        self._appending.discard(future)
-        now_ms = self.now_ms()
-        if future.cancelled():
-            lane.fail(LakeMQError("the append was cancelled"), now_ms)
-        elif (error := future.exception()) is not None:
-            known = error if isinstance(error, LakeMQError) else LakeMQError(repr(error))
-            lane.fail(known, now_ms)
-        else:
-            lane.settle(future.result(), now_ms)
-        for link in [one for one in self.paused if not one.connection.overloaded]:
-            link.resume_reading()
-        self.after()
-
-    def _committed(
-        self, topic: str, accepts: dict[str, bool], batches: Sequence[CommittedBatch]
-    ) -> None:
-        """Records became readable: deliver those that the bindings put into this topic."""
-        now_ms = self.now_ms()
-        for batch in batches:
-            try:
-                for _, message in self._reader.messages(batch):
-                    accepted = accepts.get(message.topic)
-                    if accepted is None:
-                        accepted = self._accepts(topic, accepts, message.topic)
-                    if accepted:
-                        self.hub.route(message, now_ms)
-                    else:
-                        self._reader.unreadable += 1
-            except LakeMQError as error:
-                log.error("%s-%d: %s", batch.topic, batch.partition, error)
-        self.after()
-
-    def _accepts(self, topic: str, accepts: dict[str, bool], name: str) -> bool:
-        """Whether records of `topic` may reach subscribers under `name`: a native producer must
-        not speak under names that are bound elsewhere."""
-        binding = self.hub.binding(name)
-        if len(accepts) >= _ACCEPTS_MAX:
-            accepts.clear()
-        accepts[name] = binding is not None and binding.topic == topic
-        return accepts[name]
-
-    def _tick(self) -> None:
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
-        self.hub.tick(self.now_ms())
-        self.after()
-
-    # -- who is it
-
-    def ask(self, connection: Connection) -> None:
-        """Find out who a client is, beside everything else."""
-        task = self._loop.create_task(self._authenticate(connection))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _authenticate(self, connection: Connection) -> None:
-        credentials = connection.credentials
-        assert credentials is not None
-        try:
-            principal = await self.broker.authenticate(credentials)
-        except LakeMQError as error:
-            if not isinstance(error, NotAuthenticated):
-                log.warning("%r was not authenticated: %s", connection, error)
-            connection.refused(connect_reason(error), str(error), self.now_ms())
-        else:
-            connection.authenticated(principal, self.now_ms())
-        link = self.links.get(connection)
-        if link is not None and link in self.paused and not connection.overloaded:
-            link.resume_reading()
-        self.after()
+        server.close()
+        self.engine.on_tick.remove(self._renew)
+        await self.engine.close()
+        await server.wait_closed()
+        if self.settings.transport == "unix":
+            os.unlink(self.settings.path)
 
 
-class Link(asyncio.Protocol):
+def _address(name: str | tuple[str, int]) -> str:
+    if isinstance(name, str):
+        return f"unix:{name}"
+    return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+
+
+class SocketLink(asyncio.Protocol):
     """One socket and its connection."""
 
-    __slots__ = ("connection", "server", "transport")
+    __slots__ = ("_prelude", "connection", "engine", "listener", "transport")
 
     connection: Connection
     transport: asyncio.Transport
 
-    def __init__(self, server: MqttServer) -> None:
-        self.server = server
+    def __init__(self, listener: MqttListener) -> None:
+        self.listener = listener
+        self.engine = listener.engine
+        self._prelude: bytes | None = None
+        """Bytes of a PROXY header that is not complete; None: none is awaited."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        server = self.server
+        engine, listener = self.engine, self.listener
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(server.settings.write_buffer_bytes_max)
         peer = transport.get_extra_info("peername")
         host = peer[0] if isinstance(peer, tuple) else "unix"
-        self.connection = Connection(server.hub, host, server.now_ms())
-        server.links[self.connection] = self
+        subject = subject_of(transport.get_extra_info("peercert"))
+        self.connection = Connection(engine.hub, host, engine.now_ms(), subject)
+        engine.links[self.connection] = self
+        listener.links += 1
+        self.transport.set_write_buffer_limits(engine.settings.write_buffer_bytes_max)
+        if listener.trusted:
+            self._prelude = b""
+            if not any(ipaddress.ip_address(host) in each for each in listener.trusted):
+                self.abort()
+        if listener.links > listener.settings.connections_max:
+            engine.hub.counters.connections_refused += 1
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
-        server, connection = self.server, self.connection
+        if self._prelude is not None:
+            rest = self._read_proxy_header(self._prelude + data)
+            if not rest:
+                return
+            data = rest
+        self.received(data)
+
+    def _read_proxy_header(self, data: bytes) -> bytes:
+        """What follows the PROXY header; empty while it is not complete, or is wrong."""
+        try:
+            header = parse_proxy_header(data)
+        except ProxyError:
+            self.engine.hub.counters.packets_invalid += 1
+            self.abort()
+            return b""
+        if header is None:
+            self._prelude = data
+            return b""
+        self._prelude = None
+        if header.client_host is not None:
+            self.connection.peer_host = header.client_host
+        return data[header.size_bytes :]
+
+    def received(self, data: bytes) -> None:
+        """Bytes of the transport inside TCP or TLS."""
+        self.take(data)
+
+    def take(self, data: bytes) -> None:
+        """MQTT bytes from the client."""
+        engine, connection = self.engine, self.connection
         asked_before = connection.credentials is not None
-        connection.receive(data, server.now_ms())
+        connection.receive(data, engine.now_ms())
         if connection.credentials is not None and not asked_before:
-            server.ask(connection)
-        if connection.overloaded and self not in server.paused:
+            engine.ask(connection)
+        if connection.overloaded and self not in engine.paused:
             self.transport.pause_reading()
-            server.paused.add(self)
-        server.after()
+            engine.paused.add(self)
+        engine.after()
 
     def resume_reading(self) -> None:
-        self.server.paused.discard(self)
+        self.engine.paused.discard(self)
         if not self.transport.is_closing():
             self.transport.resume_reading()
 
@@ -267,16 +184,17 @@ class Link(asyncio.Protocol):
         self.connection.blocked = True
 
     def resume_writing(self) -> None:
-        self.connection.unblocked(self.server.now_ms())
-        self.server.after()
+        self.connection.unblocked(self.engine.now_ms())
+        self.engine.after()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        server, connection = self.server, self.connection
-        connection.lost(server.now_ms())
+        engine, connection = self.engine, self.connection
+        self.listener.links -= 1
+        connection.lost(engine.now_ms())
         connection.out.clear()
-        server.links.pop(connection, None)
-        server.paused.discard(self)
-        server.after()
+        engine.links.pop(connection, None)
+        engine.paused.discard(self)
+        engine.after()
 
     def flush(self) -> None:
         """Write what the connection has to say, in one piece; then close if it is over."""
@@ -285,13 +203,19 @@ class Link(asyncio.Protocol):
         if out:
             data = out[0] if len(out) == 1 else b"".join(out)
             out.clear()
-            self.server.hub.counters.bytes_sent += len(data)
-            self.transport.write(data)
+            self.engine.hub.counters.bytes_sent += len(data)
+            self.send(data)
         if connection.closing is not None and not self.transport.is_closing():
-            self.transport.close()
+            self.finish()
             if self.transport.get_write_buffer_size():
-                self.server.later(GOODBYE_S, self.abort)
+                self.engine.later(GOODBYE_S, self.abort)
+
+    def send(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def finish(self) -> None:
+        """Close once everything is written."""
+        self.transport.close()
 
     def abort(self) -> None:
-        """Close without waiting for the client to read."""
         self.transport.abort()

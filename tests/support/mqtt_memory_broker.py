@@ -26,7 +26,8 @@ from broker_core.api.types import (
     TopicInfo,
 )
 from plugins.mqtt.config import MqttSettings
-from plugins.mqtt.server import MqttServer
+from plugins.mqtt.engine import MqttEngine
+from plugins.mqtt.server import MqttListener
 
 
 class MemoryBroker:
@@ -56,6 +57,9 @@ class MemoryBroker:
         if name not in self._topics:
             raise UnknownTopic(f"topic {name!r} does not exist")
         return self._topics[name]
+
+    def topic_defaults(self) -> TopicConfig:
+        return TopicConfig()
 
     async def create_topic(
         self, name: str, partitions: int | None = None, config: TopicConfig | None = None
@@ -155,6 +159,27 @@ class MemoryBroker:
         return [value for columns in self.published.get(topic, ()) for value in columns.values]
 
 
+class MqttServer:
+    """An engine and its listeners over a memory broker."""
+
+    def __init__(self, settings: MqttSettings, broker: MemoryBroker) -> None:
+        self.engine = MqttEngine(settings, broker)
+        self.hub = self.engine.hub
+        self.listeners = [MqttListener(each, self.engine) for each in settings.all_listeners()]
+
+    async def start(self) -> None:
+        for listener in self.listeners:
+            await listener.start()
+
+    async def stop(self) -> None:
+        for listener in reversed(self.listeners):
+            await listener.stop()
+
+    def port(self, name: str = "mqtt") -> int:
+        (listener,) = [each for each in self.listeners if each.name == name]
+        return int(listener.addresses()[0].rpartition(":")[2])
+
+
 @asynccontextmanager
 async def running_server(
     broker: MemoryBroker | None = None, **settings: object
@@ -165,6 +190,6 @@ async def running_server(
     server = MqttServer(chosen, broker)
     await server.start()
     try:
-        yield server, broker, int(server.addresses()[0].rpartition(":")[2])
+        yield server, broker, server.port() if chosen.tcp else 0
     finally:
         await server.stop()

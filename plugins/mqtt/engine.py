@@ -1,0 +1,231 @@
+"""What drives the hub: the clock, the broker's futures and taps, and the turns of the loop.
+
+Whatever happens in one turn of the event loop is gathered: one write per connection, one append per
+topic and principal. Nothing is awaited per packet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from broker_core.api.errors import LakeMQError, NotAuthenticated
+from broker_core.api.ports import Broker
+from broker_core.api.types import CommittedBatch, Placed
+from plugins.mqtt.appends import Lane
+from plugins.mqtt.config import MqttSettings
+from plugins.mqtt.hub import Hub
+from plugins.mqtt.protocol import Connection
+from plugins.mqtt.reasons import Reason, connect_reason
+from plugins.mqtt.records import RecordReader
+from plugins.mqtt.retained import Retained
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 1.0
+GOODBYE_S: Final = 5.0
+"""How long a closed connection may take to read what was written to it."""
+_ACCEPTS_MAX: Final = 65_536
+
+
+def _new_client_id() -> str:
+    return f"auto-{secrets.token_hex(10)}"
+
+
+class Link(Protocol):
+    """One network connection, as the engine needs it."""
+
+    connection: Connection
+
+    def flush(self) -> None:
+        """Write what the connection has to say; close it if it is over."""
+
+    def resume_reading(self) -> None: ...
+
+    def abort(self) -> None:
+        """Close without waiting for the client to read."""
+
+
+class MqttEngine:
+    """The MQTT side of a node, shared by its listeners: open while any of them is."""
+
+    def __init__(self, settings: MqttSettings, broker: Broker) -> None:
+        self.settings = settings
+        self.broker = broker
+        self.hub = Hub(
+            bindings=[binding.binding() for binding in settings.bindings],
+            authorize=broker.authorize,
+            new_client_id=_new_client_id,
+            limits=settings.limits(),
+            delivery=settings.delivery_limits(),
+            retained=Retained(settings.retained_count_max, settings.retained_bytes_max),
+            shared_strategy=settings.shared_strategy,
+        )
+        self.links: dict[Connection, Link] = {}
+        self.paused: set[Link] = set()
+        """Links whose sockets are not read, until fewer of their publishes are being stored."""
+        self._reader = RecordReader(self.hub.names)
+        self._clock_base_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
+        self.loop: asyncio.AbstractEventLoop
+        self.on_tick: list[Callable[[], None]] = []
+        """Called about once a second."""
+        self._users = 0
+        self._taps: list[Callable[[], None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._appending: set[asyncio.Future[list[Placed | LakeMQError]]] = set()
+        self._turn_due = False
+        self._ticker: asyncio.TimerHandle | None = None
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch as of the start of the server, then monotonic."""
+        return self._clock_base_ms + time.monotonic_ns() // 1_000_000
+
+    # -- life
+
+    async def open(self) -> None:
+        """A listener starts. The first one creates the bound topics and listens to them."""
+        self._users += 1
+        if self._users > 1:
+            return
+        self.loop = asyncio.get_running_loop()
+        for topic in dict.fromkeys(binding.topic for binding in self.hub.bindings):
+            await self.broker.ensure_topic(topic)
+            self._taps.append(self.broker.tap(topic, functools.partial(self._committed, topic, {})))
+        self._ticker = self.loop.call_later(TICK_S, self._tick)
+
+    async def close(self) -> None:
+        """A listener stopped. The last one tells clients and waits for what is being stored."""
+        self._users -= 1
+        if self._users:
+            return
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for connection in list(self.hub.connections):
+            connection.close(Reason.SERVER_SHUTTING_DOWN, "the server shuts down", self.now_ms())
+        self._turn()
+        if self._appending:
+            await asyncio.wait(self._appending, timeout=GOODBYE_S)
+        for remove in self._taps:
+            remove()
+        self._taps.clear()
+        for task in list(self._tasks):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for link in list(self.links.values()):
+            link.abort()
+        await asyncio.sleep(0)
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        self.loop.call_later(delay_s, call)
+
+    # -- turns of the loop
+
+    def after(self) -> None:
+        """Call after anything that may have left bytes to write or records to append."""
+        if not self._turn_due and (self.hub.dirty or self.hub.appends):
+            self._turn_due = True
+            self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        for lane in self.hub.appends.take():
+            self._append(lane)
+        dirty, self.hub.dirty = self.hub.dirty, []
+        for connection in dirty:
+            link = self.links.get(connection)
+            if link is None:
+                connection.out.clear()
+            else:
+                link.flush()
+        self.after()
+
+    def _append(self, lane: Lane) -> None:
+        try:
+            future = self.broker.publish(
+                lane.topic, lane.columns(), principal=lane.principal, acks=lane.acks
+            )
+        except LakeMQError as error:
+            lane.fail(error, self.now_ms())
+            return
+        self._appending.add(future)
+        future.add_done_callback(functools.partial(self._appended, lane))
+
+    def _appended(self, lane: Lane, future: asyncio.Future[list[Placed | LakeMQError]]) -> None:
+        self._appending.discard(future)
+        now_ms = self.now_ms()
+        if future.cancelled():
+            lane.fail(LakeMQError("the append was cancelled"), now_ms)
+        elif (error := future.exception()) is not None:
+            known = error if isinstance(error, LakeMQError) else LakeMQError(repr(error))
+            lane.fail(known, now_ms)
+        else:
+            lane.settle(future.result(), now_ms)
+        for link in [one for one in self.paused if not one.connection.overloaded]:
+            link.resume_reading()
+        self.after()
+
+    def _committed(
+        self, topic: str, accepts: dict[str, bool], batches: Sequence[CommittedBatch]
+    ) -> None:
+        """Records became readable: deliver those that the bindings put into this topic."""
+        now_ms = self.now_ms()
+        for batch in batches:
+            try:
+                for _, message in self._reader.messages(batch):
+                    accepted = accepts.get(message.topic)
+                    if accepted is None:
+                        accepted = self._accepts(topic, accepts, message.topic)
+                    if accepted:
+                        self.hub.route(message, now_ms)
+                    else:
+                        self._reader.unreadable += 1
+            except LakeMQError as error:
+                log.error("%s-%d: %s", batch.topic, batch.partition, error)
+        self.after()
+
+    def _accepts(self, topic: str, accepts: dict[str, bool], name: str) -> bool:
+        """Whether records of `topic` may reach subscribers under `name`: a native producer must
+        not speak under names that are bound elsewhere."""
+        binding = self.hub.binding(name)
+        if len(accepts) >= _ACCEPTS_MAX:
+            accepts.clear()
+        accepts[name] = binding is not None and binding.topic == topic
+        return accepts[name]
+
+    def _tick(self) -> None:
+        self._ticker = self.loop.call_later(TICK_S, self._tick)
+        self.hub.tick(self.now_ms())
+        for call in self.on_tick:
+            call()
+        self.after()
+
+    # -- who is it
+
+    def ask(self, connection: Connection) -> None:
+        """Find out who a client is, beside everything else."""
+        task = self.loop.create_task(self._authenticate(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _authenticate(self, connection: Connection) -> None:
+        credentials = connection.credentials
+        assert credentials is not None
+        try:
+            principal = await self.broker.authenticate(credentials)
+        except LakeMQError as error:
+            if not isinstance(error, NotAuthenticated):
+                log.warning("%r was not authenticated: %s", connection, error)
+            connection.refused(connect_reason(error), str(error), self.now_ms())
+        else:
+            connection.authenticated(principal, self.now_ms())
+        link = self.links.get(connection)
+        if link is not None and link in self.paused and not connection.overloaded:
+            link.resume_reading()
+        self.after()
