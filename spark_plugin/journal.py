@@ -76,7 +76,7 @@ def read_batches(
     client: SyncClient,
     wanted: OffsetRange,
     *,
-    fetch_bytes: int = 8 << 20,
+    fetch_bytes: int = 1 << 20,
     retry_timeout_s: float = 60.0,
     fail_on_data_loss: bool = True,
 ) -> Iterator[RecordBatch]:
@@ -144,7 +144,7 @@ def read_arrow(
     columns: Sequence[str],
     batch_rows: int = 65_536,
     batch_bytes: int = 32 << 20,
-    fetch_bytes: int = 8 << 20,
+    fetch_bytes: int = 1 << 20,
     retry_timeout_s: float = 60.0,
     fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:

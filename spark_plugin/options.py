@@ -73,7 +73,7 @@ class ReadOptions:
     pushdown: bool = False
     batch_rows: int = 65_536
     """Rows of an Arrow batch, about."""
-    fetch_bytes: int = 8 << 20
+    fetch_bytes: int = 1 << 20
     """Size of one answer of the broker, about."""
     retry_timeout_s: float = 60.0
     """How long an executor tries to reach a broker that went away."""
@@ -117,7 +117,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions
         columns=given.columns(),
         pushdown=given.flag("pushdown", False),
         batch_rows=given.count("batchRows") or 65_536,
-        fetch_bytes=given.size("fetchBytes") or 8 << 20,
+        fetch_bytes=given.size("fetchBytes") or 1 << 20,
         retry_timeout_s=given.duration_s("retryTimeout", 60.0),
     )  # fmt: skip
     _check_mode(result, streaming)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RAW_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+_RAW_ROWS: Final = 4096
+_JSON_ROWS: Final = 32_768
+"""Rows handled at once: raw ones are only gathered, so putting batches together is in vain."""
 _GROUP_ROWS: Final = 1 << 20
 _GROUP_BYTES: Final = 64 << 20
 """A row group is written when either is reached."""
@@ -41,7 +44,7 @@ class WriteTask:
     schema: str
     """Arrow schema of the data files (base64 of its IPC form)."""
     file_bytes_max: int = 128 << 20
-    fetch_bytes: int = 8 << 20
+    fetch_bytes: int = 1 << 20
     retry_timeout_s: float = 60.0
     fail_on_data_loss: bool = True
     json_schema: str = ""
@@ -98,6 +101,7 @@ def run(task: WriteTask) -> Iterator[TaskResult]:
     for batch in read_arrow(
         client_of(task.bootstrap), offsets, columns=RAW_COLUMNS, fetch_bytes=task.fetch_bytes,
         retry_timeout_s=task.retry_timeout_s, fail_on_data_loss=task.fail_on_data_loss,
+        batch_rows=_JSON_ROWS if task.json_schema else _RAW_ROWS,
     ):  # fmt: skip
         rows += batch.num_rows
         write(batch)

@@ -1,0 +1,154 @@
+"""How fast Spark reads a topic and lands it in a table, beside `spark.read.parquet` of the same.
+
+    python -m benchmarks.spark_lake [--records 4000000] [--repeats 3] [--only source,delta,...]
+
+Starts a node of its own, produces records of 100 bytes (JSON: 6 fields, about 110 bytes) into 2
+partitions, and prints the best of the repeats, after one run to warm up. local[2]; the broker runs
+on the same cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import lakemq
+from spark_plugin.export.run import open_exporter
+from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.session import open_session
+from tests.support.lake_tables import target_in
+from tests.support.node import NodeProcess
+
+BATCH = 8192
+JSON_SCHEMA = "device string, time timestamp_ms, celsius double, ok boolean, note string, n bigint"
+
+
+def produce(client: lakemq.SyncClient, topic: str, records: int, json: bool) -> None:
+    """Fill a new topic with 2 partitions."""
+    client.create_topic(topic, partitions=2)
+    chance = random.Random(1)
+    for first in range(0, records // 2, BATCH):
+        numbers = range(first, min(records // 2, first + BATCH))
+        if json:
+            values = [
+                b'{"device":"dev-%05d","time":%d,"celsius":%.2f,"ok":true,"note":"%s","n":%d}'
+                % (n % 1000, 1_700_000_000_000 + n, n % 977 / 7, b"x" * 30, n)
+                for n in numbers
+            ]
+        else:
+            noise = chance.randbytes(75 * len(numbers)).hex().encode()
+            values = [noise[100 * i : 100 * i + 100] for i in range(len(numbers))]
+        keys = [b"dev-%05d" % (n % 1000) for n in numbers]
+        times = [1_700_000_000_000 + n for n in numbers]
+        for partition in range(2):
+            client.send_batch(topic, lakemq.Columns(values, keys, None, times), partition=partition)
+
+
+def best(name: str, records: int, repeats: int, run: Callable[[], object]) -> None:
+    """Warm up once, then print the best of the repeats."""
+    run()
+    took_s = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        run()
+        took_s.append(time.perf_counter() - started)
+    print(
+        f"{name:<34} {records / min(took_s) / 1e6:6.2f} M rows/s   "
+        f"({', '.join(f'{each:.2f}' for each in took_s)} s)",
+        flush=True,
+    )
+
+
+def export(spark, native: str, topic: str, target: Target, **settings: str) -> None:
+    exporter = open_exporter(spark, ExportSettings(native, topic, target, "bench", **settings))
+    exporter.start()
+    while exporter.step():
+        pass
+    exporter.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, default=4_000_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", default="source,parquet-read,micro,delta,iceberg,parquet,json")
+    arguments = parser.parse_args()
+    chosen = arguments.only.split(",")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with NodeProcess(folder / "node") as node, lakemq.connect(node.native) as client:
+            produce(client, "raw", arguments.records, json=False)
+            if "json" in chosen:
+                produce(client, "json", arguments.records // 4, json=True)
+            print(f"{os.cpu_count()} cores, {arguments.records:,} records", flush=True)
+            measure(node.native, folder, chosen, arguments.records, arguments.repeats)
+
+
+def measure(native: str, folder: Path, chosen: list[str], records: int, repeats: int) -> None:
+    spark = open_session("benchmark", "local[2]")
+    topic = spark.read.format("lakemq").option("bootstrap", native).option("subscribe", "raw")
+
+    def noop(frame) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    if "source" in chosen:
+        best("source -> noop", records, repeats, lambda: noop(topic.load()))
+    if "parquet-read" in chosen:
+        for codec in ("snappy", "uncompressed"):
+            path = str(folder / codec)
+            topic.load().write.option("compression", codec).parquet(path)
+            best(
+                f"spark.read.parquet ({codec}) -> noop", records, repeats,
+                lambda path=path: noop(spark.read.parquet(path)),
+            )  # fmt: skip
+    if "micro" in chosen:
+        micro_batches(spark, native, folder)
+    for kind in ("delta", "iceberg", "parquet"):
+        if kind in chosen:
+            best(
+                f"export raw -> {kind}", records, repeats,
+                lambda kind=kind: export(spark, native, "raw", fresh(folder / "lake", kind)),
+            )  # fmt: skip
+    if "json" in chosen:
+        best(
+            "export json (6 fields) -> delta", records // 4, repeats,
+            lambda: export(
+                spark, native, "json", fresh(folder / "lake", "delta"), format="json",
+                json_schema=JSON_SCHEMA,
+            ),
+        )  # fmt: skip
+    spark.stop()
+
+
+def fresh(folder: Path, kind: str) -> Target:
+    shutil.rmtree(folder, ignore_errors=True)
+    return target_in(folder, kind)
+
+
+def micro_batches(spark, native: str, folder: Path) -> None:
+    """Time of small micro-batches of a streaming query into noop."""
+    query = (
+        spark.readStream.format("lakemq")
+        .option("bootstrap", native)
+        .option("subscribe", "raw")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", "1000")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .start()
+    )
+    time.sleep(20)
+    query.stop()
+    times = sorted(each["durationMs"]["triggerExecution"] for each in query.recentProgress[5:])
+    print(f"micro-batch of 1,000 rows          median {times[len(times) // 2]} ms of {len(times)}")
+
+
+if __name__ == "__main__":
+    main()
