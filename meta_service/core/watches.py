@@ -43,6 +43,7 @@ class WatchHub:
         self._recent.clear()
         self._recent_bytes = 0
         self.revision, self.compact_revision = revision, compact_revision
+        self._wake()
 
     def publish(self, revision: int, compact_revision: int, events: Events) -> None:
         """One revision more."""

@@ -136,6 +136,23 @@ class Elections(EngineState):
 
     # ------------------------------------------------------------ transfer
 
+    def transfer_leadership(self, target: str | None) -> bool:
+        """Ask a member that has everything to take over; whether one was asked."""
+        if not self.is_leader:
+            return False
+        ready = [
+            peer
+            for peer in self.peers()
+            if peer in self.voters
+            and peer in self.connected
+            and target in (None, peer.id)
+            and self.match_index[peer] == self.log.last_index
+        ]
+        if not ready:
+            return False
+        self.post(ready[0], {"type": "timeout_now", "term": self.term})
+        return True
+
     def _on_timeout_now(self, peer: Any, message: Message) -> None:
         """The leader asks this member to take over at once."""
         if message["term"] == self.term and peer == self.leader and self.can_vote:

@@ -14,6 +14,7 @@ import importlib.metadata
 import importlib.util
 import random
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -113,6 +114,7 @@ _engine: Final = load_engine()
 
 SyncObj: Any = _engine.SyncObj
 Transport: Any = _engine.Transport
+_Node: Any = _engine.Node
 SyncObjConf: Final = _engine.SyncObjConf
 FailReason: Final = _engine.FAIL_REASON
 FOLLOWER: Final[int] = _engine._RAFT_STATE.FOLLOWER
@@ -121,8 +123,15 @@ LEADER: Final[int] = _engine._RAFT_STATE.LEADER
 REGULAR: Final[int] = _engine._COMMAND_TYPE.REGULAR
 NO_OP: Final[int] = _engine._COMMAND_TYPE.NO_OP
 MEMBERSHIP: Final[int] = _engine._COMMAND_TYPE.MEMBERSHIP
-Peer: Final = _engine.Node
-"""A member as pysyncobj names it: hashable, with `.id`."""
+
+
+class Peer(_Node):  # type: ignore[misc] # pysyncobj has no types
+    """A member as pysyncobj names it. Its hash is the same in every process, so that sets of
+    members have one order and a simulation can be repeated."""
+
+    def __hash__(self) -> int:
+        return zlib.crc32(str(self.id).encode())
+
 
 T = TypeVar("T")
 

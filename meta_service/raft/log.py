@@ -33,6 +33,16 @@ class LogFailed(Exception):
     """The disk refused a write or an fsync. The log takes nothing more: the member must stop."""
 
 
+def reconcile(log: RaftLog, applied_index: int, applied_term: int) -> None:
+    """Make the log fit the state at a start. What was applied is committed: it outranks the log.
+
+    The log lacks or contradicts the state only after a crash between installing a snapshot and
+    resetting the log.
+    """
+    if applied_index > log.first_index and log.term_at(applied_index) != applied_term:
+        log.reset(applied_index, applied_term)
+
+
 class RaftLog:
     """Entries, term and vote of one member. Used by one thread only."""
 

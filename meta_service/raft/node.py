@@ -19,8 +19,8 @@ from meta_service.raft.engine import (
     SyncObjConf,
 )
 from meta_service.raft.log import RaftLog
-from meta_service.raft.reads import Reads
 from meta_service.raft.replication import Replication
+from meta_service.raft.snapshot_transfer import SnapshotTransfer
 from meta_service.raft.state import (
     APPLIED,
     NO_LEADER,
@@ -39,14 +39,7 @@ from meta_service.raft.state import (
 _REGULAR_BYTE = bytes([REGULAR])
 
 
-class Settled:
-    """pysyncobj's poller when something else feeds messages: it waits for nothing."""
-
-    def poll(self, timeout_s: float) -> None:
-        pass
-
-
-class RaftNode(Elections, Reads):
+class RaftNode(Elections, SnapshotTransfer):
     """A member. `tick` often; `submit` and `on_message` only between ticks, in the same thread."""
 
     def __init__(
@@ -72,6 +65,7 @@ class RaftNode(Elections, Reads):
         self._init_elections()
         self._init_replication()
         self._init_reads()
+        self._init_transfer()
         self.append_time = 0.0  # pysyncobj looks at every attribute before it sets this one
         network = NoTransport()
         network.outgoing = self._on_engine_message
@@ -144,6 +138,7 @@ class RaftNode(Elections, Reads):
         if self.voters and self.log.synced_index < self.log.last_index:
             self.log.sync()  # after the appends went out: the disk and the network work together
         self._turn_reads()
+        self._turn_snapshots()
 
     def _SyncObj__applyLogEntries(self) -> bool:
         """Apply what is committed; whether pysyncobj should send appends now."""
@@ -201,6 +196,7 @@ class RaftNode(Elections, Reads):
     def _stop_leading(self) -> None:
         """What only a leader does ends here."""
         self._fail_reads()
+        self._stop_sending()
 
     # ------------------------------------------------------------ messages
 
@@ -222,6 +218,8 @@ class RaftNode(Elections, Reads):
         "timeout_now": Elections._on_timeout_now,
         "append": Replication._on_append,
         "append_reply": Replication._on_append_reply,
+        "snapshot": SnapshotTransfer._on_snapshot,
+        "snapshot_reply": SnapshotTransfer._on_snapshot_reply,
     }
 
     # ------------------------------------------------------------ compaction

@@ -118,7 +118,10 @@ class Replication(EngineState):
         else:
             hint = min(index, self.next_index[peer] - 1, self.log.last_index + 1)
             self._probe(peer, max(hint, self.match_index[peer] + 1, 1))
-            self._send_appends(peer, CLOCK(), is_heartbeat=True)
+            if self.next_index[peer] <= self.log.first_index:
+                self._send_snapshot(peer, CLOCK())
+            else:
+                self._send_appends(peer, CLOCK(), is_heartbeat=True)
 
     def _send_snapshot(self, peer: Any, now: float) -> None:
         """The member needs entries that are gone. Overridden where snapshots are sent."""

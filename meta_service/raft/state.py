@@ -38,6 +38,10 @@ class RaftTiming:
     """Commands in the log that are not committed yet; more are refused."""
     log_bytes_max: int = 16 * 1024 * 1024
     """The log is shortened behind a snapshot when it is larger than this (bytes)."""
+    chunk_bytes: int = 256 * 1024
+    """Of a snapshot, in one message (bytes)."""
+    chunk_repeat_s: float = 1.0
+    """A chunk that was not answered is sent again after so long."""
     apply_max: int = 1024
     """Entries applied in one tick, so that heartbeats are never late."""
 
@@ -53,12 +57,47 @@ class Machine(Protocol):
     def apply(self, index: int, term: int, command: bytes) -> Any:
         """Apply the command and return its result. An exception stops the member."""
 
+    def install(self, sink: SnapshotSink) -> None:
+        """Take the state of a sealed snapshot in place of one's own."""
+
 
 class Wire(Protocol):
     """Sends messages to other members; may lose them. Never blocks."""
 
     def send(self, peer: str, message: Message) -> None: ...
     def close(self) -> None: ...
+
+
+class SnapshotSource(Protocol):
+    """A durable snapshot as one run of bytes."""
+
+    log_index: int
+    term: int
+    size: int
+
+    def read(self, position: int, count: int) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class SnapshotSink(Protocol):
+    """A snapshot on its way in."""
+
+    log_index: int
+    term: int
+    size: int
+    position: int
+    """Bytes taken so far."""
+
+    def write(self, data: bytes) -> None:
+        """The bytes at `position`."""
+
+    def seal(self) -> None:
+        """All bytes are there: begin to check them and to make them durable."""
+
+    def sealed(self) -> bool | None:
+        """Whether the check succeeded; None: it goes on."""
+
+    def discard(self) -> None: ...
 
 
 class Snapshots(Protocol):
@@ -69,6 +108,9 @@ class Snapshots(Protocol):
 
     def finished(self) -> int | None:
         """Log index of a snapshot that has become durable since the last call."""
+
+    def open_newest(self) -> SnapshotSource | None: ...
+    def receive(self, log_index: int, term: int, size: int) -> SnapshotSink: ...
 
 
 class NoTransport(Transport):  # type: ignore[misc] # pysyncobj has no types
@@ -115,6 +157,8 @@ class EngineState(SyncObj):  # type: ignore[misc] # pysyncobj has no types
     member_id: str
     timing: RaftTiming
     wire: Wire
+    machine: Machine
+    snapshots: Snapshots
 
     @property
     def is_leader(self) -> bool:

@@ -18,6 +18,8 @@ from meta_service.catalog.results import value_of
 from meta_service.catalog.tables import (
     CLUSTER_KEY,
     KEYS,
+    Row,
+    State,
     decode_events,
     decode_row,
     event_key,
@@ -27,7 +29,7 @@ from meta_service.core.cache import Cache
 from meta_service.core.gateway import Gateway
 from meta_service.core.watches import Events, WatchHub
 from meta_service.raft.files import Folder
-from meta_service.raft.log import LogFailed, RaftLog
+from meta_service.raft.log import LogFailed, RaftLog, reconcile
 from meta_service.raft.log_format import LogDamaged
 from meta_service.raft.mailbox import Mailbox
 from meta_service.raft.node import RaftNode
@@ -35,7 +37,7 @@ from meta_service.raft.state import Message, RaftTiming
 from meta_service.raft.thread import RaftThread
 from meta_service.storage.machine import StateMachine
 from meta_service.storage.snapshots import SnapshotMaker, list_snapshots
-from meta_service.storage.store import Store
+from meta_service.storage.store import Store, copy_database
 
 _READY_S_MAX: Final = 10.0
 
@@ -76,20 +78,8 @@ def open_store(folder: Path, log_first_index: int) -> Store:
             "snapshot to make up for it; restore this member from a backup"
         )
     shutil.rmtree(path)
-    shutil.copytree(snapshots[-1].path, path)
+    copy_database(snapshots[-1].path, path)
     return Store(path)
-
-
-def reconcile(log: RaftLog, machine: StateMachine, folder: Path) -> None:
-    """Make log and state fit each other. Raises StartupFailed."""
-    applied, term = machine.applied_index, machine.applied_term
-    if applied > log.last_index:
-        log.reset(applied, term)  # all that the log could tell is in the state already
-    elif applied > log.first_index and log.term_at(applied) != term:
-        raise StartupFailed(
-            f"{folder}: the log and the store disagree about index {applied} (terms "
-            f"{log.term_at(applied)} and {term}); restore this member from a backup"
-        )
 
 
 class Assembly:
@@ -115,8 +105,8 @@ class Assembly:
             raise
 
     def _open(self, node_id: str, timing: RaftTiming) -> None:
-        self.machine = StateMachine(self.store, self.gateway.on_applied)
-        reconcile(self.log, self.machine, self.folder)
+        self.machine = StateMachine(self.store, self.gateway.on_applied, self._on_installed)
+        reconcile(self.log, self.machine.applied_index, self.machine.applied_term)
         self.snapshots = SnapshotMaker(self.store, self.folder)
         self.mailbox = Mailbox()
         self.node = RaftNode(
@@ -135,9 +125,18 @@ class Assembly:
 
     def _warm(self) -> None:
         state = self.store.state()
-        rows = ((key[1:], decode_row(data)) for key, data in self.store.scan(KEYS))
+        self._load(self._stored_rows(), state)
+
+    def _stored_rows(self) -> list[tuple[bytes, Row]]:
+        return [(key[1:], decode_row(data)) for key, data in self.store.scan(KEYS)]
+
+    def _load(self, rows: list[tuple[bytes, Row]], state: State) -> None:
         self.cache.load(rows, state.revision, state.applied_index)
         self.hub.start(state.revision, state.compact_revision)
+
+    def _on_installed(self) -> None:
+        """Raft thread: a snapshot took the place of the state."""
+        self.bridge.call(self._load, self._stored_rows(), self.store.state())
 
     def _read_history(self, first: int, count: int) -> list[tuple[int, Events]]:
         history: list[tuple[int, Events]] = []

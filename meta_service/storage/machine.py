@@ -9,6 +9,7 @@ from meta_service.catalog.apply import Applied, apply
 from meta_service.catalog.draft import View
 from meta_service.catalog.results import Result
 from meta_service.catalog.tables import State
+from meta_service.raft.state import SnapshotSink
 
 
 class WritableView(View, Protocol):
@@ -18,13 +19,22 @@ class WritableView(View, Protocol):
     def write(self, writes: Mapping[bytes, bytes | None]) -> None:
         """All or nothing, in the order of the calls."""
 
+    def install(self, sink: SnapshotSink) -> None:
+        """Hold what a sealed snapshot holds, durably, and nothing else."""
+
 
 class StateMachine:
     """Applies committed commands. Used by the Raft thread only."""
 
-    def __init__(self, store: WritableView, on_applied: Callable[[Applied], None]) -> None:
+    def __init__(
+        self,
+        store: WritableView,
+        on_applied: Callable[[Applied], None],
+        on_installed: Callable[[], None],
+    ) -> None:
         self._store = store
         self._on_applied = on_applied
+        self._on_installed = on_installed
         self.state = store.state()
 
     @property
@@ -42,3 +52,9 @@ class StateMachine:
         self.state = applied.state
         self._on_applied(applied)
         return applied.result
+
+    def install(self, sink: SnapshotSink) -> None:
+        """Raises StorageFailed: the member must stop."""
+        self._store.install(sink)
+        self.state = self._store.state()
+        self._on_installed()

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from meta_service.raft.files import sync_folder, sync_tree
+from meta_service.storage.snapshot_stream import FolderSink, FolderSource, write_manifest
 from meta_service.storage.store import Store
 
 _NAME: Final = re.compile(r"snapshot-(\d{20})-(\d{20})")
 _PARTIAL: Final = "snapshot.partial"
+_INCOMING: Final = "incoming.partial"
 
 
 class Snapshot(NamedTuple):
@@ -38,6 +40,10 @@ def list_snapshots(folder: Path) -> list[Snapshot]:
     return sorted(found)
 
 
+def snapshot_name(log_index: int, term: int) -> str:
+    return f"snapshot-{log_index:020d}-{term:020d}"
+
+
 class SnapshotMaker:
     """`begin` and `finished` are called by the Raft thread; a worker waits for the disk."""
 
@@ -48,6 +54,7 @@ class SnapshotMaker:
         self._worker: threading.Thread | None = None
         self._last_index = max((s.log_index for s in list_snapshots(folder)), default=0)
         shutil.rmtree(folder / _PARTIAL, ignore_errors=True)
+        shutil.rmtree(folder / _INCOMING, ignore_errors=True)
 
     def begin(self) -> bool:
         """Take a checkpoint now (milliseconds), make it durable in the background."""
@@ -57,7 +64,7 @@ class SnapshotMaker:
         partial = self._folder / _PARTIAL
         shutil.rmtree(partial, ignore_errors=True)
         self._store.checkpoint(partial)
-        name = f"snapshot-{state.applied_index:020d}-{state.applied_term:020d}"
+        name = snapshot_name(state.applied_index, state.applied_term)
         self._worker = threading.Thread(
             target=self._make_durable,
             args=(partial, self._folder / name, state.applied_index),
@@ -69,6 +76,7 @@ class SnapshotMaker:
 
     def _make_durable(self, partial: Path, path: Path, index: int) -> None:
         try:
+            write_manifest(partial)
             sync_tree(partial)
             partial.rename(path)
             sync_folder(self._folder)
@@ -90,6 +98,18 @@ class SnapshotMaker:
             raise outcome
         self._last_index = outcome
         return outcome
+
+    def open_newest(self) -> FolderSource | None:
+        """The newest durable snapshot, to be sent."""
+        snapshots = list_snapshots(self._folder)
+        if not snapshots:
+            return None
+        newest = snapshots[-1]
+        return FolderSource(newest.path, newest.log_index, newest.term)
+
+    def receive(self, log_index: int, term: int, size: int) -> FolderSink:
+        target = self._folder / snapshot_name(log_index, term)
+        return FolderSink(self._folder / _INCOMING, target, log_index, term, size)
 
     def close(self) -> None:
         if self._worker is not None:

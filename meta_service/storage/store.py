@@ -8,6 +8,9 @@ but `get` and `scan` are made by the Raft thread.
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -16,7 +19,9 @@ import rocksdict
 
 from meta_service.api.errors import StartupFailed, StorageFailed
 from meta_service.catalog.tables import STATE_KEY, State, decode_state, prefix_end
-from meta_service.raft.files import sync_tree
+from meta_service.raft.files import sync_folder, sync_tree
+from meta_service.raft.state import SnapshotSink
+from meta_service.storage.snapshot_stream import MANIFEST_NAME, FolderSink
 
 _MEMTABLE_BYTES: Final = 16 * 1024 * 1024
 
@@ -34,18 +39,53 @@ def _options() -> rocksdict.Options:
     return options
 
 
+def _open(path: Path) -> rocksdict.Rdict:
+    """Raises StartupFailed."""
+    try:
+        return rocksdict.Rdict(str(path), _options())
+    except Exception as error:  # rocksdict raises bare Exception
+        raise StartupFailed(_why_not_open(path, str(error))) from error
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _finish_install(path: Path) -> None:
+    """Complete what a crash in the middle of `install` left."""
+    new, old = _beside(path, ".new"), _beside(path, ".old")
+    if not path.exists() and new.exists():
+        new.rename(path)
+        sync_folder(path.parent)
+    shutil.rmtree(new, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """A database that shares the immutable files of a snapshot (hard links), durable."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(mode=0o700)
+    for path in source.iterdir():
+        if path.suffix == ".sst":
+            os.link(path, target / path.name)
+        elif path.name != MANIFEST_NAME:
+            shutil.copyfile(path, target / path.name)
+    sync_tree(target)
+
+
 class Store:
     """An open database. Raises StartupFailed when it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._db = rocksdict.Rdict(str(path), _options())
-        except Exception as error:  # rocksdict raises bare Exception
-            raise StartupFailed(_why_not_open(path, str(error))) from error
+        self._swap = threading.Lock()
+        _finish_install(path)
+        self._db = _open(path)
 
     def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._db.get(key)
+        """Safe from any thread."""
+        with self._swap:
+            value: bytes | None = self._db.get(key)
         return value
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -79,6 +119,22 @@ class Store:
         except Exception as error:  # rocksdict raises bare Exception
             raise StorageFailed(f"RocksDB cannot make a checkpoint: {error}") from error
 
+    def install(self, sink: SnapshotSink) -> None:
+        """Hold what a received snapshot holds, and nothing else. Raises StorageFailed."""
+        assert isinstance(sink, FolderSink)
+        new, old = _beside(self.path, ".new"), _beside(self.path, ".old")
+        try:
+            copy_database(sink.path, new)
+            with self._swap:
+                self._db.close()
+                self.path.rename(old)
+                new.rename(self.path)
+                sync_folder(self.path.parent)
+                self._db = _open(self.path)
+            shutil.rmtree(old, ignore_errors=True)
+        except (OSError, StartupFailed) as error:
+            raise StorageFailed(f"a snapshot cannot be installed: {error}") from error
+
     def close(self) -> None:
         with contextlib.suppress(rocksdict.DbClosedError):
             self._db.flush_wal(True)
@@ -89,6 +145,3 @@ def _why_not_open(path: Path, error: str) -> str:
     if "lock" in error.lower():
         return f"{path} is in use by another process"
     return f"{path} cannot be opened: {error.splitlines()[0]}"
-
-
-__all__ = ["Store", "sync_tree"]

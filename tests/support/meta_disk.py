@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 
-from meta_service.catalog.tables import STATE_KEY, State, decode_state
+from meta_service.catalog.tables import STATE_KEY, State, decode_state, pack, unpack
+from meta_service.raft.state import SnapshotSink
 
 
 class PowerCut(BaseException):
@@ -158,7 +159,62 @@ class MemoryStore:
     def sync(self) -> None:
         self._undo.clear()
 
+    def mark(self) -> int:
+        """How many batches `sync_to` shall make durable."""
+        return len(self._undo)
+
+    def sync_to(self, mark: int) -> None:
+        del self._undo[:mark]
+
+    def pack(self) -> bytes:
+        return pack(sorted(self.rows.items()))
+
+    def install(self, sink: SnapshotSink) -> None:
+        assert isinstance(sink, MemorySink)
+        self.rows = dict(unpack(bytes(sink.data)))
+        self.sync()
+
     def lose_power(self, dice: random.Random) -> None:
         for _ in range(dice.randint(0, len(self._undo))):
             self._put(self._undo.pop())
         self._undo.clear()
+
+
+class MemorySource:
+    """Implements `SnapshotSource`."""
+
+    def __init__(self, log_index: int, term: int, data: bytes) -> None:
+        self.log_index, self.term, self.size = log_index, term, len(data)
+        self._data = data
+
+    def read(self, position: int, count: int) -> bytes:
+        return self._data[position : position + count]
+
+    def close(self) -> None:
+        pass
+
+
+class MemorySink:
+    """Implements `SnapshotSink`."""
+
+    def __init__(self, log_index: int, term: int, size: int) -> None:
+        self.log_index, self.term, self.size = log_index, term, size
+        self.data = bytearray()
+        self._asked = 0
+
+    @property
+    def position(self) -> int:
+        return len(self.data)
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    def seal(self) -> None:
+        pass
+
+    def sealed(self) -> bool | None:
+        self._asked += 1
+        return None if self._asked < 2 else True
+
+    def discard(self) -> None:
+        pass

@@ -1,0 +1,80 @@
+"""Raft's invariants (Ongaro's thesis, figure 3.2), checked while a simulation runs."""
+
+from __future__ import annotations
+
+from meta_service.catalog.apply import Applied
+from meta_service.raft.log_format import Entry
+from meta_service.raft.node import RaftNode
+
+
+class Invariants:
+    """Remembers what must never be contradicted. A violation raises AssertionError."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self._leader_of_term: dict[int, str] = {}
+        self._entries: dict[tuple[int, int], tuple[bytes, int]] = {}
+        self._committed: dict[int, int] = {}
+        """Log index -> term of the entry that some member took for committed."""
+        self._digests: dict[int, bytes] = {}
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        """Member -> (term, commit index, applied index)."""
+        self.elections = 0
+
+    def started(self, name: str, node: RaftNode) -> None:
+        self._seen[name] = (node.term, node.commit_index, node.applied_index)
+
+    def stopped(self, name: str) -> None:
+        self._seen.pop(name, None)
+
+    def entry_written(self, entry: Entry, previous_term: int) -> None:
+        """Log matching: index and term tell the entry, and all before it."""
+        told = (entry.command, previous_term)
+        known = self._entries.setdefault((entry.log_index, entry.term), told)
+        assert known == told, f"{self.label}: log matching broken at {entry.log_index}"
+
+    def applied(self, name: str, applied: Applied) -> None:
+        """State machine safety: the same state behind the same index."""
+        index, digest = applied.state.applied_index, applied.state.digest
+        known = self._digests.setdefault(index, digest)
+        assert known == digest, f"{self.label}: {name} applied something else at {index}"
+
+    def check(self, name: str, node: RaftNode) -> None:
+        """After an event at a member."""
+        self._check_progress(name, node)
+        self._check_committed(name, node)
+        if node.is_leader:
+            self._check_leader(name, node)
+
+    def _check_progress(self, name: str, node: RaftNode) -> None:
+        term, commit, applied = self._seen[name]
+        assert node.term >= term, f"{self.label}: {name} went back to term {node.term}"
+        assert node.commit_index >= commit, f"{self.label}: {name} took a commit back"
+        assert node.applied_index >= applied, f"{self.label}: {name} took an apply back"
+        assert node.applied_index <= node.commit_index <= node.log.last_index, (
+            f"{self.label}: {name} applied {node.applied_index}, committed {node.commit_index}, "
+            f"has {node.log.last_index}"
+        )
+
+    def _check_committed(self, name: str, node: RaftNode) -> None:
+        term, commit, _ = self._seen[name]
+        for index in range(max(commit, node.log.first_index) + 1, node.commit_index + 1):
+            entry_term = node.log.term_at(index)
+            assert entry_term is not None
+            known = self._committed.setdefault(index, entry_term)
+            assert known == entry_term, f"{self.label}: {name} committed another entry at {index}"
+        self._seen[name] = (node.term, node.commit_index, node.applied_index)
+
+    def _check_leader(self, name: str, node: RaftNode) -> None:
+        """Election safety, and leader completeness when it is elected."""
+        if node.term in self._leader_of_term:
+            known = self._leader_of_term[node.term]
+            assert known == name, f"{self.label}: {known} and {name} both lead term {node.term}"
+            return
+        self._leader_of_term[node.term] = name
+        self.elections += 1
+        for index, term in self._committed.items():
+            if index > node.log.first_index:
+                assert node.log.term_at(index) == term, (
+                    f"{self.label}: {name} leads term {node.term} without entry {index}"
+                )
