@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import time
@@ -17,6 +18,8 @@ from rich.console import Console
 from rich.markup import escape
 
 FOLDER: Final = Path("artifacts/air-quality")
+JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a few seconds of work: without the compiler and the collector that pay off over hours."""
 
 
 class DemoFailed(Exception):
@@ -52,6 +55,7 @@ def tell_story(console: Console, chosen: Path | None, rows: int | None) -> bool:
         raise DemoFailed(
             f"Python package {error.name} is missing: pip install -e '.[spark,demo]' installs it"
         ) from None
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
     try:
         check_installed()
     except MissingDependency as error:

@@ -56,6 +56,7 @@ class AirTable:
         self.version = table.version()
         self.files = table.file_uris()
         self._spark = open_session("air quality", "local[2]")
+        self._spark.conf.set("spark.sql.shuffle.partitions", "2")
         self._spark.read.parquet(*self.files).createOrReplaceTempView("air")
         self._spark.sql(READINGS).createOrReplaceTempView("readings")
         return self

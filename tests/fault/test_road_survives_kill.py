@@ -12,6 +12,7 @@ may have them; all others, acknowledged before or sent after, must be there exac
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import pytest
 from deltalake import DeltaTable
 
 from examples.air_quality.comparison import compare
+from examples.air_quality.demo import JAVA_OPTIONS
 from examples.air_quality.devices import IN_FLIGHT_MAX, Fleet
 from examples.air_quality.readings import TOPIC, Reading, parse
 from tests.support.node import PORTS_FREE, NodeProcess
@@ -85,6 +87,7 @@ class Killer(threading.Thread):
 
 @pytest.mark.fault
 @pytest.mark.spark
+@pytest.mark.timeout(240)
 def test_no_acknowledged_reading_is_missing_after_kill_9(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
@@ -124,7 +127,7 @@ def export(native: str, path: Path) -> list[Reading]:
     subprocess.run(
         [sys.executable, "-m", "lakemq", "export", "--bootstrap", native, "--topic", TOPIC,
          "--to", "delta", "--path", str(path)],
-        check=True, timeout=90,
+        check=True, timeout=100, env={**os.environ, "JAVA_TOOL_OPTIONS": JAVA_OPTIONS},
     )  # fmt: skip
     files = DeltaTable(path).file_uris()
     table = pa.concat_tables([pq.read_table(file, columns=["key", "value"]) for file in files])

@@ -23,12 +23,13 @@ ROWS = 300
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "examples.air_quality.demo", *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=230, check=False,
         env={**os.environ, **environment},
     )  # fmt: skip
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(240)
 def test_the_whole_road_on_real_readings(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     done = run("--rows", str(ROWS), "--folder", str(folder))
