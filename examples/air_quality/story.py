@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.rule import Rule
 from rich.text import Text
 
@@ -175,11 +175,10 @@ class Story:
 
 def _progress(console: Console) -> Progress:
     return Progress(
-        TextColumn("  {task.description:<22}"),
-        BarColumn(bar_width=28),
+        TextColumn("  {task.description:<21}"),
+        BarColumn(bar_width=16),
         TextColumn("{task.completed:>7,.0f} of {task.total:,.0f}"),
-        TimeElapsedColumn(),
-        TextColumn("[dim]{task.fields[note]}"),
+        TextColumn("[dim]{task.fields[note]:<17}"),
         console=console,
     )
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 import lakemq
+from examples.air_quality.readings import TOPIC
 
 
 class Tail:
@@ -52,5 +53,5 @@ class Tail:
 
 
 def _line(record: lakemq.Record) -> str:
-    reading = json.loads(record.value or b"{}")
-    return f"{(record.key or b'').decode()} {reading['time'][:16]} {reading['value']}"
+    sensor = (record.key or b"").decode().removeprefix(f"{TOPIC}/")
+    return f"{sensor} {json.loads(record.value or b'{}').get('value')}"
