@@ -106,6 +106,38 @@ def export(
         _fail(error)
 
 
+@export_app.command("audit")
+def audit_table(
+    topic: Topic = "",
+    to: To = "",
+    path: Path_ = "",
+    table: Table_ = "",
+    catalog_name: CatalogName = "default",
+    catalog_uri: CatalogUri = "",
+    warehouse: Warehouse = "",
+    bootstrap: Bootstrap = "127.0.0.1:9700",
+    export_id: ExportId = "",
+    dlq: Annotated[str, typer.Option(help="Where bad rows went; else beside the table.")] = "",
+    keys: Annotated[bool, typer.Option("--keys", help="Compare counts of every key too.")] = False,
+) -> None:
+    """Compare journal and table offset by offset. Exit code 1 if a record is missing or twice."""
+    try:
+        from spark_plugin.export.audit import all_complete
+        from spark_plugin.export.run import audit_target
+
+        target = _target(to, path, table, _catalog(catalog_name, catalog_uri, warehouse))
+        topic = _required("--topic", topic)
+        found = audit_target(bootstrap, topic, target, export_id or topic, dlq, by_key=keys)
+        for each in found:
+            typer.echo(each.sentence(topic))
+        if not all_complete(found):
+            raise typer.Exit(1)
+    except typer.Exit:
+        raise
+    except Exception as error:
+        _fail(error)
+
+
 def _required(option: str, value: str) -> str:
     if not value:
         raise OptionError(f"{option} is missing")

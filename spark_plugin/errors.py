@@ -53,3 +53,7 @@ class ExportFenced(ExportError):
 
 class TableError(SparkPluginError):
     pass
+
+
+class NoTable(TableError):
+    pass

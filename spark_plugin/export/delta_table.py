@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spark_plugin.errors import TableError
+from spark_plugin.errors import NoTable, TableError
 from spark_plugin.export.files import path_of
 from spark_plugin.export.stats import delta_stats
 from spark_plugin.export.table import ExportKey, Progress, TableConflict, WrittenFile
@@ -33,19 +33,25 @@ _APP = "lakemq"
 class DeltaLakeTable:
     """A Delta table at a path or URI."""
 
-    def __init__(self, location: str, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:
-        """Open the table, created with `schema` if absent. TableError if its columns differ."""
+    def __init__(
+        self, location: str, schema: pa.Schema | None, partition_by: Sequence[str] = ()
+    ) -> None:
+        """Open the table, created with `schema` if absent; without one it must be there. TableError
+        if it is not, or if its columns differ."""
         self.location = location
         self._partition_by = list(partition_by)
         self._table = self._open_or_create(schema)
-        check_columns(location, self.arrow_schema(), schema)
+        if schema is not None:
+            check_columns(location, self.arrow_schema(), schema)
 
-    def _open_or_create(self, schema: pa.Schema) -> DeltaTable:
+    def _open_or_create(self, schema: pa.Schema | None) -> DeltaTable:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
         try:
             if not DeltaTable.is_deltatable(self.location):
+                if schema is None:
+                    raise NoTable(f"there is no Delta table at {self.location}")
                 DeltaTable.create(
                     self.location, schema, mode="ignore", partition_by=self._partition_by
                 )

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from spark_plugin.errors import NoTable
 from spark_plugin.export.delta_table import check_columns
 from spark_plugin.export.files import path_of
 from spark_plugin.export.stats import read_footer
@@ -37,8 +38,9 @@ _NO_RETRIES = {"commit.retry.num-retries": "0"}
 class IcebergTable:
     """A table `namespace.name` in a catalog."""
 
-    def __init__(self, name: str, catalog: Mapping[str, str], schema: pa.Schema) -> None:
-        """Open the table, created with `schema` if absent. TableError if its columns differ."""
+    def __init__(self, name: str, catalog: Mapping[str, str], schema: pa.Schema | None) -> None:
+        """Open the table, created with `schema` if absent; without one it must be there. TableError
+        if it is not, or if its columns differ."""
         from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
 
@@ -47,13 +49,16 @@ class IcebergTable:
         try:
             self._table: Table = self._catalog.load_table(name)
         except NoSuchTableError:
+            if schema is None:
+                raise NoTable(f"there is no Iceberg table {name} in the catalog") from None
             self._catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
             try:
                 self._table = self._catalog.create_table(name, schema=schema)
             except TableAlreadyExistsError:  # another export was quicker
                 self._table = self._catalog.load_table(name)
         self.location = f"{self._table.location().rstrip('/')}/data"
-        check_columns(name, self.arrow_schema(), schema)
+        if schema is not None:
+            check_columns(name, self.arrow_schema(), schema)
 
     def arrow_schema(self) -> pa.Schema:
         """With Iceberg's field ids, which the files carry."""

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def open_table(target: Target, schema: pa.Schema) -> LakeTable:
-    """The table, created with `schema` if absent. MissingDependency names what to install."""
+def open_table(target: Target, schema: pa.Schema | None) -> LakeTable:
+    """The table, created with `schema` if absent; without one, NoTable if it is not there.
+    MissingDependency names what to install."""
     try:
         if target.format == "delta":
             from spark_plugin.export.delta_table import DeltaLakeTable

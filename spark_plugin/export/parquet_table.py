@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_plugin.errors import TableError
+from spark_plugin.errors import NoTable, TableError
 from spark_plugin.export.delta_table import check_columns
 from spark_plugin.export.files import Folder
 from spark_plugin.export.table import ExportKey, Progress, TableConflict, WrittenFile
@@ -29,24 +29,28 @@ VERSION: Final = 1
 class ParquetTable:
     """A folder with Parquet files and manifests."""
 
-    def __init__(self, location: str, schema: pa.Schema) -> None:
+    def __init__(self, location: str, schema: pa.Schema | None) -> None:
+        """Open the table, created with `schema` if absent; without one it must be there. TableError
+        if it is not, or if its columns differ."""
         import pyarrow as pa
 
         self.location = location
         self._folder = Folder(location)
-        self._folder.create(MANIFESTS)
         self._number = 0
         self._exports: dict[str, Any] = {}
-        self._schema = schema
         self.reload()
         if not self._number:
+            if schema is None:
+                raise NoTable(f"there are no manifests in {location}/{MANIFESTS}")
             self._create(schema)
         head = self._read(1)
         self._schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(head["schema"])))
-        check_columns(location, self._schema, schema)
+        if schema is not None:
+            check_columns(location, self._schema, schema)
 
     def _create(self, schema: pa.Schema) -> None:
         encoded = base64.b64encode(schema.serialize().to_pybytes()).decode()
+        self._folder.create(MANIFESTS)
         head = {"v": VERSION, "number": 1, "schema": encoded, "files": []}
         # Another export may be quicker; its schema is then checked like that of an old table.
         with contextlib.suppress(FileExistsError):

@@ -5,14 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from plugins.native.sdk import connect
 from plugins.native.sdk.arrow import arrow_schema
+from spark_plugin.errors import NoTable
+from spark_plugin.export.audit import PartitionAudit, audit
 from spark_plugin.export.decode import JsonDecoder
 from spark_plugin.export.exporter import Exporter, RunTasks
 from spark_plugin.export.fused_source import run_tasks
 from spark_plugin.export.json_schema import parse_schema
 from spark_plugin.export.open_table import open_table
 from spark_plugin.export.rows import dead_letter_schema, with_meta
-from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.table import ExportKey
+from spark_plugin.journal import view_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,3 +43,20 @@ def make_exporter(settings: ExportSettings, run: RunTasks, parallelism: int = 2)
     if settings.json_schema:
         dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())
     return Exporter(settings, table, run, parallelism=parallelism, dlq=dlq)
+
+
+def audit_target(
+    bootstrap: str, topic: str, target: Target, export_id: str, dlq: str, *, by_key: bool
+) -> list[PartitionAudit]:
+    """Compare a topic with the table that it was exported to, and with its dead letters."""
+    with connect(bootstrap) as client:
+        view = view_of([client.describe_topic(topic)])[topic]
+        key = ExportKey(export_id, topic, view.topic_id, tuple(sorted(view.partitions)))
+        table = open_table(target, None)
+        dead = None
+        try:
+            dead = open_table(target.dead_letters(dlq), None)
+        except NoTable:
+            if dlq:
+                raise
+        return audit(client, key, view, table, dead, by_key=by_key)

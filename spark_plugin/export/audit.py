@@ -1,0 +1,181 @@
+"""Audit: is every record of the journal in the table, once? Edge: reads both, needs no Spark.
+
+Journal and table are compared offset by offset, below the table's next offsets. What retention has
+taken from the journal can't be compared; there the table is only searched for duplicates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from plugins.native.sdk import SyncClient
+from spark_plugin.export.files import Folder
+from spark_plugin.export.json_schema import META
+from spark_plugin.export.runs import Run, clip, describe, merge, runs_of, size, subtract
+from spark_plugin.export.table import ExportKey, LakeTable
+from spark_plugin.journal import read_arrow
+from spark_plugin.planning import OffsetRange, TopicView
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Keys = Counter[bytes | None]
+
+
+@dataclass
+class PartitionAudit:
+    """One partition's comparison. All lists of runs are normal."""
+
+    partition: int
+    next_offset: int
+    """Where the table says that the export stands."""
+    log_start: int
+    high_watermark: int
+    records: int = 0
+    """Records in the journal below the next offset."""
+    rows: int = 0
+    """Rows in the table, dead letters included."""
+    dead_letters: int = 0
+    missing: list[Run] = field(default_factory=list)
+    twice: list[Run] = field(default_factory=list)
+    unknown: list[Run] = field(default_factory=list)
+    """Rows at offsets that the journal does not have, or that the export has not reached."""
+    keys: list[tuple[bytes | None, int, int]] = field(default_factory=list)
+    """(key, records, rows) of keys whose counts differ; only if keys were asked for."""
+
+    @property
+    def complete(self) -> bool:
+        return not (self.missing or self.twice or self.unknown or self.keys)
+
+    def sentence(self, topic: str) -> str:
+        """`t-0: complete up to offset 99 (100 records)`, or exactly what is wrong."""
+        name = f"{topic}-{self.partition}"
+        waiting = self.high_watermark - max(self.next_offset, self.log_start)
+        notes = [f"{self.records:,} records", f"{self.rows:,} rows"]
+        if self.dead_letters:
+            notes.append(f"{self.dead_letters:,} of them dead letters")
+        if waiting > 0:
+            notes.append(f"{waiting:,} offsets not exported yet")
+        if self.log_start > 0:
+            notes.append(f"journal begins at offset {self.log_start:,}")
+        counts = ", ".join(notes)
+        if self.complete:
+            reached = f"complete up to offset {self.next_offset - 1:,}"
+            return f"{name}: {reached if self.next_offset else 'nothing exported'} ({counts})"
+        problems = [
+            f"{size(runs):,} {what}: {describe(runs)}"
+            for what, runs in (
+                ("missing, offsets", self.missing),
+                ("twice, offsets", self.twice),
+                ("not in the journal, offsets", self.unknown),
+            )
+            if runs
+        ]
+        problems += [
+            f"key {key!r} has {records:,} records and {rows:,} rows"
+            for key, records, rows in self.keys[:20]
+        ]
+        return f"{name}: NOT COMPLETE: {'; '.join(problems)} ({counts})"
+
+
+def audit(
+    client: SyncClient,
+    key: ExportKey,
+    topic: TopicView,
+    table: LakeTable,
+    dlq: LakeTable | None = None,
+    *,
+    by_key: bool = False,
+) -> list[PartitionAudit]:
+    """Compare the topic with the table (and its dead letters), partition by partition."""
+    offsets = table.progress(key).offsets
+    rows, row_keys = _table_rows(table, key.topic, by_key)
+    dead, dead_keys = _table_rows(dlq, key.topic, by_key) if dlq is not None else ({}, {})
+    found = []
+    for partition, held in sorted(topic.partitions.items()):
+        result = PartitionAudit(
+            partition, offsets.get(partition, 0), held.log_start, held.high_watermark
+        )
+        all_rows = [*rows.get(partition, []), *dead.get(partition, [])]
+        result.rows, result.dead_letters = size(all_rows), size(dead.get(partition, []))
+        there, result.twice = merge(all_rows)
+        end = min(result.next_offset, held.high_watermark)
+        wanted = OffsetRange(key.topic, key.topic_id, partition, held.log_start, end)
+        journal, journal_keys = _journal_rows(client, wanted, by_key)
+        result.records = size(journal)
+        comparable = clip(there, held.log_start, held.high_watermark)
+        result.missing = subtract(journal, comparable)
+        result.unknown = subtract(comparable, journal) + clip(there, held.high_watermark, 1 << 63)
+        if by_key and not held.log_start:
+            counts = row_keys.get(partition, Counter()) + dead_keys.get(partition, Counter())
+            result.keys = _differences(journal_keys, counts)
+        found.append(result)
+    return found
+
+
+def _differences(records: Keys, rows: Keys) -> list[tuple[bytes | None, int, int]]:
+    return [
+        (key, records[key], rows[key])
+        for key in sorted(records.keys() | rows.keys(), key=lambda each: each or b"")
+        if records[key] != rows[key]
+    ]
+
+
+def _journal_rows(client: SyncClient, wanted: OffsetRange, by_key: bool) -> tuple[list[Run], Keys]:
+    runs: list[Run] = []
+    keys: Keys = Counter()
+    if wanted.start < wanted.end:
+        columns = ("offset", "key") if by_key else ("offset",)
+        for batch in read_arrow(client, wanted, columns=columns):
+            runs += runs_of(batch.column("offset").to_numpy())
+            if by_key:
+                _count(keys, batch.column("key"))
+    return merge(runs)[0], keys
+
+
+def _table_rows(
+    table: LakeTable, topic: str, by_key: bool
+) -> tuple[dict[int, list[Run]], dict[int, Keys]]:
+    """Partition -> runs (not normal: duplicates are what is looked for), and counts by key."""
+    from pyarrow import compute
+
+    runs: dict[int, list[Run]] = {}
+    keys: dict[int, Keys] = {}
+    for batch in _scan(table, topic, by_key):
+        partitions = batch.column("partition")
+        for partition in compute.unique(partitions).to_pylist():
+            mine = batch.filter(compute.equal(partitions, partition))
+            runs.setdefault(partition, []).extend(runs_of(mine.column("offset").to_numpy()))
+            if by_key:
+                _count(keys.setdefault(partition, Counter()), mine.column("key"))
+    return runs, keys
+
+
+def _scan(table: LakeTable, topic: str, by_key: bool) -> Iterator[pa.RecordBatch]:
+    """Columns partition, offset and key of all rows of the topic."""
+    from pyarrow import dataset
+
+    paths = table.data_files()
+    if not paths:
+        return
+    inside = (META,) if META in table.arrow_schema().names else ()
+    columns: Mapping[str, Any] = {
+        name: dataset.field(*inside, name)
+        for name in ("partition", "offset", *(("key",) if by_key else ()))
+    }
+    files = dataset.dataset(paths, format="parquet", filesystem=Folder(table.location).filesystem)
+    yield from files.to_batches(
+        columns=columns, filter=dataset.field(*inside, "topic") == topic, use_threads=False
+    )
+
+
+def _count(keys: Keys, column: pa.Array) -> None:
+    for each in column.value_counts().to_pylist():
+        keys[each["values"]] += each["counts"]
+
+
+def all_complete(found: Sequence[PartitionAudit]) -> bool:
+    return all(each.complete for each in found)
