@@ -13,7 +13,7 @@ import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol
 
 import grpc
 
@@ -60,23 +60,40 @@ _OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
-Response = TypeVar("Response")
-Stub = Callable[["_Target"], Any]
+Stub = Callable[["Target"], Any]
 
 
-class _Target:
-    """One member: its channel and stubs."""
+class Target(Protocol):
+    """One member: what is called there."""
 
-    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
+    address: str
+    kv: Any
+    cluster: Any
+    topics: Any
+
+    async def close(self) -> None: ...
+
+
+class _Channel:
+    """Implements `Target` over gRPC."""
+
+    def __init__(
+        self, address: str, credentials: grpc.ChannelCredentials | None, name: str
+    ) -> None:
+        """`name`: what the certificate must name in place of the host; empty: the host."""
         self.address = address
-        self.channel = (
-            grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+        options = (*_OPTIONS, ("grpc.ssl_target_name_override", name)) if name else _OPTIONS
+        self._channel = (
+            grpc.aio.secure_channel(address, credentials, options=options)
             if credentials is not None
             else grpc.aio.insecure_channel(address, options=_OPTIONS)
         )
-        self.kv: Any = rpc.KvStub(self.channel)
-        self.cluster: Any = rpc.ClusterStub(self.channel)
-        self.topics: Any = rpc.TopicsStub(self.channel)
+        self.kv: Any = rpc.KvStub(self._channel)
+        self.cluster: Any = rpc.ClusterStub(self._channel)
+        self.topics: Any = rpc.TopicsStub(self._channel)
+
+    async def close(self) -> None:
+        await self._channel.close()
 
 
 class RemoteClient:
@@ -94,7 +111,7 @@ class RemoteClient:
         self._timeout_s = timeout_s
         self._attempt_s = attempt_s
         self._addresses = list(addresses)
-        self._targets: dict[str, _Target] = {}
+        self._targets: dict[str, Target] = {}
         self._current = self._addresses[0]
         self._session: Session | None = None
         self._opening = asyncio.Lock()
@@ -103,10 +120,13 @@ class RemoteClient:
 
     # ------------------------------------------------------------ calling
 
-    def _target(self) -> _Target:
-        target = self._targets.get(self._current)
+    def _target(self) -> Target:
+        return self._target_at(self._current, "")
+
+    def _target_at(self, address: str, name: str) -> Target:
+        target = self._targets.get(address)
         if target is None:
-            target = self._targets[self._current] = _Target(self._current, self._credentials)
+            target = self._targets[address] = _Channel(address, self._credentials, name)
         return target
 
     def _turn(self, leader: str) -> None:
@@ -221,7 +241,10 @@ class RemoteClient:
         response = await self._write(lambda t: t.kv.Txn, request)
         return response.held, response.revision
 
-    async def watch(self, prefix: bytes, start_revision: int) -> AsyncIterator[WatchEvent]:
+    def watch(self, prefix: bytes, start_revision: int) -> AsyncIterator[WatchEvent]:
+        return self._watch(prefix, start_revision)
+
+    async def _watch(self, prefix: bytes, start_revision: int) -> AsyncIterator[WatchEvent]:
         def request(revision: int) -> pb.WatchRequest:
             return pb.WatchRequest(prefix=prefix, start_revision=revision)
 
@@ -302,7 +325,10 @@ class RemoteClient:
             more = response.more
         return revision, found
 
-    async def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
+    def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
+        return self._watch_topics(start_revision)
+
+    async def _watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
         def request(revision: int) -> pb.WatchTopicsRequest:
             return pb.WatchTopicsRequest(start_revision=revision)
 
@@ -318,7 +344,7 @@ class RemoteClient:
     async def close(self) -> None:
         targets, self._targets = list(self._targets.values()), {}
         for target in targets:
-            await target.channel.close()
+            await target.close()
 
 
 class _Place:

@@ -22,3 +22,15 @@ class MetaSettings(BaseModel):
     """TCP port of the MetaService's gRPC."""
     raft_port: _Port = 9702
     """TCP port on which members of the Raft group talk to each other."""
+    members: dict[str, str] = {}
+    """All members of the Raft group, this node included: node id = `host:raft_port`. Empty: this
+    node alone is the group."""
+    tls_cert: str = ""
+    """File with this node's certificate chain (PEM); it must name the node's id as a DNS name.
+    Empty: plain text, which is for loopback only."""
+    tls_key: str = ""
+    """File with the certificate's private key (PEM)."""
+    tls_ca: str = ""
+    """File with the authority that signed the members' and brokers' certificates (PEM)."""
+    start_s_max: Annotated[float, Field(gt=0)] = 60.0
+    """A starting node waits this long for a majority of the members (s)."""

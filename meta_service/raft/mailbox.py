@@ -28,6 +28,9 @@ class Mailbox:
         self.is_busy: Callable[[], bool] = lambda: False
         """Whether the next tick has work at once, so that nothing is waited for."""
 
+    def __len__(self) -> int:
+        return len(self._calls)
+
     def post(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
         if not self._woken:

@@ -41,8 +41,11 @@ class RaftThread:
 
     def stop(self) -> None:
         """Blocks until the thread has ended."""
-        self._mailbox.post(self._mark_stopping)
-        self._thread.join()
+        if self._thread.ident is None:
+            self._node.stop()  # it was never started
+        else:
+            self._mailbox.post(self._mark_stopping)
+            self._thread.join()
         self._mailbox.close()
 
     def _mark_stopping(self) -> None:

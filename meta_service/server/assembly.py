@@ -9,10 +9,12 @@ import asyncio
 import shutil
 import time
 import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from meta_service.api.errors import NoLeader, StartupFailed
+from meta_service.api.errors import NoLeader, NotLeader, OutcomeUnknown, StartupFailed
 from meta_service.catalog.commands import SetClusterId
 from meta_service.catalog.results import value_of
 from meta_service.catalog.tables import (
@@ -35,11 +37,12 @@ from meta_service.raft.mailbox import Mailbox
 from meta_service.raft.node import RaftNode
 from meta_service.raft.state import Message, RaftTiming
 from meta_service.raft.thread import RaftThread
+from meta_service.raft.transport import GrpcWire, Identity, Pem
 from meta_service.storage.machine import StateMachine
 from meta_service.storage.snapshots import SnapshotMaker, list_snapshots
 from meta_service.storage.store import Store, copy_database
 
-_READY_S_MAX: Final = 10.0
+_POLL_S: Final = 0.005
 
 
 class NoWire:
@@ -82,12 +85,26 @@ def open_store(folder: Path, log_first_index: int) -> Store:
     return Store(path)
 
 
-class Assembly:
-    """A running member without its sockets."""
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who is in the Raft group, and how its members reach each other."""
 
-    def __init__(self, folder: Path, node_id: str, timing: RaftTiming) -> None:
+    node_id: str
+    peers: Mapping[str, str] = field(default_factory=dict)
+    """The other members: id -> `host:raft_port`."""
+    host: str = "127.0.0.1"
+    raft_port: int = 0
+    pem: Pem | None = None
+
+
+class Assembly:
+    """A running member without its API."""
+
+    def __init__(self, folder: Path, membership: Membership, timing: RaftTiming) -> None:
         """Opens everything; blocks for some milliseconds. Raises StartupFailed."""
         self.folder = folder
+        self.membership = membership
+        self.api_address = ""
         self.bridge = Bridge(asyncio.get_running_loop())
         self.cache = Cache()
         self.hub = WatchHub(self._read_history)
@@ -99,22 +116,27 @@ class Assembly:
         self.log = open_log(folder)
         self.store = open_store(folder, self.log.first_index)
         try:
-            self._open(node_id, timing)
+            self._open(timing)
         except BaseException:
             self.store.close()
             raise
 
-    def _open(self, node_id: str, timing: RaftTiming) -> None:
+    def _open(self, timing: RaftTiming) -> None:
         self.machine = StateMachine(self.store, self.gateway.on_applied, self._on_installed)
         reconcile(self.log, self.machine.applied_index, self.machine.applied_term)
         self.snapshots = SnapshotMaker(self.store, self.folder)
         self.mailbox = Mailbox()
+        membership = self.membership
+        identity = Identity(membership.node_id, lambda: self.api_address, self.cluster_id)
+        self.wire: GrpcWire | None = None
+        if membership.peers:
+            self.wire = GrpcWire(identity, membership.peers, self.mailbox, membership.pem)
         self.node = RaftNode(
-            node_id,
-            [],
+            membership.node_id,
+            membership.peers,
             log=self.log,
             machine=self.machine,
-            wire=NoWire(),
+            wire=self.wire or NoWire(),
             snapshots=self.snapshots,
             timing=timing,
             poller=self.mailbox,
@@ -122,6 +144,20 @@ class Assembly:
         self.gateway.attach(self.node, self.mailbox)
         self._warm()
         self.thread = RaftThread(self.node, self.mailbox, self.gateway.on_failed)
+
+    def cluster_id(self) -> str:
+        """Empty while there is none."""
+        stored = self.store.get(CLUSTER_KEY)
+        return stored.decode() if stored is not None else ""
+
+    def leader(self) -> tuple[str, str]:
+        """(id, API address) of the leader as far as this member knows; empty: not known."""
+        leader = self.node.leader
+        if leader is None:
+            return "", ""
+        if leader.id == self.membership.node_id:
+            return str(leader.id), ""
+        return str(leader.id), self.wire.api_address(leader.id) if self.wire else ""
 
     def _warm(self) -> None:
         state = self.store.state()
@@ -147,23 +183,35 @@ class Assembly:
             history.append((revision, decode_events(data)))
         return history
 
-    async def start(self) -> str:
+    async def start(self, wait_s: float) -> str:
         """Start ticking; returns the cluster id once there is a leader. Raises StartupFailed."""
+        if self.wire is not None:
+            self.wire.on_message = self.node.on_message
+            self.wire.on_connected = self.node.peer_connected
+            self.wire.on_disconnected = self.node.peer_disconnected
+            self.wire.start(self.membership.host, self.membership.raft_port)
         self.thread.start()
-        deadline = time.monotonic() + _READY_S_MAX
-        while True:
-            try:
-                await self.gateway.barrier()
-                break
-            except NoLeader as error:
-                if time.monotonic() > deadline:
-                    raise StartupFailed("no leader was elected in time") from error
-                await asyncio.sleep(0.005)
-        stored = self.store.get(CLUSTER_KEY)
-        if stored is not None:
-            return stored.decode()
-        result = await self.gateway.propose(SetClusterId(uuid.uuid4().hex))
-        return str(value_of(result))
+        deadline = time.monotonic() + wait_s
+        while not await self._is_ready():
+            if time.monotonic() > deadline:
+                raise StartupFailed(
+                    f"no majority of the {len(self.membership.peers) + 1} members answered in "
+                    f"{wait_s:g} s"
+                )
+            await asyncio.sleep(_POLL_S)
+        return self.cluster_id()
+
+    async def _is_ready(self) -> bool:
+        """Whether there is a leader and the cluster has its id."""
+        try:
+            await self.gateway.barrier()
+            if not self.cluster_id():
+                value_of(await self.gateway.propose(SetClusterId(uuid.uuid4().hex)))
+        except NotLeader:
+            return bool(self.cluster_id())
+        except (NoLeader, OutcomeUnknown):
+            return False
+        return True
 
     async def stop(self) -> None:
         await asyncio.to_thread(self._stop)

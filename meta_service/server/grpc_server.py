@@ -24,6 +24,7 @@ _OPTIONS: Final = (
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+"""Hosts on which plain text is allowed."""
 
 
 class GrpcServer:
@@ -36,13 +37,12 @@ class GrpcServer:
         leader_address: Callable[[], str],
     ) -> None:
         self._server = grpc.aio.server(options=_OPTIONS)
-        rpc.add_KvServicer_to_server(KvService(gateway, status, leader_address), self._server)
-        rpc.add_ClusterServicer_to_server(
-            ClusterService(gateway, status, leader_address), self._server
-        )
-        rpc.add_TopicsServicer_to_server(
-            TopicsService(gateway, status, leader_address), self._server
-        )
+        shared = (gateway, status, leader_address)
+        self.services = KvService(*shared), ClusterService(*shared), TopicsService(*shared)
+        kv, cluster, topics = self.services
+        rpc.add_KvServicer_to_server(kv, self._server)
+        rpc.add_ClusterServicer_to_server(cluster, self._server)
+        rpc.add_TopicsServicer_to_server(topics, self._server)
 
     async def start(
         self, host: str, port: int, credentials: grpc.ServerCredentials | None = None

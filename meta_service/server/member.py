@@ -12,8 +12,13 @@ from meta_service.api.types import MetaClient, MetaStatus
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
-    from meta_service.server.assembly import Assembly
+    from meta_service.raft.transport import Pem
+    from meta_service.server.assembly import Assembly, Membership
     from meta_service.server.grpc_server import GrpcServer
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("127.0.0.1", "::1", "localhost")
 
 
 class MetaMember:
@@ -37,7 +42,7 @@ class MetaMember:
         self._address = ""
         self._assembly: Assembly | None = None
         self._server: GrpcServer | None = None
-        self._client: MetaClient
+        self._client: MetaClient | None = None
 
     @property
     def cluster_id(self) -> str:
@@ -47,24 +52,57 @@ class MetaMember:
     async def start(self) -> None:
         """Returns when the member can serve. Raises StartupFailed with one clear line."""
         # Loads pysyncobj, whose check may refuse, and RocksDB: not before a member is wanted.
-        from meta_service.core.local_client import LocalClient
         from meta_service.raft.state import RaftTiming
         from meta_service.server.assembly import Assembly
         from meta_service.server.grpc_server import GrpcServer
+        from meta_service.server.tls import load_pem, server_credentials
 
-        self._assembly = assembly = Assembly(self._data_dir, self._node_id, RaftTiming())
+        pem = load_pem(self._settings)
+        membership = self._membership(pem)
+        self._assembly = assembly = Assembly(self._data_dir, membership, RaftTiming())
         try:
-            self._cluster_id = await assembly.start()
-            self._client = LocalClient(assembly.gateway, self.status)
             server = GrpcServer(assembly.gateway, self.status, self._leader_address)
-            self._address = await server.start(self._host, self._settings.port)
+            self._address = await server.start(
+                self._host, self._settings.port, server_credentials(pem)
+            )
             self._server = server
+            assembly.api_address = self._address
+            self._client = self._new_client(assembly, server, pem)
+            self._cluster_id = await assembly.start(self._settings.start_s_max)
         except BaseException:
             await self.stop()
             raise
 
+    def _membership(self, pem: Pem | None) -> Membership:
+        from meta_service.server.assembly import Membership
+
+        members = dict(self._settings.members)
+        if members and self._node_id not in members:
+            raise StartupFailed(
+                f"meta.members does not name this node, {self._node_id!r}: {', '.join(members)}"
+            )
+        members.pop(self._node_id, None)
+        if members and pem is None and not is_loopback(self._host):
+            raise StartupFailed(
+                f"{self._host} is not loopback, and members speak plain text only there: set "
+                "meta.tls_cert, meta.tls_key and meta.tls_ca"
+            )
+        return Membership(self._node_id, members, self._host, self._settings.raft_port, pem)
+
+    def _new_client(self, assembly: Assembly, server: GrpcServer, pem: Pem | None) -> MetaClient:
+        from meta_service.core.local_client import LocalClient
+        from meta_service.server.routed_client import RoutedClient
+        from meta_service.server.tls import channel_credentials
+
+        local = LocalClient(assembly.gateway, self.status)
+        if not assembly.membership.peers:
+            return local
+        return RoutedClient(local, server.services, assembly.leader, channel_credentials(pem))
+
     def client(self) -> MetaClient:
         """The client of this process: no socket."""
+        if self._client is None:
+            raise StartupFailed("the member is not started")
         return self._client
 
     def status(self) -> MetaStatus:
@@ -80,7 +118,7 @@ class MetaMember:
             node.commit_index,
             node.applied_index,
             cache.revision,
-            (self._node_id,),
+            tuple(sorted({self._node_id, *self._assembly.membership.peers})),
         )
 
     def addresses(self) -> dict[str, str]:
@@ -88,9 +126,12 @@ class MetaMember:
         return {"meta": self._address} if self._address else {}
 
     def _leader_address(self) -> str:
-        return ""
+        return self._assembly.leader()[1] if self._assembly is not None else ""
 
     async def stop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
         server, self._server = self._server, None
         if server is not None:
             await server.stop()

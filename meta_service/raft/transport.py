@@ -1,0 +1,325 @@
+"""Raft messages between members over gRPC, with mutual TLS.
+
+Own threads, not the event loop: a busy broker must not hold back heartbeats. Each member opens one
+stream to each other member and sends on it; what it receives comes on the streams that the others
+opened. Messages are dropped rather than queued without bound: Raft repairs what is lost.
+
+With TLS a member is who its certificate names (subject alternative name = member id). Plain text
+is for loopback only, where a member is who it says it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import msgpack
+
+from meta_service.api.errors import StartupFailed
+from meta_service.raft.mailbox import Mailbox
+from meta_service.raft.state import Message
+from meta_service.raft.wire_format import (
+    MESSAGE_BYTES_MAX,
+    BadMessage,
+    decode_message,
+    encode_message,
+)
+
+LOG: Final = logging.getLogger(__name__)
+STREAM: Final = "/lakemq.raft.v1.Raft/Stream"
+FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + 1024 * 1024
+_FRAME_TARGET_BYTES: Final = 512 * 1024
+_FRAME_MESSAGES_MAX: Final = 256
+_QUEUE_MESSAGES_MAX: Final = 4096
+_WAITING_MAX: Final = 10_000
+_CONNECT_S: Final = 1.0
+_PAUSE_S: Final = 0.1
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
+    ("grpc.max_send_message_length", FRAME_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 2_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.so_reuseport", 0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """Certificate chain, its key, and the authority that signed the members' certificates."""
+
+    certificate: bytes
+    key: bytes
+    authority: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a member tells the others when it connects."""
+
+    member_id: str
+    api_address: Callable[[], str]
+    """Where its clients reach it."""
+    cluster_id: Callable[[], str]
+    """Empty while it has none: it may join any cluster that lets it."""
+
+
+class _Link:
+    """The stream to one other member. Its thread connects, sends, and connects again."""
+
+    def __init__(self, wire: GrpcWire, peer: str, address: str) -> None:
+        self._wire, self._peer, self.address = wire, peer, address
+        self._queue: queue.Queue[bytes | None] = queue.Queue(_QUEUE_MESSAGES_MAX)
+        self._connected = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"meta-raft-{peer}", daemon=True)
+        self._thread.start()
+
+    def send(self, data: bytes) -> None:
+        if not self._connected:
+            return
+        try:
+            self._queue.put_nowait(data)
+        except queue.Full:
+            self._wire.dropped += 1
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            channel = self._wire.channel_to(self._peer, self.address)
+            try:
+                grpc.channel_ready_future(channel).result(_CONNECT_S)
+                self._stream(channel)
+            except (grpc.RpcError, grpc.FutureTimeoutError) as error:
+                self._wire.note_failure(self._peer, error)
+            finally:
+                channel.close()
+            self._stopping.wait(_PAUSE_S)
+
+    def _stream(self, channel: grpc.Channel) -> None:
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        method: Any = channel.stream_unary(STREAM)
+        call = method.future(self._frames(), metadata=self._wire.metadata())
+        try:
+            # The other side answers with its first header that it knows and accepts this member.
+            told = {key: value for key, value in call.initial_metadata() or ()}
+            if "lakemq-member" not in told:
+                call.result()
+            self._connected = True
+            self._wire.connected(self._peer, str(told.get("lakemq-address", "")))
+            call.result()
+        finally:
+            if self._connected:
+                self._connected = False
+                self._wire.disconnected(self._peer)
+            self._wake()
+            call.cancel()
+
+    def _frames(self) -> Iterator[bytes]:
+        """Messages in frames: whatever waits goes together."""
+        while True:
+            data = self._queue.get()
+            if data is None:
+                return
+            frame, size = [data], len(data)
+            while len(frame) < _FRAME_MESSAGES_MAX and size < _FRAME_TARGET_BYTES:
+                try:
+                    data = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+                if data is None:
+                    return
+                frame.append(data)
+                size += len(data)
+            yield msgpack.packb(frame, use_bin_type=True)
+
+    def _wake(self) -> None:
+        """Let the thread that gRPC runs `_frames` in come to its end."""
+        try:
+            self._queue.put_nowait(None)
+        except queue.Full:
+            self._queue.get_nowait()
+            self._queue.put_nowait(None)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wake()
+
+
+class GrpcWire:
+    """Implements `Wire`. `receive(peer, message)` and the others run in the Raft thread."""
+
+    def __init__(
+        self, identity: Identity, peers: Mapping[str, str], mailbox: Mailbox, pem: Pem | None
+    ) -> None:
+        self._identity = identity
+        self._mailbox = mailbox
+        self._pem = pem
+        self._addresses = dict(peers)
+        self._links: dict[str, _Link] = {}
+        self._reported: dict[str, str] = {}
+        self._api_addresses: dict[str, str] = {}
+        self.on_message: Callable[[str, Message], None]
+        self.on_connected: Callable[[str], None]
+        self.on_disconnected: Callable[[str], None]
+        self.dropped = 0
+        self.bytes_out = 0
+        self.bytes_in = 0
+        self._server: grpc.Server | None = None
+
+    # ------------------------------------------------------------ starting
+
+    def start(self, host: str, port: int) -> int:
+        """Listen and begin to connect. Returns the port. Raises StartupFailed."""
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        # Two streams per member at most: the present one and one that is breaking off.
+        pool = ThreadPoolExecutor(2 * len(self._addresses) + 2, "meta-raft-in")
+        server = grpc.server(pool, options=_OPTIONS)
+        server.add_generic_rpc_handlers((_Handler(self),))
+        try:
+            bound = (
+                server.add_secure_port(address, _server_credentials(self._pem))
+                if self._pem is not None
+                else server.add_insecure_port(address)
+            )
+        except RuntimeError as error:
+            raise StartupFailed(f"cannot listen on {address}: the port is taken") from error
+        server.start()
+        self._server = server
+        for peer in self._addresses:
+            self._links[peer] = _Link(self, peer, self._addresses[peer])
+        return int(bound)
+
+    def channel_to(self, peer: str, address: str) -> grpc.Channel:
+        if self._pem is None:
+            return grpc.insecure_channel(address, options=_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(
+            self._pem.authority, self._pem.key, self._pem.certificate
+        )
+        # The certificate names the member, wherever it runs.
+        options = (*_OPTIONS, ("grpc.ssl_target_name_override", peer))
+        return grpc.secure_channel(address, credentials, options=options)
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (
+            ("lakemq-member", self._identity.member_id),
+            ("lakemq-address", self._identity.api_address()),
+            ("lakemq-cluster", self._identity.cluster_id()),
+        )
+
+    def api_address(self, peer: str) -> str:
+        """Where clients reach a member; empty while it is unknown."""
+        return self._api_addresses.get(peer, "")
+
+    # ------------------------------------------------------------ sending
+
+    def send(self, peer: str, message: Message) -> None:
+        link = self._links.get(peer)
+        if link is not None:
+            data = encode_message(message)
+            self.bytes_out += len(data)
+            link.send(data)
+
+    def connected(self, peer: str, api_address: str) -> None:
+        self._reported.pop(peer, None)
+        self._api_addresses[peer] = api_address
+        self._mailbox.post(lambda: self.on_connected(peer))
+
+    def disconnected(self, peer: str) -> None:
+        self._mailbox.post(lambda: self.on_disconnected(peer))
+
+    def note_failure(self, peer: str, error: BaseException) -> None:
+        """Say once why a member cannot be reached."""
+        reason = error.details() if isinstance(error, grpc.Call) else "no answer"
+        if self._reported.get(peer) != reason:
+            self._reported[peer] = reason or ""
+            LOG.info("member %s at %s: %s", peer, self._addresses[peer], reason)
+
+    # ------------------------------------------------------------ receiving
+
+    def serve(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        """One stream of another member, in a thread of the server."""
+        peer = self._identify(context)
+        context.send_initial_metadata(self.metadata())
+        for frame in frames:
+            self.bytes_in += len(frame)
+            try:
+                messages = [decode_message(data) for data in _unpack_frame(frame)]
+            except BadMessage as error:
+                LOG.warning("member %s sent a bad message: %s", peer, error)
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            while len(self._mailbox) > _WAITING_MAX:
+                time.sleep(_PAUSE_S / 10)  # the Raft thread is behind: take no more off the stream
+            for message in messages:
+                self._post(peer, message)
+        return b""
+
+    def _post(self, peer: str, message: Message) -> None:
+        self._mailbox.post(lambda: self.on_message(peer, message))
+
+    def _identify(self, context: grpc.ServicerContext) -> str:
+        """The member at the other end, by its certificate where there is one."""
+        told = dict(context.invocation_metadata())
+        peer = str(told.get("lakemq-member", ""))
+        if self._pem is not None:
+            names = context.auth_context().get("x509_subject_alternative_name", ())
+            if peer.encode() not in names:
+                context.abort(
+                    grpc.StatusCode.PERMISSION_DENIED, f"the certificate does not name {peer!r}"
+                )
+        if peer not in self._addresses:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{peer!r} is not a member")
+        ours, theirs = self._identity.cluster_id(), str(told.get("lakemq-cluster", ""))
+        if ours and theirs and ours != theirs:
+            context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"{peer!r} belongs to cluster {theirs}, this member to {ours}",
+            )
+        self._api_addresses[peer] = str(told.get("lakemq-address", ""))
+        return peer
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.stop()
+        if self._server is not None:
+            self._server.stop(0.2)
+
+
+class _Handler(grpc.GenericRpcHandler):
+    """Routes the one method."""
+
+    def __init__(self, wire: GrpcWire) -> None:
+        self._wire = wire
+
+    def service(self, details: Any) -> Any:
+        if details.method == STREAM:
+            return grpc.stream_unary_rpc_method_handler(self._wire.serve)
+        return None
+
+
+def _unpack_frame(frame: bytes) -> tuple[bytes, ...]:
+    """Raises BadMessage."""
+    try:
+        messages = msgpack.unpackb(frame, use_list=False, raw=False, max_ext_len=0)
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        raise BadMessage(f"a frame that is not MessagePack: {error}") from error
+    if not isinstance(messages, tuple) or not all(isinstance(m, bytes) for m in messages):
+        raise BadMessage("a frame that is no list of messages")
+    return messages
+
+
+def _server_credentials(pem: Pem) -> grpc.ServerCredentials:
+    return grpc.ssl_server_credentials(
+        [(pem.key, pem.certificate)], pem.authority, require_client_auth=True
+    )
