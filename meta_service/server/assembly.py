@@ -159,6 +159,18 @@ class Assembly:
             return str(leader.id), ""
         return str(leader.id), self.wire.api_address(leader.id) if self.wire else ""
 
+    def detail(self) -> dict[str, str | int]:
+        """Figures for `status`."""
+        node, state = self.node, self.machine.state
+        return {
+            "digest": state.digest.hex(),
+            "feature_level": state.feature_level,
+            "log_bytes": self.log.size_bytes,
+            "log_first_index": self.log.first_index,
+            "snapshots_installed": node.snapshots_installed,
+            "elections": node.elections,
+        }
+
     def _warm(self) -> None:
         state = self.store.state()
         self._load(self._stored_rows(), state)

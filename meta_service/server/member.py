@@ -119,6 +119,7 @@ class MetaMember:
             node.applied_index,
             cache.revision,
             tuple(sorted({self._node_id, *self._assembly.membership.peers})),
+            self._assembly.detail(),
         )
 
     def addresses(self) -> dict[str, str]:
