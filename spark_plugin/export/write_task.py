@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -92,7 +93,8 @@ def schema_from_text(text: str) -> pa.Schema:
 def run(task: WriteTask) -> Iterator[TaskResult]:
     """Write the task's range; yields what was written."""
     offsets = task.offsets
-    name = f"p{offsets.partition:05d}-{offsets.start:020d}"
+    # Spark may run a task twice at the same time: each run has files of its own.
+    name = f"p{offsets.partition:05d}-{offsets.start:020d}-{uuid.uuid4().hex[:8]}"
     data = _FileWriter(
         Folder(task.location), task.folder, name, schema_from_text(task.schema), task.file_bytes_max
     )
