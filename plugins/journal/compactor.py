@@ -196,7 +196,8 @@ class Compactor:
             unchanged = at >= 0 and tuple(segments[at : at + len(group)]) == tuple(group)
             if unchanged:
                 after = segments[at + len(group) :]
-                folder.commit(folder.manifest.with_segments(*segments[:at], merged, *after))
+                manifest = folder.manifest.with_segments(*segments[:at], merged, *after)
+                folder.commit(manifest.discarding(group) if merged.remote is None else manifest)
         for segment in group if unchanged else [merged]:
             if segment.generation != merged.generation or not unchanged:
                 folder.drop_files(segment)

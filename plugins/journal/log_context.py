@@ -32,6 +32,7 @@ class LogContext:
     loop: asyncio.AbstractEventLoop
     flusher: Flusher
     readers: Executor
+    remote_readers: Executor
     now_ms: Callable[[], int]
     unflushed_bytes_max: int
     unflushed_total_bytes_max: int

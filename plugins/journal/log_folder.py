@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from broker_core.api.errors import CorruptLog, StorageFenced
 from plugins.journal.files import Files, replace_file
@@ -23,9 +23,18 @@ from plugins.journal.manifest import (
     SegmentInfo,
     encode_manifest,
 )
+from plugins.journal.object_store import ObjectStore, StoreError
+from plugins.journal.remote_segment import RemoteSegment
 from plugins.journal.walk import BadBatch, Damage, Read, survey
 
 _INDEXES_MAX: Final = 1024
+
+
+class SegmentReader(Protocol):
+    """A segment that is open for reading."""
+
+    def read_at(self, position: int, size: int) -> bytes: ...
+    def close(self) -> None: ...
 
 
 class IndexCache:
@@ -64,8 +73,11 @@ class LogFolder:
         manifest: Manifest,
         active_index: SparseIndex,
         indexes: IndexCache,
+        store: ObjectStore | None = None,
     ) -> None:
         self.files = files
+        self.store = store
+        """Where segments are that have no local file."""
         self.path = path
         self.active_index = active_index
         """Index of the active segment; its `covered_bytes` are durable."""
@@ -90,6 +102,20 @@ class LogFolder:
         except OSError as error:
             raise StorageFenced(f"fsync of folder {self.path} failed: {error}") from None
         self._manifest = manifest
+
+    def open_segment(self, segment: SegmentInfo) -> SegmentReader:
+        """Wherever it is. FileNotFoundError, OSError, StoreError."""
+        if segment.local:
+            return self.files.open(self.path / segment.log_name)
+        if self.store is None or segment.remote is None:
+            raise StoreError(f"{segment.log_name} is in an object store, and none is configured")
+        return RemoteSegment(self.store, segment.remote)
+
+    def is_remote(self, offset: int) -> bool:
+        """Whether the segment of that offset has no local file."""
+        segments = self._manifest.segments
+        at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+        return not segments[max(0, at)].local
 
     def covered_bytes(self, segment: SegmentInfo) -> int:
         """How much of the segment's file holds batches that are durable."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 
 from broker_core.api.errors import OffsetOutOfRange, Unavailable
 from broker_core.api.ports import Tap
@@ -73,13 +74,18 @@ class LogReader:
         if cut is None:
             self._context.counters.disk_reads += 1
             cut = await self._context.loop.run_in_executor(
-                self._context.readers, read_slice, self._folder, offset, self.high_watermark,
+                self._readers_of(offset), read_slice, self._folder, offset, self.high_watermark,
                 bytes_max,
             )  # fmt: skip
         else:
             self._context.counters.tail_reads += 1
         self._context.counters.read_bytes += len(cut.data)
         return self._fetched(cut.data, cut.next_offset)
+
+    def _readers_of(self, offset: int) -> Executor:
+        """An object store may be slow: who reads from it must not hold up who reads from disk."""
+        context = self._context
+        return context.remote_readers if self._folder.is_remote(offset) else context.readers
 
     def _check_readable(self, offset: int) -> None:
         if self.closed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,11 +18,16 @@ from plugins.journal.compactor import CompactionLimits, Compactor
 from plugins.journal.files import Files
 from plugins.journal.log_context import LogContext
 from plugins.journal.log_folder import LogFolder
+from plugins.journal.object_store import ObjectStore, StoreError
 from plugins.journal.partition_log import JournalLog
 from plugins.journal.retention import retained
 from plugins.journal.settings import JournalSettings
+from plugins.journal.tiering import Tier, delete_topic_objects
+from plugins.journal.walk import BadBatch
 
 _log = logging.getLogger("lakemq.journal")
+DELETED = "deleted"
+"""Folder of topics on their way out."""
 
 
 def retain(folder: LogFolder, config: TopicConfig, now_ms: int, offset_end: int) -> int:
@@ -42,6 +47,10 @@ def retain(folder: LogFolder, config: TopicConfig, now_ms: int, offset_end: int)
     return len(gone)
 
 
+def _limit(setting: int) -> int | None:
+    return None if setting < 0 else setting
+
+
 class Maintenance:
     """The background work of one storage engine."""
 
@@ -52,6 +61,7 @@ class Maintenance:
         files: Files,
         path: Path,
         logs: Callable[[], Iterable[JournalLog]],
+        store: ObjectStore | None,
     ) -> None:
         self._context = context
         self._settings = settings
@@ -59,8 +69,11 @@ class Maintenance:
         self._path = path
         self._logs = logs
         self._stopping = False
+        self._store = store
         self._thread = ThreadPoolExecutor(1, "journal-maintain")
-        self._task = asyncio.ensure_future(self._run())
+        self._tasks = [asyncio.ensure_future(self._run(self.tick))]
+        if store is not None:
+            self._tasks.append(asyncio.ensure_future(self._run(self.tick_tiering)))
         self._limits = CompactionLimits(
             settings.compaction_keys_max,
             settings.compaction_dirty_ratio_min,
@@ -70,13 +83,14 @@ class Maintenance:
     async def stop(self) -> None:
         """End the work; a compaction under way is given up at the next segment."""
         self._stopping = True
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._context.loop.run_in_executor(None, self._thread.shutdown)
 
-    async def _run(self) -> None:
+    async def _run(self, tick: Callable[[], Awaitable[None]]) -> None:
         while True:
-            await self.tick()
+            await tick()
             await asyncio.sleep(self._settings.maintenance_interval_ms / 1000)
 
     async def tick(self) -> None:
@@ -97,6 +111,47 @@ class Maintenance:
             _log.warning("free space of %s is unknown: %s", self._path, error)
             return
         self._context.space_short = free < self._settings.free_bytes_min
+
+    async def tick_tiering(self) -> None:
+        """Copy, give up and delete what is due in the object store, partition by partition."""
+        context = self._context
+        await context.loop.run_in_executor(context.remote_readers, self._delete_topics)
+        for log in list(self._logs()):
+            await context.loop.run_in_executor(context.remote_readers, self.tier, log)
+
+    def _delete_topics(self) -> None:
+        """Objects of topics whose folders wait for that, in `deleted`."""
+        if self._store is None:
+            return
+        for topic_id in self._files.names(self._path / DELETED):
+            try:
+                delete_topic_objects(self._store, topic_id)
+                self._files.remove_folder(self._path / DELETED / topic_id)
+            except (StoreError, OSError) as error:
+                _log.warning("objects of deleted topic %s are still there: %s", topic_id, error)
+
+    def tier(self, log: JournalLog) -> None:
+        """Tiering of one partition; blocking, never raises an Exception."""
+        config, settings = log.config, self._settings
+        if self._store is None or not log.is_open():
+            return
+        tier = Tier(self._store, log.folder)
+        try:
+            while "compact" not in config.cleanup and not self._stopping and tier.copy_next():
+                continue
+            tier.drop_local(
+                self._context.now_ms(), log.checkpoint_offset(),
+                bytes_max=_limit(settings.tiering_local_bytes),
+                age_ms_max=_limit(settings.tiering_local_ms),
+            )  # fmt: skip
+            tier.sweep()
+        except StorageFenced as error:
+            self._context.loop.call_soon_threadsafe(log.fence, str(error))
+        except (OSError, StoreError, BadBatch) as error:
+            if log.is_open():
+                _log.error("tiering of %s: %s", log.folder.path, error)
+        except Exception:  # One partition's trouble must not end the work on all others.
+            _log.exception("tiering of %s", log.folder.path)
 
     def maintain(self, log: JournalLog) -> None:
         """Retention and compaction of one partition; blocking, never raises an Exception."""

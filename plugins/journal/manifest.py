@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -82,6 +83,8 @@ class Manifest:
     log_start_offset: int
     segments: tuple[SegmentInfo, ...]
     """By base offset, without gap between one's `next_offset` and the next one's base."""
+    garbage: tuple[str, ...] = ()
+    """URIs of objects that the log has given up and that are still to be deleted."""
 
     def with_segments(self, *segments: SegmentInfo) -> Manifest:
         return replace(self, segments=segments)
@@ -91,8 +94,15 @@ class Manifest:
         """Every file of the folder that belongs to the log."""
         names = {MANIFEST_NAME, CHECKPOINT_NAME}
         for segment in self.segments:
-            names |= {segment.log_name, segment.index_name}
+            names.add(segment.index_name)
+            if segment.local:
+                names.add(segment.log_name)
         return names
+
+    def discarding(self, segments: Sequence[SegmentInfo]) -> Manifest:
+        """The manifest with the remote copies of these segments marked for deletion."""
+        uris = tuple(segment.remote.uri for segment in segments if segment.remote is not None)
+        return replace(self, garbage=(*self.garbage, *uris)) if uris else self
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -114,7 +124,8 @@ def decode_manifest(data: bytes) -> Manifest:
     try:
         fields: dict[str, Any] = json.loads(body)
         segments = tuple(_segment(entry) for entry in fields.pop("segments"))
-        manifest = Manifest(segments=segments, **fields)
+        garbage = tuple(fields.pop("garbage"))
+        manifest = Manifest(segments=segments, garbage=garbage, **fields)
     except (ValueError, TypeError, KeyError) as error:
         raise BadManifest(f"unexpected content: {error}") from None
     _check_chain(manifest)

@@ -6,10 +6,11 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import closing
 
-from broker_core.api.errors import CorruptLog, OffsetOutOfRange
+from broker_core.api.errors import CorruptLog, OffsetOutOfRange, Unavailable
 from broker_core.api.record_batch import RecordBatch
 from plugins.journal.log_folder import LogFolder, describe_missing
-from plugins.journal.manifest import SegmentInfo
+from plugins.journal.manifest import Manifest, SegmentInfo
+from plugins.journal.object_store import ObjectMissing, StoreError
 from plugins.journal.walk import BadBatch, Slice, cut_slice, walk
 
 _LOOKS_MAX = 100
@@ -35,6 +36,11 @@ def read_slice(folder: LogFolder, offset: int, offset_end: int, bytes_max: int) 
             if folder.manifest is manifest:
                 missing = _segment_at(manifest.segments, offset)
                 raise CorruptLog(describe_missing(missing)) from None
+        except ObjectMissing as error:
+            missing = _segment_at(manifest.segments, offset)
+            raise CorruptLog(f"{describe_missing(missing)}: {error}") from None
+        except StoreError as error:
+            raise Unavailable(f"offset {offset} is in the object store: {error}") from None
     raise CorruptLog(f"offset {offset}: files vanish faster than they can be read")
 
 
@@ -53,7 +59,7 @@ def _read_segment(
     end = folder.covered_bytes(segment)
     if not end:
         return Slice(b"", -1)
-    with closing(folder.files.open(folder.path / segment.log_name)) as handle:
+    with closing(folder.open_segment(segment)) as handle:
         index = folder.index_of(segment, handle.read_at)
         start = index.position_of(offset)
         skip = index.position_behind(start) - start
@@ -73,16 +79,30 @@ def _read_segment(
 def find_timestamp(folder: LogFolder, timestamp_ms: int, offset_end: int) -> int:
     """First offset below `offset_end` whose record is not older; `offset_end` if there is none.
 
-    Raises CorruptLog when damage lies where the answer would.
+    Raises CorruptLog when damage lies where the answer would, Unavailable.
     """
-    manifest = folder.manifest
+    for _ in range(_LOOKS_MAX):
+        manifest = folder.manifest
+        try:
+            return _find_timestamp(folder, manifest, timestamp_ms, offset_end)
+        except FileNotFoundError as error:
+            if folder.manifest is manifest:
+                raise CorruptLog(f"a segment is missing: {error}") from None
+        except StoreError as error:
+            raise Unavailable(f"the object store: {error}") from None
+    raise CorruptLog(f"timestamp {timestamp_ms}: files vanish faster than they can be read")
+
+
+def _find_timestamp(
+    folder: LogFolder, manifest: Manifest, timestamp_ms: int, offset_end: int
+) -> int:
     for segment in manifest.segments:
         if segment.sealed and segment.max_timestamp_ms < timestamp_ms:
             continue
         end = folder.covered_bytes(segment)
         if not end:
             continue
-        with closing(folder.files.open(folder.path / segment.log_name)) as handle:
+        with closing(folder.open_segment(segment)) as handle:
             index = folder.index_of(segment, handle.read_at)
             start = index.position_of_time(timestamp_ms)
             try:

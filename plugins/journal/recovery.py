@@ -30,6 +30,7 @@ from plugins.journal.manifest import (
     encode_manifest,
     segment_of,
 )
+from plugins.journal.object_store import ObjectStore, StoreError, object_name
 from plugins.journal.producers import ProducerTable
 from plugins.journal.walk import BadBatch, Damage, find_batch, survey, walk
 
@@ -58,6 +59,7 @@ class RecoveryContext:
     indexes: IndexCache
     now_ms: Callable[[], int]
     interval_bytes: int
+    store: ObjectStore | None = None
     clean: bool = False
     """Whether the last process stopped in good order: then what is seen is durable."""
 
@@ -88,7 +90,9 @@ class Recovery:
         index = SparseIndex(active.base_offset, active.generation, self._context.interval_bytes)
         if checkpoint is not None and checkpoint.index.base_offset == active.base_offset:
             index = checkpoint.index
-        folder = LogFolder(self._files, self._path, manifest, index, self._context.indexes)
+        folder = LogFolder(
+            self._files, self._path, manifest, index, self._context.indexes, self._context.store
+        )
         self._recover_active(active, index, producers)
         self._note_missing(manifest)
         for note in self._notes:
@@ -108,6 +112,7 @@ class Recovery:
                 reason = f"cannot be read: {error}"
         manifest = self._manifest_from_names()
         if manifest is not None:
+            manifest = self._with_remote_segments(manifest)
             self._notes.append(f"the manifest {reason}; made anew from the files that are there")
             replace_file(self._files, path, encode_manifest(manifest))
             self._files.sync_folder(self._path)
@@ -138,6 +143,30 @@ class Recovery:
         partition = int(self._path.name) if self._path.name.isdecimal() else 0
         start = segments[0].base_offset
         return Manifest("", self._path.parent.name, partition, start, tuple(chained))
+
+    def _with_remote_segments(self, manifest: Manifest) -> Manifest:
+        """What the copy of the manifest in the object store knows of segments that have no file
+        here any more: those before the first one that has."""
+        store, first = self._context.store, manifest.segments[0].base_offset
+        if store is None:
+            return manifest
+        try:
+            copy = decode_manifest(store.read_all(object_name(manifest, MANIFEST_NAME)))
+        except (StoreError, BadManifest) as error:
+            self._notes.append(f"no copy of the manifest in the object store: {error}")
+            return manifest
+        older = [
+            replace(segment, local=False)
+            for segment in copy.segments
+            if segment.remote is not None and segment.next_offset <= first
+        ]
+        if not older or older[-1].next_offset != first:
+            return manifest
+        start = copy.log_start_offset
+        return replace(
+            manifest, topic=copy.topic, log_start_offset=start,
+            segments=(*older, *manifest.segments),
+        )  # fmt: skip
 
     def _measure(self, segment: SegmentInfo) -> tuple[SegmentInfo, int]:
         path = self._path / segment.log_name
@@ -308,7 +337,9 @@ def create_partition(
     replace_file(files, path / MANIFEST_NAME, encode_manifest(manifest))
     sync_folders(files, path)
     index = SparseIndex(0, 0, context.interval_bytes)
-    return Recovered(LogFolder(files, path, manifest, index, context.indexes), ProducerTable())
+    return Recovered(
+        LogFolder(files, path, manifest, index, context.indexes, context.store), ProducerTable()
+    )
 
 
 def sync_folders(files: Files, path: Path) -> None:

@@ -6,6 +6,7 @@ Only whole sealed segments go, the oldest first. Their age is that of their newe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from broker_core.api.types import TopicConfig
 from plugins.journal.manifest import Manifest, SegmentInfo
@@ -60,4 +61,5 @@ def without_oldest(manifest: Manifest, count: int) -> Manifest:
         return manifest
     kept = manifest.segments[count:]
     start = max(manifest.log_start_offset, kept[0].base_offset)
-    return Manifest(manifest.topic, manifest.topic_id, manifest.partition, start, kept)
+    gone = manifest.segments[:count]
+    return replace(manifest, log_start_offset=start, segments=kept).discarding(gone)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from broker_core.api.settings import PluginSettings
 
@@ -42,3 +42,14 @@ class JournalSettings(PluginSettings):
     """Share of sealed bytes that must be new before a topic is compacted again."""
     compaction_lag_ms_max: int = Field(default=24 * 60 * 60 * 1000, ge=0)
     """Age of the oldest new segment at which a topic is compacted whatever its share is (ms)."""
+    tiering_url: str = ""
+    """Object store for sealed segments: `s3://bucket/prefix`, `gs://`, `az://` (these need the
+    extra `lakemq[tiering]`) or `file:///folder`; empty: none. Compacted topics stay local."""
+    tiering_options: dict[str, SecretStr] = Field(default_factory=dict)
+    """What the store needs besides, such as `endpoint`, `region`, `access_key_id`,
+    `secret_access_key`; what is not here is taken from the store's usual variables (`AWS_...`)."""
+    tiering_local_bytes: int = Field(default=-1, ge=-1)
+    """Size up to which a partition keeps local files of segments that are in the object store
+    (bytes); -1: without limit."""
+    tiering_local_ms: int = Field(default=24 * 60 * 60 * 1000, ge=-1)
+    """Age up to which it keeps them (ms); -1: without limit."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from broker_core.api.errors import (
+    ConfigError,
     StartupError,
     StorageFenced,
     StorageFull,
@@ -28,14 +29,14 @@ from plugins.journal.files import NO_SPACE, DiskFiles, Files, FolderLock, raise_
 from plugins.journal.flusher import Flusher, ThreadFlusher
 from plugins.journal.log_context import Counters, LogContext
 from plugins.journal.log_folder import IndexCache
-from plugins.journal.maintenance import Maintenance
+from plugins.journal.maintenance import DELETED, Maintenance
+from plugins.journal.object_store import ObjectStore, open_store
 from plugins.journal.partition_log import JournalLog
 from plugins.journal.recovery import Recovered, Recovery, RecoveryContext, create_partition
 from plugins.journal.settings import JournalSettings
 
 _log = logging.getLogger("lakemq.journal")
 TOPICS: Final = "topics"
-DELETED: Final = "deleted"
 LOCK: Final = "lock"
 CLEAN: Final = "clean-shutdown"
 
@@ -76,6 +77,7 @@ class JournalStorage:
         self._context: LogContext | None = None
         self._flusher: ThreadFlusher | None = None
         self._readers: ThreadPoolExecutor | None = None
+        self._remote_readers: ThreadPoolExecutor | None = None
         self._maintenance: Maintenance | None = None
 
     # ------------------------------------------------------------ start and stop
@@ -88,27 +90,37 @@ class JournalStorage:
         try:
             await loop.run_in_executor(self._readers, self._prepare_folder)
             await self._recover_all(loop)
-        except (OSError, StartupError) as error:
+        except (OSError, StartupError, ConfigError) as error:
             self._readers.shutdown()
             if self._lock is not None:
                 self._lock.release()
                 self._lock = None
-            if isinstance(error, StartupError):
+            if not isinstance(error, OSError):
                 raise
             raise StartupError(f"journal in {self.path}: {error}") from None
         self._flusher = ThreadFlusher(loop, self.settings.flush_threads)
-        self._context = self.make_context(loop, self._flusher, self._readers)
+        self._remote_readers = ThreadPoolExecutor(self.settings.read_threads, "journal-remote")
+        self._context = self.make_context(loop, self._flusher, self._readers, self._remote_readers)
         self._maintenance = Maintenance(
-            self._context, self.settings, self._files, self.path, self._logs.values
+            self._context,
+            self.settings,
+            self._files,
+            self.path,
+            self._logs.values,
+            self._recovery.store,
         )
 
     def make_context(
-        self, loop: asyncio.AbstractEventLoop, flusher: Flusher, readers: Executor
+        self,
+        loop: asyncio.AbstractEventLoop,
+        flusher: Flusher,
+        readers: Executor,
+        remote_readers: Executor,
     ) -> LogContext:
         """What all logs share."""
         settings = self.settings
         return LogContext(
-            loop, flusher, readers, self._now_ms, settings.unflushed_bytes_max,
+            loop, flusher, readers, remote_readers, self._now_ms, settings.unflushed_bytes_max,
             settings.unflushed_total_bytes_max, settings.checkpoint_interval_bytes,
             settings.producers_max, self.counters,
         )  # fmt: skip
@@ -124,9 +136,20 @@ class JournalStorage:
         if not self._recovery.clean:
             _log.info("%s was not shut down in good order, or is new", self.path)
         files.remove(self.path / CLEAN)
-        for name in files.names(self.path / DELETED):
-            files.remove_folder(self.path / DELETED / name)
+        self._recovery.store = self._open_store()
+        if self._recovery.store is None:
+            for name in files.names(self.path / DELETED):
+                files.remove_folder(self.path / DELETED / name)
         files.sync_folder(self.path)
+
+    def _open_store(self) -> ObjectStore | None:
+        settings = self.settings
+        if not settings.tiering_url:
+            return None
+        options = {
+            name: secret.get_secret_value() for name, secret in settings.tiering_options.items()
+        }
+        return open_store(self._files, settings.tiering_url, options)
 
     async def _recover_all(self, loop: asyncio.AbstractEventLoop) -> None:
         """All partitions at once, as many at a time as there are reader threads."""
@@ -178,6 +201,8 @@ class JournalStorage:
         await loop.run_in_executor(self._readers, self._leave_folder, not fenced)
         self._flusher.close()
         self._readers.shutdown()
+        if self._remote_readers is not None:
+            self._remote_readers.shutdown()
         self._flusher = self._readers = self._context = None
 
     def _leave_folder(self, clean: bool) -> None:
@@ -296,7 +321,8 @@ class JournalStorage:
         self._files.sync_folder(gone.parent)
         self._files.sync_folder(old.parent)
         self._files.sync_folder(self.path)
-        self._files.remove_folder(gone)
+        if self._recovery.store is None:  # Otherwise it goes when its objects are deleted.
+            self._files.remove_folder(gone)
 
     async def stored_topic_ids(self) -> set[str]:
         """Topics that have a folder."""

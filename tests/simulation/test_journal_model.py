@@ -26,7 +26,9 @@ from broker_core.api.types import Acks, AppendResult, TopicConfig
 from plugins.journal import walk
 from plugins.journal.compactor import CompactionLimits, Compactor
 from plugins.journal.maintenance import retain
+from plugins.journal.object_store import StoreError
 from plugins.journal.producers import ProducerTable
+from plugins.journal.tiering import Tier
 from tests.unit.journal.rig import Rig
 
 SCHEDULES = int(os.environ.get("JOURNAL_SCHEDULES", "1500"))
@@ -63,7 +65,7 @@ class Schedule:
             compression=rng.choice(["producer", "producer", "zstd"]),
         )
         self.rig = Rig(
-            loop, seed=seed + 1, config=config,
+            loop, seed=seed + 1, config=config, tiers=not self.compacts and rng.random() < 0.3,
             interval_bytes=rng.choice([1, 200, 1 << 20]),
             checkpoint_interval_bytes=rng.choice([1, 700, 1 << 40]),
             tail_bytes_max=rng.choice([0, 1000]),
@@ -241,10 +243,20 @@ class Schedule:
             if self.compacts:
                 compactor = Compactor(folder, self.rig.config, limits, self.rig.now)
                 compactor.run(self.rig.log.checkpoint_offset())
+            if self.rig.store is not None:
+                self.tier(Tier(self.rig.store, folder))
         except StorageFenced as error:
             self.rig.log.fence(str(error))
-        except OSError:
+        except (OSError, StoreError):
             pass
+
+    def tier(self, tier: Tier) -> None:
+        for _ in range(self.rng.randrange(3)):
+            tier.copy_next()
+        if self.rng.random() < 0.5:
+            end = self.rig.log.checkpoint_offset()
+            tier.drop_local(self.rig.now, end, bytes_max=500, age_ms_max=None)
+        tier.sweep()
 
     def checkpoint(self) -> None:
         if not self.rig.flusher.waiting:

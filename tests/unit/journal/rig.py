@@ -14,12 +14,15 @@ from broker_core.api.types import Acks, AppendResult, Columns, FetchResult, Offs
 from plugins.journal.flusher import Flushable
 from plugins.journal.log_context import LogContext
 from plugins.journal.log_folder import IndexCache
+from plugins.journal.object_store import FolderStore
 from plugins.journal.partition_log import JournalLog
 from plugins.journal.recovery import Recovery, RecoveryContext, create_partition
 from tests.unit.journal.simulated_disk import SimulatedDisk
 
 TOPIC_ID = "0123456789abcdef0123456789abcdef"
 FOLDER = Path("/journal/topics") / TOPIC_ID / "0"
+
+STORE = Path("/store")
 
 
 class InlineExecutor(Executor):
@@ -62,11 +65,13 @@ class Rig:
         interval_bytes: int = 1024,
         checkpoint_interval_bytes: int = 1 << 40,
         tail_bytes_max: int = 1 << 20,
+        tiers: bool = False,
     ) -> None:
         self.loop = loop
         self.rng = random.Random(seed)
         self.disk = SimulatedDisk(self.rng)
         self.disk.make_folder(FOLDER.parent.parent)
+        self.disk.make_folder(STORE)
         for folder in (Path("/"), Path("/journal")):
             self.disk.sync_folder(folder)
         self.config = config or TopicConfig()
@@ -74,17 +79,20 @@ class Rig:
         self.interval_bytes = interval_bytes
         self.checkpoint_interval_bytes = checkpoint_interval_bytes
         self.tail_bytes_max = tail_bytes_max
+        self.store = FolderStore(self.disk, STORE) if tiers else None
         self.log = self.open()
 
     def recovery_context(self) -> RecoveryContext:
-        return RecoveryContext(self.disk, IndexCache(), lambda: self.now, self.interval_bytes)
+        return RecoveryContext(
+            self.disk, IndexCache(), lambda: self.now, self.interval_bytes, self.store
+        )
 
     def open(self) -> JournalLog:
         """What a starting process does."""
         self.flusher = ManualFlusher()
         self.context = LogContext(
-            self.loop, self.flusher, InlineExecutor(), lambda: self.now, 64 << 20, 256 << 20,
-            self.checkpoint_interval_bytes, 1000,
+            self.loop, self.flusher, InlineExecutor(), InlineExecutor(), lambda: self.now,
+            64 << 20, 256 << 20, self.checkpoint_interval_bytes, 1000,
         )  # fmt: skip
         recovery = self.recovery_context()
         recovered = Recovery(recovery, FOLDER).run()
@@ -128,3 +136,10 @@ class Rig:
 
     def segment_path(self, number: int) -> Path:
         return FOLDER / self.log.folder.manifest.segments[number].log_name
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what background threads do to files, of which nothing tells."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.02)

@@ -30,6 +30,18 @@ class FileNode:
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
     """Writes since the last sync; position -1: truncated to `int(data)`."""
 
+    def write_back(self) -> None:
+        """What was written since the last sync reaches the disk; what a failed sync threw away
+        does not, though the cache goes on showing it."""
+        for position, data in self.unsynced:
+            if position < 0:
+                del self.durable[int(data) :]
+                continue
+            if len(self.durable) < position:
+                self.durable += bytes(position - len(self.durable))
+            self.durable[position : position + len(data)] = data
+        self.unsynced = []
+
     def after_power_loss(self, rng: random.Random) -> bytearray:
         left = bytearray(self.durable)
         for position, data in self.unsynced:
@@ -108,7 +120,7 @@ class SimulatedFile:
             node.durable, node.unsynced = keep, []
             raise OSError(failure, f"simulated, syncing {self._path.name}")
         if not self._disk.lying_sync:
-            node.durable, node.unsynced = bytearray(node.cache), []
+            node.write_back()
 
     def truncate(self, size: int) -> None:
         node = self._alive()
@@ -202,7 +214,8 @@ class SimulatedDisk:
             if not isinstance(node, FolderNode) or name not in node.names:
                 raise FileNotFoundError(errno.ENOENT, "no such folder", str(path))
             node = node.names[name]
-        assert isinstance(node, FolderNode)
+        if not isinstance(node, FolderNode):
+            raise NotADirectoryError(errno.ENOTDIR, "no folder", str(path))
         return node
 
     def _file(self, path: Path) -> FileNode:

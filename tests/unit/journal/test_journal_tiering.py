@@ -1,0 +1,239 @@
+"""Tiering to a folder: copies, transparent reads, both retentions, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from pathlib import Path
+
+import google_crc32c
+import pytest
+
+from broker_core.api.errors import ConfigError, CorruptLog, OffsetOutOfRange, Unavailable
+from broker_core.api.record_batch import RecordBatch, split
+from broker_core.api.types import TopicConfig
+from plugins.journal.files import DiskFiles
+from plugins.journal.maintenance import retain
+from plugins.journal.manifest import decode_manifest
+from plugins.journal.object_store import FolderStore, StoreError, name_of, open_store
+from plugins.journal.settings import JournalSettings
+from plugins.journal.storage import JournalStorage
+from plugins.journal.tiering import Tier, delete_topic_objects
+from plugins.journal.walk import BadBatch
+from tests.contract.storage_contract import TOPIC
+from tests.unit.journal.rig import FOLDER, STORE, TOPIC_ID, Rig, until
+
+VALUES = [b"value %02d" % number for number in range(21)]
+
+
+@pytest.fixture
+def rig(loop: asyncio.AbstractEventLoop) -> Rig:
+    """Five records to a segment, one to a batch."""
+    config = TopicConfig(segment_bytes_max=500)
+    rig = Rig(loop, config=config, tail_bytes_max=0, tiers=True)
+    for value in VALUES:
+        rig.append_durably(value)
+        rig.now += 10
+    return rig
+
+
+def tier(rig: Rig) -> Tier:
+    assert rig.store is not None
+    return Tier(rig.store, rig.log.folder)
+
+
+def copy_all(rig: Rig) -> int:
+    count = 0
+    while tier(rig).copy_next():
+        count += 1
+    return count
+
+
+def drop_local(rig: Rig, bytes_max: int | None = 0, age_ms_max: int | None = None) -> int:
+    end = rig.log.checkpoint_offset()
+    return tier(rig).drop_local(rig.now, end, bytes_max=bytes_max, age_ms_max=age_ms_max)
+
+
+def values(rig: Rig, offset: int = 0) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    while offset < rig.log.high_watermark:
+        result = rig.fetch(offset)
+        for position, header in split(result.data):
+            batch = RecordBatch(result.data[position : position + header.total_bytes])
+            found += batch.values()
+        offset = result.next_offset
+    return found
+
+
+def objects(rig: Rig) -> list[str]:
+    assert rig.store is not None
+    return [name for name in rig.store.names(f"{TOPIC_ID}/") if name.endswith(".log")]
+
+
+def test_sealed_segments_are_copied_and_the_manifest_tells_where(rig: Rig) -> None:
+    assert copy_all(rig) == 4
+    manifest = decode_manifest(rig.disk.read(FOLDER / "manifest"))
+    for segment in manifest.segments[:-1]:
+        place = segment.remote
+        assert place is not None and rig.store is not None
+        assert place.uri == f"file:///store/{TOPIC_ID}/0/{segment.log_name}"
+        data = rig.disk.read(STORE / name_of(rig.store, place.uri))
+        assert data == rig.disk.read(FOLDER / segment.log_name)
+        assert (place.position, place.size_bytes) == (0, len(data))
+        assert place.crc32c == google_crc32c.value(data)
+    assert manifest.segments[-1].remote is None
+    copy = rig.disk.read(STORE / TOPIC_ID / "0" / "manifest")
+    assert copy == rig.disk.read(FOLDER / "manifest")
+
+
+@pytest.mark.parametrize("crash", ["", "kill", "lose_power"])
+def test_reads_are_transparent_when_local_files_are_gone(rig: Rig, crash: str) -> None:
+    copy_all(rig)
+    assert drop_local(rig) == 4
+    assert len([name for name in rig.disk.names(FOLDER) if name.endswith(".log")]) == 1
+    if crash:
+        getattr(rig, crash)()
+    assert values(rig) == VALUES
+    assert values(rig, 7) == VALUES[7:]
+    found = rig.loop.run_until_complete(rig.log.offset_for_timestamp(1_000_000 + 70))
+    assert found == 7
+    assert rig.log.folder.is_remote(0) and not rig.log.folder.is_remote(20)
+    assert rig.log.status().detail == ""
+    assert rig.append_durably(b"next").base_offset == 21
+
+
+def test_local_files_go_by_size_and_age_but_not_before_they_are_copied(rig: Rig) -> None:
+    assert drop_local(rig) == 0
+    tier(rig).copy_next()
+    tier(rig).copy_next()
+    assert drop_local(rig, bytes_max=None, age_ms_max=10_000) == 0
+    assert drop_local(rig, bytes_max=None, age_ms_max=130) == 1
+    assert drop_local(rig) == 1
+    assert values(rig) == VALUES
+
+
+def test_retention_deletes_remote_segments_too(rig: Rig) -> None:
+    copy_all(rig)
+    drop_local(rig)
+    config = TopicConfig(retention_bytes=1200, retention_ms=None)
+    assert retain(rig.log.folder, config, rig.now, rig.log.checkpoint_offset()) == 2
+    assert len(objects(rig)) == 4
+    rig.lose_power()
+    assert len(rig.log.folder.manifest.garbage) == 2
+    assert tier(rig).sweep() == 2
+    assert len(objects(rig)) == 2 and rig.log.folder.manifest.garbage == ()
+    with pytest.raises(OffsetOutOfRange):
+        rig.fetch(0)
+    assert values(rig, 10) == VALUES[10:]
+
+
+def test_a_store_that_fails_is_retriable_and_harmless(rig: Rig) -> None:
+    tier(rig).copy_next()
+    drop_local(rig)
+    rig.disk.fault = lambda call, path: errno.EIO if STORE in path.parents else 0
+    with pytest.raises(StoreError):
+        tier(rig).copy_next()
+    with pytest.raises(Unavailable, match="object store"):
+        rig.fetch(0)
+    assert values(rig, 5) == VALUES[5:]
+    rig.disk.fault = None
+    assert values(rig) == VALUES
+
+
+def test_a_lost_object_is_reported_with_its_offsets(rig: Rig) -> None:
+    copy_all(rig)
+    drop_local(rig)
+    rig.disk.remove(STORE / objects(rig)[1])
+    with pytest.raises(CorruptLog, match=r"offsets 5\.\.9 are gone"):
+        rig.fetch(6)
+    assert values(rig, 10) == VALUES[10:]
+
+
+def test_a_damaged_object_is_reported_and_not_served(rig: Rig) -> None:
+    copy_all(rig)
+    drop_local(rig)
+    rig.disk.flip_bit(STORE / objects(rig)[0], 90, 1)
+    with pytest.raises(CorruptLog, match=r"offsets 0\.\.0 are damaged"):
+        rig.fetch(0)
+    assert values(rig, 1) == VALUES[1:]
+
+
+def test_a_copy_that_differs_is_not_believed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = FolderStore.put
+
+    def bad_put(store: FolderStore, name: str, chunks: object) -> None:
+        data = bytearray(b"".join(chunks))  # type: ignore[call-overload]
+        data[50] ^= 1
+        put(store, name, iter([bytes(data)]))
+
+    monkeypatch.setattr(FolderStore, "put", bad_put)
+    with pytest.raises(StoreError, match="differs"):
+        tier(rig).copy_next()
+    assert all(segment.remote is None for segment in rig.log.folder.manifest.segments)
+
+
+def test_a_damaged_segment_is_not_copied(rig: Rig) -> None:
+    rig.disk.flip_bit(rig.segment_path(0), 90, 1)
+    with pytest.raises(BadBatch):
+        tier(rig).copy_next()
+    assert objects(rig) == []
+
+
+def test_a_lost_manifest_is_completed_from_its_copy(rig: Rig) -> None:
+    copy_all(rig)
+    drop_local(rig, bytes_max=1000)
+    assert rig.log.folder.is_remote(0) and not rig.log.folder.is_remote(19)
+    rig.disk.remove(FOLDER / "manifest")
+    assert "manifest is missing" in rig.kill().status().detail
+    assert values(rig) == VALUES
+
+
+def test_without_a_store_remote_segments_are_unavailable(rig: Rig) -> None:
+    copy_all(rig)
+    drop_local(rig)
+    rig.store = None
+    rig.kill()
+    with pytest.raises(Unavailable, match="none is configured"):
+        rig.fetch(0)
+    assert values(rig, 20) == VALUES[20:]
+
+
+def test_topic_objects_are_deleted(rig: Rig) -> None:
+    copy_all(rig)
+    assert rig.store is not None
+    assert delete_topic_objects(rig.store, TOPIC_ID) == 5
+    assert delete_topic_objects(rig.store, TOPIC_ID) == 0
+
+
+@pytest.mark.parametrize("url", ["folder", "nonsense://x", "s3://"])
+def test_a_wrong_url_is_a_config_error(url: str) -> None:
+    with pytest.raises(ConfigError, match="tiering_url"):
+        open_store(DiskFiles(), url, {})
+
+
+async def test_deleted_topic_leaves_nothing_in_the_store(tmp_path: Path) -> None:
+    """Through the storage engine and its background work, on real folders."""
+    settings = JournalSettings(
+        tiering_url=(tmp_path / "store").as_uri(), tiering_local_bytes=0,
+        maintenance_interval_ms=100, free_bytes_min=0,
+    )  # fmt: skip
+    from tests.contract.storage_contract import append, batch_of, read_all
+
+    storage = JournalStorage(tmp_path / "journal", settings)
+    await storage.start()
+    topic = type(TOPIC)("t", TOPIC.topic_id, 1, TopicConfig(segment_bytes_max=500))
+    log = await storage.open_partition(topic, 0)
+    for _ in range(12):
+        data = batch_of(b"x" * 100, times=[2_000_000_000_000])
+        await append(log, data)
+    folder = tmp_path / "journal" / "topics" / topic.topic_id / "0"
+    await until(lambda: len(list(folder.glob("*.log"))) == 1)
+    assert len(await read_all(log)) == 12
+    stored = tmp_path / "store" / topic.topic_id
+    copy = json.loads((stored / "0" / "manifest").read_text().partition("\n")[2])
+    assert [segment["local"] for segment in copy["segments"]][-2:] == [False, True]
+    await storage.delete_topic(topic.topic_id)
+    deleted = tmp_path / "journal" / "deleted"
+    await until(lambda: not list(stored.rglob("*.log")) and not list(deleted.iterdir()))
+    await storage.stop()
