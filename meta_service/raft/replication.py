@@ -130,7 +130,7 @@ class Replication(EngineState):
 
     def _on_append(self, peer: Any, message: Message) -> None:
         if message["term"] < self.term:
-            self._answer_append(peer, message, ok=False, index=0)
+            self._answer_append(peer, message, ok=False, index=self.log.last_index + 1)
             return
         self._follow(peer, message["term"])
         ok, index = self._match(message)
@@ -154,7 +154,8 @@ class Replication(EngineState):
         ours = self.log.term_at(index)
         if ours is None or ours == term:  # below the boundary everything is committed and equal
             return True, index
-        return False, self.log.first_index_of_term_at(index)
+        # What is committed here is the leader's too: the conflict lies behind it.
+        return False, max(self.log.first_index_of_term_at(index), self.commit_index + 1)
 
     def _take(self, entries: list[Entry], prev_index: int) -> None:
         for offset, (command, index, term) in enumerate(entries):

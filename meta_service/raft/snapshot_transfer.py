@@ -45,7 +45,8 @@ class SnapshotTransfer(Reads):
         if sending is None:
             source = self.snapshots.open_newest()
             if source is None or source.log_index < self.log.first_index:
-                return  # none is durable yet: the log was not shortened by this member's own
+                self.snapshots.begin()
+                return
             sending = self._sending[peer] = _Sending(source, 0, float("-inf"))
         if now >= sending.sent_at + self.timing.chunk_repeat_s:
             self._send_chunk(peer, sending, now)

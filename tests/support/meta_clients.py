@@ -66,7 +66,7 @@ class _Attempt:
         if self._is_over():
             return
         if self._retry_unknown:
-            self._again()
+            self._client.cluster.at(0.001, self._again)
         else:
             self._client.unknown += 1
             self._client.finish("UNKNOWN", None, self._done)

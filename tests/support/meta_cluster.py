@@ -144,7 +144,7 @@ class Member:
 
     def _start(self) -> None:
         log = _CheckedLog(self.disk, self.cluster.invariants)
-        machine = StateMachine(self.store, self._on_applied, lambda: None)
+        machine = StateMachine(self.store, self._on_applied, self._on_installed)
         reconcile(log, machine.applied_index, machine.applied_term)
         others = [name for name in self.cluster.members if name != self.name]
         self.node = RaftNode(
@@ -162,6 +162,11 @@ class Member:
         self.cluster.invariants.started(self.name, self.node)
         self._incarnation += 1
         self._tick_later(self._incarnation)
+
+    def _on_installed(self) -> None:
+        """What was received is kept as a durable snapshot."""
+        state = self.store.state()
+        self.snapshot = MemorySource(state.applied_index, state.applied_term, self.store.pack())
 
     def _on_applied(self, applied: Applied) -> None:
         self.cluster.invariants.applied(self.name, applied)
