@@ -66,12 +66,13 @@ def decode_message(data: bytes) -> dict[str, Any]:
         raise BadMessage(f"not MessagePack: {error}") from error
     if not isinstance(message, dict):
         raise BadMessage("not a map")
-    fields = _FIELDS.get(message.get("type", ""))
+    kind = message.get("type")
+    fields = _FIELDS.get(kind) if isinstance(kind, str) else None
     if fields is None or len(message) != len(fields) + 1:
         raise BadMessage("unknown type or fields")
-    for name, kind in fields.items():
-        if not _is(kind, message.get(name)):
-            raise BadMessage(f"field {name} of {message['type']}")
+    for name, expected in fields.items():
+        if not _is(expected, message.get(name)):
+            raise BadMessage(f"field {name} of {kind}")
     if "entries" in message:
         message["entries"] = [Entry(*entry) for entry in message["entries"]]
     return message

@@ -1,0 +1,373 @@
+"""Single rules of the Raft node, each on a small simulated group."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meta_service.catalog.commands import Txn, encode_command
+from meta_service.catalog.tables import KEYS
+from meta_service.raft.engine import Peer
+from meta_service.raft.log import LogFailed
+from meta_service.raft.node import RaftNode
+from meta_service.raft.wire_format import BadMessage, decode_message, encode_message
+from tests.support.meta_cluster import TIMING, Cluster, Member
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster(11, 3)
+    with cluster.running():
+        yield cluster
+
+
+def node_of(member: Member) -> RaftNode:
+    assert member.node is not None
+    return member.node
+
+
+def put(key: bytes) -> bytes:
+    return encode_command(Txn((), ((key, b"v", 0),)))
+
+
+def followers(cluster: Cluster) -> list[Member]:
+    return [m for m in cluster.members.values() if m is not cluster.leader()]
+
+
+def submit(member: Member, key: bytes) -> list[str]:
+    answers: list[str] = []
+    node = node_of(member)
+    member.call(lambda: node.submit(put(key), lambda code, result: answers.append(code)))
+    return answers
+
+
+def hear(member: Member, source: str, **message: Any) -> None:
+    member.receive(source, encode_message(message))
+
+
+# ------------------------------------------------------------ elections
+
+
+def test_a_vote_counts_once_however_often_it_comes() -> None:
+    cluster = Cluster(1, 5)
+    with cluster.running():
+        cluster.wait_for_leader()
+        cluster.run_for(1)
+        (member,) = [m for m in cluster.members.values() if m.name == "m3"]
+        cluster.isolate("m3")
+        node = node_of(member)
+        node.election_deadline = float("-inf")
+        node._transferring = True  # go straight to the election
+        member.run(lambda: None)
+        assert node.state == 1
+        for _ in range(5):
+            hear(member, "m1", type="vote_reply", term=node.term, granted=True, pre=False)
+        assert not node.is_leader
+        hear(member, "m2", type="vote_reply", term=node.term, granted=True, pre=False)
+        assert node.is_leader
+
+
+def test_a_vote_of_a_stranger_does_not_count(cluster: Cluster) -> None:
+    cluster.wait_for_leader()
+    cluster.run_for(1)
+    member = followers(cluster)[0]
+    cluster.isolate(member.name)
+    node = node_of(member)
+    node.election_deadline = float("-inf")
+    node._transferring = True
+    member.run(lambda: None)
+    hear(member, "stranger", type="vote_reply", term=node.term, granted=True, pre=False)
+    assert not node.is_leader
+
+
+def test_a_member_that_was_cut_off_does_not_disturb_when_it_comes_back(cluster: Cluster) -> None:
+    """Pre-vote: its term did not rise, and the leader stays."""
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    term = node_of(leader).term
+    away = followers(cluster)[0]
+    cluster.isolate(away.name)
+    cluster.run_for(20)
+    assert node_of(away).term == term
+    cluster.network.cut.clear()
+    cluster.run_for(5)
+    assert cluster.leader() is leader
+    assert node_of(leader).term == term
+
+
+def test_a_leader_cut_off_steps_down_within_a_second(cluster: Cluster) -> None:
+    """Check-quorum, and another leads soon after."""
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    cluster.isolate(leader.name)
+    begin = cluster.now
+    cluster.run_until(lambda: not node_of(leader).is_leader)
+    assert cluster.now - begin < TIMING.leader_fallback_s + 0.2
+    cluster.run_until(lambda: cluster.leader() not in (None, leader))
+    assert cluster.now - begin < 3.0
+
+
+def test_a_deaf_leader_steps_down(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    for other in followers(cluster):
+        cluster.network.cut.add((other.name, leader.name))
+    cluster.run_until(lambda: not node_of(leader).is_leader, 3.0)
+    cluster.run_until(lambda: cluster.leader() not in (None, leader), 5.0)
+
+
+def test_a_partial_partition_does_not_make_leaders_come_and_go(cluster: Cluster) -> None:
+    """Leader and one follower do not see each other; the third sees both."""
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    term = node_of(leader).term
+    cut = followers(cluster)[0]
+    cluster.network.cut |= {(leader.name, cut.name), (cut.name, leader.name)}
+    cluster.run_for(30)
+    assert cluster.leader() is leader
+    assert node_of(leader).term == term
+
+
+def test_leadership_is_transferred_on_request(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    target = followers(cluster)[0]
+    begin = cluster.now
+    leader.call(lambda: node_of(leader).transfer_leadership(target.name))
+    cluster.run_until(lambda: cluster.leader() is target)
+    assert cluster.now - begin < 0.5, "it must not wait for an election timeout"
+    cluster.run_for(1)
+    assert not node_of(leader).is_leader
+
+
+def test_a_transfer_to_a_member_that_lags_is_refused(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    target = followers(cluster)[0]
+    cluster.isolate(target.name)
+    submit(leader, b"more")
+    cluster.run_for(0.5)
+    assert node_of(leader).transfer_leadership(target.name) is False
+
+
+# ------------------------------------------------------------ replication
+
+
+def test_a_forged_acknowledgement_is_not_believed(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    node = node_of(leader)
+    peer = followers(cluster)[0].name
+    commit = node.commit_index
+    hear(leader, peer, type="append_reply", term=node.term, ok=True, index=9999, round=0)
+    assert node.match_index[Peer(peer)] < 9999
+    assert node.commit_index == commit
+
+
+def test_an_acknowledgement_of_another_term_is_dropped(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    node = node_of(leader)
+    for other in followers(cluster):
+        cluster.isolate(other.name)
+    submit(leader, b"waiting")
+    commit = node.commit_index
+    for other in followers(cluster):
+        hear(
+            leader,
+            other.name,
+            type="append_reply",
+            term=node.term - 1,
+            ok=True,
+            index=node.log.last_index,
+            round=0,
+        )
+    leader.run(lambda: None)
+    assert node.commit_index == commit
+
+
+def test_the_commit_index_is_clamped_to_what_the_message_proves(cluster: Cluster) -> None:
+    """A follower's own tail may be another leader's: a heartbeat does not vouch for it."""
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    member = followers(cluster)[0]
+    node = node_of(member)
+    for other in cluster.members:
+        cluster.isolate(other)
+    last = node.log.last_index
+    node.log.add(b"\x00uncommitted", last + 1, node.term)
+    hear(
+        member,
+        leader.name,
+        type="append",
+        term=node.term,
+        prev_index=last,
+        prev_term=node.log.term_at(last),
+        entries=[],
+        commit=last + 1,
+        round=0,
+    )
+    assert node.commit_index == last
+
+
+def test_a_late_acknowledgement_does_not_rewind_what_was_sent(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    node = node_of(leader)
+    peer = followers(cluster)[0]
+    for number in range(5):
+        submit(leader, b"k%d" % number)
+    cluster.run_for(1)
+    before = node.next_index[Peer(peer.name)]
+    hear(leader, peer.name, type="append_reply", term=node.term, ok=True, index=3, round=0)
+    assert node.next_index[Peer(peer.name)] >= before
+
+
+def test_a_leader_that_contradicts_what_is_committed_stops_the_member(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    node = node_of(followers(cluster)[0])
+    message = {
+        "type": "append",
+        "term": node.term + 5,
+        "prev_index": 1,
+        "prev_term": 0,
+        "entries": [(b"\x00lie", 2, node.term + 5)],
+        "commit": 2,
+        "round": 0,
+    }
+    with pytest.raises(LogFailed, match="contradicts entry 2"):
+        node.on_message(leader.name, decode_message(encode_message(message)))
+
+
+def test_followers_learn_of_a_commit_without_waiting_for_a_heartbeat(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    answers = submit(leader, b"news")
+    cluster.run_until(lambda: answers)
+    begin = cluster.now
+    cluster.run_until(
+        lambda: all(KEYS + b"news" in member.store.rows for member in followers(cluster))
+    )
+    assert cluster.now - begin < 0.03
+
+
+# ------------------------------------------------------------ calls
+
+
+def test_a_follower_refuses_definitely(cluster: Cluster) -> None:
+    cluster.wait_for_leader()
+    cluster.run_for(1)
+    member = followers(cluster)[0]
+    answers = submit(member, b"y")
+    member.run(lambda: None)
+    assert answers == ["NOT_LEADER"]
+
+
+def test_pending_calls_fail_as_unknown_when_the_leader_steps_down(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    cluster.isolate(leader.name)
+    answers = submit(leader, b"pending")
+    cluster.run_until(lambda: answers, 3.0)
+    assert answers == ["OUTCOME_UNKNOWN"]
+
+
+def test_too_many_waiting_calls_are_refused_definitely() -> None:
+    cluster = Cluster(4, 3, replace(TIMING, waiting_max=5))
+    with cluster.running():
+        leader = cluster.wait_for_leader()
+        cluster.run_for(1)
+        for other in followers(cluster):
+            cluster.isolate(other.name)
+        answers = [submit(leader, b"k%d" % number) for number in range(7)]
+        leader.run(lambda: None)
+        assert [a for a in answers if a] == [["OVERLOADED"], ["OVERLOADED"]]
+
+
+def test_a_read_waits_for_a_majority(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    cluster.isolate(leader.name)
+    answers: list[str] = []
+    leader.call(lambda: node_of(leader).read_barrier(lambda code, _: answers.append(code)))
+    cluster.run_for(0.5)
+    assert answers == []
+    cluster.run_until(lambda: answers, 3.0)
+    assert answers == ["NOT_LEADER"]
+
+
+def test_reads_that_come_together_share_a_round(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    node = node_of(leader)
+    before = node.rounds
+    answers: list[str] = []
+    for _ in range(200):
+        leader.call(lambda: node.read_barrier(lambda code, _: answers.append(code)))
+    cluster.run_until(lambda: len(answers) == 200, 3.0)
+    assert node.rounds - before <= 3
+
+
+# ------------------------------------------------------------ what arrives
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        msgpack.packb([]),
+        msgpack.packb({}),
+        msgpack.packb({"type": "append"}),
+        msgpack.packb({"type": "vote_reply", "term": -1, "granted": True, "pre": False}),
+        msgpack.packb({"type": "vote_reply", "term": 1, "granted": 1, "pre": False}),
+        msgpack.packb({"type": "vote_reply", "term": 2**63, "granted": True, "pre": False}),
+        msgpack.packb({"type": ["vote"], "term": 1}),
+        msgpack.packb(
+            {
+                "type": "append",
+                "term": 1,
+                "prev_index": 1,
+                "prev_term": 0,
+                "entries": [[b"", 2, 1]],
+                "commit": 0,
+                "round": 0,
+            }
+        ),
+        bytes(3 * 1024 * 1024),
+    ],
+)
+def test_bad_messages_are_refused_before_anything_acts_on_them(data: bytes) -> None:
+    with pytest.raises(BadMessage):
+        decode_message(data)
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.binary() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+_fields = st.sampled_from(
+    ["term", "pre", "index", "entries", "data", "commit", "round", "ok", "prev_index", "prev_term"]
+)
+_kinds = st.sampled_from(["append", "append_reply", "vote", "vote_reply", "snapshot"]) | _values
+
+
+@given(_kinds, st.dictionaries(_fields, _values))
+def test_any_message_is_read_or_refused(kind: object, fields: dict[str, object]) -> None:
+    with contextlib.suppress(BadMessage):
+        decode_message(msgpack.packb({"type": kind, **fields}))
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    with contextlib.suppress(BadMessage):
+        decode_message(data)
