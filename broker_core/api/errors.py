@@ -16,6 +16,11 @@
     ├── OffsetOutOfRange
     ├── OutOfOrderSequence       idempotent producer: a gap in sequence numbers
     ├── ProducerFenced           idempotent producer: an older epoch
+    ├── UnknownGroup
+    ├── GroupNotEmpty            the group has members; ask again when it has none
+    ├── UnknownMember            consumer group: the session has ended; join again
+    ├── MemberFenced             consumer group: the partition is another member's by now
+    ├── InstanceInUse            consumer group: another process has this instance id; try again
     ├── StaleEpoch               a leader that has been replaced
     ├── CorruptLog               stored bytes fail their CRC: names file, position, offsets
     ├── StorageFenced            a write or fsync failed; this log takes no more appends
@@ -94,6 +99,27 @@ class OutOfOrderSequence(LakeMQError):
 
 class ProducerFenced(LakeMQError):
     code = "PRODUCER_FENCED"
+
+
+class UnknownGroup(LakeMQError):
+    code = "UNKNOWN_GROUP"
+
+
+class GroupNotEmpty(LakeMQError):
+    code = "GROUP_NOT_EMPTY"
+
+
+class UnknownMember(LakeMQError):
+    code = "UNKNOWN_MEMBER"
+
+
+class MemberFenced(LakeMQError):
+    code = "MEMBER_FENCED"
+
+
+class InstanceInUse(LakeMQError):
+    code = "INSTANCE_IN_USE"
+    retriable = True
 
 
 class StaleEpoch(LakeMQError):

@@ -25,3 +25,19 @@ class NativeSettings(PluginSettings):
     """Most bytes of record batches in one fetch answer; a larger single batch is still sent."""
     fetch_wait_ms: int = Field(default=1000, ge=1, le=60_000)
     """How long a following fetch waits at the high watermark before it looks around (ms)."""
+    groups_max: int = Field(default=10_000, ge=1)
+    """Consumer groups that may have members at a time."""
+    group_members_max: int = Field(default=1000, ge=1)
+    """Members that one consumer group may have."""
+    group_session_timeout_ms: int = Field(default=10_000, ge=500, le=3_600_000)
+    """Without a heartbeat for so long, a member's partitions go to others; members may ask for
+    another time (ms)."""
+    group_session_timeout_min_ms: int = Field(default=1000, ge=500)
+    """Shortest session time-out that a member may ask for (ms)."""
+    group_session_timeout_max_ms: int = Field(default=1_800_000, ge=1000)
+    """Longest session time-out that a member may ask for (ms)."""
+    group_heartbeat_interval_ms: int = Field(default=2000, ge=100)
+    """How often members say that they are there (ms); never rarer than a third of their session
+    time-out."""
+    group_rebalance_timeout_ms: int = Field(default=60_000, ge=1000, le=3_600_000)
+    """A member that does not give up a partition within this time is put out of its group (ms)."""

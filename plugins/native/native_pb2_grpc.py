@@ -69,6 +69,31 @@ class NativeStub:
                 request_serializer=plugins_dot_native_dot_native__pb2.OffsetsForTimestampRequest.SerializeToString,
                 response_deserializer=plugins_dot_native_dot_native__pb2.OffsetsForTimestampResponse.FromString,
                 _registered_method=True)
+        self.JoinGroup = channel.stream_stream(
+                '/lakemq.native.v1.Native/JoinGroup',
+                request_serializer=plugins_dot_native_dot_native__pb2.GroupHeartbeat.SerializeToString,
+                response_deserializer=plugins_dot_native_dot_native__pb2.GroupAssignment.FromString,
+                _registered_method=True)
+        self.CommitOffsets = channel.unary_unary(
+                '/lakemq.native.v1.Native/CommitOffsets',
+                request_serializer=plugins_dot_native_dot_native__pb2.CommitOffsetsRequest.SerializeToString,
+                response_deserializer=plugins_dot_native_dot_native__pb2.CommitOffsetsResponse.FromString,
+                _registered_method=True)
+        self.DescribeGroups = channel.unary_unary(
+                '/lakemq.native.v1.Native/DescribeGroups',
+                request_serializer=plugins_dot_native_dot_native__pb2.DescribeGroupsRequest.SerializeToString,
+                response_deserializer=plugins_dot_native_dot_native__pb2.DescribeGroupsResponse.FromString,
+                _registered_method=True)
+        self.DeleteGroup = channel.unary_unary(
+                '/lakemq.native.v1.Native/DeleteGroup',
+                request_serializer=plugins_dot_native_dot_native__pb2.DeleteGroupRequest.SerializeToString,
+                response_deserializer=plugins_dot_native_dot_native__pb2.DeleteGroupResponse.FromString,
+                _registered_method=True)
+        self.FetchMany = channel.unary_stream(
+                '/lakemq.native.v1.Native/FetchMany',
+                request_serializer=plugins_dot_native_dot_native__pb2.FetchManyRequest.SerializeToString,
+                response_deserializer=plugins_dot_native_dot_native__pb2.FetchManyResponse.FromString,
+                _registered_method=True)
 
 
 class NativeServicer:
@@ -121,6 +146,41 @@ class NativeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JoinGroup(self, request_iterator, context):
+        """One member of a consumer group: heartbeats in, assignments out. Refusals come in place.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitOffsets(self, request, context):
+        """Takes all offsets, durably, or none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeGroups(self, request, context):
+        """Members and offsets. An empty list of names means all groups.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteGroup(self, request, context):
+        """Forgets a group without members and its offsets.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchMany(self, request, context):
+        """Several partitions in one stream; else as Fetch. A partition that fails is told in place.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NativeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -158,6 +218,31 @@ def add_NativeServicer_to_server(servicer, server):
                     servicer.OffsetsForTimestamp,
                     request_deserializer=plugins_dot_native_dot_native__pb2.OffsetsForTimestampRequest.FromString,
                     response_serializer=plugins_dot_native_dot_native__pb2.OffsetsForTimestampResponse.SerializeToString,
+            ),
+            'JoinGroup': grpc.stream_stream_rpc_method_handler(
+                    servicer.JoinGroup,
+                    request_deserializer=plugins_dot_native_dot_native__pb2.GroupHeartbeat.FromString,
+                    response_serializer=plugins_dot_native_dot_native__pb2.GroupAssignment.SerializeToString,
+            ),
+            'CommitOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitOffsets,
+                    request_deserializer=plugins_dot_native_dot_native__pb2.CommitOffsetsRequest.FromString,
+                    response_serializer=plugins_dot_native_dot_native__pb2.CommitOffsetsResponse.SerializeToString,
+            ),
+            'DescribeGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGroups,
+                    request_deserializer=plugins_dot_native_dot_native__pb2.DescribeGroupsRequest.FromString,
+                    response_serializer=plugins_dot_native_dot_native__pb2.DescribeGroupsResponse.SerializeToString,
+            ),
+            'DeleteGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGroup,
+                    request_deserializer=plugins_dot_native_dot_native__pb2.DeleteGroupRequest.FromString,
+                    response_serializer=plugins_dot_native_dot_native__pb2.DeleteGroupResponse.SerializeToString,
+            ),
+            'FetchMany': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchMany,
+                    request_deserializer=plugins_dot_native_dot_native__pb2.FetchManyRequest.FromString,
+                    response_serializer=plugins_dot_native_dot_native__pb2.FetchManyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -349,6 +434,141 @@ class Native:
             '/lakemq.native.v1.Native/OffsetsForTimestamp',
             plugins_dot_native_dot_native__pb2.OffsetsForTimestampRequest.SerializeToString,
             plugins_dot_native_dot_native__pb2.OffsetsForTimestampResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinGroup(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/lakemq.native.v1.Native/JoinGroup',
+            plugins_dot_native_dot_native__pb2.GroupHeartbeat.SerializeToString,
+            plugins_dot_native_dot_native__pb2.GroupAssignment.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.native.v1.Native/CommitOffsets',
+            plugins_dot_native_dot_native__pb2.CommitOffsetsRequest.SerializeToString,
+            plugins_dot_native_dot_native__pb2.CommitOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.native.v1.Native/DescribeGroups',
+            plugins_dot_native_dot_native__pb2.DescribeGroupsRequest.SerializeToString,
+            plugins_dot_native_dot_native__pb2.DescribeGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.native.v1.Native/DeleteGroup',
+            plugins_dot_native_dot_native__pb2.DeleteGroupRequest.SerializeToString,
+            plugins_dot_native_dot_native__pb2.DeleteGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchMany(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/lakemq.native.v1.Native/FetchMany',
+            plugins_dot_native_dot_native__pb2.FetchManyRequest.SerializeToString,
+            plugins_dot_native_dot_native__pb2.FetchManyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,16 @@ class NativeStub:
     """Whole batches from an offset on. Ends at end_offset, or at the high watermark unless `follow`."""
     OffsetsForTimestamp: _grpc.UnaryUnaryMultiCallable[_native_pb2.OffsetsForTimestampRequest, _native_pb2.OffsetsForTimestampResponse]
     """First offset whose record is not older than a timestamp, for every partition of a topic."""
+    JoinGroup: _grpc.StreamStreamMultiCallable[_native_pb2.GroupHeartbeat, _native_pb2.GroupAssignment]
+    """One member of a consumer group: heartbeats in, assignments out. Refusals come in place."""
+    CommitOffsets: _grpc.UnaryUnaryMultiCallable[_native_pb2.CommitOffsetsRequest, _native_pb2.CommitOffsetsResponse]
+    """Takes all offsets, durably, or none."""
+    DescribeGroups: _grpc.UnaryUnaryMultiCallable[_native_pb2.DescribeGroupsRequest, _native_pb2.DescribeGroupsResponse]
+    """Members and offsets. An empty list of names means all groups."""
+    DeleteGroup: _grpc.UnaryUnaryMultiCallable[_native_pb2.DeleteGroupRequest, _native_pb2.DeleteGroupResponse]
+    """Forgets a group without members and its offsets."""
+    FetchMany: _grpc.UnaryStreamMultiCallable[_native_pb2.FetchManyRequest, _native_pb2.FetchManyResponse]
+    """Several partitions in one stream; else as Fetch. A partition that fails is told in place."""
 
 @_typing.type_check_only
 class NativeAsyncStub(NativeStub):
@@ -65,6 +75,16 @@ class NativeAsyncStub(NativeStub):
     """Whole batches from an offset on. Ends at end_offset, or at the high watermark unless `follow`."""
     OffsetsForTimestamp: _aio.UnaryUnaryMultiCallable[_native_pb2.OffsetsForTimestampRequest, _native_pb2.OffsetsForTimestampResponse]  # type: ignore[assignment]
     """First offset whose record is not older than a timestamp, for every partition of a topic."""
+    JoinGroup: _aio.StreamStreamMultiCallable[_native_pb2.GroupHeartbeat, _native_pb2.GroupAssignment]  # type: ignore[assignment]
+    """One member of a consumer group: heartbeats in, assignments out. Refusals come in place."""
+    CommitOffsets: _aio.UnaryUnaryMultiCallable[_native_pb2.CommitOffsetsRequest, _native_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
+    """Takes all offsets, durably, or none."""
+    DescribeGroups: _aio.UnaryUnaryMultiCallable[_native_pb2.DescribeGroupsRequest, _native_pb2.DescribeGroupsResponse]  # type: ignore[assignment]
+    """Members and offsets. An empty list of names means all groups."""
+    DeleteGroup: _aio.UnaryUnaryMultiCallable[_native_pb2.DeleteGroupRequest, _native_pb2.DeleteGroupResponse]  # type: ignore[assignment]
+    """Forgets a group without members and its offsets."""
+    FetchMany: _aio.UnaryStreamMultiCallable[_native_pb2.FetchManyRequest, _native_pb2.FetchManyResponse]  # type: ignore[assignment]
+    """Several partitions in one stream; else as Fetch. A partition that fails is told in place."""
 
 class NativeServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -120,5 +140,45 @@ class NativeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_native_pb2.OffsetsForTimestampResponse, _abc.Awaitable[_native_pb2.OffsetsForTimestampResponse]]:
         """First offset whose record is not older than a timestamp, for every partition of a topic."""
+
+    @_abc_1.abstractmethod
+    def JoinGroup(
+        self,
+        request_iterator: _MaybeAsyncIterator[_native_pb2.GroupHeartbeat],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_native_pb2.GroupAssignment], _abc.AsyncIterator[_native_pb2.GroupAssignment]]:
+        """One member of a consumer group: heartbeats in, assignments out. Refusals come in place."""
+
+    @_abc_1.abstractmethod
+    def CommitOffsets(
+        self,
+        request: _native_pb2.CommitOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_native_pb2.CommitOffsetsResponse, _abc.Awaitable[_native_pb2.CommitOffsetsResponse]]:
+        """Takes all offsets, durably, or none."""
+
+    @_abc_1.abstractmethod
+    def DescribeGroups(
+        self,
+        request: _native_pb2.DescribeGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_native_pb2.DescribeGroupsResponse, _abc.Awaitable[_native_pb2.DescribeGroupsResponse]]:
+        """Members and offsets. An empty list of names means all groups."""
+
+    @_abc_1.abstractmethod
+    def DeleteGroup(
+        self,
+        request: _native_pb2.DeleteGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_native_pb2.DeleteGroupResponse, _abc.Awaitable[_native_pb2.DeleteGroupResponse]]:
+        """Forgets a group without members and its offsets."""
+
+    @_abc_1.abstractmethod
+    def FetchMany(
+        self,
+        request: _native_pb2.FetchManyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_native_pb2.FetchManyResponse], _abc.AsyncIterator[_native_pb2.FetchManyResponse]]:
+        """Several partitions in one stream; else as Fetch. A partition that fails is told in place."""
 
 def add_NativeServicer_to_server(servicer: NativeServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,5 +26,6 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
 @hookimpl
 def register_commands() -> Commands:
     from plugins.native.commands import consume, produce, topic
+    from plugins.native.group_commands import group
 
-    return [("topic", topic), ("produce", produce), ("consume", consume)]
+    return [("topic", topic), ("group", group), ("produce", produce), ("consume", consume)]

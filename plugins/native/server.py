@@ -46,7 +46,21 @@ class NativeListener:
 
         meter.create_observable_counter("lakemq.native.produce.bytes", [bytes_in], "By")
         meter.create_observable_counter("lakemq.native.fetch.bytes", [bytes_out], "By")
+
+        def commits(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(service.groups.commits)
+
+        def rebalances(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(service.groups.rebalances)
+
+        def lags(_: CallbackOptions) -> Iterable[Observation]:
+            for (group, topic), lag in service.groups.lags().items():
+                yield Observation(lag, {"group": group, "topic": topic})
+
         meter.create_observable_counter("lakemq.native.produce.batches", [batches_in])
+        meter.create_observable_counter("lakemq.native.group.commits", [commits])
+        meter.create_observable_counter("lakemq.native.group.rebalances", [rebalances])
+        meter.create_observable_gauge("lakemq.native.group.lag", [lags])
 
     async def start(self) -> None:
         settings = self._settings
@@ -71,6 +85,7 @@ class NativeListener:
             self._port = server.add_insecure_port(address)
         except RuntimeError:
             raise StartupError(f"native: cannot listen on {address}") from None
+        await self._service.groups.start()
         await server.start()
         self._server = server
 
@@ -79,5 +94,6 @@ class NativeListener:
 
     async def stop(self) -> None:
         self._service.stopping = True
+        await self._service.groups.stop()
         if self._server is not None:
             await self._server.stop(_STOP_GRACE_S)

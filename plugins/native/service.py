@@ -9,9 +9,8 @@ from typing import NoReturn
 
 import grpc
 
-from broker_core.api.errors import InvalidRequest, LakeMQError, UnknownTopic
+from broker_core.api.errors import InvalidRequest, LakeMQError, NotAuthorized
 from broker_core.api.ports import Broker, Credentials
-from broker_core.api.record_batch import HEADER_BYTES, read_header
 from broker_core.api.types import (
     Acks,
     AppendResult,
@@ -30,7 +29,10 @@ from plugins.native.convert import (
     topic_message,
     trailers_of,
 )
+from plugins.native.group_host import GroupHost
+from plugins.native.many import check_topic_id, read_many, until
 from plugins.native.native_pb2_grpc import NativeServicer
+from plugins.native.offset_table import OFFSETS_TOPIC
 
 _Context = grpc.aio.ServicerContext[object, object]
 
@@ -41,6 +43,7 @@ class NativeService(NativeServicer):
     def __init__(self, broker: Broker, settings: NativeSettings) -> None:
         self._broker = broker
         self._settings = settings
+        self.groups = GroupHost(broker, settings)
         self.batches_in = 0
         self.bytes_in = 0
         self.bytes_out = 0
@@ -87,6 +90,7 @@ class NativeService(NativeServicer):
         try:
             principal = await self._principal(context)
             self._broker.authorize(principal, Operation.CREATE, Resource("topic", request.name))
+            _refuse_internal(request.name)
             if request.partitions < 0:
                 raise InvalidRequest(f"partitions is {request.partitions}; it takes 1 or more")
             config = topic_config(request.config, self._broker.topic_defaults())
@@ -103,6 +107,7 @@ class NativeService(NativeServicer):
         try:
             principal = await self._principal(context)
             self._broker.authorize(principal, Operation.DELETE, Resource("topic", request.name))
+            _refuse_internal(request.name)
             await self._broker.delete_topic(request.name)
             return pb.DeleteTopicResponse()
         except LakeMQError as error:
@@ -173,6 +178,7 @@ class NativeService(NativeServicer):
         try:
             if int(request.acks) not in set(Acks):
                 raise InvalidRequest(f"acks is {request.acks}; it takes 0, 1 or 2")
+            _refuse_internal(request.topic)
             return self._broker.append(
                 request.topic,
                 request.partition,
@@ -191,7 +197,7 @@ class NativeService(NativeServicer):
         try:
             principal = await self._principal(context)
             self._broker.authorize(principal, Operation.READ, Resource("topic", request.topic))
-            self._check_topic_id(request)
+            check_topic_id(self._broker, request.topic, request.topic_id)
             log = self._broker.partition(request.topic, request.partition)
             bytes_max = min(request.bytes_max or 1024 * 1024, self._settings.fetch_bytes_max)
             offset = Offset(request.offset)
@@ -199,7 +205,7 @@ class NativeService(NativeServicer):
             while not self.stopping and not (request.end_offset and offset >= request.end_offset):
                 got = await log.fetch(offset, bytes_max=bytes_max, wait_ms=wait_ms)
                 if got.data:
-                    data = _until(got.data, request.end_offset)
+                    data = until(got.data, request.end_offset)
                     self.bytes_out += len(data)
                     yield pb.FetchResponse(
                         batches=data,
@@ -211,17 +217,61 @@ class NativeService(NativeServicer):
                 elif not request.follow:
                     return
                 else:
-                    self._check_topic_id(request)
+                    check_topic_id(self._broker, request.topic, request.topic_id)
         except LakeMQError as error:
             await _abort(context, error)
 
-    def _check_topic_id(self, request: pb.FetchRequest) -> None:
-        topic = self._broker.topic(request.topic)
-        if request.topic_id and request.topic_id != topic.topic_id:
-            raise UnknownTopic(
-                f"topic {request.topic} with id {request.topic_id} is gone; "
-                f"another of that name has id {topic.topic_id}"
-            )
+    async def FetchMany(
+        self, request: pb.FetchManyRequest, context: _Context
+    ) -> AsyncIterator[pb.FetchManyResponse]:
+        try:
+            principal = await self._principal(context)
+            async for answer in read_many(
+                self._broker, request, principal, self._settings, lambda: self.stopping
+            ):
+                self.bytes_out += len(answer.fetched.batches)
+                yield answer
+        except LakeMQError as error:
+            await _abort(context, error)
+
+    # -- consumer groups
+
+    async def JoinGroup(
+        self, request_iterator: AsyncIterator[pb.GroupHeartbeat], context: _Context
+    ) -> AsyncIterator[pb.GroupAssignment]:
+        try:
+            principal = await self._principal(context)
+        except LakeMQError as error:
+            await _abort(context, error)
+        async for said in self.groups.join(request_iterator, principal):
+            yield said
+
+    async def CommitOffsets(
+        self, request: pb.CommitOffsetsRequest, context: _Context
+    ) -> pb.CommitOffsetsResponse:
+        try:
+            await self.groups.commit(request, await self._principal(context))
+            return pb.CommitOffsetsResponse()
+        except LakeMQError as error:
+            await _abort(context, error)
+
+    async def DescribeGroups(
+        self, request: pb.DescribeGroupsRequest, context: _Context
+    ) -> pb.DescribeGroupsResponse:
+        try:
+            principal = await self._principal(context)
+            return pb.DescribeGroupsResponse(groups=self.groups.describe(request.groups, principal))
+        except LakeMQError as error:
+            await _abort(context, error)
+
+    async def DeleteGroup(
+        self, request: pb.DeleteGroupRequest, context: _Context
+    ) -> pb.DeleteGroupResponse:
+        try:
+            await self.groups.delete(request.group, await self._principal(context))
+            return pb.DeleteGroupResponse()
+        except LakeMQError as error:
+            await _abort(context, error)
 
     async def _principal(self, context: _Context) -> Principal:
         peer = context.peer()
@@ -229,15 +279,9 @@ class NativeService(NativeServicer):
         return await self._broker.authenticate(Credentials("native", "", host))
 
 
-def _until(data: bytes, end_offset: int) -> bytes:
-    """Leave out whole batches at and behind `end_offset`, if one is given."""
-    position = 0
-    while end_offset and position + HEADER_BYTES <= len(data):
-        header = read_header(data, position)
-        if header.base_offset >= end_offset:
-            return data[:position]
-        position += header.total_bytes
-    return data
+def _refuse_internal(topic: str) -> None:
+    if topic == OFFSETS_TOPIC:
+        raise NotAuthorized(f"topic {topic} belongs to the broker; clients only read it")
 
 
 class _ProduceWindow:

@@ -4,9 +4,12 @@ from broker_core.api.errors import (
     BatchTooLarge,
     CorruptBatch,
     CorruptLog,
+    GroupNotEmpty,
+    InstanceInUse,
     InvalidRequest,
     InvalidTopicName,
     LakeMQError,
+    MemberFenced,
     NotAuthenticated,
     NotAuthorized,
     OffsetOutOfRange,
@@ -17,16 +20,36 @@ from broker_core.api.errors import (
     StorageFull,
     TopicExists,
     Unavailable,
+    UnknownGroup,
+    UnknownMember,
     UnknownPartition,
     UnknownTopic,
 )
 from broker_core.api.record_batch import RecordBatch
-from broker_core.api.types import Acks, Columns, Compression, Headers, Record
+from broker_core.api.types import (
+    Acks,
+    Columns,
+    Compression,
+    Headers,
+    Record,
+    TopicPartition,
+)
 from plugins.native.sdk.arrow import from_arrow, to_arrow
 from plugins.native.sdk.client import Client
+from plugins.native.sdk.consumer import Consumer, ConsumerOptions
 from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.sync_client import SyncClient, connect
-from plugins.native.sdk.types import NewRecord, PartitionOffsets, RecordMetadata, TopicOffsets
+from plugins.native.sdk.sync_consumer import SyncConsumer
+from plugins.native.sdk.types import (
+    ConsumerRecord,
+    GroupDescription,
+    GroupMember,
+    GroupOffset,
+    NewRecord,
+    PartitionOffsets,
+    RecordMetadata,
+    TopicOffsets,
+)
 
 __all__ = [
     "Acks",
@@ -34,12 +57,21 @@ __all__ = [
     "Client",
     "Columns",
     "Compression",
+    "Consumer",
+    "ConsumerOptions",
+    "ConsumerRecord",
     "CorruptBatch",
     "CorruptLog",
+    "GroupDescription",
+    "GroupMember",
+    "GroupNotEmpty",
+    "GroupOffset",
     "Headers",
+    "InstanceInUse",
     "InvalidRequest",
     "InvalidTopicName",
     "LakeMQError",
+    "MemberFenced",
     "NewRecord",
     "NotAuthenticated",
     "NotAuthorized",
@@ -55,9 +87,13 @@ __all__ = [
     "StorageFenced",
     "StorageFull",
     "SyncClient",
+    "SyncConsumer",
     "TopicExists",
     "TopicOffsets",
+    "TopicPartition",
     "Unavailable",
+    "UnknownGroup",
+    "UnknownMember",
     "UnknownPartition",
     "UnknownTopic",
     "connect",

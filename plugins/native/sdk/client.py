@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 import grpc
 
 from broker_core.api.errors import UnknownPartition
 from broker_core.api.record_batch import RecordBatch, split
-from broker_core.api.types import Acks, Compression, Record
+from broker_core.api.types import Acks, Compression, Record, TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk import wire
+from plugins.native.sdk.consumer import Consumer, ConsumerOptions
 from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.sync_client import first_offset
-from plugins.native.sdk.types import TopicOffsets
+from plugins.native.sdk.types import GroupDescription, TopicOffsets
 
 if TYPE_CHECKING:  # exists in the stub file only
     from plugins.native.native_pb2_grpc import NativeAsyncStub
@@ -93,6 +94,49 @@ class Client:
         except grpc.RpcError as error:
             wire.raise_for(error, self.bootstrap)
         return dict(answer.offsets)
+
+    # -- consumer groups
+
+    def subscribe(
+        self, topics: str | Sequence[str], *, group: str, **options: Unpack[ConsumerOptions]
+    ) -> Consumer:
+        """A member of a consumer group that reads `topics`; use it as an async context manager.
+
+        `ConsumerOptions` lists the options. Entering joins the group.
+        """
+        names = [topics] if isinstance(topics, str) else list(topics)
+        return Consumer(self, self._stub, names, group, **options)
+
+    async def groups(self) -> list[GroupDescription]:
+        """All consumer groups, by name."""
+        return await self._describe_groups([])
+
+    async def describe_group(self, name: str) -> GroupDescription:
+        """Raises UnknownGroup."""
+        return (await self._describe_groups([name]))[0]
+
+    async def _describe_groups(self, names: Sequence[str]) -> list[GroupDescription]:
+        request = pb.DescribeGroupsRequest(groups=names)
+        try:
+            answer = await self._stub.DescribeGroups(request, timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+        return [wire.group_description(group) for group in answer.groups]
+
+    async def reset_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Let the group go on from these offsets; -1 forgets. Raises GroupNotEmpty."""
+        request = wire.reset_request(group, offsets)
+        try:
+            await self._stub.CommitOffsets(request, timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+
+    async def delete_group(self, name: str) -> None:
+        """Forget a group and what it committed. Raises UnknownGroup, GroupNotEmpty."""
+        try:
+            await self._stub.DeleteGroup(pb.DeleteGroupRequest(group=name), timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
 
     # -- writing
 

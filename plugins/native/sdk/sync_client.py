@@ -6,20 +6,24 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 import grpc
 
 from broker_core.api.errors import InvalidRequest, LakeMQError, UnknownPartition
 from broker_core.api.record_batch import encode
-from broker_core.api.types import Acks, Columns, Compression, Headers, Record
+from broker_core.api.types import Acks, Columns, Compression, Headers, Record, TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk import wire
 from plugins.native.sdk.parallel import FetchStream, ParallelFetch
 from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
-from plugins.native.sdk.types import NewRecord, RecordMetadata, TopicOffsets
+from plugins.native.sdk.types import GroupDescription, NewRecord, RecordMetadata, TopicOffsets
+
+if TYPE_CHECKING:
+    from plugins.native.sdk.consumer import ConsumerOptions
+    from plugins.native.sdk.sync_consumer import SyncConsumer
 
 
 class SyncClient:
@@ -165,6 +169,50 @@ class SyncClient:
                     yield from (each for each in batch.records() if each.offset >= starts[number])
                 if stop:
                     return
+
+    # -- consumer groups
+
+    def subscribe(
+        self, topics: str | Sequence[str], *, group: str, **options: Unpack[ConsumerOptions]
+    ) -> SyncConsumer:
+        """A member of a consumer group that reads `topics`; use it as a context manager.
+
+        `ConsumerOptions` lists the options; callbacks run in a thread of the consumer's own.
+        """
+        from plugins.native.sdk.sync_consumer import SyncConsumer
+
+        names = [topics] if isinstance(topics, str) else list(topics)
+        return SyncConsumer(self, names, group, options)
+
+    def groups(self) -> list[GroupDescription]:
+        """All consumer groups, by name."""
+        return self._describe_groups([])
+
+    def describe_group(self, name: str) -> GroupDescription:
+        """Raises UnknownGroup."""
+        return self._describe_groups([name])[0]
+
+    def _describe_groups(self, names: Sequence[str]) -> list[GroupDescription]:
+        request = pb.DescribeGroupsRequest(groups=names)
+        try:
+            answer = self._stub.DescribeGroups(request, timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+        return [wire.group_description(group) for group in answer.groups]
+
+    def reset_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Let the group go on from these offsets; -1 forgets. Raises GroupNotEmpty."""
+        try:
+            self._stub.CommitOffsets(wire.reset_request(group, offsets), timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
+
+    def delete_group(self, name: str) -> None:
+        """Forget a group and what it committed. Raises UnknownGroup, GroupNotEmpty."""
+        try:
+            self._stub.DeleteGroup(pb.DeleteGroupRequest(group=name), timeout=self.timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self.bootstrap)
 
     # -- writing
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker_core.api.types import Acks, Headers
+from broker_core.api.types import Acks, Headers, TopicPartition
 
 
 class NewRecord(NamedTuple):
@@ -16,6 +16,18 @@ class NewRecord(NamedTuple):
     key: bytes | None = None
     headers: Headers = ()
     timestamp_ms: int | None = None
+
+
+class ConsumerRecord(NamedTuple):
+    """A record as a member of a consumer group gets it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +65,50 @@ class RecordMetadata:
     offset: int
     timestamp_ms: int
     acks: Acks
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """Where a consumer group stands in one partition."""
+
+    topic: str
+    partition: int
+    committed_offset: int
+    """Of the next record to read; -1: nothing was committed."""
+    log_start_offset: int
+    high_watermark: int
+    committed_ms: int
+    metadata: str = ""
+
+    @property
+    def lag(self) -> int:
+        """Records that are there and not committed."""
+        return self.high_watermark - max(self.committed_offset, self.log_start_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a consumer group."""
+
+    member_id: str
+    instance_id: str
+    """Empty: not a static member."""
+    epoch: int
+    topics: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group: its members and where it stands."""
+
+    name: str
+    state: str
+    """`empty`, `rebalancing` or `stable`."""
+    epoch: int
+    members: tuple[GroupMember, ...]
+    offsets: tuple[GroupOffset, ...]
+
+    @property
+    def lag(self) -> int:
+        return sum(each.lag for each in self.offsets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NoReturn
 
 import grpc
@@ -9,9 +10,16 @@ import grpc
 from broker_core.api import errors
 from broker_core.api.errors import LakeMQError
 from broker_core.api.record_headers import encode_headers
-from broker_core.api.types import Columns
+from broker_core.api.types import Columns, TopicPartition
 from plugins.native import native_pb2 as pb
-from plugins.native.sdk.types import NewRecord, PartitionOffsets, TopicOffsets
+from plugins.native.sdk.types import (
+    GroupDescription,
+    GroupMember,
+    GroupOffset,
+    NewRecord,
+    PartitionOffsets,
+    TopicOffsets,
+)
 
 CHANNEL_OPTIONS: Final[list[tuple[str, int]]] = [
     ("grpc.max_receive_message_length", 288 * 1024 * 1024),
@@ -38,6 +46,39 @@ def topic_offsets(topic: pb.Topic) -> TopicOffsets:
         ),
         dict(topic.config),
     )  # fmt: skip
+
+
+def group_description(group: pb.Group) -> GroupDescription:
+    return GroupDescription(
+        group.name,
+        group.state,
+        group.epoch,
+        tuple(
+            GroupMember(
+                each.member_id, each.instance_id, each.member_epoch, tuple(each.topics),
+                tuple(TopicPartition(at.topic, at.partition) for at in each.partitions),
+            )
+            for each in group.members
+        ),
+        tuple(
+            GroupOffset(
+                each.topic, each.partition, each.committed_offset, each.log_start_offset,
+                each.high_watermark, each.committed_ms, each.metadata,
+            )
+            for each in group.offsets
+        ),
+    )  # fmt: skip
+
+
+def reset_request(group: str, offsets: Mapping[TopicPartition, int]) -> pb.CommitOffsetsRequest:
+    """Offsets of a group without members."""
+    return pb.CommitOffsetsRequest(
+        group=group,
+        offsets=[
+            pb.OffsetCommit(topic=at.topic, partition=at.partition, offset=offset)
+            for at, offset in offsets.items()
+        ],
+    )
 
 
 def error_of(error: pb.Error) -> LakeMQError:

@@ -1,0 +1,396 @@
+"""A member of a consumer group, for asyncio. `sync_consumer` puts a blocking face on it.
+
+Everything that a rebalance asks for happens between two records: before the next record is handed
+out, lost partitions are dropped, revoked ones given up (after a commit, with `auto_commit`), new
+ones taken. So an application that commits after each record is never disturbed in the middle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypedDict
+
+import grpc
+
+from broker_core.api.errors import (
+    InvalidRequest,
+    LakeMQError,
+    MemberFenced,
+    OffsetOutOfRange,
+    UnknownMember,
+    UnknownTopic,
+)
+from broker_core.api.types import TopicPartition
+from plugins.native import native_pb2 as pb
+from plugins.native.sdk import wire
+from plugins.native.sdk.fetching import Arrived, FetchLoop, Reading
+from plugins.native.sdk.group_stream import GroupStream, now_ms
+from plugins.native.sdk.membership import Grant
+from plugins.native.sdk.sequencing import backoff_s
+from plugins.native.sdk.types import ConsumerRecord, TopicOffsets
+
+if TYPE_CHECKING:
+    from plugins.native.native_pb2_grpc import NativeAsyncStub  # in the stub file only
+    from plugins.native.sdk.client import Client
+
+Partitions = frozenset[TopicPartition]
+Callback = Callable[[Partitions], Awaitable[None] | None]
+_WAIT_S: Final = 0.5
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Options of `subscribe`."""
+
+    start: str
+    """`earliest` (the default) or `latest`: where to begin without a committed offset, or when it
+    is not there any more."""
+    auto_commit: bool
+    """Commit what the application has come back from, every `auto_commit_interval_ms`, before a
+    partition is given up and at the end. Off by default."""
+    auto_commit_interval_ms: int
+    instance_id: str
+    """Makes this a static member: a restart within the session time-out moves no partition."""
+    session_timeout_ms: int
+    """Without contact for so long, others get this member's partitions. 10 s by default."""
+    rebalance_timeout_ms: int
+    """How long one record may take while a rebalance waits for it. 60 s by default."""
+    on_assigned: Callback
+    on_revoked: Callback
+    """Before partitions are given up: `commit` still works."""
+    on_lost: Callback
+    """Partitions are gone, and others may have read on from the committed offsets."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Records of one partition, on their way to the application."""
+
+    place: TopicPartition
+    grant: Grant
+    records: list[ConsumerRecord]
+    version: int
+    check_ms: float
+    """When to look again whether records may still be handed out."""
+
+
+class Consumer:
+    """Made by `Client.subscribe`. Iterate it for records; `commit` when they are handled."""
+
+    def __init__(
+        self,
+        client: Client,
+        stub: NativeAsyncStub,
+        topics: Sequence[str],
+        group: str,
+        *,
+        start: str = "earliest",
+        auto_commit: bool = False,
+        auto_commit_interval_ms: int = 5000,
+        instance_id: str = "",
+        session_timeout_ms: int = 10_000,
+        rebalance_timeout_ms: int = 60_000,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        if start not in ("earliest", "latest"):
+            raise InvalidRequest(f"start is {start!r}; it takes 'earliest' or 'latest'")
+        self.group = group
+        self._client = client
+        self._stub = stub
+        self._start = start
+        self._auto_commit = auto_commit
+        self._commit_interval_ms = auto_commit_interval_ms
+        self._callbacks = {"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost}
+        self._changed = asyncio.Event()
+        self._stream = GroupStream(
+            stub, client.bootstrap, group=group, topics=topics, instance_id=instance_id,
+            session_timeout_ms=session_timeout_ms, rebalance_timeout_ms=rebalance_timeout_ms,
+            on_change=self._changed.set,
+        )  # fmt: skip
+        self._membership = self._stream.membership
+        self._fetch = FetchLoop(stub, client.bootstrap)
+        self._positions: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._in_hand: ConsumerRecord | None = None
+        self._commit_sequence = 0
+        self._commit_lock = asyncio.Lock()
+        self._next_commit_ms = 0.0
+
+    # -- life
+
+    async def __aenter__(self) -> Self:
+        self._next_commit_ms = now_ms() + self._commit_interval_ms
+        self._stream.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and (record := self._in_hand) is not None:
+            self._in_hand = None  # it was not handled, those before it were
+            place = TopicPartition(record.topic, record.partition)
+            if place in self._positions:
+                self._positions[place] = record.offset
+        await self.close()
+
+    async def close(self) -> None:
+        """Commit (with `auto_commit`), give up all partitions, leave the group."""
+        held = frozenset(self._membership.held)
+        if held and self._stream.failed is None:
+            if self._auto_commit:
+                with suppress(LakeMQError):
+                    await self.commit()
+            await self._call("revoked", held)
+        self._fetch.stop()
+        await self._stream.leave()
+
+    @property
+    def assignment(self) -> Partitions:
+        """Partitions that this member reads now."""
+        return frozenset(self._positions)
+
+    # -- records
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self._records()
+
+    async def _records(self) -> AsyncIterator[ConsumerRecord]:
+        while True:
+            chunk = await self.next_chunk()
+            for record in chunk.records:
+                if not self.may_hand_out(chunk) and not await self.between(chunk):
+                    break
+                self._in_hand = record
+                yield record
+
+    async def next_chunk(self) -> Chunk:
+        """Records to hand out, one after the other, each after `may_hand_out` or `between`.
+
+        Raises what makes going on impossible: NotAuthorized, UnknownTopic, CorruptLog.
+        """
+        while True:
+            self._came_back()
+            await self._settle()
+            arrived = await self._next_arrived()
+            if arrived is None or self._fetch.places.get(arrived.place) is not arrived.reading:
+                continue
+            if arrived.error is not None:
+                await self._failed(arrived.place, arrived.error)
+            elif chunk := self._chunk(arrived):
+                return chunk
+
+    def may_hand_out(self, chunk: Chunk) -> bool:
+        """Whether nothing has changed since `chunk` was made. Cheap, and safe in any thread."""
+        return self._membership.version == chunk.version and now_ms() < chunk.check_ms
+
+    def handed_out(self, record: ConsumerRecord) -> None:
+        """The application has `record` in hand."""
+        self._in_hand = record
+
+    async def between(self, chunk: Chunk) -> bool:
+        """Do what is due between two records; whether the rest of `chunk` may be handed out."""
+        while True:
+            self._came_back()
+            await self._settle()
+            held = self._membership.held.get(chunk.place)
+            if held is None or held.epoch != chunk.grant.epoch:
+                return False
+            chunk.version, chunk.check_ms = self._membership.version, self._check_ms()
+            if self._membership.may_hand_out(chunk.place, now_ms()):
+                return True
+            await self._wait_for_change()
+
+    def _check_ms(self) -> float:
+        lease = self._membership.lease_until_ms
+        return min(lease, self._next_commit_ms) if self._auto_commit else lease
+
+    def _came_back(self) -> None:
+        """The application is done with what it had."""
+        record, self._in_hand = self._in_hand, None
+        if record is not None:
+            place = TopicPartition(record.topic, record.partition)
+            if place in self._positions:
+                self._positions[place] = record.offset + 1
+
+    async def _next_arrived(self) -> Arrived | None:
+        """None: something has changed meanwhile."""
+        if not self._fetch.arrived.empty():
+            return self._fetch.arrived.get_nowait()
+        arrival = asyncio.ensure_future(self._fetch.arrived.get())
+        change = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait(
+                (arrival, change), timeout=_WAIT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            return arrival.result() if arrival.done() else None
+        finally:
+            arrival.cancel()
+            change.cancel()
+
+    async def _wait_for_change(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WAIT_S):
+                await self._changed.wait()
+
+    def _chunk(self, arrived: Arrived) -> Chunk | None:
+        place = arrived.place
+        grant = self._membership.held.get(place)
+        if grant is None:
+            return None
+        topic, number = place
+        first = self._positions[place]
+        records = [
+            ConsumerRecord(topic, number, *record)
+            for batch in arrived.batches
+            for record in batch.records()
+            if record.offset >= first
+        ]
+        return Chunk(place, grant, records, -1, 0.0) if records else None
+
+    async def _failed(self, place: TopicPartition, error: LakeMQError) -> None:
+        """A partition can't be read on from where we are."""
+        if place not in self._positions:
+            return
+        if isinstance(error, UnknownTopic):  # deleted; the coordinator will say so too
+            return
+        if not isinstance(error, OffsetOutOfRange):
+            raise error
+        described = await self._client.describe_topic(place.topic)
+        reading = Reading(described.topic_id, self._first(described, place.partition))
+        self._positions[place] = reading.position
+        self._fetch.restart({**self._fetch.places, place: reading})
+
+    def _first(self, described: TopicOffsets, partition: int) -> int:
+        there = described.partitions[partition]
+        return there.log_start_offset if self._start == "earliest" else there.high_watermark
+
+    # -- rebalances
+
+    async def _settle(self) -> None:
+        """Do what the coordinator has asked for, and commit if it is time."""
+        if self._stream.failed is not None:
+            raise self._stream.failed
+        if self._fetch.failed is not None:
+            raise self._fetch.failed
+        self._changed.clear()
+        while changes := self._membership.changes():
+            if changes.lost:
+                self._drop(changes.lost)
+                self._membership.dropped()
+                await self._call("lost", changes.lost)
+            elif changes.revoked:
+                await self._give_up(changes.revoked)
+            else:
+                await self._take(changes.assigned)
+        if self._auto_commit and now_ms() >= self._next_commit_ms:
+            self._next_commit_ms = now_ms() + self._commit_interval_ms
+            with suppress(MemberFenced, UnknownMember):  # the next heartbeat tells
+                await self.commit()
+
+    async def _give_up(self, revoked: Partitions) -> None:
+        if self._auto_commit:
+            with suppress(LakeMQError):  # whoever gets them reads from the last commit on
+                await self.commit()
+        await self._call("revoked", revoked)
+        self._drop(revoked)
+        self._membership.released(revoked)
+        self._stream.beat_now()
+
+    def _drop(self, places: Partitions) -> None:
+        for place in places:
+            self._positions.pop(place, None)
+            self._committed.pop(place, None)
+        kept = {at: each for at, each in self._fetch.places.items() if at not in places}
+        self._fetch.restart(kept)
+
+    async def _take(self, assigned: Mapping[TopicPartition, Grant]) -> None:
+        topics = {
+            name: await self._client.describe_topic(name)
+            for name in sorted({at.topic for at in assigned})
+        }
+        readings = dict(self._fetch.places)
+        for place, grant in assigned.items():
+            described = topics[place.topic]
+            first = grant.committed
+            if first < 0:
+                first = self._first(described, place.partition)
+            self._positions[place] = first
+            readings[place] = Reading(described.topic_id, first)
+        self._membership.taken(assigned)
+        for place in assigned.keys() - self._membership.held.keys():
+            del self._positions[place], readings[place]  # taken back while we asked
+        self._fetch.restart(readings)
+        taken = frozenset(assigned.keys() & self._positions.keys())
+        if taken:
+            await self._call("assigned", taken)
+
+    async def _call(self, name: str, places: Partitions) -> None:
+        callback = self._callbacks[name]
+        if callback is not None:
+            result = callback(places)
+            if inspect.isawaitable(result):
+                await result
+
+    # -- offsets
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Partition -> offset of the next record, the record in hand counted as handled."""
+        positions = dict(self._positions)
+        record = self._in_hand
+        if record is not None:
+            place = TopicPartition(record.topic, record.partition)
+            if place in positions:
+                positions[place] = record.offset + 1
+        return positions
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Keep where this member stands: every record handed out so far counts as handled.
+
+        Returns when it is on the broker's disk. `offsets`: other ones (of the next record to
+        read). Raises MemberFenced or UnknownMember when a partition is another member's by now.
+        """
+        if self._membership.changes().lost:
+            raise MemberFenced("the session has ended; others may have the partitions by now")
+        async with self._commit_lock:
+            wanted = dict(offsets) if offsets is not None else self.positions()
+            fresh = {at: each for at, each in wanted.items() if self._committed.get(at) != each}
+            if fresh:
+                await self._send_commit(fresh)
+                for place, offset in fresh.items():
+                    if place in self._positions:
+                        self._committed[place] = offset
+
+    async def _send_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        member_id = self._membership.member_id
+        deadline_ms = now_ms() + self._client.timeout_s * 1000
+        for pause_s in backoff_s():
+            self._commit_sequence += 1
+            request = pb.CommitOffsetsRequest(
+                group=self.group,
+                member_id=member_id,
+                member_epoch=self._membership.epoch,
+                sequence=self._commit_sequence,
+                offsets=[
+                    pb.OffsetCommit(topic=at.topic, partition=at.partition, offset=offset)
+                    for at, offset in offsets.items()
+                ],
+            )
+            try:
+                await self._stub.CommitOffsets(request, timeout=self._client.timeout_s)
+                return
+            except grpc.RpcError as error:
+                failure = wire.error_from(error, self._client.bootstrap)
+            if not failure.retriable or now_ms() + pause_s * 1000 > deadline_ms:
+                raise failure
+            if self._membership.member_id != member_id:
+                raise UnknownMember(f"the session ended before the commit was taken: {failure}")
+            await asyncio.sleep(pause_s)

@@ -1,0 +1,83 @@
+"""A member of a consumer group without asyncio: its heartbeats run in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from broker_core.api.types import TopicPartition
+from plugins.native.sdk.client import Client
+from plugins.native.sdk.consumer import Consumer, ConsumerOptions, Partitions
+from plugins.native.sdk.types import ConsumerRecord
+
+if TYPE_CHECKING:
+    from plugins.native.sdk.sync_client import SyncClient
+
+_T = TypeVar("_T")
+
+
+class SyncConsumer:
+    """Made by `SyncClient.subscribe`. Iterate it for records; `commit` when they are handled."""
+
+    def __init__(
+        self, client: SyncClient, topics: Sequence[str], group: str, options: ConsumerOptions
+    ) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._client, self._consumer = self._run(self._make(client, topics, group, options))
+
+    @staticmethod
+    async def _make(
+        client: SyncClient, topics: Sequence[str], group: str, options: ConsumerOptions
+    ) -> tuple[Client, Consumer]:
+        own = Client(client.bootstrap, timeout_s=client.timeout_s)
+        return own, own.subscribe(topics, group=group, **options)
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def __enter__(self) -> Self:
+        self._run(self._consumer.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._run(self._consumer.__aexit__(kind, error, trace))
+            self._run(self._client.close())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        consumer = self._consumer
+        while True:
+            chunk = self._run(consumer.next_chunk())
+            for record in chunk.records:
+                if not consumer.may_hand_out(chunk) and not self._run(consumer.between(chunk)):
+                    break
+                consumer.handed_out(record)
+                yield record
+
+    @property
+    def assignment(self) -> Partitions:
+        """Partitions that this member reads now."""
+        return self._consumer.assignment
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """As `Consumer.commit`."""
+        self._run(self._consumer.commit(offsets))
