@@ -1,7 +1,7 @@
 """Goal: source and export on a Spark cluster: executors in JVMs of their own, started by a master.
 
-`local-cluster` starts them on this machine. It needs SPARK_HOME, or the one in pip's pyspark, and about a
-minute, so it runs only with LAKEMQ_SPARK_CLUSTER=1.
+`local-cluster` starts them on this machine. It needs SPARK_HOME, or the one in pip's pyspark, and
+about a minute, so it runs only with LAKEMQ_SPARK_CLUSTER=1.
 """
 
 from __future__ import annotations
