@@ -66,6 +66,9 @@ def export(
     commit_bytes: Annotated[str, typer.Option(help="Most journal bytes of a commit.")] = "512MB",
     commit_rows: Annotated[int, typer.Option(min=0, help="Most records of a commit; 0: any.")] = 0,
     file_bytes: Annotated[str, typer.Option(help="Size of a data file, about.")] = "128MB",
+    compact_files: Annotated[
+        int, typer.Option(min=0, help="Put small files together when there are more; 0: never.")
+    ] = 200,
     accept_recreated: Annotated[
         bool, typer.Option(help="Append a topic that was deleted and created anew.")
     ] = False,
@@ -93,6 +96,7 @@ def export(
             commit_bytes=parse_size("--commit-bytes", commit_bytes),
             commit_rows=commit_rows or None,
             file_bytes_max=parse_size("--file-bytes", file_bytes),
+            compact_files=compact_files,
             format=_choice("--format", format, ("raw", "json")),  # type: ignore[arg-type]  # checked
             json_schema=schema,
             dlq=dlq,
@@ -208,6 +212,8 @@ def _loop(
         report = exporter.step()
         if report is not None:
             progress.committed(report)
+            if compacted := exporter.compact():
+                progress.compacted(compacted)
         elif settings.trigger_s is None:
             progress.finished()
             return

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
+    from spark_plugin.export.compaction import Compacted
     from spark_plugin.export.exporter import CommitReport
 
 
@@ -58,6 +59,11 @@ class ExportProgress:
             f"{self._topic}: commit {report.attempt}: {report.rows:,} rows in {report.files} files "
             f"({report.size_bytes / 1e6:,.1f} MB), {speed}, lag {lag:,}{dead}",
             highlight=False,
+        )
+
+    def compacted(self, done: Compacted) -> None:
+        self._console.print(
+            f"{self._topic}: compacted {done.removed:,} files into {done.added:,}", highlight=False
         )
 
     def finished(self) -> None:

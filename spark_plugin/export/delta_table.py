@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_plugin.errors import NoTable, TableError
-from spark_plugin.export.files import path_of
+from spark_plugin.export.files import Folder, path_of
 from spark_plugin.export.stats import delta_stats
-from spark_plugin.export.table import ExportKey, Progress, TableConflict, WrittenFile
+from spark_plugin.export.table import ExportKey, LiveFile, Progress, TableConflict, WrittenFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +84,40 @@ class DeltaLakeTable:
     def data_files(self) -> list[str]:
         return [path_of(uri) for uri in self._table.file_uris()]
 
-    def append(self, key: ExportKey, files: Sequence[WrittenFile], after: Progress) -> None:
+    def live_files(self) -> list[LiveFile]:
+        import pyarrow as pa
+
+        root = Folder(self.location)
+        rows = pa.table(self._table.get_add_actions()).select(["path", "size_bytes", "num_records"])
+        return [
+            LiveFile(root.full_path(row["path"]), row["num_records"] or 0, row["size_bytes"])
+            for row in rows.to_pylist()
+        ]
+
+    def compact(self, file_bytes: int) -> tuple[int, int]:
+        """Put small files together, as delta-rs does it, which knows deletion vectors, partitions
+        and other writers; (files removed, files added). TableConflict if others changed them."""
+        from deltalake import WriterProperties
+        from deltalake.exceptions import CommitFailedError
+
+        try:
+            found = self._table.optimize.compact(
+                target_size=file_bytes, max_concurrent_tasks=1,
+                writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+            )  # fmt: skip
+        except CommitFailedError as error:
+            raise TableConflict(str(error)) from None
+        return int(found["numFilesRemoved"]), int(found["numFilesAdded"])
+
+    def append(
+        self,
+        key: ExportKey,
+        files: Sequence[WrittenFile],
+        after: Progress,
+        removed: Sequence[LiveFile] = (),
+    ) -> None:
+        if removed:
+            raise ValueError("Delta tables are compacted by `compact`")
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 

@@ -14,6 +14,7 @@ from plugins.native.sdk import UnknownTopic
 from spark_plugin import planning
 from spark_plugin.errors import ExportError, ExportFenced, OptionError, TopicRecreated
 from spark_plugin.export import table as lake
+from spark_plugin.export.compaction import Compacted, compact
 from spark_plugin.export.dead_letters import DeadLetters
 from spark_plugin.export.files import (
     Folder,
@@ -170,6 +171,18 @@ class Exporter:
             job_s=written - started,
             commit_s=time.monotonic() - written,
         )
+
+    def compact(self) -> Compacted | None:
+        """Put small files together if there are too many; None if not."""
+        settings = self.settings
+        if not settings.compact_files:
+            return None
+        key = self._key(self._look())
+        self._check_epoch(key, self._progress(key))
+        return compact(
+            self._table, key, self._epoch, files_max=settings.compact_files,
+            file_bytes=settings.file_bytes_max,
+        )  # fmt: skip
 
     def _look(self) -> TopicView:
         client, name = client_of(self.settings.bootstrap), self.settings.topic

@@ -21,6 +21,7 @@ from spark_plugin.export.files import path_of
 from spark_plugin.export.stats import read_footer
 from spark_plugin.export.table import (
     ExportKey,
+    LiveFile,
     Progress,
     TableConflict,
     WrittenFile,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
+    from pyiceberg.typedef import Record
 
 _NO_RETRIES = {"commit.retry.num-retries": "0"}
 
@@ -87,19 +89,37 @@ class IcebergTable:
     def data_files(self) -> list[str]:
         return [path_of(task.file.file_path) for task in self._table.scan().plan_files()]
 
-    def append(self, key: ExportKey, files: Sequence[WrittenFile], after: Progress) -> None:
-        from pyiceberg.exceptions import CommitFailedException
+    def live_files(self) -> list[LiveFile]:
+        return [
+            LiveFile(
+                path_of(task.file.file_path), task.file.record_count, task.file.file_size_in_bytes,
+                _values(task.file.partition), task.file,
+            )
+            for task in self._table.scan().plan_files()
+            if not task.delete_files
+        ]  # fmt: skip
+
+    def append(
+        self,
+        key: ExportKey,
+        files: Sequence[WrittenFile],
+        after: Progress,
+        removed: Sequence[LiveFile] = (),
+    ) -> None:
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
 
         data_files = [self._data_file(file) for file in files]
         properties = self._properties(key, after)
         try:
             with _without_retries(self._table).transaction() as transaction:
                 snapshot = transaction.update_snapshot(snapshot_properties=properties)
-                with snapshot.fast_append() as append:
+                with snapshot.overwrite() if removed else snapshot.fast_append() as change:
                     for data_file in data_files:
-                        append.append_data_file(data_file)
+                        change.append_data_file(data_file)
+                    for file in removed:
+                        change.delete_data_file(file.handle)
                 transaction.set_properties(properties)
-        except CommitFailedException as error:
+        except (CommitFailedException, ValidationException) as error:
             raise TableConflict(str(error)) from None
         self.reload()
 
@@ -143,6 +163,11 @@ class IcebergTable:
 
 def _prefix(key: ExportKey) -> str:
     return f"lakemq/{key.export_id}/{key.topic}"
+
+
+def _values(partition: Record) -> tuple[str | None, ...]:
+    found = (partition[place] for place in range(len(partition)))
+    return tuple(None if value is None else str(value) for value in found)
 
 
 def _without_retries(table: Table) -> Table:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_plugin.errors import NoTable, TableError
 from spark_plugin.export.delta_table import check_columns
 from spark_plugin.export.files import Folder
-from spark_plugin.export.table import ExportKey, Progress, TableConflict, WrittenFile
+from spark_plugin.export.table import ExportKey, LiveFile, Progress, TableConflict, WrittenFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,7 +90,13 @@ class ParquetTable:
             offsets={int(partition): offset for partition, offset in offsets.items()},
         )
 
-    def append(self, key: ExportKey, files: Sequence[WrittenFile], after: Progress) -> None:
+    def append(
+        self,
+        key: ExportKey,
+        files: Sequence[WrittenFile],
+        after: Progress,
+        removed: Sequence[LiveFile] = (),
+    ) -> None:
         number = self._number + 1
         manifest = {
             "v": VERSION, "number": number, "committed_ms": time.time_ns() // 1_000_000,
@@ -101,6 +107,7 @@ class ParquetTable:
                 {"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes}
                 for file in files
             ],
+            "removed": [file.handle for file in removed],
         }  # fmt: skip
         try:
             self._folder.create_exclusively(_manifest(number), _encode(manifest))
@@ -109,10 +116,19 @@ class ParquetTable:
         self.reload()
 
     def data_files(self) -> list[str]:
-        found = []
+        return [file.path for file in self.live_files()]
+
+    def live_files(self) -> list[LiveFile]:
+        found: dict[str, LiveFile] = {}
         for number in range(1, self._number + 1):
-            found += [self._folder.full_path(each["path"]) for each in self._read(number)["files"]]
-        return found
+            manifest = self._read(number)
+            for path in manifest.get("removed", ()):
+                found.pop(path, None)
+            for each in manifest["files"]:
+                path = each["path"]
+                full = self._folder.full_path(path)
+                found[path] = LiveFile(full, each["rows"], each["size_bytes"], (), path)
+        return list(found.values())
 
 
 def _manifest(number: int) -> str:

@@ -58,6 +58,8 @@ class ExportSettings:
     commit_rows: int | None = None
     """Records that one commit takes at most."""
     file_bytes_max: int = 128 << 20
+    compact_files: int = 200
+    """Small files are put together when there are more than this; 0: never."""
     format: RecordFormat = "raw"
     json_schema: str = ""
     dlq: str = ""

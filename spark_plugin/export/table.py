@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from spark_plugin.errors import ExportFenced, TableError
 
@@ -54,6 +54,18 @@ class WrittenFile(NamedTuple):
     partition_values: tuple[str | None, ...] = ()
 
 
+class LiveFile(NamedTuple):
+    """A data file that a table consists of."""
+
+    path: str
+    """As the location's file system has it."""
+    rows: int
+    size_bytes: int
+    partition_values: tuple[str | None, ...] = ()
+    handle: Any = None
+    """What the format's library needs to take the file out again."""
+
+
 class TableConflict(Exception):
     """Somebody else committed to the table first; nothing of ours is in it."""
 
@@ -77,9 +89,20 @@ class LakeTable(Protocol):
         """Paths of the files that the state seen consists of, as the location's file system has
         them."""
 
-    def append(self, key: ExportKey, files: Sequence[WrittenFile], after: Progress) -> None:
-        """Add files and set the progress in one commit that can only follow the state seen, as far
-        as this export is concerned. TableConflict if it can't."""
+    def live_files(self) -> list[LiveFile]:
+        """The same, with what is known of them; without those that rows were deleted from since,
+        which may not be rewritten as they are."""
+
+    def append(
+        self,
+        key: ExportKey,
+        files: Sequence[WrittenFile],
+        after: Progress,
+        removed: Sequence[LiveFile] = (),
+    ) -> None:
+        """Add files, take others out and set the progress in one commit that can only follow the
+        state seen, as far as this export and the removed files are concerned. TableConflict if it
+        can't."""
 
 
 def topic_mark(topic_id: str) -> int:

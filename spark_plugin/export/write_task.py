@@ -6,14 +6,14 @@ The rows never pass through the JVM: a task yields only what it wrote.
 from __future__ import annotations
 
 import base64
-import io
 import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spark_plugin.export.decode import JsonDecoder
+from spark_plugin.export.file_writer import FileWriter
 from spark_plugin.export.files import Folder
 from spark_plugin.export.json_schema import META, parse_schema
 from spark_plugin.export.rows import dead_letter_rows, meta_column
@@ -28,9 +28,6 @@ RAW_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value
 _RAW_ROWS: Final = 4096
 _JSON_ROWS: Final = 32_768
 """Rows handled at once: raw ones are only gathered, so putting batches together is in vain."""
-_GROUP_ROWS: Final = 1 << 20
-_GROUP_BYTES: Final = 64 << 20
-"""A row group is written when either is reached."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ def run(task: WriteTask) -> Iterator[TaskResult]:
     offsets = task.offsets
     # Spark may run a task twice at the same time: each run has files of its own.
     name = f"p{offsets.partition:05d}-{offsets.start:020d}-{uuid.uuid4().hex[:8]}"
-    data = _FileWriter(
+    data = FileWriter(
         Folder(task.location), task.folder, name, schema_from_text(task.schema), task.file_bytes_max
     )
     write = _JsonRows(task, data, name) if task.json_schema else _RawRows(data)
@@ -119,7 +116,7 @@ class _RawRows:
 
     skipped = 0
 
-    def __init__(self, data: _FileWriter) -> None:
+    def __init__(self, data: FileWriter) -> None:
         self._data = data
 
     def __call__(self, batch: pa.RecordBatch) -> None:
@@ -134,9 +131,9 @@ class _RawRows:
 class _JsonRows:
     """Values decoded to columns, beside `_meta`; what can't be decoded goes to the dead letters."""
 
-    def __init__(self, task: WriteTask, data: _FileWriter, name: str) -> None:
+    def __init__(self, task: WriteTask, data: FileWriter, name: str) -> None:
         self._data = data
-        self._dead = _FileWriter(
+        self._dead = FileWriter(
             Folder(task.dlq_location), task.dlq_folder, name, schema_from_text(task.dlq_schema),
             task.file_bytes_max,
         )  # fmt: skip
@@ -158,105 +155,3 @@ class _JsonRows:
 
     def close(self) -> list[tuple[str, list[WrittenFile]]]:
         return [("data", self._data.close()), ("dlq", self._dead.close())]
-
-
-class _FileWriter:
-    """Writes batches into as many Parquet files as their size asks for."""
-
-    def __init__(
-        self, folder: Folder, path: str, name: str, schema: pa.Schema, file_bytes_max: int
-    ) -> None:
-        self._folder = folder
-        self._path = path
-        self._name = name
-        self._schema = schema
-        self._options = parquet_options(schema)
-        self._file_bytes_max = file_bytes_max
-        self._gathered: list[pa.Table] = []
-        self._gathered_rows = self._gathered_bytes = 0
-        self._writer: Any = None
-        self._written_bytes = 0
-        self._files: list[WrittenFile] = []
-
-    def write(self, table: pa.Table) -> None:
-        """Columns may come in any order; they must be those of the schema."""
-        self._gathered.append(table.select(self._schema.names))
-        self._gathered_rows += table.num_rows
-        self._gathered_bytes += table.nbytes
-        if self._gathered_rows >= _GROUP_ROWS or self._gathered_bytes >= _GROUP_BYTES:
-            self._write_group()
-
-    def _write_group(self) -> None:
-        import pyarrow as pa
-
-        if not self._gathered_rows:
-            return
-        table = pa.concat_tables(self._gathered).cast(self._schema)
-        if self._writer is None:
-            path = f"{self._path}/{self._name}-{len(self._files)}.parquet"
-            self._current = path
-            self._output = self._folder.open_output(path)
-            self._writer = _parquet_writer(self._output, self._schema, self._options)
-        self._writer.write_table(table, row_group_size=table.num_rows)
-        self._gathered, self._gathered_rows, self._gathered_bytes = [], 0, 0
-        if self._output.tell() >= self._file_bytes_max:
-            self._finish_file()
-
-    def _finish_file(self) -> None:
-        self._writer.close()
-        metadata = self._writer.writer.metadata
-        size_bytes = self._output.tell()
-        self._output.close()
-        self._folder.sync(self._current)
-        footer = io.BytesIO()
-        metadata.write_metadata_file(footer)
-        self._files.append(
-            WrittenFile(self._current, metadata.num_rows, size_bytes, footer.getvalue())
-        )
-        self._writer = None
-
-    def close(self) -> list[WrittenFile]:
-        self._write_group()
-        if self._writer is not None:
-            self._finish_file()
-        return self._files
-
-
-def _parquet_writer(output: pa.NativeFile, schema: pa.Schema, options: dict[str, Any]) -> Any:
-    from pyarrow import parquet
-
-    return parquet.ParquetWriter(output, schema, **options)
-
-
-def parquet_options(schema: pa.Schema) -> dict[str, Any]:
-    """Encodings that fit journals: offsets and times rise, so their differences are small; values
-    differ, so a dictionary of them would be built in vain; topics, partitions and keys repeat."""
-    import pyarrow as pa
-
-    dictionary, encodings = [], {}
-    for path, kind in _leaves("", pa.struct(schema)):
-        if pa.types.is_timestamp(kind) or path in ("offset", "_meta.offset"):
-            encodings[path] = "DELTA_BINARY_PACKED"
-        elif path not in ("value", "headers.list.element.value"):
-            dictionary.append(path)
-    return {
-        "compression": "zstd",
-        "compression_level": 1,
-        "use_dictionary": dictionary,
-        "column_encoding": encodings,
-        "write_statistics": True,
-        "store_schema": False,
-    }
-
-
-def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """(Parquet path, type) of every leaf column."""
-    import pyarrow as pa
-
-    if pa.types.is_struct(kind):
-        for child in kind:
-            yield from _leaves(f"{path}.{child.name}" if path else child.name, child.type)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        yield from _leaves(f"{path}.list.{kind.value_field.name}", kind.value_type)
-    else:
-        yield path, kind

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from spark_plugin.export import dead_letters, exporter, write_task
+from spark_plugin.export import dead_letters, exporter, file_writer, write_task
 from spark_plugin.export.files import Folder
 from spark_plugin.export.run import make_exporter
 from spark_plugin.export.settings import ExportSettings, Target
@@ -79,7 +79,7 @@ def arm(point: str, step: int) -> None:
         "after_epoch": lambda: after(exporter.lake, "commit", always),
         "in_orphans": lambda: after(Folder, "delete", always),
         "after_folder": lambda: after(Folder, "create", nth_folder),
-        "in_task": lambda: after(write_task._FileWriter, "_write_group", lambda *_: nth("tasks")),
+        "in_task": lambda: after(file_writer.FileWriter, "_write_group", lambda *_: nth("tasks")),
         "after_tasks": lambda: before(exporter, "check_complete", lambda *_: nth("commits")),
         "after_dead_letters": lambda: after(
             dead_letters.DeadLetters, "commit", lambda *_: nth("commits")

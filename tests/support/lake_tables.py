@@ -36,9 +36,12 @@ def read_table(target: Target) -> pa.Table:
         from pyiceberg.catalog import load_catalog
 
         return load_catalog("default", **target.catalog).load_table(target.table).scan().to_arrow()
-    files = []
-    for manifest in sorted((Path(target.path) / "_manifest").glob("*.json")):
-        files += [each["path"] for each in json.loads(manifest.read_text())["files"]]
+    files: dict[str, None] = {}
+    for path in sorted((Path(target.path) / "_manifest").glob("*.json")):
+        manifest = json.loads(path.read_text())
+        files |= {each["path"]: None for each in manifest["files"]}
+        for removed in manifest.get("removed", []):
+            del files[removed]
     tables = [parquet.read_table(Path(target.path) / path) for path in files]
     return pa.concat_tables(tables) if tables else pa.table({"partition": [], "offset": []})
 
