@@ -16,6 +16,7 @@ from broker_core.api.types import CommittedBatch, Offset, Operation, Principal, 
 from plugins.native import native_pb2 as pb
 from plugins.native.config import NativeSettings
 from plugins.native.convert import error_message
+from plugins.native.sdk.filtering import Condition, RecordFilter
 
 _PARTITIONS_MAX: Final = 10_000
 
@@ -38,6 +39,23 @@ def until(data: bytes, end_offset: int) -> bytes:
             return data[:position]
         position += header.total_bytes
     return data
+
+
+def filter_of(message: pb.Filter) -> RecordFilter | None:
+    """Raises InvalidRequest: too many conditions, or too long ones."""
+    if not message.all:
+        return None
+    return RecordFilter(
+        tuple(Condition(each.header, each.value, each.prefix) for each in message.all)
+    )
+
+
+async def narrowed(data: bytes, wanted: RecordFilter | None) -> bytes:
+    """Only the batches that hold a record that is wanted. Looking inside is done in a thread:
+    batches may be large, and compressed."""
+    if wanted is None or not data:
+        return data
+    return await asyncio.to_thread(wanted.batches, data)
 
 
 @dataclass(eq=False, slots=True)
@@ -110,6 +128,7 @@ async def read_many(
             f"partitions has {len(request.partitions)} entries; it takes 1 to {_PARTITIONS_MAX}"
         )
     bytes_max = min(request.bytes_max or 1024 * 1024, settings.fetch_bytes_max)
+    record_filter = filter_of(request.filter)
     readers = _Readers()
     try:
         for wanted in request.partitions:
@@ -129,7 +148,7 @@ async def read_many(
             cursor = readers.ready.popleft()
             cursor.queued = False
             if cursor in readers.open:
-                found = await _next(cursor, readers, bytes_max)
+                found = await _next(cursor, readers, bytes_max, record_filter)
                 if found is not None:
                     yield found
     finally:
@@ -142,11 +161,14 @@ def _open(broker: Broker, wanted: pb.PartitionOffset) -> _Cursor:
     return _Cursor(wanted, log, Offset(wanted.offset))
 
 
-async def _next(cursor: _Cursor, readers: _Readers, bytes_max: int) -> pb.FetchManyResponse | None:
+async def _next(
+    cursor: _Cursor, readers: _Readers, bytes_max: int, record_filter: RecordFilter | None
+) -> pb.FetchManyResponse | None:
     """What one partition has now; None: nothing."""
     wanted = cursor.wanted
     try:
         got = None if cursor.ended else await cursor.log.fetch(cursor.offset, bytes_max=bytes_max)
+        data = await narrowed(until(got.data, wanted.end_offset), record_filter) if got else b""
     except LakeMQError as error:
         readers.close(cursor)
         return _failed(wanted, error)
@@ -161,7 +183,7 @@ async def _next(cursor: _Cursor, readers: _Readers, bytes_max: int) -> pb.FetchM
         topic=wanted.topic,
         partition=wanted.partition,
         fetched=pb.FetchResponse(
-            batches=until(got.data, wanted.end_offset),
+            batches=data,
             next_offset=got.next_offset,
             high_watermark=got.high_watermark,
             log_start_offset=got.log_start_offset,

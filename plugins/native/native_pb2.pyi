@@ -464,6 +464,7 @@ class FetchRequest(_message.Message):
     BYTES_MAX_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
@@ -475,6 +476,10 @@ class FetchRequest(_message.Message):
     """wait for more at the high watermark"""
     topic_id: _builtins.str
     """when set, a re-created topic is refused"""
+    @_builtins.property
+    def filter(self) -> Global___Filter:
+        """batches without a record that it wants are left out"""
+
     def __init__(
         self,
         *,
@@ -485,10 +490,11 @@ class FetchRequest(_message.Message):
         bytes_max: _builtins.int = ...,
         follow: _builtins.bool = ...,
         topic_id: _builtins.str = ...,
+        filter: Global___Filter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "end_offset", b"end_offset", "follow", b"follow", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "end_offset", b"end_offset", "filter", b"filter", "follow", b"follow", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -987,26 +993,81 @@ class FetchManyRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     BYTES_MAX_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
     bytes_max: _builtins.int
     """soft limit of one answer; 0: 1 MiB"""
     follow: _builtins.bool
     """wait for more at the high watermark"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]: ...
+    @_builtins.property
+    def filter(self) -> Global___Filter:
+        """batches without a record that it wants are left out"""
+
     def __init__(
         self,
         *,
         partitions: _abc.Iterable[Global___PartitionOffset] | None = ...,
         bytes_max: _builtins.int = ...,
         follow: _builtins.bool = ...,
+        filter: Global___Filter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "follow", b"follow", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "filter", b"filter", "follow", b"follow", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchManyRequest: _TypeAlias = FetchManyRequest  # noqa: Y015
+
+@_typing.final
+class Filter(_message.Message):
+    """A record is wanted when all conditions hold. Batches come whole: the reader leaves out the rest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def all(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]: ...
+    def __init__(
+        self,
+        *,
+        all: _abc.Iterable[Global___Condition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Filter: _TypeAlias = Filter  # noqa: Y015
+
+@_typing.final
+class Condition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    header: _builtins.str
+    """name of a record header, any of that name; empty: the key"""
+    value: _builtins.bytes
+    prefix: _builtins.bool
+    """it begins with `value`; otherwise it equals it"""
+    def __init__(
+        self,
+        *,
+        header: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+        prefix: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "prefix", b"prefix", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Condition: _TypeAlias = Condition  # noqa: Y015
 
 @_typing.final
 class PartitionOffset(_message.Message):

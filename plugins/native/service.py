@@ -30,7 +30,7 @@ from plugins.native.convert import (
     trailers_of,
 )
 from plugins.native.group_host import GroupHost
-from plugins.native.many import check_topic_id, read_many, until
+from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, until
 from plugins.native.native_pb2_grpc import NativeServicer
 from plugins.native.offset_table import OFFSETS_TOPIC
 
@@ -199,13 +199,14 @@ class NativeService(NativeServicer):
             self._broker.authorize(principal, Operation.READ, Resource("topic", request.topic))
             check_topic_id(self._broker, request.topic, request.topic_id)
             log = self._broker.partition(request.topic, request.partition)
+            wanted = filter_of(request.filter)
             bytes_max = min(request.bytes_max or 1024 * 1024, self._settings.fetch_bytes_max)
             offset = Offset(request.offset)
             wait_ms = self._settings.fetch_wait_ms if request.follow else 0
             while not self.stopping and not (request.end_offset and offset >= request.end_offset):
                 got = await log.fetch(offset, bytes_max=bytes_max, wait_ms=wait_ms)
                 if got.data:
-                    data = until(got.data, request.end_offset)
+                    data = await narrowed(until(got.data, request.end_offset), wanted)
                     self.bytes_out += len(data)
                     yield pb.FetchResponse(
                         batches=data,

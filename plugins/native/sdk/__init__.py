@@ -37,6 +37,7 @@ from broker_core.api.types import (
 from plugins.native.sdk.arrow import from_arrow, to_arrow
 from plugins.native.sdk.client import Client
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions
+from plugins.native.sdk.filtering import Condition, RecordFilter
 from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.sync_client import SyncClient, connect
 from plugins.native.sdk.sync_consumer import SyncConsumer
@@ -55,6 +56,7 @@ __all__ = [
     "Acks",
     "BatchTooLarge",
     "Client",
+    "Condition",
     "Columns",
     "Compression",
     "Consumer",
@@ -83,6 +85,7 @@ __all__ = [
     "ProducerFenced",
     "Record",
     "RecordBatch",
+    "RecordFilter",
     "RecordMetadata",
     "StorageFenced",
     "StorageFull",

@@ -16,6 +16,7 @@ from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk import wire
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions
+from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.sync_client import first_offset
 from plugins.native.sdk.types import GroupDescription, TopicOffsets
@@ -179,16 +180,20 @@ class Client:
         topic_id: str | None = None,
         bytes_max: int = wire.FETCH_BYTES_MAX,
         follow: bool = False,
+        wanted: RecordFilter | None = None,
     ) -> AsyncIterator[RecordBatch]:
         """Every stored batch that touches offsets [start, end), in order, CRC checked.
 
         Without `end`: up to the high watermark, or for ever with `follow`. The first and last batch
         may hold records outside the range. Raises UnknownTopic (also when `topic_id` is another
         than the topic's), UnknownPartition, OffsetOutOfRange, CorruptLog.
+
+        `wanted`: leave out batches without such a record; the others come whole.
         """
         request = pb.FetchRequest(
             topic=topic, partition=partition, offset=start, end_offset=end or 0,
             bytes_max=bytes_max, follow=follow, topic_id=topic_id or "",
+            filter=wire.filter_message(wanted),
         )  # fmt: skip
         call = self._stub.Fetch(request)
         try:
@@ -207,10 +212,12 @@ class Client:
         start: str | int = "earliest",
         partition: int | None = None,
         follow: bool = False,
+        wanted: RecordFilter | None = None,
     ) -> AsyncIterator[Record]:
         """Records of a topic, in order within each partition; all partitions are read at once.
 
         `start`: `earliest`, `latest` or an offset. Ends at the high watermark unless `follow`.
+        `wanted`: only such records.
         """
         description = await self.describe_topic(topic)
         chosen = [each for each in description.partitions if partition in (None, each.partition)]
@@ -220,20 +227,26 @@ class Client:
             each.partition: first_offset(start, each.log_start_offset, each.high_watermark)
             for each in chosen
         }
-        async for number, batch in self._fetch_many(topic, starts, follow):
-            for record in batch.records():
+        async for number, batch in self._fetch_many(topic, starts, follow, wanted):
+            for record in batch.records() if wanted is None else wanted.records(batch):
                 if record.offset >= starts[number]:
                     yield record
 
     async def _fetch_many(
-        self, topic: str, starts: Mapping[int, int], follow: bool
+        self,
+        topic: str,
+        starts: Mapping[int, int],
+        follow: bool,
+        wanted: RecordFilter | None,
     ) -> AsyncIterator[tuple[int, RecordBatch]]:
         """Batches of several partitions as they arrive, a bounded number ahead of the reader."""
         arrived: asyncio.Queue[tuple[int, RecordBatch] | None] = asyncio.Queue(4 * len(starts))
 
         async def read(number: int, first: int) -> None:
             try:
-                async for batch in self.fetch_batches(topic, number, first, follow=follow):
+                async for batch in self.fetch_batches(
+                    topic, number, first, follow=follow, wanted=wanted
+                ):
                     await arrived.put((number, batch))
             finally:
                 await arrived.put(None)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypedDict
 
 import grpc
 
@@ -25,16 +26,21 @@ from broker_core.api.errors import (
     UnknownMember,
     UnknownTopic,
 )
+from broker_core.api.record_batch import RecordBatch
 from broker_core.api.types import TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
+from plugins.native.sdk.arrow import COLUMNS, to_arrow
 from plugins.native.sdk.fetching import Arrived, FetchLoop, Reading
+from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.group_stream import GroupStream, now_ms
 from plugins.native.sdk.membership import Grant
 from plugins.native.sdk.sequencing import backoff_s
 from plugins.native.sdk.types import ConsumerRecord, TopicOffsets
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from plugins.native.native_pb2_grpc import NativeAsyncStub  # in the stub file only
     from plugins.native.sdk.client import Client
 
@@ -46,6 +52,8 @@ _WAIT_S: Final = 0.5
 class ConsumerOptions(TypedDict, total=False):
     """Options of `subscribe`."""
 
+    wanted: RecordFilter
+    """Only such records; the others count as handled."""
     start: str
     """`earliest` (the default) or `latest`: where to begin without a committed offset, or when it
     is not there any more."""
@@ -78,6 +86,15 @@ class Chunk:
     """When to look again whether records may still be handed out."""
 
 
+class Span(NamedTuple):
+    """What the application has in hand: records of `place` from `first` on; `end`: where to go on
+    when they are handled."""
+
+    place: TopicPartition
+    first: int
+    end: int
+
+
 class Consumer:
     """Made by `Client.subscribe`. Iterate it for records; `commit` when they are handled."""
 
@@ -88,6 +105,7 @@ class Consumer:
         topics: Sequence[str],
         group: str,
         *,
+        wanted: RecordFilter | None = None,
         start: str = "earliest",
         auto_commit: bool = False,
         auto_commit_interval_ms: int = 5000,
@@ -114,10 +132,13 @@ class Consumer:
             on_change=self._changed.set,
         )  # fmt: skip
         self._membership = self._stream.membership
-        self._fetch = FetchLoop(stub, client.bootstrap)
+        self._wanted = wanted
+        self._fetch = FetchLoop(stub, client.bootstrap, wanted)
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
-        self._in_hand: ConsumerRecord | None = None
+        self._in_hand: ConsumerRecord | Span | None = None
+        self._last = Span(TopicPartition("", -1), -1, -1)
+        """The last record of the chunk in hand, and where to go on behind it."""
         self._commit_sequence = 0
         self._commit_lock = asyncio.Lock()
         self._next_commit_ms = 0.0
@@ -135,11 +156,11 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None and (record := self._in_hand) is not None:
+        if error is not None and self._in_hand is not None:
+            place, first, _ = self._span(self._in_hand)
             self._in_hand = None  # it was not handled, those before it were
-            place = TopicPartition(record.topic, record.partition)
             if place in self._positions:
-                self._positions[place] = record.offset
+                self._positions[place] = first
         await self.close()
 
     async def close(self) -> None:
@@ -172,6 +193,31 @@ class Consumer:
                 self._in_hand = record
                 yield record
 
+    async def arrow(self, columns: Sequence[str] = COLUMNS) -> AsyncIterator[pa.RecordBatch]:
+        """The same records as Arrow, a stored batch at a time. A batch counts as one record: all
+        of it is handled when your loop comes back, or at the next `commit`."""
+        while True:
+            self._came_back()
+            await self._settle()
+            arrived = await self._arrived()
+            if arrived is None:
+                continue
+            chunk = Chunk(arrived.place, self._membership.held[arrived.place], [], -1, 0.0)
+            for batch, end in _with_ends(arrived):
+                if not self.may_hand_out(chunk) and not await self.between(chunk):
+                    break
+                first = self._positions[arrived.place]
+                found = to_arrow(
+                    batch, topic=arrived.place.topic, partition=arrived.place.partition,
+                    start=first, columns=columns,
+                )  # fmt: skip
+                if self._wanted is not None:
+                    found = _only(found, self._wanted.rows(batch))
+                self._in_hand = Span(arrived.place, first, end)
+                if found.num_rows:
+                    yield found
+                self._came_back()
+
     async def next_chunk(self) -> Chunk:
         """Records to hand out, one after the other, each after `may_hand_out` or `between`.
 
@@ -180,13 +226,19 @@ class Consumer:
         while True:
             self._came_back()
             await self._settle()
-            arrived = await self._next_arrived()
-            if arrived is None or self._fetch.places.get(arrived.place) is not arrived.reading:
-                continue
-            if arrived.error is not None:
-                await self._failed(arrived.place, arrived.error)
-            elif chunk := self._chunk(arrived):
+            arrived = await self._arrived()
+            if arrived is not None and (chunk := self._chunk(arrived)):
                 return chunk
+
+    async def _arrived(self) -> Arrived | None:
+        """The next batches of a partition that is still ours; None: look what has changed."""
+        arrived = await self._next_arrived()
+        if arrived is None or self._fetch.places.get(arrived.place) is not arrived.reading:
+            return None
+        if arrived.error is not None:
+            await self._failed(arrived.place, arrived.error)
+            return None
+        return arrived if arrived.place in self._membership.held else None
 
     def may_hand_out(self, chunk: Chunk) -> bool:
         """Whether nothing has changed since `chunk` was made. Cheap, and safe in any thread."""
@@ -215,11 +267,19 @@ class Consumer:
 
     def _came_back(self) -> None:
         """The application is done with what it had."""
-        record, self._in_hand = self._in_hand, None
-        if record is not None:
-            place = TopicPartition(record.topic, record.partition)
+        in_hand, self._in_hand = self._in_hand, None
+        if in_hand is not None:
+            place, _, end = self._span(in_hand)
             if place in self._positions:
-                self._positions[place] = record.offset + 1
+                self._positions[place] = end
+
+    def _span(self, in_hand: ConsumerRecord | Span) -> Span:
+        if isinstance(in_hand, Span):
+            return in_hand
+        place, offset = TopicPartition(in_hand.topic, in_hand.partition), in_hand.offset
+        if (place, offset) == self._last[:2]:
+            return self._last
+        return Span(place, offset, offset + 1)
 
     async def _next_arrived(self) -> Arrived | None:
         """None: something has changed meanwhile."""
@@ -243,18 +303,20 @@ class Consumer:
 
     def _chunk(self, arrived: Arrived) -> Chunk | None:
         place = arrived.place
-        grant = self._membership.held.get(place)
-        if grant is None:
-            return None
         topic, number = place
-        first = self._positions[place]
+        first, wanted = self._positions[place], self._wanted
         records = [
             ConsumerRecord(topic, number, *record)
             for batch in arrived.batches
-            for record in batch.records()
+            for record in (batch.records() if wanted is None else wanted.records(batch))
             if record.offset >= first
         ]
-        return Chunk(place, grant, records, -1, 0.0) if records else None
+        end = max(first, arrived.next_offset)
+        if not records:
+            self._positions[place] = end
+            return None
+        self._last = Span(place, records[-1].offset, end)
+        return Chunk(place, self._membership.held[place], records, -1, 0.0)
 
     async def _failed(self, place: TopicPartition, error: LakeMQError) -> None:
         """A partition can't be read on from where we are."""
@@ -345,11 +407,10 @@ class Consumer:
     def positions(self) -> dict[TopicPartition, int]:
         """Partition -> offset of the next record, the record in hand counted as handled."""
         positions = dict(self._positions)
-        record = self._in_hand
-        if record is not None:
-            place = TopicPartition(record.topic, record.partition)
+        if self._in_hand is not None:
+            place, _, end = self._span(self._in_hand)
             if place in positions:
-                positions[place] = record.offset + 1
+                positions[place] = end
         return positions
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
@@ -394,3 +455,16 @@ class Consumer:
             if self._membership.member_id != member_id:
                 raise UnknownMember(f"the session ended before the commit was taken: {failure}")
             await asyncio.sleep(pause_s)
+
+
+def _with_ends(arrived: Arrived) -> Iterator[tuple[RecordBatch, int]]:
+    """Batches, and where to go on behind each."""
+    for batch, following in zip_longest(arrived.batches, arrived.batches[1:]):
+        yield batch, arrived.next_offset if following is None else following.header.base_offset
+
+
+def _only(found: pa.RecordBatch, wanted: Sequence[bool]) -> pa.RecordBatch:
+    """The rows that are wanted; `found` may lack the first of the batch that `wanted` is about."""
+    import pyarrow as pa
+
+    return found.filter(pa.array(wanted[len(wanted) - found.num_rows :], pa.bool_()))

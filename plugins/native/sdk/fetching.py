@@ -14,6 +14,7 @@ from broker_core.api.record_batch import CONTROL, RecordBatch, split
 from broker_core.api.types import TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
+from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.sequencing import backoff_s
 
 if TYPE_CHECKING:
@@ -40,19 +41,23 @@ class Arrived:
     reading: Reading
     """As it was when they were asked for: another one means that they are out of date."""
     batches: tuple[RecordBatch, ...]
-    high_watermark: int = 0
+    next_offset: int = 0
+    """Behind everything that was looked at, wanted or not."""
     error: LakeMQError | None = None
 
 
 class FetchLoop:
     """Reads all of `places`, in order within each. Every method is called on the event loop."""
 
-    def __init__(self, stub: NativeAsyncStub, bootstrap: str) -> None:
+    def __init__(
+        self, stub: NativeAsyncStub, bootstrap: str, wanted: RecordFilter | None = None
+    ) -> None:
         self.places: dict[TopicPartition, Reading] = {}
         self.arrived: asyncio.Queue[Arrived] = asyncio.Queue(_AHEAD)
         self.failed: LakeMQError | None = None
         self._stub = stub
         self._bootstrap = bootstrap
+        self._wanted = wanted
         self._task: asyncio.Task[None] | None = None
 
     def restart(self, places: Mapping[TopicPartition, Reading]) -> None:
@@ -95,6 +100,7 @@ class FetchLoop:
             ],
             bytes_max=1024 * 1024,
             follow=True,
+            filter=wire.filter_message(self._wanted),
         )  # fmt: skip
 
     async def _take(self, answer: pb.FetchManyResponse) -> None:
@@ -113,5 +119,6 @@ class FetchLoop:
             for position, header in split(data)
             if not header.attributes & CONTROL
         )
-        await self.arrived.put(Arrived(place, reading, batches, answer.fetched.high_watermark))
-        reading.position = answer.fetched.next_offset
+        next_offset = answer.fetched.next_offset
+        await self.arrived.put(Arrived(place, reading, batches, next_offset))
+        reading.position = next_offset

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Self, Unpack
 import grpc
 
 from broker_core.api.errors import InvalidRequest, LakeMQError, UnknownPartition
-from broker_core.api.record_batch import encode
+from broker_core.api.record_batch import RecordBatch, encode
 from broker_core.api.types import Acks, Columns, Compression, Headers, Record, TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk import wire
+from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.parallel import FetchStream, ParallelFetch
 from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
@@ -112,16 +113,20 @@ class SyncClient:
         topic_id: str | None = None,
         bytes_max: int = wire.FETCH_BYTES_MAX,
         follow: bool = False,
+        wanted: RecordFilter | None = None,
     ) -> FetchStream:
         """Every stored batch that touches offsets [start, end), in order, CRC checked.
 
         Without `end`: up to the high watermark, or for ever with `follow`. The first and last batch
         may hold records outside the range. Raises UnknownTopic (also when `topic_id` is another
         than the topic's), UnknownPartition, OffsetOutOfRange, CorruptLog.
+
+        `wanted`: leave out batches without such a record; the others come whole.
         """
         request = pb.FetchRequest(
             topic=topic, partition=partition, offset=start, end_offset=end or 0,
             bytes_max=bytes_max, follow=follow, topic_id=topic_id or "",
+            filter=wire.filter_message(wanted),
         )  # fmt: skip
         return FetchStream(self._stub.Fetch(request), self.bootstrap)
 
@@ -133,11 +138,13 @@ class SyncClient:
         partition: int | None = None,
         follow: bool = False,
         stop: Sequence[object] = (),
+        wanted: RecordFilter | None = None,
     ) -> Iterator[Record]:
         """Records of a topic: up to the high watermark, or for ever with `follow`.
 
         `start`: `earliest`, `latest` or an offset. Partitions are read one after the other, with
         `follow` all at once, in order within each. Ends early once `stop` is not empty.
+        `wanted`: only such records.
         """
         description = self.describe_topic(topic)
         chosen = [each for each in description.partitions if partition in (None, each.partition)]
@@ -148,25 +155,30 @@ class SyncClient:
             for each in chosen
         }
         if follow and len(starts) > 1:
-            yield from self._follow(topic, starts, stop)
+            yield from self._follow(topic, starts, stop, wanted)
             return
         for number, first in starts.items():
-            with self.fetch_batches(topic, number, first, follow=follow) as batches:
+            stream = self.fetch_batches(topic, number, first, follow=follow, wanted=wanted)
+            with stream as batches:
                 for batch in batches:
-                    yield from (record for record in batch.records() if record.offset >= first)
+                    yield from _records(batch, first, wanted)
                     if stop:
                         return
 
     def _follow(
-        self, topic: str, starts: Mapping[int, int], stop: Sequence[object]
+        self,
+        topic: str,
+        starts: Mapping[int, int],
+        stop: Sequence[object],
+        wanted: RecordFilter | None,
     ) -> Iterator[Record]:
         with ParallelFetch(
-            {number: self.fetch_batches(topic, number, first, follow=True)
+            {number: self.fetch_batches(topic, number, first, follow=True, wanted=wanted)
              for number, first in starts.items()}
         ) as arrived:  # fmt: skip
             for number, batch in arrived:
                 if batch is not None:
-                    yield from (each for each in batch.records() if each.offset >= starts[number])
+                    yield from _records(batch, starts[number], wanted)
                 if stop:
                     return
 
@@ -303,6 +315,11 @@ class SyncClient:
         except grpc.RpcError as error:
             wire.raise_for(error, self.bootstrap)
         return answer.producer_id
+
+
+def _records(batch: RecordBatch, first: int, wanted: RecordFilter | None) -> Iterator[Record]:
+    records = batch.records() if wanted is None else wanted.records(batch)
+    return (record for record in records if record.offset >= first)
 
 
 def first_offset(start: str | int, log_start_offset: int, high_watermark: int) -> int:

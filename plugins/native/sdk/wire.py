@@ -12,6 +12,7 @@ from broker_core.api.errors import LakeMQError
 from broker_core.api.record_headers import encode_headers
 from broker_core.api.types import Columns, TopicPartition
 from plugins.native import native_pb2 as pb
+from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.types import (
     GroupDescription,
     GroupMember,
@@ -79,6 +80,16 @@ def reset_request(group: str, offsets: Mapping[TopicPartition, int]) -> pb.Commi
             for at, offset in offsets.items()
         ],
     )
+
+
+def filter_message(wanted: RecordFilter | None) -> pb.Filter | None:
+    if wanted is None:
+        return None
+    conditions = [
+        pb.Condition(header=each.header, value=each.value, prefix=each.prefix)
+        for each in wanted.conditions
+    ]
+    return pb.Filter(all=conditions)
 
 
 def error_of(error: pb.Error) -> LakeMQError:
