@@ -5,16 +5,32 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_plugin.errors import OptionError, SparkPluginError
-from spark_plugin.options import nearest, parse_duration_s, parse_size
+from spark_plugin import table_commands
+from spark_plugin.command_options import (
+    Bootstrap,
+    CatalogName,
+    CatalogUri,
+    ExportId,
+    TableName,
+    TablePath,
+    To,
+    Topic,
+    Warehouse,
+    catalog,
+    choice,
+    fail,
+    required,
+    target,
+)
+from spark_plugin.options import parse_duration_s, parse_size
 
 if TYPE_CHECKING:
     from spark_plugin.export.exporter import Exporter
-    from spark_plugin.export.settings import ExportSettings, Target
+    from spark_plugin.export.settings import ExportSettings
     from spark_plugin.progress import ExportProgress
 
 export_app = typer.Typer(
@@ -22,27 +38,24 @@ export_app = typer.Typer(
     no_args_is_help=True,
     help="Land a topic in Delta Lake, Iceberg or Parquet, each record exactly once.",
 )
+dlq_app = typer.Typer(no_args_is_help=True)
+export_app.command("audit")(table_commands.audit_table)
+export_app.command("vacuum")(table_commands.vacuum_table)
+dlq_app.command("replay")(table_commands.replay_dead_letters)
+
+Trigger = Annotated[
+    str, typer.Option(help="available-now: up to what is there and stop; 30s: go on for ever.")
+]
+
+
+@dlq_app.callback()
+def dead_letters() -> None:
+    """Dead letters of exports."""
 
 
 def commands() -> Iterable[tuple[str, typer.Typer]]:
     """What the front door adds to `lakemq`."""
-    return [("export", export_app)]
-
-
-Topic = Annotated[str, typer.Option(help="Topic to export.", show_default=False)]
-To = Annotated[str, typer.Option(help="delta, iceberg or parquet.", show_default=False)]
-Path_ = Annotated[str, typer.Option(help="Table folder or URI (delta, parquet).")]
-Table_ = Annotated[str, typer.Option(help="namespace.table (iceberg).")]
-CatalogUri = Annotated[str, typer.Option(help="Iceberg catalog, such as sqlite:////data/cat.db.")]
-Warehouse = Annotated[str, typer.Option(help="Folder or URI of the Iceberg catalog's tables.")]
-CatalogName = Annotated[str, typer.Option(help="Name of the Iceberg catalog.")]
-Bootstrap = Annotated[str, typer.Option(help="host:port of a broker's native protocol.")]
-Trigger = Annotated[
-    str, typer.Option(help="available-now: up to what is there and stop; 30s: go on for ever.")
-]
-ExportId = Annotated[
-    str, typer.Option(help="Name under which the table remembers this export; else the topic.")
-]
+    return [("export", export_app), ("dlq", dlq_app)]
 
 
 @export_app.callback()
@@ -50,8 +63,8 @@ def export(
     context: typer.Context,
     topic: Topic = "",
     to: To = "",
-    path: Path_ = "",
-    table: Table_ = "",
+    path: TablePath = "",
+    table: TableName = "",
     catalog_name: CatalogName = "default",
     catalog_uri: CatalogUri = "",
     warehouse: Warehouse = "",
@@ -89,15 +102,15 @@ def export(
 
         settings = ExportSettings(
             bootstrap=bootstrap,
-            topic=_required("--topic", topic),
-            target=_target(to, path, table, _catalog(catalog_name, catalog_uri, warehouse)),
+            topic=required("--topic", topic),
+            target=target(to, path, table, catalog(catalog_name, catalog_uri, warehouse)),
             export_id=export_id or topic,
             trigger_s=_trigger(trigger),
             commit_bytes=parse_size("--commit-bytes", commit_bytes),
             commit_rows=commit_rows or None,
             file_bytes_max=parse_size("--file-bytes", file_bytes),
             compact_files=compact_files,
-            format=_choice("--format", format, ("raw", "json")),  # type: ignore[arg-type]  # checked
+            format=choice("--format", format, ("raw", "json")),  # type: ignore[arg-type]  # checked
             json_schema=schema,
             dlq=dlq,
             accept_recreated=accept_recreated,
@@ -107,74 +120,11 @@ def export(
         )
         _run(settings, master or None)
     except Exception as error:
-        _fail(error)
-
-
-@export_app.command("audit")
-def audit_table(
-    topic: Topic = "",
-    to: To = "",
-    path: Path_ = "",
-    table: Table_ = "",
-    catalog_name: CatalogName = "default",
-    catalog_uri: CatalogUri = "",
-    warehouse: Warehouse = "",
-    bootstrap: Bootstrap = "127.0.0.1:9700",
-    export_id: ExportId = "",
-    dlq: Annotated[str, typer.Option(help="Where bad rows went; else beside the table.")] = "",
-    keys: Annotated[bool, typer.Option("--keys", help="Compare counts of every key too.")] = False,
-) -> None:
-    """Compare journal and table offset by offset. Exit code 1 if a record is missing or twice."""
-    try:
-        from spark_plugin.export.audit import all_complete
-        from spark_plugin.export.run import audit_target
-
-        target = _target(to, path, table, _catalog(catalog_name, catalog_uri, warehouse))
-        topic = _required("--topic", topic)
-        found = audit_target(bootstrap, topic, target, export_id or topic, dlq, by_key=keys)
-        for each in found:
-            typer.echo(each.sentence(topic))
-        if not all_complete(found):
-            raise typer.Exit(1)
-    except typer.Exit:
-        raise
-    except Exception as error:
-        _fail(error)
-
-
-def _required(option: str, value: str) -> str:
-    if not value:
-        raise OptionError(f"{option} is missing")
-    return value
-
-
-def _choice(option: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise OptionError(
-            f"{option} is {value!r}; it takes {', '.join(choices)}{nearest(value, choices)}"
-        )
-    return value
+        fail(error)
 
 
 def _trigger(text: str) -> float | None:
     return None if text == "available-now" else parse_duration_s("--trigger", text)
-
-
-def _catalog(name: str, uri: str, warehouse: str) -> dict[str, str]:
-    """Properties of an Iceberg catalog; those not given come from pyiceberg's own configuration."""
-    properties = {"name": name, "uri": uri, "warehouse": warehouse}
-    if uri:
-        properties["type"] = "rest" if uri.startswith("http") else "sql"
-    return {key: value for key, value in properties.items() if value}
-
-
-def _target(to: str, path: str, table: str, catalog: dict[str, str]) -> Target:
-    from spark_plugin.export.settings import Target
-
-    kind = _choice("--to", _required("--to", to), ("delta", "iceberg", "parquet"))
-    if kind != "iceberg" and ("uri" in catalog or "warehouse" in catalog):
-        raise OptionError("--catalog-uri and --warehouse are for --to iceberg")
-    return Target(kind, path, table, catalog)  # type: ignore[arg-type]  # kind is checked
 
 
 def _run(settings: ExportSettings, master: str | None) -> None:
@@ -231,13 +181,3 @@ def _stop_on_signals(stop: threading.Event) -> None:
 
     signal.signal(signal.SIGINT, handle)
     signal.signal(signal.SIGTERM, handle)
-
-
-def _fail(error: Exception) -> NoReturn:
-    """One sentence for what a user can act on; the whole trace for a fault of ours."""
-    from plugins.native.sdk import LakeMQError
-
-    if isinstance(error, SparkPluginError | LakeMQError):
-        typer.echo(f"lakemq export: {error}", err=True)
-        raise typer.Exit(1) from None
-    raise error

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
     from spark_plugin.export.compaction import Compacted
-    from spark_plugin.export.exporter import CommitReport
+    from spark_plugin.export.report import CommitReport
 
 
 class ExportProgress:

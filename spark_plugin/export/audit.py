@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 from plugins.native.sdk import SyncClient
 from spark_plugin.export.files import Folder
 from spark_plugin.export.json_schema import META
-from spark_plugin.export.runs import Run, clip, describe, merge, runs_of, size, subtract
+from spark_plugin.export.runs import (
+    Run,
+    clip,
+    describe,
+    merge,
+    outside,
+    runs_of,
+    size,
+    subtract,
+)
 from spark_plugin.export.table import ExportKey, LakeTable
 from spark_plugin.journal import read_arrow
 from spark_plugin.planning import OffsetRange, TopicView
@@ -92,8 +101,12 @@ def audit(
 ) -> list[PartitionAudit]:
     """Compare the topic with the table (and its dead letters), partition by partition."""
     offsets = table.progress(key).offsets
-    rows, row_keys = _table_rows(table, key.topic, by_key)
-    dead, dead_keys = _table_rows(dlq, key.topic, by_key) if dlq is not None else ({}, {})
+    rows, row_keys = table_rows(table, key.topic, by_key)
+    there = {partition: merge(runs)[0] for partition, runs in rows.items()}
+    dead: dict[int, list[Run]] = {}
+    dead_keys: dict[int, Keys] = {}
+    if dlq is not None:  # a dead letter that was replayed is a row by now
+        dead, dead_keys = table_rows(dlq, key.topic, by_key, there)
     found = []
     for partition, held in sorted(topic.partitions.items()):
         result = PartitionAudit(
@@ -101,14 +114,14 @@ def audit(
         )
         all_rows = [*rows.get(partition, []), *dead.get(partition, [])]
         result.rows, result.dead_letters = size(all_rows), size(dead.get(partition, []))
-        there, result.twice = merge(all_rows)
+        covered, result.twice = merge(all_rows)
         end = min(result.next_offset, held.high_watermark)
         wanted = OffsetRange(key.topic, key.topic_id, partition, held.log_start, end)
         journal, journal_keys = _journal_rows(client, wanted, by_key)
         result.records = size(journal)
-        comparable = clip(there, held.log_start, held.high_watermark)
+        comparable = clip(covered, held.log_start, held.high_watermark)
         result.missing = subtract(journal, comparable)
-        result.unknown = subtract(comparable, journal) + clip(there, held.high_watermark, 1 << 63)
+        result.unknown = subtract(comparable, journal) + clip(covered, held.high_watermark, 1 << 63)
         if by_key and not held.log_start:
             counts = row_keys.get(partition, Counter()) + dead_keys.get(partition, Counter())
             result.keys = _differences(journal_keys, counts)
@@ -136,10 +149,12 @@ def _journal_rows(client: SyncClient, wanted: OffsetRange, by_key: bool) -> tupl
     return merge(runs)[0], keys
 
 
-def _table_rows(
-    table: LakeTable, topic: str, by_key: bool
+def table_rows(
+    table: LakeTable, topic: str, by_key: bool, without: Mapping[int, list[Run]] | None = None
 ) -> tuple[dict[int, list[Run]], dict[int, Keys]]:
-    """Partition -> runs (not normal: duplicates are what is looked for), and counts by key."""
+    """Partition -> runs (not normal: duplicates are what is looked for), and counts by key, of the
+    topic's rows at offsets that are not in `without`."""
+    import pyarrow as pa
     from pyarrow import compute
 
     runs: dict[int, list[Run]] = {}
@@ -148,7 +163,11 @@ def _table_rows(
         partitions = batch.column("partition")
         for partition in compute.unique(partitions).to_pylist():
             mine = batch.filter(compute.equal(partitions, partition))
-            runs.setdefault(partition, []).extend(runs_of(mine.column("offset").to_numpy()))
+            offsets = mine.column("offset").to_numpy()
+            if without and partition in without:
+                mine = mine.filter(pa.array(outside(offsets, without[partition])))
+                offsets = mine.column("offset").to_numpy()
+            runs.setdefault(partition, []).extend(runs_of(offsets))
             if by_key:
                 _count(keys.setdefault(partition, Counter()), mine.column("key"))
     return runs, keys

@@ -94,6 +94,28 @@ class DeltaLakeTable:
             for row in rows.to_pylist()
         ]
 
+    def expire(self, before_s: float) -> int:
+        """Delta forgets by its own settings (`delta.logRetentionDuration`, 30 days)."""
+        before = len(self._table.history())
+        self._table.cleanup_metadata()
+        return before - len(self._table.history())
+
+    def reachable_files(self) -> set[str]:
+        return set(self.data_files())
+
+    def vacuum(self, retention_s: float) -> list[str]:
+        """Delete files that left the table longer ago than the retention, or never came into it and
+        are older; returns their paths."""
+        hours = int(retention_s // 3600)
+        return list(
+            self._table.vacuum(
+                retention_hours=hours,
+                dry_run=False,
+                full=True,
+                enforce_retention_duration=hours >= 168,
+            )
+        )
+
     def compact(self, file_bytes: int) -> tuple[int, int]:
         """Put small files together, as delta-rs does it, which knows deletion vectors, partitions
         and other writers; (files removed, files added). TableConflict if others changed them."""

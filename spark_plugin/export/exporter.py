@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from plugins.native.sdk import UnknownTopic
 from spark_plugin import planning
-from spark_plugin.errors import ExportError, ExportFenced, OptionError, TopicRecreated
+from spark_plugin.errors import ExportFenced, OptionError, TopicRecreated
 from spark_plugin.export import table as lake
 from spark_plugin.export.compaction import Compacted, compact
 from spark_plugin.export.dead_letters import DeadLetters
+from spark_plugin.export.decode import JsonDecoder
 from spark_plugin.export.files import (
     Folder,
     attempt_folder,
@@ -23,9 +24,11 @@ from spark_plugin.export.files import (
     delete_strays,
 )
 from spark_plugin.export.owner import Owner
+from spark_plugin.export.replay import Replayed, write_decodable
+from spark_plugin.export.report import CommitReport, check_complete
 from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.table import ExportKey, LakeTable, Progress
-from spark_plugin.export.write_task import TaskResult, WriteTask, schema_to_text
+from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult
+from spark_plugin.export.write_task import WriteTask, schema_to_text
 from spark_plugin.journal import client_of, retrying, view_of
 from spark_plugin.offsets import TopicCursor
 from spark_plugin.planning import OffsetRange, TopicView
@@ -35,30 +38,6 @@ RunTasks = Callable[[Sequence[WriteTask]], list[TaskResult]]
 
 _TASK_BYTES_MIN = 8 << 20
 """A range smaller than this is not split further."""
-
-
-@dataclass(frozen=True)
-class CommitReport:
-    """One commit, for people and metrics. Times in seconds, sizes in bytes."""
-
-    attempt: int
-    rows: int
-    files: int
-    size_bytes: int
-    offsets: Mapping[int, int]
-    """Next offsets after the commit."""
-    lag: int
-    """Offsets that the topic held behind them when the commit was planned."""
-    dead_letters: int
-    job_s: float
-    commit_s: float
-    offset_count: int
-    """Offsets that the commit moved forward by."""
-
-    @property
-    def more(self) -> bool:
-        """Whether more was there than one commit takes."""
-        return self.lag > self.offset_count
 
 
 class Exporter:
@@ -184,6 +163,24 @@ class Exporter:
             file_bytes=settings.file_bytes_max,
         )  # fmt: skip
 
+    def replay(self, decoder: JsonDecoder) -> Replayed:
+        """Land the dead letters that decode by now."""
+        if self._dead is None:
+            raise OptionError("only exports with --format json have dead letters")
+        key = self._key(self._look())
+        before = self._progress(key)
+        self._check_epoch(key, before)
+        after = replace(before, attempt=before.attempt + 1)
+        place = attempt_folder(key, self._epoch, after.attempt)
+        self._folder.create(place)
+        files, outcome = write_decodable(key, self._table, self._dead.table, place, decoder)
+        if not files:
+            self._folder.delete(place)
+            return outcome
+        self._folder.sync(place)
+        lake.commit(self._table, key, files, before, after, _pause)
+        return outcome
+
     def _look(self) -> TopicView:
         client, name = client_of(self.settings.bootstrap), self.settings.topic
         try:
@@ -262,30 +259,6 @@ class Exporter:
             topic_mark=lake.topic_mark(key.topic_id),
             offsets={**before.offsets, **{each.partition: each.end for each in ranges}},
         )
-
-
-def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:
-    """ExportError unless the tasks' answers cover every range exactly once."""
-    for wanted in ranges:
-        position = wanted.start
-        done = [
-            result
-            for result in results
-            if result.kind == "read" and result.partition == wanted.partition
-        ]
-        for result in sorted(done, key=lambda each: each.start):
-            if result.start != position:
-                break
-            position = result.end
-        if position != wanted.end:
-            raise ExportError(
-                f"{wanted.topic}-{wanted.partition}: tasks answered for offsets up to {position}, "
-                f"not {wanted.end}"
-            )
-    read = sum(result.file.rows for result in results if result.kind == "read")
-    kept = sum(result.file.rows for result in results if result.kind in ("data", "dlq"))
-    if read != kept:
-        raise ExportError(f"{read} records were read, {kept} written")
 
 
 def _pause(number: int) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
 
-_PREFIX: Final = "lakemq-"
+PREFIX: Final = "lakemq-"
 
 
 class Folder:
@@ -60,6 +60,17 @@ class Folder:
 
         selector = fs.FileSelector(self.full_path(path), allow_not_found=True)
         return sorted(info.base_name for info in self._files.get_file_info(selector))
+
+    def files_below(self, path: str) -> dict[str, float]:
+        """Full path -> time of last change (s since 1970) of all files in a folder and below."""
+        from pyarrow import fs
+
+        selector = fs.FileSelector(self.full_path(path), allow_not_found=True, recursive=True)
+        return {
+            info.path: info.mtime_ns / 1e9
+            for info in self._files.get_file_info(selector)
+            if info.type == fs.FileType.File
+        }
 
     def open_output(self, path: str) -> pa.NativeFile:
         return self._files.open_output_stream(self.full_path(path))
@@ -132,7 +143,7 @@ def path_of(uri: str) -> str:
 
 
 def export_folder(key: ExportKey) -> str:
-    return f"{_PREFIX}{key.export_id}/{key.topic}"
+    return f"{PREFIX}{key.export_id}/{key.topic}"
 
 
 def attempt_folder(key: ExportKey, epoch: int, attempt: int) -> str:

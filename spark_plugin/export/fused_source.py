@@ -18,8 +18,8 @@ from plugins.native.sdk import LakeMQError
 from spark_plugin import errors
 from spark_plugin.errors import ExportError, SparkPluginError
 from spark_plugin.export import write_task
-from spark_plugin.export.table import WrittenFile
-from spark_plugin.export.write_task import TaskResult, WriteTask
+from spark_plugin.export.table import TaskResult, WrittenFile
+from spark_plugin.export.write_task import WriteTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

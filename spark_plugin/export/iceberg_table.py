@@ -99,6 +99,19 @@ class IcebergTable:
             if not task.delete_files
         ]  # fmt: skip
 
+    def expire(self, before_s: float) -> int:
+        from datetime import UTC, datetime
+
+        before = len(self._table.metadata.snapshots)
+        moment = datetime.fromtimestamp(before_s, UTC)
+        self._table.maintenance.expire_snapshots().older_than(moment).commit()
+        self.reload()
+        return before - len(self._table.metadata.snapshots)
+
+    def reachable_files(self) -> set[str]:
+        files = self._table.inspect.all_data_files()
+        return {path_of(uri) for uri in files.column("file_path").to_pylist()}
+
     def append(
         self,
         key: ExportKey,

@@ -130,6 +130,12 @@ class ParquetTable:
                 found[path] = LiveFile(full, each["rows"], each["size_bytes"], (), path)
         return list(found.values())
 
+    def expire(self, before_s: float) -> int:
+        return 0  # only the newest state can be read
+
+    def reachable_files(self) -> set[str]:
+        return set(self.data_files())
+
 
 def _manifest(number: int) -> str:
     return f"{MANIFESTS}/{number:020d}.json"

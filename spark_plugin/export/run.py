@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,11 @@ from spark_plugin.export.exporter import Exporter, RunTasks
 from spark_plugin.export.fused_source import run_tasks
 from spark_plugin.export.json_schema import parse_schema
 from spark_plugin.export.open_table import open_table
+from spark_plugin.export.replay import Replayed
 from spark_plugin.export.rows import dead_letter_schema, with_meta
 from spark_plugin.export.settings import ExportSettings, Target
-from spark_plugin.export.table import ExportKey
+from spark_plugin.export.table import ExportKey, TaskResult
+from spark_plugin.export.write_task import WriteTask
 from spark_plugin.journal import view_of
 
 if TYPE_CHECKING:
@@ -60,3 +63,18 @@ def audit_target(
             if dlq:
                 raise
         return audit(client, key, view, table, dead, by_key=by_key)
+
+
+def replay_target(settings: ExportSettings) -> Replayed:
+    """Land the dead letters that decode by now, in this process."""
+    open_table(settings.target, None)  # NoTable rather than an empty new one
+    exporter = make_exporter(settings, _no_tasks)
+    try:
+        exporter.start()
+        return exporter.replay(JsonDecoder(parse_schema(settings.json_schema)))
+    finally:
+        exporter.close()
+
+
+def _no_tasks(tasks: Sequence[WriteTask]) -> list[TaskResult]:
+    raise AssertionError(f"a replay runs no tasks, not {len(tasks)}")

@@ -73,6 +73,16 @@ def subtract(runs: Sequence[Run], others: Sequence[Run]) -> list[Run]:
     return left
 
 
+def outside(offsets: npt.NDArray[np.int64], runs: Sequence[Run]) -> npt.NDArray[np.bool_]:
+    """For each offset, whether it is in none of the runs (normal)."""
+    if not runs:
+        return np.ones(len(offsets), dtype=bool)
+    starts = np.array([run.start for run in runs], dtype=np.int64)
+    ends = np.array([run.end for run in runs], dtype=np.int64)
+    place = np.searchsorted(starts, offsets, side="right") - 1
+    return (place < 0) | (offsets >= ends[np.maximum(place, 0)])
+
+
 def clip(runs: Iterable[Run], start: int, end: int) -> list[Run]:
     """The part of the runs in [start, end)."""
     cut = (Run(max(start, run.start), min(end, run.end)) for run in runs)

@@ -54,6 +54,19 @@ class WrittenFile(NamedTuple):
     partition_values: tuple[str | None, ...] = ()
 
 
+class TaskResult(NamedTuple):
+    """What a task yields: one row for each file, and a last one of kind `read`."""
+
+    kind: str
+    """`data`, `dlq` or `read`."""
+    partition: int
+    start: int
+    end: int
+    """Offsets [start, end) of the task."""
+    file: WrittenFile
+    """Of kind `read`: no file; `rows` is the number of records read."""
+
+
 class LiveFile(NamedTuple):
     """A data file that a table consists of."""
 
@@ -92,6 +105,13 @@ class LakeTable(Protocol):
     def live_files(self) -> list[LiveFile]:
         """The same, with what is known of them; without those that rows were deleted from since,
         which may not be rewritten as they are."""
+
+    def expire(self, before_s: float) -> int:
+        """Forget states of the table older than a time (s since 1970), which then can't be read
+        any more; returns how many."""
+
+    def reachable_files(self) -> set[str]:
+        """Paths of the files of all states that can still be read."""
 
     def append(
         self,

@@ -10,14 +10,14 @@ import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from spark_plugin.export.decode import JsonDecoder
 from spark_plugin.export.file_writer import FileWriter
 from spark_plugin.export.files import Folder
 from spark_plugin.export.json_schema import META, parse_schema
 from spark_plugin.export.rows import dead_letter_rows, meta_column
-from spark_plugin.export.table import WrittenFile
+from spark_plugin.export.table import TaskResult, WrittenFile
 from spark_plugin.journal import client_of, read_arrow
 from spark_plugin.planning import OffsetRange
 
@@ -62,19 +62,6 @@ class WriteTask:
         value["offsets"] = OffsetRange(*value["offsets"])
         value["dlq_known"] = tuple(value["dlq_known"])
         return cls(**value)
-
-
-class TaskResult(NamedTuple):
-    """What a task yields: one row for each file, and a last one of kind `read`."""
-
-    kind: str
-    """`data`, `dlq` or `read`."""
-    partition: int
-    start: int
-    end: int
-    """Offsets [start, end) of the task."""
-    file: WrittenFile
-    """Of kind `read`: no file; `rows` is the number of records read."""
 
 
 def schema_to_text(schema: pa.Schema) -> str:

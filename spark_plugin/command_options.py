@@ -1,0 +1,66 @@
+"""Options that the commands share, what they mean, and how a command fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from spark_plugin.errors import OptionError, SparkPluginError
+from spark_plugin.options import nearest
+
+if TYPE_CHECKING:
+    from spark_plugin.export.settings import Target
+
+Topic = Annotated[str, typer.Option(help="Topic to export.", show_default=False)]
+To = Annotated[str, typer.Option(help="delta, iceberg or parquet.", show_default=False)]
+TablePath = Annotated[str, typer.Option(help="Table folder or URI (delta, parquet).")]
+TableName = Annotated[str, typer.Option(help="namespace.table (iceberg).")]
+CatalogUri = Annotated[str, typer.Option(help="Iceberg catalog, such as sqlite:////data/cat.db.")]
+Warehouse = Annotated[str, typer.Option(help="Folder or URI of the Iceberg catalog's tables.")]
+CatalogName = Annotated[str, typer.Option(help="Name of the Iceberg catalog.")]
+Bootstrap = Annotated[str, typer.Option(help="host:port of a broker's native protocol.")]
+ExportId = Annotated[
+    str, typer.Option(help="Name under which the table remembers this export; else the topic.")
+]
+
+
+def required(option: str, value: str) -> str:
+    if not value:
+        raise OptionError(f"{option} is missing")
+    return value
+
+
+def choice(option: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise OptionError(
+            f"{option} is {value!r}; it takes {', '.join(choices)}{nearest(value, choices)}"
+        )
+    return value
+
+
+def catalog(name: str, uri: str, warehouse: str) -> dict[str, str]:
+    """Properties of an Iceberg catalog; those not given come from pyiceberg's own configuration."""
+    properties = {"name": name, "uri": uri, "warehouse": warehouse}
+    if uri:
+        properties["type"] = "rest" if uri.startswith("http") else "sql"
+    return {key: value for key, value in properties.items() if value}
+
+
+def target(to: str, path: str, table: str, catalog: dict[str, str]) -> Target:
+    from spark_plugin.export.settings import Target
+
+    kind = choice("--to", required("--to", to), ("delta", "iceberg", "parquet"))
+    if kind != "iceberg" and ("uri" in catalog or "warehouse" in catalog):
+        raise OptionError("--catalog-uri and --warehouse are for --to iceberg")
+    return Target(kind, path, table, catalog)  # type: ignore[arg-type]  # kind is checked
+
+
+def fail(error: Exception) -> NoReturn:
+    """One sentence for what a user can act on; the whole trace for a fault of ours."""
+    from plugins.native.sdk import LakeMQError
+
+    if isinstance(error, SparkPluginError | LakeMQError):
+        typer.echo(f"lakemq export: {error}", err=True)
+        raise typer.Exit(1) from None
+    raise error

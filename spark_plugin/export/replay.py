@@ -1,0 +1,86 @@
+"""Replay of dead letters: those that decode by now land in the table, each once. Edge: tables.
+
+Whether a dead letter has landed is read from the table itself: its partition and offset are there.
+The rows come in one commit under a new epoch, so no export of that name can run at the same time.
+Dead letters are never deleted: they tell what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_plugin.export.audit import table_rows
+from spark_plugin.export.decode import JsonDecoder
+from spark_plugin.export.file_writer import FileWriter
+from spark_plugin.export.files import Folder
+from spark_plugin.export.json_schema import META
+from spark_plugin.export.rows import meta_column
+from spark_plugin.export.runs import Run, merge, outside
+from spark_plugin.export.table import ExportKey, LakeTable, WrittenFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH_ROWS = 32_768
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Outcome; the three together are all dead letters of the topic."""
+
+    landed: int
+    before: int
+    """Landed in an earlier replay."""
+    still_bad: int
+
+
+def write_decodable(
+    key: ExportKey, table: LakeTable, dlq: LakeTable, place: str, decoder: JsonDecoder
+) -> tuple[list[WrittenFile], Replayed]:
+    """Decode the dead letters that are not in the table, and write those that are good now to
+    files in the folder `place` of the table's location."""
+    rows, _ = table_rows(table, key.topic, False)
+    there = {partition: merge(runs)[0] for partition, runs in rows.items()}
+    writer = FileWriter(Folder(table.location), place, "replay", table.arrow_schema(), 128 << 20)
+    landed = before = bad = 0
+    for batch in _dead_letters(dlq, key):
+        fresh = batch.filter(_not_in(batch, there))
+        before += batch.num_rows - fresh.num_rows
+        if not fresh.num_rows:
+            continue
+        decoded = decoder.decode(fresh.column("value"))
+        good = fresh.take(decoded.rows)
+        writer.write(decoded.columns.append_column(META, meta_column(good)))
+        landed += good.num_rows
+        bad += len(decoded.bad)
+    return writer.close(), Replayed(landed, before, bad)
+
+
+def _dead_letters(dlq: LakeTable, key: ExportKey) -> Iterator[pa.RecordBatch]:
+    """Dead letters of the topic as it is now; those of a deleted namesake are not its records."""
+    from pyarrow import dataset
+
+    paths = dlq.data_files()
+    if not paths:
+        return
+    files = dataset.dataset(paths, format="parquet", filesystem=Folder(dlq.location).filesystem)
+    for batch in files.to_batches(
+        filter=dataset.field("topic_id") == key.topic_id, use_threads=False, batch_size=_BATCH_ROWS
+    ):
+        if batch.num_rows:
+            yield batch
+
+
+def _not_in(batch: pa.RecordBatch, there: Mapping[int, list[Run]]) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    partitions = batch.column("partition").to_numpy()
+    offsets = batch.column("offset").to_numpy()
+    fresh = np.ones(len(offsets), dtype=bool)
+    for partition, runs in there.items():
+        mine = partitions == partition
+        fresh[mine] = outside(offsets[mine], runs)
+    return pa.array(fresh)

@@ -1,0 +1,58 @@
+"""What a commit of an export did, and whether its tasks answered for everything. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_plugin.errors import ExportError
+from spark_plugin.export.table import TaskResult
+from spark_plugin.planning import OffsetRange
+
+
+@dataclass(frozen=True)
+class CommitReport:
+    """One commit, for people and metrics. Times in seconds, sizes in bytes."""
+
+    attempt: int
+    rows: int
+    files: int
+    size_bytes: int
+    offsets: Mapping[int, int]
+    """Next offsets after the commit."""
+    lag: int
+    """Offsets that the topic held behind them when the commit was planned."""
+    dead_letters: int
+    job_s: float
+    commit_s: float
+    offset_count: int
+    """Offsets that the commit moved forward by."""
+
+    @property
+    def more(self) -> bool:
+        """Whether more was there than one commit takes."""
+        return self.lag > self.offset_count
+
+
+def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:
+    """ExportError unless the tasks' answers cover every range exactly once."""
+    for wanted in ranges:
+        position = wanted.start
+        done = [
+            result
+            for result in results
+            if result.kind == "read" and result.partition == wanted.partition
+        ]
+        for result in sorted(done, key=lambda each: each.start):
+            if result.start != position:
+                break
+            position = result.end
+        if position != wanted.end:
+            raise ExportError(
+                f"{wanted.topic}-{wanted.partition}: tasks answered for offsets up to {position}, "
+                f"not {wanted.end}"
+            )
+    read = sum(result.file.rows for result in results if result.kind == "read")
+    kept = sum(result.file.rows for result in results if result.kind in ("data", "dlq"))
+    if read != kept:
+        raise ExportError(f"{read} records were read, {kept} written")

@@ -1,0 +1,120 @@
+"""Commands on tables that exports wrote: audit, vacuum, replay of dead letters. Need no Spark."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spark_plugin.command_options import (
+    Bootstrap,
+    CatalogName,
+    CatalogUri,
+    ExportId,
+    TableName,
+    TablePath,
+    To,
+    Topic,
+    Warehouse,
+    catalog,
+    fail,
+    required,
+    target,
+)
+from spark_plugin.options import parse_duration_s
+
+Dlq = Annotated[str, typer.Option(help="Where bad rows went; else beside the table.")]
+
+
+def audit_table(
+    topic: Topic = "",
+    to: To = "",
+    path: TablePath = "",
+    table: TableName = "",
+    catalog_name: CatalogName = "default",
+    catalog_uri: CatalogUri = "",
+    warehouse: Warehouse = "",
+    bootstrap: Bootstrap = "127.0.0.1:9700",
+    export_id: ExportId = "",
+    dlq: Dlq = "",
+    keys: Annotated[bool, typer.Option("--keys", help="Compare counts of every key too.")] = False,
+) -> None:
+    """Compare journal and table offset by offset. Exit code 1 if a record is missing or twice."""
+    try:
+        from spark_plugin.export.audit import all_complete
+        from spark_plugin.export.run import audit_target
+
+        where = target(to, path, table, catalog(catalog_name, catalog_uri, warehouse))
+        topic = required("--topic", topic)
+        found = audit_target(bootstrap, topic, where, export_id or topic, dlq, by_key=keys)
+        for each in found:
+            typer.echo(each.sentence(topic))
+        if not all_complete(found):
+            raise typer.Exit(1)
+    except typer.Exit:
+        raise
+    except Exception as error:
+        fail(error)
+
+
+def vacuum_table(
+    to: To = "",
+    path: TablePath = "",
+    table: TableName = "",
+    catalog_name: CatalogName = "default",
+    catalog_uri: CatalogUri = "",
+    warehouse: Warehouse = "",
+    retention: Annotated[
+        str, typer.Option(help="Younger files stay: commits under way and readers need them.")
+    ] = "7d",
+) -> None:
+    """Expire old states of a table, and delete data files that no state names."""
+    try:
+        from spark_plugin.export.open_table import open_table
+        from spark_plugin.export.vacuum import vacuum
+
+        where = target(to, path, table, catalog(catalog_name, catalog_uri, warehouse))
+        done = vacuum(open_table(where, None), parse_duration_s("--retention", retention))
+        typer.echo(f"{done.expired:,} states expired, {done.deleted:,} files deleted")
+    except Exception as error:
+        fail(error)
+
+
+def replay_dead_letters(
+    topic: Topic = "",
+    to: To = "",
+    path: TablePath = "",
+    table: TableName = "",
+    catalog_name: CatalogName = "default",
+    catalog_uri: CatalogUri = "",
+    warehouse: Warehouse = "",
+    bootstrap: Bootstrap = "127.0.0.1:9700",
+    export_id: ExportId = "",
+    schema: Annotated[str, typer.Option(help="Columns to decode by now.")] = "",
+    dlq: Dlq = "",
+    take_over: Annotated[
+        bool, typer.Option(help="Start although a process seems to run this export.")
+    ] = False,
+) -> None:
+    """Land the dead letters of an export that decode by now, each once."""
+    try:
+        from spark_plugin.export.run import replay_target
+        from spark_plugin.export.settings import ExportSettings
+
+        settings = ExportSettings(
+            bootstrap=bootstrap,
+            topic=required("--topic", topic),
+            target=target(to, path, table, catalog(catalog_name, catalog_uri, warehouse)),
+            export_id=export_id or topic,
+            format="json",
+            json_schema=required("--schema", schema),
+            dlq=dlq,
+            take_over=take_over,
+        )
+        done = replay_target(settings)
+        typer.echo(
+            f"{topic}: {done.landed:,} dead letters landed, {done.before:,} had landed before, "
+            f"{done.still_bad:,} still do not decode"
+        )
+    except Exception as error:
+        fail(error)
