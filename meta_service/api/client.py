@@ -50,7 +50,7 @@ from meta_service.api.types import (
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 _PAUSE_S: Final = 0.02
-_PAUSE_S_MAX: Final = 0.5
+_PAUSE_S_MAX: Final = 0.2
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -154,7 +154,7 @@ class RemoteClient:
             try:
                 return await stub(target)(request, timeout=min(self._attempt_s, left_s))
             except grpc.aio.AioRpcError as failure:
-                error, leader = _error_of(failure)
+                error, leader = error_of(failure)
                 attempts.note(error)
             self.retries += 1
             if self._current == target.address:
@@ -269,7 +269,7 @@ class RemoteClient:
                     if place.is_new(response.revision, getattr(response, "last", True)):
                         yield response
             except grpc.aio.AioRpcError as failure:
-                error, leader = _error_of(failure)
+                error, leader = error_of(failure)
                 if not error.retriable:
                     raise error from failure
                 if self._current == target.address:
@@ -391,7 +391,7 @@ class _Attempts:
         return self._last
 
 
-def _error_of(failure: grpc.aio.AioRpcError) -> tuple[MetaError, str]:
+def error_of(failure: grpc.aio.AioRpcError) -> tuple[MetaError, str]:
     """(the error, address of the leader if one was named)."""
     trailers = {
         key: value for key, value in failure.trailing_metadata() or () if isinstance(value, str)

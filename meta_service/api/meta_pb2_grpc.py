@@ -805,3 +805,167 @@ class Topics:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class MaintenanceStub:
+    """For operators.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Snapshot = channel.unary_unary(
+                '/lakemq.meta.v1.Maintenance/Snapshot',
+                request_serializer=meta__service_dot_api_dot_meta__pb2.SnapshotRequest.SerializeToString,
+                response_deserializer=meta__service_dot_api_dot_meta__pb2.SnapshotResponse.FromString,
+                _registered_method=True)
+        self.Backup = channel.unary_stream(
+                '/lakemq.meta.v1.Maintenance/Backup',
+                request_serializer=meta__service_dot_api_dot_meta__pb2.BackupRequest.SerializeToString,
+                response_deserializer=meta__service_dot_api_dot_meta__pb2.BackupChunk.FromString,
+                _registered_method=True)
+        self.TransferLeadership = channel.unary_unary(
+                '/lakemq.meta.v1.Maintenance/TransferLeadership',
+                request_serializer=meta__service_dot_api_dot_meta__pb2.TransferRequest.SerializeToString,
+                response_deserializer=meta__service_dot_api_dot_meta__pb2.TransferResponse.FromString,
+                _registered_method=True)
+
+
+class MaintenanceServicer:
+    """For operators.
+    """
+
+    def Snapshot(self, request, context):
+        """Make this member's state durable now, so that its log can be shortened.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Backup(self, request, context):
+        """The whole catalog as of now, in chunks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TransferLeadership(self, request, context):
+        """Ask a member that has everything to lead. The leader is asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_MaintenanceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Snapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.Snapshot,
+                    request_deserializer=meta__service_dot_api_dot_meta__pb2.SnapshotRequest.FromString,
+                    response_serializer=meta__service_dot_api_dot_meta__pb2.SnapshotResponse.SerializeToString,
+            ),
+            'Backup': grpc.unary_stream_rpc_method_handler(
+                    servicer.Backup,
+                    request_deserializer=meta__service_dot_api_dot_meta__pb2.BackupRequest.FromString,
+                    response_serializer=meta__service_dot_api_dot_meta__pb2.BackupChunk.SerializeToString,
+            ),
+            'TransferLeadership': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferLeadership,
+                    request_deserializer=meta__service_dot_api_dot_meta__pb2.TransferRequest.FromString,
+                    response_serializer=meta__service_dot_api_dot_meta__pb2.TransferResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'lakemq.meta.v1.Maintenance', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('lakemq.meta.v1.Maintenance', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Maintenance:
+    """For operators.
+    """
+
+    @staticmethod
+    def Snapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Maintenance/Snapshot',
+            meta__service_dot_api_dot_meta__pb2.SnapshotRequest.SerializeToString,
+            meta__service_dot_api_dot_meta__pb2.SnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Backup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/lakemq.meta.v1.Maintenance/Backup',
+            meta__service_dot_api_dot_meta__pb2.BackupRequest.SerializeToString,
+            meta__service_dot_api_dot_meta__pb2.BackupChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferLeadership(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Maintenance/TransferLeadership',
+            meta__service_dot_api_dot_meta__pb2.TransferRequest.SerializeToString,
+            meta__service_dot_api_dot_meta__pb2.TransferResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -231,3 +231,58 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_meta_pb2.TopicChange], _abc.AsyncIterator[_meta_pb2.TopicChange]]: ...
 
 def add_TopicsServicer_to_server(servicer: TopicsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class MaintenanceStub:
+    """For operators."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> MaintenanceAsyncStub: ...
+    Snapshot: _grpc.UnaryUnaryMultiCallable[_meta_pb2.SnapshotRequest, _meta_pb2.SnapshotResponse]
+    """Make this member's state durable now, so that its log can be shortened."""
+    Backup: _grpc.UnaryStreamMultiCallable[_meta_pb2.BackupRequest, _meta_pb2.BackupChunk]
+    """The whole catalog as of now, in chunks."""
+    TransferLeadership: _grpc.UnaryUnaryMultiCallable[_meta_pb2.TransferRequest, _meta_pb2.TransferResponse]
+    """Ask a member that has everything to lead. The leader is asked."""
+
+@_typing.type_check_only
+class MaintenanceAsyncStub(MaintenanceStub):
+    """For operators."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Snapshot: _aio.UnaryUnaryMultiCallable[_meta_pb2.SnapshotRequest, _meta_pb2.SnapshotResponse]  # type: ignore[assignment]
+    """Make this member's state durable now, so that its log can be shortened."""
+    Backup: _aio.UnaryStreamMultiCallable[_meta_pb2.BackupRequest, _meta_pb2.BackupChunk]  # type: ignore[assignment]
+    """The whole catalog as of now, in chunks."""
+    TransferLeadership: _aio.UnaryUnaryMultiCallable[_meta_pb2.TransferRequest, _meta_pb2.TransferResponse]  # type: ignore[assignment]
+    """Ask a member that has everything to lead. The leader is asked."""
+
+class MaintenanceServicer(metaclass=_abc_1.ABCMeta):
+    """For operators."""
+
+    @_abc_1.abstractmethod
+    def Snapshot(
+        self,
+        request: _meta_pb2.SnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.SnapshotResponse, _abc.Awaitable[_meta_pb2.SnapshotResponse]]:
+        """Make this member's state durable now, so that its log can be shortened."""
+
+    @_abc_1.abstractmethod
+    def Backup(
+        self,
+        request: _meta_pb2.BackupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_meta_pb2.BackupChunk], _abc.AsyncIterator[_meta_pb2.BackupChunk]]:
+        """The whole catalog as of now, in chunks."""
+
+    @_abc_1.abstractmethod
+    def TransferLeadership(
+        self,
+        request: _meta_pb2.TransferRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.TransferResponse, _abc.Awaitable[_meta_pb2.TransferResponse]]:
+        """Ask a member that has everything to lead. The leader is asked."""
+
+def add_MaintenanceServicer_to_server(servicer: MaintenanceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -7,6 +7,8 @@ it hands over the answer, so whoever got an answer also sees its effect in the c
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Any
 
 from meta_service.api.errors import MetaError, OutcomeUnknown, StorageFailed
@@ -15,6 +17,7 @@ from meta_service.catalog.commands import Command, Header, encode_command
 from meta_service.catalog.results import Result, error_of
 from meta_service.core.bridge import Bridge
 from meta_service.core.cache import Cache
+from meta_service.core.metrics import Latencies
 from meta_service.core.watches import WatchHub
 from meta_service.raft.mailbox import Mailbox
 from meta_service.raft.node import RaftNode
@@ -40,6 +43,7 @@ class Gateway:
         self._pending: set[asyncio.Future[tuple[str, Any]]] = set()
         self._failure: MetaError | None = None
         self.proposed = 0
+        self.latencies = Latencies()
 
     def attach(self, node: RaftNode, mailbox: Mailbox) -> None:
         self._node, self._mailbox = node, mailbox
@@ -75,12 +79,28 @@ class Gateway:
         """Replicate a command and return what it did. Raises MetaError."""
         data = encode_command(command, header)
         self.proposed += 1
+        begin = time.perf_counter()
         result: Result = await self._ask(lambda answer: self._node.submit(data, answer))
+        self.latencies.note(time.perf_counter() - begin)
         return result
 
     async def barrier(self) -> None:
         """After this the cache holds everything acknowledged before the call."""
         await self._ask(lambda answer: self._node.read_barrier(answer))
+
+    async def run(self, call: Callable[[RaftNode], Any]) -> Any:
+        """Run something in the Raft thread, between two ticks; returns or raises what it does."""
+
+        def run_there(answer: Any) -> None:
+            try:
+                answer("", (call(self._node), None))
+            except (OSError, ValueError) as error:  # the caller's affair, not the member's end
+                answer("", (None, error))
+
+        result, error = await self._ask(run_there)
+        if error is not None:
+            raise error
+        return result
 
     async def _ask(self, call: Any) -> Any:
         """Run `call(answer)` in the Raft thread and wait for the answer."""

@@ -258,6 +258,9 @@ class RaftLog:
     def onOneSecondTimer(self) -> None:
         """Nothing is put off to a timer."""
 
+    def close(self) -> None:
+        self._destroy()
+
     def _destroy(self) -> None:
         if not self._failed:
             self.sync()

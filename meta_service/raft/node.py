@@ -162,6 +162,11 @@ class RaftNode(Elections, SnapshotTransfer):
         else:
             answer(NOT_LEADER, None)  # another leader's entry took its place: surely not applied
 
+    @property
+    def waiting(self) -> int:
+        """Commands that wait for a majority."""
+        return len(self._waiting)
+
     def _fail_waiting(self, code: str) -> None:
         waiting, self._waiting = self._waiting, {}
         for _, answer in waiting.values():

@@ -246,6 +246,11 @@ class GrpcWire:
             self._reported[peer] = reason or ""
             LOG.info("member %s at %s: %s", peer, self._addresses[peer], reason)
 
+    def why_unreachable(self) -> str:
+        """Of each member that cannot be reached, the reason."""
+        reasons = [f"{peer}: {reason}" for peer, reason in sorted(self._reported.items())]
+        return "; ".join(reasons) or "all can be reached"
+
     # ------------------------------------------------------------ receiving
 
     def serve(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:

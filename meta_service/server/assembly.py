@@ -159,11 +159,20 @@ class Assembly:
             return str(leader.id), ""
         return str(leader.id), self.wire.api_address(leader.id) if self.wire else ""
 
+    def lag(self) -> int:
+        """Entries of the slowest member behind this leader's log; 0 elsewhere."""
+        node = self.node
+        if not node.is_leader:
+            return 0
+        last = self.log.last_index
+        return max((last - index for index in list(node.match_index.values())), default=0)
+
     def detail(self) -> dict[str, str | int]:
         """Figures for `status`."""
         node, state = self.node, self.machine.state
         return {
             "digest": state.digest.hex(),
+            "state_index": state.applied_index,
             "feature_level": state.feature_level,
             "log_bytes": self.log.size_bytes,
             "log_first_index": self.log.first_index,
@@ -208,7 +217,7 @@ class Assembly:
             if time.monotonic() > deadline:
                 raise StartupFailed(
                     f"no majority of the {len(self.membership.peers) + 1} members answered in "
-                    f"{wait_s:g} s"
+                    f"{wait_s:g} s: {self.wire.why_unreachable() if self.wire else 'no leader'}"
                 )
             await asyncio.sleep(_POLL_S)
         return self.cluster_id()

@@ -13,6 +13,7 @@ from meta_service.api import meta_pb2_grpc as rpc
 from meta_service.api.errors import StartupFailed
 from meta_service.api.types import MetaStatus
 from meta_service.core.gateway import Gateway
+from meta_service.server.maintenance import MaintenanceService
 from meta_service.server.services import ClusterService, KvService, TopicsService
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -35,6 +36,7 @@ class GrpcServer:
         gateway: Gateway,
         status: Callable[[], MetaStatus],
         leader_address: Callable[[], str],
+        maintenance: MaintenanceService,
     ) -> None:
         self._server = grpc.aio.server(options=_OPTIONS)
         shared = (gateway, status, leader_address)
@@ -43,6 +45,7 @@ class GrpcServer:
         rpc.add_KvServicer_to_server(kv, self._server)
         rpc.add_ClusterServicer_to_server(cluster, self._server)
         rpc.add_TopicsServicer_to_server(topics, self._server)
+        rpc.add_MaintenanceServicer_to_server(maintenance, self._server)
 
     async def start(
         self, host: str, port: int, credentials: grpc.ServerCredentials | None = None

@@ -52,16 +52,21 @@ class MetaMember:
     async def start(self) -> None:
         """Returns when the member can serve. Raises StartupFailed with one clear line."""
         # Loads pysyncobj, whose check may refuse, and RocksDB: not before a member is wanted.
+        from meta_service.core import metrics
         from meta_service.raft.state import RaftTiming
         from meta_service.server.assembly import Assembly
         from meta_service.server.grpc_server import GrpcServer
+        from meta_service.server.maintenance import MaintenanceService
         from meta_service.server.tls import load_pem, server_credentials
 
         pem = load_pem(self._settings)
         membership = self._membership(pem)
         self._assembly = assembly = Assembly(self._data_dir, membership, RaftTiming())
         try:
-            server = GrpcServer(assembly.gateway, self.status, self._leader_address)
+            maintenance = MaintenanceService(
+                assembly.gateway, assembly.snapshots, assembly.cluster_id, self._leader_address
+            )
+            server = GrpcServer(assembly.gateway, self.status, self._leader_address, maintenance)
             self._address = await server.start(
                 self._host, self._settings.port, server_credentials(pem)
             )
@@ -69,6 +74,8 @@ class MetaMember:
             assembly.api_address = self._address
             self._client = self._new_client(assembly, server, pem)
             self._cluster_id = await assembly.start(self._settings.start_s_max)
+            if self._meter is not None:
+                metrics.register(self._meter, assembly, assembly.snapshots.age_s)
         except BaseException:
             await self.stop()
             raise

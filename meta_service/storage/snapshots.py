@@ -6,17 +6,21 @@ of it is on the disk; only then may the log be shortened.
 
 from __future__ import annotations
 
+import logging
 import queue
 import re
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from meta_service.api.errors import StorageFailed
 from meta_service.raft.files import sync_folder, sync_tree
 from meta_service.storage.snapshot_stream import FolderSink, FolderSource, write_manifest
 from meta_service.storage.store import Store
 
+LOG: Final = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"snapshot-(\d{20})-(\d{20})")
 _PARTIAL: Final = "snapshot.partial"
 _INCOMING: Final = "incoming.partial"
@@ -50,7 +54,7 @@ class SnapshotMaker:
     def __init__(self, store: Store, folder: Path) -> None:
         self._store = store
         self._folder = folder
-        self._done: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[int | OSError] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self._last_index = max((s.log_index for s in list_snapshots(folder)), default=0)
         shutil.rmtree(folder / _PARTIAL, ignore_errors=True)
@@ -63,7 +67,11 @@ class SnapshotMaker:
             return False
         partial = self._folder / _PARTIAL
         shutil.rmtree(partial, ignore_errors=True)
-        self._store.checkpoint(partial)
+        try:
+            self._store.checkpoint(partial)
+        except StorageFailed as error:
+            LOG.warning("no snapshot could be made, the log stays as long as it is: %s", error)
+            return False
         name = snapshot_name(state.applied_index, state.applied_term)
         self._worker = threading.Thread(
             target=self._make_durable,
@@ -88,23 +96,33 @@ class SnapshotMaker:
             self._done.put(error)
 
     def finished(self) -> int | None:
-        """Index of a snapshot that became durable since the last call. Raises OSError."""
+        """Index of a snapshot that became durable since the last call."""
         if self._worker is None or self._done.empty():
             return None
         outcome = self._done.get()
         self._worker.join()
         self._worker = None
-        if isinstance(outcome, BaseException):
-            raise outcome
+        if isinstance(outcome, OSError):
+            LOG.warning("no snapshot could be made, the log stays as long as it is: %s", outcome)
+            return None
         self._last_index = outcome
         return outcome
 
+    def newest(self) -> Snapshot | None:
+        """Safe from any thread."""
+        snapshots = list_snapshots(self._folder)
+        return snapshots[-1] if snapshots else None
+
+    def age_s(self) -> float:
+        """Of the newest snapshot (s); -1: there is none."""
+        newest = self.newest()
+        return time.time_ns() / 1e9 - newest.path.stat().st_mtime if newest else -1.0
+
     def open_newest(self) -> FolderSource | None:
         """The newest durable snapshot, to be sent."""
-        snapshots = list_snapshots(self._folder)
-        if not snapshots:
+        newest = self.newest()
+        if newest is None:
             return None
-        newest = snapshots[-1]
         return FolderSource(newest.path, newest.log_index, newest.term)
 
     def receive(self, log_index: int, term: int, size: int) -> FolderSink:

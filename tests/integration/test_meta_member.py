@@ -10,6 +10,8 @@ from pathlib import Path
 
 import grpc
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
@@ -253,7 +255,9 @@ async def _timed_start(folder: Path) -> float:
 async def test_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(StartupFailed, match=rf"^cannot listen on 127.0.0.1:{port}: Address already in use$"):
+        with pytest.raises(
+            StartupFailed, match=rf"^cannot listen on 127.0.0.1:{port}: Address already in use$"
+        ):
             await member_in(tmp_path / "meta", port).start()
     again = member_in(tmp_path / "meta")  # the folder was left free
     await again.start()
@@ -304,6 +308,38 @@ def test_a_changed_pysyncobj_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(engine.SOURCE_SHA256, "syncobj.py", "0" * 64)
     with pytest.raises(StartupFailed, match=r"syncobj.py has SHA-256 e8bdf067"):
         engine.load_engine()
+
+
+async def test_metrics_can_be_read(tmp_path: Path) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    member = MetaMember(
+        MetaSettings(port=0),
+        node_id="n1",
+        host="127.0.0.1",
+        data_dir=tmp_path / "meta",
+        meter=provider.get_meter("meta"),
+    )
+    await member.start()
+    for number in range(5):
+        await member.client().put(b"k%d" % number, b"v")
+    data = reader.get_metrics_data()
+    assert data is not None
+    found = {
+        metric.name: list(metric.data.data_points)
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+    assert found["lakemq.meta.raft.leader"][0].value == 1
+    assert found["lakemq.meta.revision"][0].value == 5
+    assert found["lakemq.meta.cache.keys"][0].value == 5
+    assert found["lakemq.meta.proposals"][0].value == 6  # the cluster id was one
+    assert found["lakemq.meta.snapshot.age"][0].value == -1
+    within = {p.attributes["le_ms"]: p.value for p in found["lakemq.meta.proposal.within"]}
+    assert within["+Inf"] == 6
+    await member.stop()
+    provider.shutdown()
 
 
 # ------------------------------------------------------------ the wire

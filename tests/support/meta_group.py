@@ -125,16 +125,14 @@ class Group:
 
     # ------------------------------------------------------------ processes
 
+    def command(self, name: str) -> list[str]:
+        return [sys.executable, "-m", "tests.support.meta_process", str(self.config_path(name))]
+
     def start(self, name: str) -> None:
         with (self._folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [
-                    *self._prefixes[name],
-                    sys.executable,
-                    "-m",
-                    "tests.support.meta_process",
-                    str(self.config_path(name)),
-                ],
+                [*self._prefixes[name], *self.command(name)],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
@@ -162,7 +160,8 @@ class Group:
         process.send_signal(signal.SIGCONT)
         process.kill()
         process.wait()
-        assert process.stdout is not None
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
         process.stdout.close()
 
     def stop(self) -> None:

@@ -1,0 +1,191 @@
+"""`lakemq meta`: status, members, digest, snapshot, transfer, backup and restore."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from meta_service.api.errors import MetaError
+from meta_service.api.settings import MetaSettings
+from meta_service.api.types import MetaStatus
+
+if TYPE_CHECKING:
+    import grpc
+
+meta = typer.Typer(no_args_is_help=True, help="The MetaService: what the cluster agrees on.")
+T = TypeVar("T")
+
+Addresses = Annotated[
+    list[str],
+    typer.Option("--address", "-a", metavar="HOST:PORT", help="A member; may be repeated."),
+]
+TlsCert = Annotated[str, typer.Option(metavar="FILE", help="Certificate chain (PEM).")]
+TlsKey = Annotated[str, typer.Option(metavar="FILE", help="Its private key (PEM).")]
+TlsCa = Annotated[str, typer.Option(metavar="FILE", help="The members' authority (PEM).")]
+_DEFAULT = ["127.0.0.1:9701"]
+
+
+def _fail(error: object) -> NoReturn:
+    typer.echo(f"lakemq meta: {error}", err=True)
+    raise typer.Exit(1)
+
+
+def _credentials(cert: str, key: str, authority: str) -> grpc.ChannelCredentials | None:
+    from meta_service.server.tls import channel_credentials, load_pem
+
+    return channel_credentials(load_pem(MetaSettings(tls_cert=cert, tls_key=key, tls_ca=authority)))
+
+
+def _run(call: Callable[[], Awaitable[T]]) -> T:
+    async def called() -> T:
+        return await call()
+
+    try:
+        return asyncio.run(called())
+    except (MetaError, OSError) as error:
+        _fail(error)
+
+
+async def _statuses(
+    addresses: list[str], credentials: grpc.ChannelCredentials | None
+) -> dict[str, MetaStatus | MetaError]:
+    """Of each member that was named, what it says of itself."""
+    from meta_service.api.client import RemoteClient
+
+    found: dict[str, MetaStatus | MetaError] = {}
+    for address in addresses:
+        client = RemoteClient([address], credentials=credentials, timeout_s=3.0)
+        try:
+            found[address] = await client.status()
+        except MetaError as error:
+            found[address] = error
+        finally:
+            await client.close()
+    return found
+
+
+@meta.command()
+def status(
+    address: Addresses = _DEFAULT, tls_cert: TlsCert = "", tls_key: TlsKey = "", tls_ca: TlsCa = ""
+) -> None:
+    """What each member says of itself."""
+    found = _run(lambda: _statuses(address, _credentials(tls_cert, tls_key, tls_ca)))
+    table = Table("address", "member", "role", "leader", "term", "applied", "revision", "cluster")
+    for where, told in found.items():
+        if isinstance(told, MetaError):
+            table.add_row(where, "?", f"[red]{told}[/red]", "", "", "", "", "")
+            continue
+        role = "leader" if told.leader_id == told.member_id else "follower"
+        numbers = (told.term, told.applied_index, told.revision)
+        table.add_row(
+            where, told.member_id, role, told.leader_id or "-", *map(str, numbers), told.cluster_id
+        )
+    Console().print(table)
+    if any(isinstance(told, MetaError) for told in found.values()):
+        raise typer.Exit(1)
+
+
+@meta.command()
+def members(
+    address: Addresses = _DEFAULT, tls_cert: TlsCert = "", tls_key: TlsKey = "", tls_ca: TlsCa = ""
+) -> None:
+    """Members of the Raft group, as the first member that answers knows them."""
+    found = _run(lambda: _statuses(address, _credentials(tls_cert, tls_key, tls_ca)))
+    for told in found.values():
+        if isinstance(told, MetaStatus):
+            for name in told.members:
+                typer.echo(f"{name}{'  leader' if name == told.leader_id else ''}")
+            return
+    _fail(next(iter(found.values())))
+
+
+@meta.command()
+def digest(
+    address: Addresses = _DEFAULT, tls_cert: TlsCert = "", tls_key: TlsKey = "", tls_ca: TlsCa = ""
+) -> None:
+    """Compare the members' states: equal behind the same log index, or something is very wrong."""
+    found = _run(lambda: _statuses(address, _credentials(tls_cert, tls_key, tls_ca)))
+    seen: dict[int, set[str]] = {}
+    for where, told in found.items():
+        if isinstance(told, MetaError):
+            _fail(f"{where}: {told}")
+        state_index, state_digest = int(told.detail["state_index"]), str(told.detail["digest"])
+        seen.setdefault(state_index, set()).add(state_digest)
+        typer.echo(f"{told.member_id}  index {state_index}  {state_digest}")
+    if any(len(digests) > 1 for digests in seen.values()):
+        _fail("the members' states differ behind the same log index")
+    if len(seen) > 1:
+        typer.echo("The members are at different indexes; ask again when nothing is written.")
+
+
+@meta.command()
+def snapshot(
+    address: Addresses = _DEFAULT, tls_cert: TlsCert = "", tls_key: TlsKey = "", tls_ca: TlsCa = ""
+) -> None:
+    """Let members make their state durable, so that their logs can be shortened."""
+    from meta_service import operations
+
+    credentials = _credentials(tls_cert, tls_key, tls_ca)
+    for where in address:
+        index = _run(lambda where=where: operations.snapshot(where, credentials))  # type: ignore[misc] # mypy cannot infer a lambda with a default
+        typer.echo(f"{where}: durable up to log index {index}")
+
+
+@meta.command()
+def transfer(
+    member: Annotated[str, typer.Argument(help="Who shall lead; empty: whoever is ready.")] = "",
+    address: Addresses = _DEFAULT,
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    tls_ca: TlsCa = "",
+) -> None:
+    """Move the leadership to another member, without waiting for an election."""
+    from meta_service import operations
+
+    credentials = _credentials(tls_cert, tls_key, tls_ca)
+    leader = _run(lambda: operations.transfer(address, member, credentials))
+    typer.echo(f"asked by {leader}")
+
+
+@meta.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="File to write; must not exist.")],
+    address: Addresses = _DEFAULT,
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    tls_ca: TlsCa = "",
+) -> None:
+    """Write the whole catalog, as of now, to a file. The cluster goes on meanwhile."""
+    from meta_service import operations
+
+    credentials = _credentials(tls_cert, tls_key, tls_ca)
+    note = _run(lambda: operations.backup(address, file, credentials))
+    typer.echo(f"{file}: {note.size} bytes, log index {note.log_index}, cluster {note.cluster_id}")
+
+
+@meta.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `backup` wrote.", exists=True)],
+    data_dir: Annotated[Path, typer.Argument(help="The node's data folder; its `meta` is made.")],
+    cluster_id: Annotated[
+        str, typer.Option(help="The new cluster id; the same for all members of a group.")
+    ] = "",
+) -> None:
+    """Make a member's folder from a backup, under a new cluster id. The node must not run.
+
+    Restore every member of a group from the same file: the first without --cluster-id, the others
+    with the id that this printed. Members of the old cluster cannot join the new one.
+    """
+    from meta_service.storage.backup import restore as restore_folder
+
+    try:
+        new_id = restore_folder(file, data_dir / "meta", cluster_id)
+    except (MetaError, OSError) as error:
+        _fail(error)
+    typer.echo(f"cluster {new_id}")

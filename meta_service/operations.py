@@ -1,0 +1,120 @@
+"""Calls for operators, on members elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from meta_service.api import meta_pb2 as pb
+from meta_service.api import meta_pb2_grpc as rpc
+from meta_service.api.client import error_of
+from meta_service.api.errors import MetaError, NoLeader, NotLeader
+from meta_service.storage.backup import BackupNote, encode_head
+
+_TIMEOUT_S = 120.0
+
+
+def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    if credentials is None:
+        return grpc.aio.insecure_channel(address)
+    return grpc.aio.secure_channel(address, credentials)
+
+
+async def snapshot(address: str, credentials: grpc.ChannelCredentials | None) -> int:
+    """Log index up to which the member's state is durable now."""
+    async with _channel(address, credentials) as channel:
+        stub: Any = rpc.MaintenanceStub(channel)
+        try:
+            response = await stub.Snapshot(pb.SnapshotRequest(), timeout=_TIMEOUT_S)
+        except grpc.aio.AioRpcError as failure:
+            raise error_of(failure)[0] from failure
+        return int(response.log_index)
+
+
+async def transfer(
+    addresses: Sequence[str], member_id: str, credentials: grpc.ChannelCredentials | None
+) -> str:
+    """Address of the leader that asked `member_id` to take over."""
+    left = list(addresses)
+    last: MetaError = NoLeader("no member was asked")
+    while left:
+        address = left.pop(0)
+        async with _channel(address, credentials) as channel:
+            stub: Any = rpc.MaintenanceStub(channel)
+            request = pb.TransferRequest(member_id=member_id)
+            try:
+                await stub.TransferLeadership(request, timeout=_TIMEOUT_S)
+                return address
+            except grpc.aio.AioRpcError as failure:
+                last, leader = error_of(failure)
+        if isinstance(last, NotLeader) and leader and leader != address:
+            left.insert(0, leader)
+    raise last
+
+
+async def backup(
+    addresses: Sequence[str], file: Path, credentials: grpc.ChannelCredentials | None
+) -> BackupNote:
+    """Write a backup of the leader's state. Raises FileExistsError rather than overwrite."""
+    last: MetaError = NoLeader("no member was asked")
+    left = list(addresses)
+    while left:
+        address = left.pop(0)
+        try:
+            return await _backup_from(address, file, credentials)
+        except grpc.aio.AioRpcError as failure:
+            last, leader = error_of(failure)
+            if isinstance(last, NotLeader) and leader and leader != address:
+                left.insert(0, leader)
+    raise last
+
+
+class _BackupFile:
+    """A file that appears under its name only when it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._partial = path.with_name(path.name + ".partial")
+        if path.exists():
+            raise FileExistsError(f"{path} exists already")
+        self._file = self._partial.open("wb")
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+
+    def finish(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.link(self._partial, self._path)  # fails rather than overwrites
+        self._partial.unlink()
+
+    def abandon(self) -> None:
+        self._file.close()
+        self._partial.unlink(missing_ok=True)
+
+
+async def _backup_from(
+    address: str, path: Path, credentials: grpc.ChannelCredentials | None
+) -> BackupNote:
+    note: BackupNote | None = None
+    file = _BackupFile(path)
+    try:
+        async with _channel(address, credentials) as channel:
+            stub: Any = rpc.MaintenanceStub(channel)
+            async for chunk in stub.Backup(pb.BackupRequest()):
+                if note is None:
+                    note = BackupNote(chunk.log_index, chunk.term, chunk.size, chunk.cluster_id)
+                    file.write(encode_head(note))
+                file.write(chunk.data)
+        if note is None:
+            raise NoLeader("the member sent nothing")
+        file.finish()
+    except BaseException:
+        file.abandon()
+        raise
+    return note

@@ -1,0 +1,112 @@
+"""Backups: one file that holds the whole catalog, and a member's folder made from it.
+
+File: magic (8 bytes), CRC32C of what follows up to the cluster id (4 bytes, little-endian), log
+index, term and size of the data (8 bytes each, little-endian), cluster id (32 bytes), then the data
+as `snapshot_stream` lays it out, whose manifest has a SHA-256 for every file.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import google_crc32c
+
+from meta_service.api.errors import InvalidArgument, StorageFailed
+from meta_service.catalog.tables import CLUSTER_KEY
+from meta_service.raft.files import Folder
+from meta_service.raft.log import RaftLog
+from meta_service.storage.snapshot_stream import FolderSink
+from meta_service.storage.store import Store, copy_database
+
+MAGIC: Final = b"LMQBACK\x01"
+_NOTE: Final = struct.Struct("<QQQ32s")
+_CHUNK_BYTES: Final = 1024 * 1024
+_CHECK_S: Final = 0.01
+
+
+class BackupNote(NamedTuple):
+    """Head of a backup file."""
+
+    log_index: int
+    term: int
+    size: int
+    cluster_id: str
+
+
+def encode_head(note: BackupNote) -> bytes:
+    packed = _NOTE.pack(note.log_index, note.term, note.size, note.cluster_id.encode())
+    crc: int = google_crc32c.value(packed)
+    return MAGIC + crc.to_bytes(4, "little") + packed
+
+
+def read_head(file: BinaryIO) -> BackupNote:
+    """Raises InvalidArgument."""
+    head = file.read(12 + _NOTE.size)
+    if len(head) != 12 + _NOTE.size or head[:8] != MAGIC:
+        raise InvalidArgument("backup: this is no backup of a MetaService")
+    if google_crc32c.value(head[12:]) != int.from_bytes(head[8:12], "little"):
+        raise InvalidArgument("backup: the head of the file is damaged")
+    log_index, term, size, cluster_id = _NOTE.unpack(head[12:])
+    return BackupNote(log_index, term, size, cluster_id.decode("ascii", "replace"))
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK_BYTES):
+        yield chunk
+
+
+def restore(backup: Path, folder: Path, cluster_id: str = "") -> str:
+    """Make a member's folder from a backup; returns the new cluster id.
+
+    All members of a group are restored from the same file with the same new id, so that nobody of
+    the old cluster can join by mistake. Raises InvalidArgument or StorageFailed, and then leaves no
+    usable folder behind.
+    """
+    cluster_id = cluster_id or uuid.uuid4().hex
+    if folder.exists() and any(folder.iterdir()):
+        raise InvalidArgument(f"{folder} is not empty: a restore never overwrites")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with backup.open("rb") as file:
+        note = read_head(file)
+        sink = FolderSink(
+            folder / "restore.partial",
+            folder / "restored",
+            note.log_index,
+            note.term,
+            note.size,
+        )
+        for chunk in _chunks(file):
+            sink.write(chunk)
+    if sink.position != note.size or not _is_sealed(sink):
+        sink.discard()
+        raise InvalidArgument(f"{backup} is damaged or cut short")
+    _install(folder, sink, cluster_id)
+    return cluster_id
+
+
+def _is_sealed(sink: FolderSink) -> bool:
+    sink.seal()
+    while (good := sink.sealed()) is None:
+        time.sleep(_CHECK_S)
+    return good
+
+
+def _install(folder: Path, sink: FolderSink, cluster_id: str) -> None:
+    copy_database(sink.path, folder / "store")
+    store = Store(folder / "store")
+    try:
+        if store.state().applied_index != sink.log_index:
+            raise StorageFailed("the backup's state is not at the index that its head names")
+        store.write({CLUSTER_KEY: cluster_id.encode()})
+    finally:
+        store.close()
+    sink.path.rename(folder / f"snapshot-{sink.log_index:020d}-{sink.term:020d}")
+    log = RaftLog(Folder(folder))
+    log.setCurrentTerm(sink.term, None)
+    log.reset(sink.log_index, sink.term)
+    log.close()
