@@ -11,22 +11,27 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from queue import SimpleQueue
-from typing import Protocol
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol
 
-Job = Callable[[], None]
-"""Runs on a flush thread and must not raise; keeps its own outcome."""
+_TOGETHER_MAX: Final = 32
+"""Most flushes that one thread takes at a time."""
 
 
 class Flushable(Protocol):
-    """A partition, as the flusher sees it. Both are called on the event loop."""
+    """A partition, as the flusher sees it. What runs on a flush thread must not raise."""
 
-    def begin_flush(self) -> Job:
-        """What to do on a flush thread, taken over from now."""
+    def begin_flush(self) -> None:
+        """On the event loop: take over what is there to be written."""
+
+    def write_flush(self) -> None:
+        """On a flush thread: write it."""
+
+    def sync_flush(self) -> None:
+        """On the same thread: make it durable."""
 
     def end_flush(self) -> None:
-        """That job has run."""
+        """On the event loop: publish what came of it."""
 
 
 class Flusher(Protocol):
@@ -42,16 +47,16 @@ class ThreadFlusher:
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int) -> None:
         self._loop = loop
         self._dirty: list[Flushable] = []
-        self._jobs: SimpleQueue[tuple[Flushable, Job] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Flushable | None] = SimpleQueue()
         self._ended: deque[Flushable] = deque()
-        self._waking = threading.Lock()
+        self._lock = threading.Lock()
         self._woken = False
         self.busy_ns = 0
         """Time that all threads together spent on jobs."""
-        self._threads = [
+        self._threads = tuple(
             threading.Thread(target=self._work, name=f"journal-flush-{number}", daemon=True)
             for number in range(threads)
-        ]
+        )
         for thread in self._threads:
             thread.start()
 
@@ -63,23 +68,51 @@ class ThreadFlusher:
     def _dispatch(self) -> None:
         dirty, self._dirty = self._dirty, []
         for flushable in dirty:
-            self._jobs.put((flushable, flushable.begin_flush()))
+            flushable.begin_flush()
+            self._jobs.put(flushable)
 
     def _work(self) -> None:
-        while (task := self._jobs.get()) is not None:
-            flushable, job = task
+        while (first := self._jobs.get()) is not None:
+            taken = [first, *self._share_of_backlog()]
             began = time.monotonic_ns()
-            job()
-            took = time.monotonic_ns() - began
-            self._ended.append(flushable)
-            with self._waking:
-                self.busy_ns += took
-                wake, self._woken = not self._woken, True
-            if wake:
-                self._loop.call_soon_threadsafe(self._finish)
+            for flushable in taken:
+                flushable.write_flush()
+            for flushable in taken:
+                flushable.sync_flush()
+                self._ended.append(flushable)
+                if not self._woken:
+                    self._wake()
+            self._count(time.monotonic_ns() - began)
+
+    def _share_of_backlog(self) -> list[Flushable]:
+        """With many partitions waiting, a thread writes several before it syncs the first: the
+        file system then commits their changed sizes together, which more than doubles how many
+        files it syncs in a second (`docs/performance-journal.md`)."""
+        taken: list[Flushable] = []
+        share = min(_TOGETHER_MAX, self._jobs.qsize() // len(self._threads))
+        for _ in range(share):
+            try:
+                flushable = self._jobs.get_nowait()
+            except Empty:
+                break
+            if flushable is None:
+                self._jobs.put(None)
+                break
+            taken.append(flushable)
+        return taken
+
+    def _wake(self) -> None:
+        with self._lock:
+            wake, self._woken = not self._woken, True
+        if wake:
+            self._loop.call_soon_threadsafe(self._finish)
+
+    def _count(self, took_ns: int) -> None:
+        with self._lock:
+            self.busy_ns += took_ns
 
     def _finish(self) -> None:
-        with self._waking:
+        with self._lock:
             self._woken = False
         while self._ended:
             self._ended.popleft().end_flush()

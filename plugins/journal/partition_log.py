@@ -26,7 +26,6 @@ from broker_core.api.types import (
     PartitionStatus,
     TopicConfig,
 )
-from plugins.journal.flusher import Job
 from plugins.journal.log_context import LogContext
 from plugins.journal.log_folder import describe_damage
 from plugins.journal.log_reader import LogReader
@@ -78,7 +77,7 @@ class JournalLog:
         self._log_end_offset = end
         self._leader_epoch = 0
         self._pending: list[_Waiting] = []
-        self._flushing: list[_Waiting] | None = None
+        self._flushing: list[_Waiting] = []
         self._outcome = FlushOutcome(0, (), None)
         self._housekeeping_wanted = False
         self._unflushed_bytes = 0
@@ -223,14 +222,13 @@ class JournalLog:
 
     # ------------------------------------------------------------ flush
 
-    def begin_flush(self) -> Job:
+    def begin_flush(self) -> None:
         self._flushing, self._pending = self._pending, []
-        return self._flush
 
-    def _flush(self) -> None:
-        """On a flush thread: the only one that touches the writer."""
-        waiting = self._flushing or []
+    def write_flush(self) -> None:
+        """With `sync_flush`, on one flush thread: nobody else touches the writer."""
         now_ms = self._context.now_ms()
+        self._outcome = FlushOutcome(0, (), None)
         if self._housekeeping_wanted:
             self._housekeeping_wanted = False
             try:
@@ -238,11 +236,15 @@ class JournalLog:
             except LakeMQError as error:
                 self._outcome = FlushOutcome(0, (), error)
                 return
-        self._outcome = self._writer.flush([entry.stamped for entry in waiting], now_ms)
+        self._writer.write([entry.stamped for entry in self._flushing], now_ms)
+
+    def sync_flush(self) -> None:
+        if self._outcome.error is None:
+            self._outcome = self._writer.sync()
 
     def end_flush(self) -> None:
         """Back on the loop: publish what became durable, answer, go on with the next."""
-        waiting, self._flushing = self._flushing or [], None
+        waiting, self._flushing = self._flushing, []
         outcome, self._outcome = self._outcome, FlushOutcome(0, (), None)
         self._context.counters.flushes += 1
         fresh = [batch for batch in outcome.batches[: outcome.durable] if batch.data]

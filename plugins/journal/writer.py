@@ -7,8 +7,8 @@ makes it readable) and into the producers; what it could not write is as if it h
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from broker_core.api.errors import CorruptBatch, LakeMQError, StorageFenced, StorageFull
@@ -45,6 +45,20 @@ class FlushOutcome(NamedTuple):
     error: LakeMQError | None
 
 
+@dataclass
+class _Run:
+    """One flush under way."""
+
+    batches: Sequence[Stamped]
+    now_ms: int
+    written: int = 0
+    """Batches written, from the first."""
+    durable: int = 0
+    """Batches of them that are synced and entered into the index."""
+    unsynced: bool = False
+    error: LakeMQError | None = None
+
+
 class LogWriter:
     """Appends to the active segment of one partition and rolls it."""
 
@@ -70,32 +84,57 @@ class LogWriter:
         """Base offset of the segment that the durable checkpoint names: what is older may be
         compacted or deleted, for a start needs it no more to find out producers."""
         self._handle: FileHandle | None = None
+        self._run = _Run((), 0)
 
-    def flush(self, batches: Sequence[Stamped], now_ms: int) -> FlushOutcome:
-        """Write and sync; never raises an Exception. Durable batches are a prefix."""
-        durable = 0
+    def write(self, batches: Sequence[Stamped], now_ms: int) -> None:
+        """First half of a flush: write what fits into the active segment. Never raises an
+        Exception; `sync` must follow and tells what came of it."""
+        self._run = run = _Run(batches, now_ms)
+        self._attempt(run, self._compress)
+        self._attempt(run, self._write_some)
+
+    def sync(self) -> FlushOutcome:
+        """Second half: make it durable, and write and sync the rest where a segment was full.
+
+        Never raises an Exception. What is durable is a prefix of the batches.
+        """
+        run = self._run
+        while True:
+            self._attempt(run, self._sync_written)
+            if run.error is not None or run.durable == len(run.batches):
+                return FlushOutcome(run.durable, run.batches, run.error)
+            self._attempt(run, self._write_some)
+
+    def _attempt(self, run: _Run, step: Callable[[_Run], None]) -> None:
+        if run.error is not None:
+            return
         try:
-            batches = self._compressed(batches)
-            while durable < len(batches):
-                count = self._fitting(batches, durable)
-                if count == 0 or self.is_old(now_ms):
-                    self.roll(now_ms)
-                    count = max(1, self._fitting(batches, durable))
-                self._append(batches[durable : durable + count], now_ms)
-                durable += count
+            step(run)
         except LakeMQError as error:
-            return FlushOutcome(durable, batches, error)
+            run.error = error
         except Exception as error:  # Whatever it was: nothing more may be written behind it.
             _log.exception("flush of %s failed", self.folder.path)
-            fence = StorageFenced(f"flush of {self.folder.path} failed: {error!r}")
-            return FlushOutcome(durable, batches, fence)
-        return FlushOutcome(durable, batches, None)
+            run.error = self._fenced(f"flush failed: {error!r}")
 
-    def _compressed(self, batches: Sequence[Stamped]) -> Sequence[Stamped]:
+    def _compress(self, run: _Run) -> None:
         codec = _CODECS.get(self.config.compression)
-        if codec is None:
-            return batches
-        return [_recompressed(batch, codec) for batch in batches]
+        if codec is not None:
+            run.batches = [self._recompressed(batch, codec) for batch in run.batches]
+
+    def _recompressed(self, batch: Stamped, codec: Compression) -> Stamped:
+        """The batch in the topic's codec. It stays as it is when its body can't be decompressed,
+        for the CRC says that its producer made it so, or would be larger than the topic allows."""
+        header = batch.header
+        if (
+            not batch.data
+            or header.compression is codec
+            or header.raw_body_bytes > self.config.batch_bytes_max
+        ):
+            return batch
+        try:
+            return Stamped(*recompress(batch.data, header, codec))
+        except CorruptBatch:
+            return batch
 
     def _fitting(self, batches: Sequence[Stamped], first: int) -> int:
         """How many batches from `first` on the active segment takes."""
@@ -114,26 +153,36 @@ class LogWriter:
             and now_ms - active.created_ms >= self.config.segment_age_ms_max
         )
 
-    def _append(self, batches: Sequence[Stamped], now_ms: int) -> None:
-        index = self.folder.active_index
-        buffers = [batch.data for batch in batches if batch.data]
+    def _write_some(self, run: _Run) -> None:
+        """Write the batches that the active segment takes, in a new one if it takes none."""
+        count = self._fitting(run.batches, run.durable)
+        if count == 0 or self.is_old(run.now_ms):
+            self.roll(run.now_ms)
+            count = max(1, self._fitting(run.batches, run.durable))
+        run.written = run.durable + count
+        buffers = [batch.data for batch in run.batches[run.durable : run.written] if batch.data]
+        run.unsynced = bool(buffers)
         if not buffers:
             return
-        position = index.covered_bytes
+        position = self.folder.active_index.covered_bytes
         try:
-            handle = self._open()
-            handle.write_at(position, buffers)
+            self._open().write_at(position, buffers)
         except OSError as error:
             raise self._unwritten(position, error) from None
-        try:
-            handle.sync()
-        except OSError as error:
-            raise self._fenced(f"fsync failed: {error}") from None
-        for header, data in batches:
+
+    def _sync_written(self, run: _Run) -> None:
+        if run.unsynced:
+            try:
+                self._open().sync()
+            except OSError as error:
+                raise self._fenced(f"fsync failed: {error}") from None
+        index = self.folder.active_index
+        for header, data in run.batches[run.durable : run.written]:
             if data:
                 index.add(header)
                 if header.producer_id >= 0:
-                    self.producers.note(header, now_ms)
+                    self.producers.note(header, run.now_ms)
+        run.durable = run.written
         if index.covered_bytes - self._checkpoint_at >= self._checkpoint_interval_bytes:
             self.checkpoint()
 
@@ -238,14 +287,3 @@ class LogWriter:
         if self._handle is not None:
             handle, self._handle = self._handle, None
             handle.close()
-
-
-def _recompressed(batch: Stamped, codec: Compression) -> Stamped:
-    """The batch in the topic's codec; as it is if its body can't be decompressed, for the CRC says
-    that its producer made it so."""
-    if not batch.data or batch.header.compression is codec:
-        return batch
-    try:
-        return Stamped(*recompress(batch.data, batch.header, codec))
-    except CorruptBatch:
-        return batch

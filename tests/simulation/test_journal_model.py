@@ -160,10 +160,14 @@ class Schedule:
         """Appends arrive while a flush is under way; or the process dies before it is answered."""
         if self.rig.flusher.waiting:
             flushable = self.rig.flusher.waiting.pop(0)
-            job = flushable.begin_flush()
+            flushable.begin_flush()
             self.append()
-            job()
+            flushable.write_flush()
             self.append()
+            if self.rng.random() < 0.2:
+                self.crash()
+                return
+            flushable.sync_flush()
             if self.rng.random() < 0.5:
                 flushable.end_flush()
             else:

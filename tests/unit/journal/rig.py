@@ -37,6 +37,13 @@ class InlineExecutor(Executor):
         return future
 
 
+def flush(flushable: Flushable) -> None:
+    """All of a flush but its end."""
+    flushable.begin_flush()
+    flushable.write_flush()
+    flushable.sync_flush()
+
+
 class ManualFlusher:
     """Keeps what is to be flushed until `run`; each step can be taken on its own."""
 
@@ -49,7 +56,7 @@ class ManualFlusher:
     def run(self) -> None:
         while self.waiting:
             flushable = self.waiting.pop(0)
-            flushable.begin_flush()()
+            flush(flushable)
             flushable.end_flush()
 
 

@@ -92,10 +92,11 @@ def test_failed_fsync_fences_and_fails_everything_behind_it(rig: Rig) -> None:
     rig.append_durably(b"kept")
     first = rig.append(b"lost")
     flushable = rig.flusher.waiting.pop()
-    job = flushable.begin_flush()
+    flushable.begin_flush()
     behind = rig.append(b"behind")  # arrives while the flush is under way
     rig.disk.fault = lambda call, path: errno.EIO if call == "sync" else 0
-    job()
+    flushable.write_flush()
+    flushable.sync_flush()
     flushable.end_flush()
     for future in (first, behind):
         assert isinstance(future.exception(), StorageFenced)
