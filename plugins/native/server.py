@@ -12,7 +12,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from broker_core.api.errors import StartupError
 from broker_core.api.ports import Broker
 from plugins.native.config import NativeSettings
-from plugins.native.native_pb2_grpc import add_NativeServicer_to_server
+from plugins.native.handlers import add_service
 from plugins.native.service import NativeService
 
 _STOP_GRACE_S: Final = 2.0
@@ -73,7 +73,7 @@ class NativeListener:
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
             ]
         )
-        add_NativeServicer_to_server(self._service, server)
+        add_service(server, self._service)
         address = f"{self._settings.host}:{self._settings.port}"
         try:
             # gRPC's core would write its own lines to standard error before ours.

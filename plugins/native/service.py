@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import NoReturn
 
 import grpc
 
@@ -24,12 +23,11 @@ from plugins.native import native_pb2 as pb
 from plugins.native.config import NativeSettings
 from plugins.native.convert import (
     error_message,
-    status_of,
     topic_config,
     topic_message,
-    trailers_of,
 )
 from plugins.native.group_host import GroupHost
+from plugins.native.handlers import abort
 from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, until
 from plugins.native.native_pb2_grpc import NativeServicer
 from plugins.native.offset_table import OFFSETS_TOPIC
@@ -68,7 +66,7 @@ class NativeService(NativeServicer):
                 topics=[self._described(topic) for topic in topics],
             )
         except LakeMQError as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     def _may_describe(self, principal: Principal, topic: TopicInfo) -> bool:
         try:
@@ -99,7 +97,7 @@ class NativeService(NativeServicer):
             )
             return pb.CreateTopicResponse(topic=self._described(topic))
         except LakeMQError as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     async def DeleteTopic(
         self, request: pb.DeleteTopicRequest, context: _Context
@@ -111,7 +109,7 @@ class NativeService(NativeServicer):
             await self._broker.delete_topic(request.name)
             return pb.DeleteTopicResponse()
         except LakeMQError as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     async def OffsetsForTimestamp(
         self, request: pb.OffsetsForTimestampRequest, context: _Context
@@ -124,7 +122,7 @@ class NativeService(NativeServicer):
             offsets = [await log.offset_for_timestamp(request.timestamp_ms) for log in logs]
             return pb.OffsetsForTimestampResponse(offsets=dict(enumerate(offsets)))
         except LakeMQError as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     async def InitProducer(
         self, request: pb.InitProducerRequest, context: _Context
@@ -133,7 +131,7 @@ class NativeService(NativeServicer):
             await self._principal(context)
             return pb.InitProducerResponse(producer_id=await self._broker.allocate_producer_id())
         except LakeMQError as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     # -- writing
 
@@ -143,7 +141,7 @@ class NativeService(NativeServicer):
         try:
             principal = await self._principal(context)
         except LakeMQError as error:
-            await _abort(context, error)
+            await abort(context, error)
         window = _ProduceWindow(self._settings.produce_bytes_in_flight_max)
         reader = asyncio.create_task(self._read_produce(request_iterator, principal, window))
         try:
@@ -220,7 +218,7 @@ class NativeService(NativeServicer):
                 else:
                     check_topic_id(self._broker, request.topic, request.topic_id)
         except LakeMQError as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     async def FetchMany(
         self, request: pb.FetchManyRequest, context: _Context
@@ -233,7 +231,7 @@ class NativeService(NativeServicer):
                 self.bytes_out += len(answer.fetched.batches)
                 yield answer
         except LakeMQError as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     # -- consumer groups
 
@@ -243,7 +241,7 @@ class NativeService(NativeServicer):
         try:
             principal = await self._principal(context)
         except LakeMQError as error:
-            await _abort(context, error)
+            await abort(context, error)
         async for said in self.groups.join(request_iterator, principal):
             yield said
 
@@ -254,7 +252,7 @@ class NativeService(NativeServicer):
             await self.groups.commit(request, await self._principal(context))
             return pb.CommitOffsetsResponse()
         except LakeMQError as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     async def DescribeGroups(
         self, request: pb.DescribeGroupsRequest, context: _Context
@@ -263,7 +261,7 @@ class NativeService(NativeServicer):
             principal = await self._principal(context)
             return pb.DescribeGroupsResponse(groups=self.groups.describe(request.groups, principal))
         except LakeMQError as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     async def DeleteGroup(
         self, request: pb.DeleteGroupRequest, context: _Context
@@ -272,7 +270,7 @@ class NativeService(NativeServicer):
             await self.groups.delete(request.group, await self._principal(context))
             return pb.DeleteGroupResponse()
         except LakeMQError as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     async def _principal(self, context: _Context) -> Principal:
         peer = context.peer()
@@ -343,8 +341,3 @@ async def _produced(
         acks=pb.Acks.ValueType(result.acks),
         duplicate=result.duplicate,
     )
-
-
-async def _abort(context: _Context, error: LakeMQError) -> NoReturn:
-    await context.abort(status_of(error), str(error), trailers_of(error))
-    raise AssertionError("abort always raises")

@@ -37,6 +37,7 @@ from broker_core.api.types import (
 from plugins.native.sdk.arrow import from_arrow, to_arrow
 from plugins.native.sdk.client import Client
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions
+from plugins.native.sdk.counters import ConsumerCounters, ProducerCounters
 from plugins.native.sdk.filtering import Condition, RecordFilter
 from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.sync_client import SyncClient, connect
@@ -60,6 +61,7 @@ __all__ = [
     "Columns",
     "Compression",
     "Consumer",
+    "ConsumerCounters",
     "ConsumerOptions",
     "ConsumerRecord",
     "CorruptBatch",
@@ -82,6 +84,7 @@ __all__ = [
     "OutcomeUnknown",
     "PartitionOffsets",
     "Producer",
+    "ProducerCounters",
     "ProducerFenced",
     "Record",
     "RecordBatch",

@@ -8,13 +8,14 @@ until it is answered for good (KIP-98).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import repeat
+from typing import Any, Final
 
 from broker_core.api.errors import LakeMQError
 from broker_core.api.record_batch import encode
-from broker_core.api.types import Acks, Compression
+from broker_core.api.types import Acks, Columns, Compression
 from plugins.native.sdk.sequencing import SequenceNumbers
 from plugins.native.sdk.types import NewRecord, RecordMetadata
 from plugins.native.sdk.wire import columns_of
@@ -25,36 +26,73 @@ _RECORD_OVERHEAD_BYTES: Final = 16
 class Ticket:
     """Stands for one record until its outcome is known. `outcome` is set exactly once."""
 
-    __slots__ = ("bytes", "deadline_ms", "outcome", "record")
+    __slots__ = ("bytes", "deadline_ms", "future", "outcome", "record")
 
-    def __init__(self, record: NewRecord, deadline_ms: int) -> None:
+    def __init__(self, record: NewRecord, deadline_ms: int, future: Any = None) -> None:
+        value, key, headers, _ = record
         self.record = record
         self.deadline_ms = deadline_ms
-        self.bytes = (
-            len(record.value or b"")
-            + len(record.key or b"")
-            + sum(len(name) + len(value or b"") + 6 for name, value in record.headers)
-            + _RECORD_OVERHEAD_BYTES
-        )
+        self.future = future
+        """The caller's own; not looked at here."""
+        size = _RECORD_OVERHEAD_BYTES
+        if value is not None:
+            size += len(value)
+        if key is not None:
+            size += len(key)
+        if headers:
+            size += sum(len(name) + len(cell or b"") + 6 for name, cell in headers)
+        self.bytes = size
         self.outcome: RecordMetadata | LakeMQError | None = None
+
+
+class Block:
+    """Stands for columns of records that make up a batch of their own."""
+
+    __slots__ = ("bytes", "columns", "deadline_ms", "future", "outcome")
+
+    def __init__(self, columns: Columns, deadline_ms: int, future: Any = None) -> None:
+        self.columns = columns
+        self.deadline_ms = deadline_ms
+        self.future = future
+        self.bytes = column_bytes(columns)
+        self.outcome: RecordMetadata | LakeMQError | None = None
+        """Of the first record."""
+
+
+def column_bytes(columns: Columns) -> int:
+    """About what the records take in a batch."""
+    blobs = (columns.values, columns.keys, columns.headers)
+    return len(columns.values) * _RECORD_OVERHEAD_BYTES + sum(
+        len(cell) for blob in blobs if blob is not None for cell in blob if cell is not None
+    )
+
+
+def cut(columns: Columns, bytes_max: int) -> Iterator[Columns]:
+    """Columns of about `bytes_max` each, in order."""
+    count, size = len(columns.values), column_bytes(columns)
+    step = max(1, count * bytes_max // max(size, 1))
+    for first in range(0, count, step):
+        yield Columns(*(None if each is None else each[first : first + step] for each in columns))  # type: ignore[arg-type]  # `values` is never None
 
 
 @dataclass(slots=True)
 class OutgoingBatch:
-    """One batch under way."""
+    """One batch under way: of `tickets`, or of one block."""
 
     request_id: int
     topic: str
     partition: int
     data: bytes
-    tickets: list[Ticket]
+    tickets: list[Ticket] | list[Block]
     timestamps_ms: list[int]
+    count: int
+    buffered_bytes: int
     attempts: int = 0
 
 
 @dataclass(slots=True)
 class _Partition:
-    waiting: deque[Ticket] = field(default_factory=deque)
+    waiting: deque[Ticket | Block] = field(default_factory=deque)
     under_way: OutgoingBatch | None = None
 
 
@@ -73,9 +111,12 @@ class ProducerBatches:
         self._under_way: dict[int, OutgoingBatch] = {}
         self._next_request_id = 1
 
-    def add(self, topic: str, partition: int, ticket: Ticket) -> None:
-        """Queue one record."""
-        self._partitions.setdefault((topic, partition), _Partition()).waiting.append(ticket)
+    def add(self, topic: str, partition: int, ticket: Ticket | Block) -> None:
+        """Queue one record, or one block of them."""
+        place = self._partitions.get((topic, partition))
+        if place is None:
+            place = self._partitions[topic, partition] = _Partition()
+        place.waiting.append(ticket)
         self.buffered_bytes += ticket.bytes
 
     @property
@@ -89,25 +130,42 @@ class ProducerBatches:
                 yield self._start(topic, number, partition, now_ms)
 
     def _start(self, topic: str, number: int, partition: _Partition, now_ms: int) -> OutgoingBatch:
-        tickets: list[Ticket] = []
-        size = 0
-        while partition.waiting:
-            size += partition.waiting[0].bytes
-            if tickets and size > self._batch_bytes_max:
-                break
-            tickets.append(partition.waiting.popleft())
-        columns = columns_of([ticket.record for ticket in tickets], now_ms)
+        tickets: list[Ticket] | list[Block]
+        first = partition.waiting[0]
+        if isinstance(first, Block):
+            partition.waiting.popleft()
+            tickets, columns, size = [first], first.columns, first.bytes
+        else:
+            tickets, size = self._gather(partition.waiting)
+            columns = columns_of([ticket.record for ticket in tickets], now_ms)
         data = encode(
             columns,
+            now_ms=now_ms,
             producer=self.sequences.next(topic, number),
             compression=self._compression,
         )
         batch = OutgoingBatch(
-            self._next_request_id, topic, number, data, tickets, list(columns.timestamps_ms or ())
-        )
+            self._next_request_id, topic, number, data, tickets,
+            list(columns.timestamps_ms or (now_ms,)), len(columns.values), size,
+        )  # fmt: skip
         self._next_request_id += 1
         partition.under_way = self._under_way[batch.request_id] = batch
         return batch
+
+    def _gather(self, waiting: deque[Ticket | Block]) -> tuple[list[Ticket], int]:
+        """Single records from the front, as many as make a batch; and their bytes."""
+        tickets: list[Ticket] = []
+        size = 0
+        while waiting:
+            ticket = waiting[0]
+            if isinstance(ticket, Block) or (
+                tickets and size + ticket.bytes > self._batch_bytes_max
+            ):
+                break
+            size += ticket.bytes
+            tickets.append(ticket)
+            waiting.popleft()
+        return tickets, size
 
     def under_way(self) -> list[OutgoingBatch]:
         """All batches without an answer: to be sent again on a new connection, as they are."""
@@ -116,30 +174,56 @@ class ProducerBatches:
     def batch(self, request_id: int) -> OutgoingBatch | None:
         return self._under_way.get(request_id)
 
-    def taken(self, batch: OutgoingBatch, base_offset: int, acks: Acks) -> list[Ticket]:
+    def last(self) -> list[Ticket | Block]:
+        """The last of every partition: when they have an outcome, all have that are there now."""
+        found: list[Ticket | Block] = []
+        for partition in self._partitions.values():
+            if partition.waiting:
+                found.append(partition.waiting[-1])
+            elif partition.under_way is not None:
+                found.append(partition.under_way.tickets[-1])
+        return found
+
+    def oldest_deadline_ms(self) -> int | None:
+        """None: nothing waits for its outcome."""
+        firsts = [
+            partition.under_way.tickets[0] if partition.under_way else partition.waiting[0]
+            for partition in self._partitions.values()
+            if partition.under_way or partition.waiting
+        ]
+        return min((each.deadline_ms for each in firsts), default=None)
+
+    def taken(
+        self, batch: OutgoingBatch, base_offset: int, acks: Acks
+    ) -> list[Ticket] | list[Block]:
         """The broker has the batch; its tickets, with their outcome."""
-        for index, ticket in enumerate(batch.tickets):
-            ticket.outcome = RecordMetadata(
-                batch.topic, batch.partition, base_offset + index, batch.timestamps_ms[index], acks
-            )
-        self.sequences.taken(batch.topic, batch.partition, len(batch.tickets))
+        outcomes = map(
+            RecordMetadata, repeat(batch.topic), repeat(batch.partition),
+            range(base_offset, base_offset + batch.count), batch.timestamps_ms, repeat(acks),
+        )  # fmt: skip
+        tickets: Sequence[Ticket | Block] = batch.tickets
+        for ticket, outcome in zip(tickets, outcomes, strict=False):  # a block has but one
+            ticket.outcome = outcome
+        self.sequences.taken(batch.topic, batch.partition, batch.count)
         return self._close(batch)
 
-    def refused(self, batch: OutgoingBatch, error: LakeMQError) -> list[Ticket]:
+    def refused(self, batch: OutgoingBatch, error: LakeMQError) -> list[Ticket] | list[Block]:
         """The broker surely did not take the batch and never will."""
         for ticket in batch.tickets:
             ticket.outcome = error
         return self._close(batch)
 
-    def _close(self, batch: OutgoingBatch) -> list[Ticket]:
+    def _close(self, batch: OutgoingBatch) -> list[Ticket] | list[Block]:
         del self._under_way[batch.request_id]
         self._partitions[batch.topic, batch.partition].under_way = None
-        self.buffered_bytes -= sum(ticket.bytes for ticket in batch.tickets)
+        self.buffered_bytes -= batch.buffered_bytes
         return batch.tickets
 
-    def fail_all(self, error: LakeMQError) -> list[Ticket]:
+    def fail_all(self, error: LakeMQError) -> list[Ticket | Block]:
         """Give up on everything, sent or not."""
-        tickets = [ticket for batch in self._under_way.values() for ticket in batch.tickets]
+        tickets: list[Ticket | Block] = []
+        for batch in self._under_way.values():
+            tickets += batch.tickets
         for partition in self._partitions.values():
             tickets += partition.waiting
         for ticket in tickets:

@@ -31,6 +31,7 @@ from broker_core.api.types import TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
 from plugins.native.sdk.arrow import COLUMNS, to_arrow
+from plugins.native.sdk.counters import ConsumerCounters
 from plugins.native.sdk.fetching import Arrived, FetchLoop, Reading
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.group_stream import GroupStream, now_ms
@@ -119,6 +120,7 @@ class Consumer:
         if start not in ("earliest", "latest"):
             raise InvalidRequest(f"start is {start!r}; it takes 'earliest' or 'latest'")
         self.group = group
+        self.counters = ConsumerCounters()
         self._client = client
         self._stub = stub
         self._start = start
@@ -214,6 +216,7 @@ class Consumer:
                 if self._wanted is not None:
                     found = _only(found, self._wanted.rows(batch))
                 self._in_hand = Span(arrived.place, first, end)
+                self.counters.records += found.num_rows
                 if found.num_rows:
                     yield found
                 self._came_back()
@@ -238,7 +241,11 @@ class Consumer:
         if arrived.error is not None:
             await self._failed(arrived.place, arrived.error)
             return None
-        return arrived if arrived.place in self._membership.held else None
+        if arrived.place not in self._membership.held:
+            return None
+        self.counters.batches += len(arrived.batches)
+        self.counters.bytes += sum(each.header.total_bytes for each in arrived.batches)
+        return arrived
 
     def may_hand_out(self, chunk: Chunk) -> bool:
         """Whether nothing has changed since `chunk` was made. Cheap, and safe in any thread."""
@@ -315,6 +322,7 @@ class Consumer:
         if not records:
             self._positions[place] = end
             return None
+        self.counters.records += len(records)
         self._last = Span(place, records[-1].offset, end)
         return Chunk(place, self._membership.held[place], records, -1, 0.0)
 
@@ -345,6 +353,8 @@ class Consumer:
             raise self._fetch.failed
         self._changed.clear()
         while changes := self._membership.changes():
+            self.counters.rebalances += 1
+            self.counters.partitions_lost += len(changes.lost)
             if changes.lost:
                 self._drop(changes.lost)
                 self._membership.dropped()
@@ -426,6 +436,7 @@ class Consumer:
             fresh = {at: each for at, each in wanted.items() if self._committed.get(at) != each}
             if fresh:
                 await self._send_commit(fresh)
+                self.counters.commits += 1
                 for place, offset in fresh.items():
                     if place in self._positions:
                         self._committed[place] = offset

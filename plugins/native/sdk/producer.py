@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -21,15 +21,19 @@ from broker_core.api.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from broker_core.api.types import Acks, Compression, Headers
+from broker_core.api.types import Acks, Columns, Compression, Headers
 from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
-from plugins.native.sdk.batching import OutgoingBatch, ProducerBatches, Ticket
+from plugins.native.sdk.arrow import from_arrow
+from plugins.native.sdk.batching import Block, OutgoingBatch, ProducerBatches, Ticket, cut
+from plugins.native.sdk.counters import ProducerCounters
 from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
 from plugins.native.sdk.types import NewRecord, RecordMetadata
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from plugins.native.native_pb2_grpc import NativeAsyncStub  # in the stub file only
     from plugins.native.sdk.client import Client
 
@@ -69,6 +73,7 @@ class Producer:
         self._client = client
         self._acks = acks
         self._linger_s = linger_ms / 1000
+        self._batch_bytes_max = batch_bytes_max
         self._buffer_bytes_max = buffer_bytes_max
         self._delivery_timeout_ms = delivery_timeout_ms
         self._batches = ProducerBatches(
@@ -76,12 +81,15 @@ class Producer:
         )
         self._partitioner = StickyPartitioner()
         self._partition_counts: dict[str, int] = {}
-        self._futures: dict[Ticket, asyncio.Future[RecordMetadata]] = {}
+        self.counters = ProducerCounters()
         self._outgoing: asyncio.Queue[OutgoingBatch] = asyncio.Queue()
         self._room = asyncio.Event()
         self._room.set()
         self._flush_scheduled = False
         self._failed: LakeMQError | None = None
+        self._loop = asyncio.get_running_loop()
+        self._deadline_ms = 0
+        """Of the records that are taken now; made anew with every flush."""
         self._driver = asyncio.create_task(self._drive())
 
     async def __aenter__(self) -> Self:
@@ -116,30 +124,92 @@ class Producer:
         self, topic: str, record: NewRecord, *, partition: int | None = None
     ) -> asyncio.Future[RecordMetadata]:
         """Take one record; the future is its ack. Waits while the buffer is full."""
-        await self._room.wait()
+        if not self._room.is_set():
+            await self._room.wait()
         if self._failed is not None:
             raise self._failed
         count = self._partition_counts.get(topic)
         if count is None:
-            count = len((await self._client.describe_topic(topic)).partitions)
-            self._partition_counts[topic] = count
+            count = await self._partitions_of(topic)
         if partition is None:
             partition = self._partitioner.of(record.key, count)
         elif not 0 <= partition < count:
             raise InvalidRequest(f"partition {partition}: topic {topic} has {count}")
-        ticket = Ticket(record, _now_ms() + self._delivery_timeout_ms)
-        future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
-        self._futures[ticket] = future
-        self._batches.add(topic, partition, ticket)
+        if not self._flush_scheduled:
+            self._schedule_flush()
+        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
+        batches = self._batches
+        batches.add(topic, partition, Ticket(record, self._deadline_ms, future))
+        if batches.buffered_bytes >= self._buffer_bytes_max:
+            self._room.clear()
+        return future
+
+    async def _partitions_of(self, topic: str) -> int:
+        count = len((await self._client.describe_topic(topic)).partitions)
+        self._partition_counts[topic] = count
+        return count
+
+    async def send_batch(
+        self,
+        topic: str,
+        records: Columns | Sequence[NewRecord],
+        *,
+        partition: int | None = None,
+    ) -> list[RecordMetadata]:
+        """Produce many records, whole batches at once; returns when all are as durable as `acks`
+        says: one entry a stored batch, the place of its first record.
+
+        They keep their order within a partition, also among single records. Records without keys
+        all go to one partition. Raises what the first batch that failed was refused with.
+        """
+        columns = records if isinstance(records, Columns) else wire.columns_of(records, _now_ms())
+        if not columns.values:
+            return []
+        count = self._partition_counts.get(topic) or await self._partitions_of(topic)
+        if partition is not None and not 0 <= partition < count:
+            raise InvalidRequest(f"partition {partition}: topic {topic} has {count}")
+        homes = (
+            self._partitioner.split(columns, count) if partition is None else {partition: columns}
+        )
+        futures: list[asyncio.Future[RecordMetadata]] = []
+        for home, share in homes.items():
+            for part in cut(share, self._batch_bytes_max):
+                futures.append(await self._enqueue_block(topic, home, part))
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [each for each in outcomes if not isinstance(each, BaseException)]
+
+    async def _enqueue_block(
+        self, topic: str, partition: int, columns: Columns
+    ) -> asyncio.Future[RecordMetadata]:
+        await self._room.wait()
+        if self._failed is not None:
+            raise self._failed
+        self._schedule_flush()
+        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
+        self._batches.add(topic, partition, Block(columns, self._deadline_ms, future))
         if self._batches.buffered_bytes >= self._buffer_bytes_max:
             self._room.clear()
-        self._schedule_flush()
         return future
+
+    async def send_arrow(
+        self, topic: str, table: pa.Table | pa.RecordBatch, *, partition: int | None = None
+    ) -> list[RecordMetadata]:
+        """`send_batch` of an Arrow table: column `value`, and `key`, `headers`, `timestamp` if they
+        are there (`from_arrow`). Raises InvalidRequest, naming the column that does not fit."""
+        batches = table.to_batches() if hasattr(table, "to_batches") else [table]
+        placed: list[RecordMetadata] = []
+        for batch in batches:
+            placed += await self.send_batch(topic, from_arrow(batch), partition=partition)
+        return placed
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            loop = asyncio.get_running_loop()
+            self._deadline_ms = _now_ms() + self._delivery_timeout_ms
+            loop = self._loop
             if self._linger_s:
                 loop.call_later(self._linger_s, self._flush)
             else:
@@ -153,8 +223,9 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until every record taken so far has its outcome; outcomes stay in the futures."""
-        if self._futures:
-            await asyncio.wait(list(self._futures.values()))
+        last = [each.future for each in self._batches.last()]
+        if last:
+            await asyncio.wait(last)
 
     async def close(self) -> None:
         """Flush, then stop."""
@@ -183,11 +254,14 @@ class Producer:
                 self._give_up(failure)
                 return
             await asyncio.sleep(next(pauses))
+            self.counters.reconnects += 1
             self._resend()
 
     async def _requests(self) -> AsyncIterator[pb.ProduceRequest]:
         while True:
             batch = await self._outgoing.get()
+            self.counters.batches_sent += 1
+            self.counters.bytes_sent += len(batch.data)
             yield pb.ProduceRequest(
                 request_id=batch.request_id,
                 topic=batch.topic,
@@ -199,6 +273,7 @@ class Producer:
     def _resend(self) -> None:
         self._outgoing = asyncio.Queue()
         for batch in self._batches.under_way():
+            self.counters.retries += 1
             self._outgoing.put_nowait(batch)
         self._schedule_flush()
 
@@ -207,11 +282,13 @@ class Producer:
         if batch is None:
             return
         if not answer.HasField("error"):
+            self.counters.records_taken += batch.count
             self._settle(self._batches.taken(batch, answer.base_offset, Acks(answer.acks)))
             return
         error = wire.error_of(answer.error)
         if error.retriable and _now_ms() < batch.tickets[0].deadline_ms:
             batch.attempts += 1
+            self.counters.retries += 1
             asyncio.get_running_loop().call_later(
                 min(1.0, 0.05 * 2**batch.attempts), self._outgoing.put_nowait, batch
             )
@@ -220,11 +297,12 @@ class Producer:
             # It may be on the broker's disk: its sequence number must not be used again.
             self._give_up(error)
             return
+        self.counters.records_failed += batch.count
         self._settle(self._batches.refused(batch, error))
 
-    def _settle(self, tickets: list[Ticket]) -> None:
+    def _settle(self, tickets: Iterable[Ticket | Block]) -> None:
         for ticket in tickets:
-            future = self._futures.pop(ticket)
+            future = ticket.future
             if future.done():  # its caller was cancelled
                 continue
             if isinstance(ticket.outcome, LakeMQError):
@@ -236,11 +314,15 @@ class Producer:
         self._schedule_flush()
 
     def _expired(self) -> bool:
-        now_ms = _now_ms()
-        return any(ticket.deadline_ms <= now_ms for ticket in self._futures)
+        deadline_ms = self._batches.oldest_deadline_ms()
+        return deadline_ms is not None and deadline_ms <= _now_ms()
 
     def _give_up(self, failure: LakeMQError) -> None:
         """Nothing gets through: everything fails, and so does this producer from now on."""
         self._failed = OutcomeUnknown(f"gave up; records may or may not be stored: {failure}")
-        self._settle(self._batches.fail_all(self._failed))
+        tickets = self._batches.fail_all(self._failed)
+        self.counters.records_failed += sum(
+            len(each.columns.values) if isinstance(each, Block) else 1 for each in tickets
+        )
+        self._settle(tickets)
         self._room.set()

@@ -278,7 +278,8 @@ class SyncClient:
                 self._sequences = SequenceNumbers(self._init_producer())
             count = len(columns.values)
             stamp = self._sequences.next(topic, partition)
-            batch = encode(columns, producer=stamp, compression=compression)
+            now_ms = time.time_ns() // 1_000_000
+            batch = encode(columns, now_ms=now_ms, producer=stamp, compression=compression)
             request = pb.ProduceRequest(
                 topic=topic, partition=partition, acks=pb.Acks.ValueType(acks), batch=batch
             )
@@ -290,7 +291,7 @@ class SyncClient:
                 self._sequences = None
                 raise
             self._sequences.taken(topic, partition, count)
-        first_ms = columns.timestamps_ms[0] if columns.timestamps_ms else 0
+        first_ms = columns.timestamps_ms[0] if columns.timestamps_ms else now_ms
         return RecordMetadata(topic, partition, answer.base_offset, first_ms, Acks(answer.acks))
 
     def _retry(self, request: pb.ProduceRequest) -> pb.ProduceResponse:

@@ -56,8 +56,7 @@ class TopicOffsets:
     config: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordMetadata:
+class RecordMetadata(NamedTuple):
     """Where a produced record lies, and how durable it is."""
 
     topic: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
 import grpc
@@ -116,13 +116,21 @@ def raise_for(error: grpc.RpcError, bootstrap: str) -> NoReturn:
     raise error_from(error, bootstrap) from None
 
 
-def columns_of(records: list[NewRecord], now_ms: int) -> Columns:
+def columns_of(records: Sequence[NewRecord], now_ms: int) -> Columns:
     """Rows -> columns; a column that nobody uses is left out."""
-    has_keys = any(record.key is not None for record in records)
-    has_headers = any(record.headers for record in records)
+    count = len(records)
+    if not count:
+        return Columns([], timestamps_ms=[])
+    values, keys, headers, times = zip(*records, strict=True)
+    if not times.count(None):
+        moments = list(times)
+    elif times.count(None) == count:
+        moments = [now_ms] * count
+    else:
+        moments = [now_ms if each is None else each for each in times]
     return Columns(
-        [record.value for record in records],
-        [record.key for record in records] if has_keys else None,
-        [encode_headers(record.headers) for record in records] if has_headers else None,
-        [now_ms if each.timestamp_ms is None else each.timestamp_ms for each in records],
+        values,
+        None if keys.count(None) == count else keys,
+        [encode_headers(each) for each in headers] if any(headers) else None,
+        moments,
     )

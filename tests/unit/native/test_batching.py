@@ -2,8 +2,8 @@
 
 from broker_core.api.errors import BatchTooLarge, Unavailable
 from broker_core.api.record_batch import RecordBatch, read_header
-from broker_core.api.types import Acks, Compression
-from plugins.native.sdk.batching import OutgoingBatch, ProducerBatches, Ticket
+from broker_core.api.types import Acks, Columns, Compression
+from plugins.native.sdk.batching import Block, OutgoingBatch, ProducerBatches, Ticket, cut
 from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
 from plugins.native.sdk.types import NewRecord, RecordMetadata
 
@@ -104,3 +104,53 @@ def test_sequence_numbers_wrap_as_in_kafka() -> None:
 def test_pauses_double_up_to_a_second() -> None:
     pauses = backoff_s()
     assert [next(pauses) for _ in range(7)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_blocks_and_single_records_keep_their_order() -> None:
+    state = batches()
+    add(state, b"a", b"b")
+    block = Block(Columns([b"c", b"d"], timestamps_ms=[7, 8]), 1000)
+    state.add("t", 0, block)
+    (late,) = add(state, b"e")
+    sent, offset = [], 10
+    for now_ms in (1, 2, 3):
+        (batch,) = state.ready(now_ms)
+        sent.append((sequence(batch), RecordBatch(batch.data).values()))
+        state.taken(batch, offset, Acks.LEADER)
+        offset += batch.count
+    assert sent == [(0, [b"a", b"b"]), (2, [b"c", b"d"]), (4, [b"e"])]
+    assert block.outcome == RecordMetadata("t", 0, 12, 7, Acks.LEADER)
+    assert late.outcome == RecordMetadata("t", 0, 14, 3, Acks.LEADER)
+    assert state.idle
+
+
+def test_columns_without_times_get_the_time_of_sending() -> None:
+    state = batches()
+    block = Block(Columns([b"c"]), 1000)
+    state.add("t", 0, block)
+    (batch,) = state.ready(55)
+    assert RecordBatch(batch.data).timestamps_ms() == [55]
+    state.taken(batch, 0, Acks.LEADER)
+    assert block.outcome == RecordMetadata("t", 0, 0, 55, Acks.LEADER)
+
+
+def test_columns_are_cut_in_order() -> None:
+    columns = Columns([b"x" * 84] * 10, [b"%d" % n for n in range(10)], None, list(range(10)))
+    parts = list(cut(columns, 350))
+    assert [len(part.values) for part in parts] == [3, 3, 3, 1]
+    assert [time for part in parts for time in part.timestamps_ms or ()] == list(range(10))
+    assert all(part.headers is None for part in parts)
+    assert [len(part.values) for part in cut(columns, 1)] == [1] * 10
+
+
+def test_the_last_and_the_oldest_are_known() -> None:
+    state = batches()
+    assert state.last() == [] and state.oldest_deadline_ms() is None
+    add(state, b"a")
+    (first,) = state.ready(0)
+    tail = add(state, b"b", b"c")[-1]
+    other = Ticket(NewRecord(b"d"), 500)
+    state.add("t", 1, other)
+    assert state.last() == [tail, other] and state.oldest_deadline_ms() == 500
+    state.taken(first, 0, Acks.LEADER)
+    assert state.last() == [tail, other]
