@@ -23,6 +23,13 @@ Bootstrap = Annotated[str, typer.Option(help="host:port of a broker's native pro
 ExportId = Annotated[
     str, typer.Option(help="Name under which the table remembers this export; else the topic.")
 ]
+Dlq = Annotated[str, typer.Option(help="Where bad rows go; else beside the table.")]
+PartitionBy = Annotated[
+    str, typer.Option(help="day(column), hour(column), month(column) or column, ...")
+]
+TakeOver = Annotated[
+    bool, typer.Option(help="Start although another process seems to run this export.")
+]
 
 
 def required(option: str, value: str) -> str:

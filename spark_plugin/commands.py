@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,9 +14,12 @@ from spark_plugin.command_options import (
     Bootstrap,
     CatalogName,
     CatalogUri,
+    Dlq,
     ExportId,
+    PartitionBy,
     TableName,
     TablePath,
+    TakeOver,
     To,
     Topic,
     Warehouse,
@@ -46,6 +49,24 @@ dlq_app.command("replay")(table_commands.replay_dead_letters)
 Trigger = Annotated[
     str, typer.Option(help="available-now: up to what is there and stop; 30s: go on for ever.")
 ]
+Format = Annotated[str, typer.Option(help="raw: records as they are; json: decoded.")]
+Schema = Annotated[
+    str, typer.Option(help="Columns of json, such as 'time timestamp, value double'.")
+]
+CommitBytes = Annotated[str, typer.Option(help="Most journal bytes of a commit.")]
+CommitRows = Annotated[int, typer.Option(min=0, help="Most records of a commit; 0: any.")]
+FileBytes = Annotated[str, typer.Option(help="Size of a data file, about.")]
+CompactFiles = Annotated[
+    int, typer.Option(min=0, help="Put small files together when there are more; 0: never.")
+]
+AcceptRecreated = Annotated[
+    bool, typer.Option(help="Append a topic that was deleted and created anew.")
+]
+FailOnDataLoss = Annotated[
+    bool, typer.Option(help="Stop when records are gone before they were exported.")
+]
+RetryTimeout = Annotated[str, typer.Option(help="How long to wait for a lost broker.")]
+Master = Annotated[str, typer.Option(help="Spark master; else spark-submit's or local.")]
 
 
 @dlq_app.callback()
@@ -71,56 +92,52 @@ def export(
     bootstrap: Bootstrap = "127.0.0.1:9700",
     trigger: Trigger = "available-now",
     export_id: ExportId = "",
-    format: Annotated[str, typer.Option(help="raw: records as they are; json: decoded.")] = "raw",
-    schema: Annotated[
-        str, typer.Option(help="Columns of json, such as 'time timestamp, value double'.")
-    ] = "",
-    dlq: Annotated[str, typer.Option(help="Where bad rows go; else beside the table.")] = "",
-    commit_bytes: Annotated[str, typer.Option(help="Most journal bytes of a commit.")] = "512MB",
-    commit_rows: Annotated[int, typer.Option(min=0, help="Most records of a commit; 0: any.")] = 0,
-    file_bytes: Annotated[str, typer.Option(help="Size of a data file, about.")] = "128MB",
-    compact_files: Annotated[
-        int, typer.Option(min=0, help="Put small files together when there are more; 0: never.")
-    ] = 200,
-    accept_recreated: Annotated[
-        bool, typer.Option(help="Append a topic that was deleted and created anew.")
-    ] = False,
-    fail_on_data_loss: Annotated[
-        bool, typer.Option(help="Stop when records are gone before they were exported.")
-    ] = True,
-    take_over: Annotated[
-        bool, typer.Option(help="Start although another process seems to run this export.")
-    ] = False,
-    retry_timeout: Annotated[str, typer.Option(help="How long to wait for a lost broker.")] = "60s",
-    master: Annotated[str, typer.Option(help="Spark master; else spark-submit's or local.")] = "",
+    format: Format = "raw",
+    schema: Schema = "",
+    partition_by: PartitionBy = "",
+    dlq: Dlq = "",
+    commit_bytes: CommitBytes = "512MB",
+    commit_rows: CommitRows = 0,
+    file_bytes: FileBytes = "128MB",
+    compact_files: CompactFiles = 200,
+    accept_recreated: AcceptRecreated = False,
+    fail_on_data_loss: FailOnDataLoss = True,
+    take_over: TakeOver = False,
+    retry_timeout: RetryTimeout = "60s",
+    master: Master = "",
 ) -> None:
     """Land a topic in a table, each record exactly once. Run it again to go on."""
-    if context.invoked_subcommand is not None:
-        return
-    try:
-        from spark_plugin.export.settings import ExportSettings
+    if context.invoked_subcommand is None:
+        try:
+            _run(_settings(**context.params), master or None)
+        except Exception as error:
+            fail(error)
 
-        settings = ExportSettings(
-            bootstrap=bootstrap,
-            topic=required("--topic", topic),
-            target=target(to, path, table, catalog(catalog_name, catalog_uri, warehouse)),
-            export_id=export_id or topic,
-            trigger_s=_trigger(trigger),
-            commit_bytes=parse_size("--commit-bytes", commit_bytes),
-            commit_rows=commit_rows or None,
-            file_bytes_max=parse_size("--file-bytes", file_bytes),
-            compact_files=compact_files,
-            format=choice("--format", format, ("raw", "json")),  # type: ignore[arg-type]  # checked
-            json_schema=schema,
-            dlq=dlq,
-            accept_recreated=accept_recreated,
-            fail_on_data_loss=fail_on_data_loss,
-            take_over=take_over,
-            retry_timeout_s=parse_duration_s("--retry-timeout", retry_timeout),
-        )
-        _run(settings, master or None)
-    except Exception as error:
-        fail(error)
+
+def _settings(**given: Any) -> ExportSettings:
+    """The command's options, checked."""
+    from spark_plugin.export.settings import ExportSettings
+
+    place = catalog(given["catalog_name"], given["catalog_uri"], given["warehouse"])
+    return ExportSettings(
+        bootstrap=given["bootstrap"],
+        topic=required("--topic", given["topic"]),
+        target=target(given["to"], given["path"], given["table"], place),
+        export_id=given["export_id"] or given["topic"],
+        trigger_s=_trigger(given["trigger"]),
+        commit_bytes=parse_size("--commit-bytes", given["commit_bytes"]),
+        commit_rows=given["commit_rows"] or None,
+        file_bytes_max=parse_size("--file-bytes", given["file_bytes"]),
+        compact_files=given["compact_files"],
+        format=choice("--format", given["format"], ("raw", "json")),  # type: ignore[arg-type]  # it is checked
+        json_schema=given["schema"],
+        partition_by=given["partition_by"],
+        dlq=given["dlq"],
+        accept_recreated=given["accept_recreated"],
+        fail_on_data_loss=given["fail_on_data_loss"],
+        take_over=given["take_over"],
+        retry_timeout_s=parse_duration_s("--retry-timeout", given["retry_timeout"]),
+    )
 
 
 def _trigger(text: str) -> float | None:

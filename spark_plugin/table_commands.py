@@ -10,9 +10,12 @@ from spark_plugin.command_options import (
     Bootstrap,
     CatalogName,
     CatalogUri,
+    Dlq,
     ExportId,
+    PartitionBy,
     TableName,
     TablePath,
+    TakeOver,
     To,
     Topic,
     Warehouse,
@@ -22,8 +25,6 @@ from spark_plugin.command_options import (
     target,
 )
 from spark_plugin.options import parse_duration_s
-
-Dlq = Annotated[str, typer.Option(help="Where bad rows went; else beside the table.")]
 
 
 def audit_table(
@@ -91,10 +92,9 @@ def replay_dead_letters(
     bootstrap: Bootstrap = "127.0.0.1:9700",
     export_id: ExportId = "",
     schema: Annotated[str, typer.Option(help="Columns to decode by now.")] = "",
+    partition_by: PartitionBy = "",
     dlq: Dlq = "",
-    take_over: Annotated[
-        bool, typer.Option(help="Start although a process seems to run this export.")
-    ] = False,
+    take_over: TakeOver = False,
 ) -> None:
     """Land the dead letters of an export that decode by now, each once."""
     try:
@@ -108,6 +108,7 @@ def replay_dead_letters(
             export_id=export_id or topic,
             format="json",
             json_schema=required("--schema", schema),
+            partition_by=partition_by,
             dlq=dlq,
             take_over=take_over,
         )

@@ -114,7 +114,8 @@ def _write_together(
     import pyarrow as pa
     from pyarrow import parquet
 
-    writer = FileWriter(folder, place, name, schema, 2 * file_bytes)
+    values = group[0].partition_values
+    writer = FileWriter(folder, place, name, schema, 2 * file_bytes, values)
     for file in group:
         with folder.filesystem.open_input_file(file.path) as source:
             for batch in parquet.ParquetFile(source).iter_batches(_MEMORY_BATCH_ROWS):

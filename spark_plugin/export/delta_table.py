@@ -19,7 +19,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_plugin.errors import NoTable, TableError
+from spark_plugin.export.columns import check_columns, check_partitioned
 from spark_plugin.export.files import Folder, path_of
+from spark_plugin.export.partitioning import PartitionField, with_partition_columns
 from spark_plugin.export.stats import delta_stats
 from spark_plugin.export.table import ExportKey, LiveFile, Progress, TableConflict, WrittenFile
 
@@ -34,15 +36,17 @@ class DeltaLakeTable:
     """A Delta table at a path or URI."""
 
     def __init__(
-        self, location: str, schema: pa.Schema | None, partition_by: Sequence[str] = ()
+        self, location: str, schema: pa.Schema | None, fields: Sequence[PartitionField] = ()
     ) -> None:
-        """Open the table, created with `schema` if absent; without one it must be there. TableError
-        if it is not, or if its columns differ."""
+        """Open the table, created with `schema` and `fields` if absent; without a schema it must be
+        there. TableError if it is not, or if its columns or partitioning differ."""
         self.location = location
-        self._partition_by = list(partition_by)
-        self._table = self._open_or_create(schema)
-        if schema is not None:
-            check_columns(location, self.arrow_schema(), schema)
+        whole = None if schema is None else with_partition_columns(schema, fields)
+        self._partition_by = [field.name for field in fields]
+        self._table = self._open_or_create(whole)
+        if whole is not None:
+            check_columns(location, self._columns(), whole)
+            check_partitioned(location, self._table.metadata().partition_columns, fields)
 
     def _open_or_create(self, schema: pa.Schema | None) -> DeltaTable:
         from deltalake import DeltaTable
@@ -59,10 +63,17 @@ class DeltaLakeTable:
         except (DeltaError, OSError) as error:
             raise TableError(f"Delta table {self.location} can't be opened: {error}") from None
 
-    def arrow_schema(self) -> pa.Schema:
+    def _columns(self) -> pa.Schema:
         import pyarrow as pa
 
         return pa.schema(self._table.schema().to_arrow())
+
+    def arrow_schema(self) -> pa.Schema:
+        """Without partition columns, whose values Delta keeps in the log."""
+        import pyarrow as pa
+
+        left_out = self._table.metadata().partition_columns
+        return pa.schema([field for field in self._columns() if field.name not in left_out])
 
     def reload(self) -> None:
         self._table.update_incremental()
@@ -183,18 +194,3 @@ def _readable(key: ExportKey, after: Progress) -> Mapping[str, Any]:
         "epoch": after.epoch, "attempt": after.attempt,
         "next_offsets": {str(partition): each for partition, each in after.offsets.items()},
     }  # fmt: skip
-
-
-def check_columns(location: str, has: pa.Schema, wanted: pa.Schema) -> None:
-    """TableError unless the table has exactly the columns that the export writes, by name."""
-    missing = [name for name in wanted.names if name not in has.names]
-    surplus = [name for name in has.names if name not in wanted.names]
-    if missing or surplus:
-        raise TableError(
-            f"table {location} was made with other columns: "
-            + "; ".join(
-                f"{what} {', '.join(names)}"
-                for what, names in (("it lacks", missing), ("it also has", surplus))
-                if names
-            )
-        )

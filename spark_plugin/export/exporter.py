@@ -24,6 +24,7 @@ from spark_plugin.export.files import (
     delete_strays,
 )
 from spark_plugin.export.owner import Owner
+from spark_plugin.export.partitioning import parse_partition_by
 from spark_plugin.export.replay import Replayed, write_decodable
 from spark_plugin.export.report import CommitReport, check_complete
 from spark_plugin.export.settings import ExportSettings
@@ -173,7 +174,14 @@ class Exporter:
         after = replace(before, attempt=before.attempt + 1)
         place = attempt_folder(key, self._epoch, after.attempt)
         self._folder.create(place)
-        files, outcome = write_decodable(key, self._table, self._dead.table, place, decoder)
+        files, outcome = write_decodable(
+            key,
+            self._table,
+            self._dead.table,
+            place,
+            decoder,
+            parse_partition_by(self.settings.partition_by),
+        )
         if not files:
             self._folder.delete(place)
             return outcome
@@ -241,7 +249,7 @@ class Exporter:
                 folder=folder, schema=self._schema, file_bytes_max=settings.file_bytes_max,
                 retry_timeout_s=settings.retry_timeout_s,
                 fail_on_data_loss=settings.fail_on_data_loss,
-                json_schema=settings.json_schema,
+                json_schema=settings.json_schema, partition_by=settings.partition_by,
                 dlq_location=dead.table.location if dead is not None else "",
                 dlq_folder=dead_folder, dlq_schema=self._dead_schema,
                 dlq_known=tuple(

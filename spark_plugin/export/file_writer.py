@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_plugin.export.files import Folder
+from spark_plugin.export.partitioning import (
+    PartitionField,
+    Values,
+    partition_columns,
+    split,
+)
 from spark_plugin.export.table import WrittenFile
 
 if TYPE_CHECKING:
@@ -15,14 +21,22 @@ if TYPE_CHECKING:
 _GROUP_ROWS: Final = 1 << 20
 _GROUP_BYTES: Final = 64 << 20
 """A row group is written when either is reached."""
+_OPEN_FILES_MAX: Final = 100
 
 
 class FileWriter:
     """Writes batches into as many Parquet files as their size asks for."""
 
     def __init__(
-        self, folder: Folder, path: str, name: str, schema: pa.Schema, file_bytes_max: int
+        self,
+        folder: Folder,
+        path: str,
+        name: str,
+        schema: pa.Schema,
+        file_bytes_max: int,
+        partition_values: Values = (),
     ) -> None:
+        self._partition_values = partition_values
         self._folder = folder
         self._path = path
         self._name = name
@@ -30,7 +44,9 @@ class FileWriter:
         self._options = parquet_options(schema)
         self._file_bytes_max = file_bytes_max
         self._gathered: list[pa.Table] = []
-        self._gathered_rows = self._gathered_bytes = 0
+        self._gathered_rows = 0
+        self.gathered_bytes = 0
+        """Memory that rows wait in."""
         self._writer: Any = None
         self._written_bytes = 0
         self._files: list[WrittenFile] = []
@@ -39,11 +55,12 @@ class FileWriter:
         """Columns may come in any order; they must be those of the schema."""
         self._gathered.append(table.select(self._schema.names))
         self._gathered_rows += table.num_rows
-        self._gathered_bytes += table.nbytes
-        if self._gathered_rows >= _GROUP_ROWS or self._gathered_bytes >= _GROUP_BYTES:
-            self._write_group()
+        self.gathered_bytes += table.nbytes
+        if self._gathered_rows >= _GROUP_ROWS or self.gathered_bytes >= _GROUP_BYTES:
+            self.flush()
 
-    def _write_group(self) -> None:
+    def flush(self) -> None:
+        """Write what is gathered as a row group."""
         import pyarrow as pa
 
         if not self._gathered_rows:
@@ -55,7 +72,7 @@ class FileWriter:
             self._output = self._folder.open_output(path)
             self._writer = _parquet_writer(self._output, self._schema, self._options)
         self._writer.write_table(table, row_group_size=table.num_rows)
-        self._gathered, self._gathered_rows, self._gathered_bytes = [], 0, 0
+        self._gathered, self._gathered_rows, self.gathered_bytes = [], 0, 0
         if self._output.tell() >= self._file_bytes_max:
             self._finish_file()
 
@@ -68,14 +85,75 @@ class FileWriter:
         footer = io.BytesIO()
         metadata.write_metadata_file(footer)
         self._files.append(
-            WrittenFile(self._current, metadata.num_rows, size_bytes, footer.getvalue())
+            WrittenFile(
+                self._current,
+                metadata.num_rows,
+                size_bytes,
+                footer.getvalue(),
+                self._partition_values,
+            )
         )
         self._writer = None
 
     def close(self) -> list[WrittenFile]:
-        self._write_group()
+        self.flush()
         if self._writer is not None:
             self._finish_file()
+        return self._files
+
+
+class PartitionedWriter:
+    """Writes rows into files of their partition. Late rows of many partitions open many files;
+    memory and open files are bounded, at the price of more and smaller ones."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        path: str,
+        name: str,
+        schema: pa.Schema,
+        file_bytes_max: int,
+        fields: Sequence[PartitionField] = (),
+    ) -> None:
+        self._place = (folder, path)
+        self._name = name
+        self._schema = schema
+        self._file_bytes_max = file_bytes_max
+        self._fields = fields
+        self._columns = [field for field in fields if field.name in schema.names]
+        self._writers: dict[Values, FileWriter] = {}
+        self._opened = 0
+        self._files: list[WrittenFile] = []
+
+    def write(self, table: pa.Table) -> None:
+        """Columns may come in any order; they must be those of the schema."""
+        if not self._fields:
+            self._writer(()).write(table)
+            return
+        for values, rows in split(table, self._fields):
+            with_values = partition_columns(rows, self._fields, values) if self._columns else rows
+            self._writer(values).write(with_values)
+        if sum(each.gathered_bytes for each in self._writers.values()) >= 2 * _GROUP_BYTES:
+            for each in self._writers.values():
+                each.flush()
+
+    def _writer(self, values: Values) -> FileWriter:
+        writer = self._writers.pop(values, None)
+        if writer is None:
+            if len(self._writers) >= _OPEN_FILES_MAX:
+                oldest = next(iter(self._writers))
+                self._files += self._writers.pop(oldest).close()
+            folder, path = self._place
+            name = f"{self._name}-{self._opened}"
+            writer = FileWriter(folder, path, name, self._schema, self._file_bytes_max, values)
+            self._opened += 1
+        self._writers[values] = writer  # the one used last comes last
+        return writer
+
+    def close(self) -> list[WrittenFile]:
+        for writer in self._writers.values():
+            self._files += writer.close()
+        self._writers = {}
         return self._files
 
 

@@ -16,8 +16,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_plugin.errors import NoTable
-from spark_plugin.export.delta_table import check_columns
+from spark_plugin.export.columns import check_columns, check_partitioned
 from spark_plugin.export.files import path_of
+from spark_plugin.export.iceberg_partitions import (
+    add_fields,
+    field_names,
+    to_record,
+    to_values,
+)
+from spark_plugin.export.partitioning import PartitionField
 from spark_plugin.export.stats import read_footer
 from spark_plugin.export.table import (
     ExportKey,
@@ -32,7 +39,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
-    from pyiceberg.typedef import Record
 
 _NO_RETRIES = {"commit.retry.num-retries": "0"}
 
@@ -40,11 +46,17 @@ _NO_RETRIES = {"commit.retry.num-retries": "0"}
 class IcebergTable:
     """A table `namespace.name` in a catalog."""
 
-    def __init__(self, name: str, catalog: Mapping[str, str], schema: pa.Schema | None) -> None:
-        """Open the table, created with `schema` if absent; without one it must be there. TableError
-        if it is not, or if its columns differ."""
+    def __init__(
+        self,
+        name: str,
+        catalog: Mapping[str, str],
+        schema: pa.Schema | None,
+        fields: Sequence[PartitionField] = (),
+    ) -> None:
+        """Open the table, created with `schema` and `fields` if absent; without a schema it must be
+        there. TableError if it is not, or if its columns or partitioning differ."""
         from pyiceberg.catalog import load_catalog
-        from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+        from pyiceberg.exceptions import NoSuchTableError
 
         properties = dict(catalog)
         self._catalog = load_catalog(properties.pop("name", "default"), **properties)
@@ -53,14 +65,24 @@ class IcebergTable:
         except NoSuchTableError:
             if schema is None:
                 raise NoTable(f"there is no Iceberg table {name} in the catalog") from None
-            self._catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
-            try:
-                self._table = self._catalog.create_table(name, schema=schema)
-            except TableAlreadyExistsError:  # another export was quicker
-                self._table = self._catalog.load_table(name)
+            self._table = self._create(name, schema, fields)
         self.location = f"{self._table.location().rstrip('/')}/data"
         if schema is not None:
             check_columns(name, self.arrow_schema(), schema)
+            check_partitioned(name, field_names(self._table), fields)
+
+    def _create(self, name: str, schema: pa.Schema, fields: Sequence[PartitionField]) -> Table:
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+
+        self._catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+        try:
+            with self._catalog.create_table_transaction(name, schema) as transaction:
+                if fields:
+                    with transaction.update_spec() as update:
+                        add_fields(update, fields)
+        except (TableAlreadyExistsError, CommitFailedException):
+            pass  # another export was quicker; its table is checked like an old one
+        return self._catalog.load_table(name)
 
     def arrow_schema(self) -> pa.Schema:
         """With Iceberg's field ids, which the files carry."""
@@ -93,7 +115,7 @@ class IcebergTable:
         return [
             LiveFile(
                 path_of(task.file.file_path), task.file.record_count, task.file.file_size_in_bytes,
-                _values(task.file.partition), task.file,
+                to_values(self._table, task.file.partition), task.file,
             )
             for task in self._table.scan().plan_files()
             if not task.delete_files
@@ -152,7 +174,6 @@ class IcebergTable:
             parquet_path_to_id_mapping,
         )
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-        from pyiceberg.typedef import Record
 
         schema = self._table.schema()
         statistics = data_file_statistics_from_parquet_metadata(
@@ -164,7 +185,7 @@ class IcebergTable:
             content=DataFileContent.DATA,
             file_path=f"{self.location}/{file.path}",
             file_format=FileFormat.PARQUET,
-            partition=Record(),
+            partition=to_record(self._table, file.partition_values),
             file_size_in_bytes=file.size_bytes,
             sort_order_id=None,
             spec_id=self._table.spec().spec_id,
@@ -176,11 +197,6 @@ class IcebergTable:
 
 def _prefix(key: ExportKey) -> str:
     return f"lakemq/{key.export_id}/{key.topic}"
-
-
-def _values(partition: Record) -> tuple[str | None, ...]:
-    found = (partition[place] for place in range(len(partition)))
-    return tuple(None if value is None else str(value) for value in found)
 
 
 def _without_retries(table: Table) -> Table:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_plugin.errors import MissingDependency
+from spark_plugin.export.partitioning import PartitionField, check_partitioning
 from spark_plugin.export.settings import Target
 from spark_plugin.export.table import LakeTable
 
@@ -12,21 +14,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def open_table(target: Target, schema: pa.Schema | None) -> LakeTable:
-    """The table, created with `schema` if absent; without one, NoTable if it is not there.
+def open_table(
+    target: Target, schema: pa.Schema | None, fields: Sequence[PartitionField] = ()
+) -> LakeTable:
+    """The table, created with `schema` and `fields` if absent; without one, NoTable if it is not.
     MissingDependency names what to install."""
+    if schema is not None:
+        check_partitioning(fields, schema)
     try:
         if target.format == "delta":
             from spark_plugin.export.delta_table import DeltaLakeTable
 
-            return DeltaLakeTable(target.path, schema)
+            return DeltaLakeTable(target.path, schema, fields)
         if target.format == "iceberg":
             from spark_plugin.export.iceberg_table import IcebergTable
 
-            return IcebergTable(target.table, target.catalog, schema)
+            return IcebergTable(target.table, target.catalog, schema, fields)
         from spark_plugin.export.parquet_table import ParquetTable
 
-        return ParquetTable(target.path, schema)
+        return ParquetTable(target.path, schema, fields)
     except ImportError as error:
         raise MissingDependency(
             f"{error.name or error} is missing: pip install 'lakemq[spark]'"

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_plugin.errors import NoTable, TableError
-from spark_plugin.export.delta_table import check_columns
+from spark_plugin.export.columns import check_columns, check_partitioned
 from spark_plugin.export.files import Folder
+from spark_plugin.export.partitioning import PartitionField, with_partition_columns
 from spark_plugin.export.table import ExportKey, LiveFile, Progress, TableConflict, WrittenFile
 
 if TYPE_CHECKING:
@@ -29,29 +30,36 @@ VERSION: Final = 1
 class ParquetTable:
     """A folder with Parquet files and manifests."""
 
-    def __init__(self, location: str, schema: pa.Schema | None) -> None:
-        """Open the table, created with `schema` if absent; without one it must be there. TableError
-        if it is not, or if its columns differ."""
+    def __init__(
+        self, location: str, schema: pa.Schema | None, fields: Sequence[PartitionField] = ()
+    ) -> None:
+        """Open the table, created with `schema` and `fields` if absent; without a schema it must be
+        there. TableError if it is not, or if its columns or partitioning differ."""
         import pyarrow as pa
 
         self.location = location
         self._folder = Folder(location)
         self._number = 0
         self._exports: dict[str, Any] = {}
+        whole = None if schema is None else with_partition_columns(schema, fields)
         self.reload()
         if not self._number:
-            if schema is None:
+            if whole is None:
                 raise NoTable(f"there are no manifests in {location}/{MANIFESTS}")
-            self._create(schema)
+            self._create(whole, [field.name for field in fields])
         head = self._read(1)
         self._schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(head["schema"])))
-        if schema is not None:
-            check_columns(location, self._schema, schema)
+        if whole is not None:
+            check_columns(location, self._schema, whole)
+            check_partitioned(location, head["partition_by"], fields)
 
-    def _create(self, schema: pa.Schema) -> None:
+    def _create(self, schema: pa.Schema, partition_by: list[str]) -> None:
         encoded = base64.b64encode(schema.serialize().to_pybytes()).decode()
+        head = {
+            "v": VERSION, "number": 1, "schema": encoded, "partition_by": partition_by,
+            "files": [],
+        }  # fmt: skip
         self._folder.create(MANIFESTS)
-        head = {"v": VERSION, "number": 1, "schema": encoded, "files": []}
         # Another export may be quicker; its schema is then checked like that of an old table.
         with contextlib.suppress(FileExistsError):
             self._folder.create_exclusively(_manifest(1), _encode(head))
@@ -104,7 +112,10 @@ class ParquetTable:
             "topic_mark": after.topic_mark, "epoch": after.epoch, "attempt": after.attempt,
             "next_offsets": {str(partition): each for partition, each in after.offsets.items()},
             "files": [
-                {"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes}
+                {
+                    "path": file.path, "rows": file.rows, "size_bytes": file.size_bytes,
+                    "partition": list(file.partition_values),
+                }
                 for file in files
             ],
             "removed": [file.handle for file in removed],
@@ -127,7 +138,8 @@ class ParquetTable:
             for each in manifest["files"]:
                 path = each["path"]
                 full = self._folder.full_path(path)
-                found[path] = LiveFile(full, each["rows"], each["size_bytes"], (), path)
+                values = tuple(each["partition"])
+                found[path] = LiveFile(full, each["rows"], each["size_bytes"], values, path)
         return list(found.values())
 
     def expire(self, before_s: float) -> int:

@@ -7,15 +7,16 @@ Dead letters are never deleted: they tell what happened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_plugin.export.audit import table_rows
 from spark_plugin.export.decode import JsonDecoder
-from spark_plugin.export.file_writer import FileWriter
+from spark_plugin.export.file_writer import PartitionedWriter
 from spark_plugin.export.files import Folder
 from spark_plugin.export.json_schema import META
+from spark_plugin.export.partitioning import PartitionField
 from spark_plugin.export.rows import meta_column
 from spark_plugin.export.runs import Run, merge, outside
 from spark_plugin.export.table import ExportKey, LakeTable, WrittenFile
@@ -37,13 +38,20 @@ class Replayed:
 
 
 def write_decodable(
-    key: ExportKey, table: LakeTable, dlq: LakeTable, place: str, decoder: JsonDecoder
+    key: ExportKey,
+    table: LakeTable,
+    dlq: LakeTable,
+    place: str,
+    decoder: JsonDecoder,
+    fields: Sequence[PartitionField],
 ) -> tuple[list[WrittenFile], Replayed]:
     """Decode the dead letters that are not in the table, and write those that are good now to
     files in the folder `place` of the table's location."""
     rows, _ = table_rows(table, key.topic, False)
     there = {partition: merge(runs)[0] for partition, runs in rows.items()}
-    writer = FileWriter(Folder(table.location), place, "replay", table.arrow_schema(), 128 << 20)
+    writer = PartitionedWriter(
+        Folder(table.location), place, "replay", table.arrow_schema(), 128 << 20, fields
+    )
     landed = before = bad = 0
     for batch in _dead_letters(dlq, key):
         fresh = batch.filter(_not_in(batch, there))

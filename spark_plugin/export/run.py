@@ -15,6 +15,7 @@ from spark_plugin.export.exporter import Exporter, RunTasks
 from spark_plugin.export.fused_source import run_tasks
 from spark_plugin.export.json_schema import parse_schema
 from spark_plugin.export.open_table import open_table
+from spark_plugin.export.partitioning import parse_partition_by
 from spark_plugin.export.replay import Replayed
 from spark_plugin.export.rows import dead_letter_schema, with_meta
 from spark_plugin.export.settings import ExportSettings, Target
@@ -41,7 +42,8 @@ def table_schema(json_schema: str) -> pa.Schema:
 
 def make_exporter(settings: ExportSettings, run: RunTasks, parallelism: int = 2) -> Exporter:
     """An exporter with its tables open, created if absent."""
-    table = open_table(settings.target, table_schema(settings.json_schema))
+    fields = parse_partition_by(settings.partition_by)
+    table = open_table(settings.target, table_schema(settings.json_schema), fields)
     dlq = None
     if settings.json_schema:
         dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())

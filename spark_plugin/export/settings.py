@@ -62,6 +62,8 @@ class ExportSettings:
     """Small files are put together when there are more than this; 0: never."""
     format: RecordFormat = "raw"
     json_schema: str = ""
+    partition_by: str = ""
+    """`day(timestamp), device`."""
     dlq: str = ""
     accept_recreated: bool = False
     """Go on with a topic that was deleted and created anew since the last commit."""

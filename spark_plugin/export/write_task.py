@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from spark_plugin.export.decode import JsonDecoder
-from spark_plugin.export.file_writer import FileWriter
+from spark_plugin.export.file_writer import FileWriter, PartitionedWriter
 from spark_plugin.export.files import Folder
 from spark_plugin.export.json_schema import META, parse_schema
+from spark_plugin.export.partitioning import parse_partition_by
 from spark_plugin.export.rows import dead_letter_rows, meta_column
 from spark_plugin.export.table import TaskResult, WrittenFile
 from spark_plugin.journal import client_of, read_arrow
@@ -45,6 +46,7 @@ class WriteTask:
     fetch_bytes: int = 1 << 20
     retry_timeout_s: float = 60.0
     fail_on_data_loss: bool = True
+    partition_by: str = ""
     json_schema: str = ""
     """Column list to decode values by; empty: records as they are."""
     dlq_location: str = ""
@@ -79,9 +81,10 @@ def run(task: WriteTask) -> Iterator[TaskResult]:
     offsets = task.offsets
     # Spark may run a task twice at the same time: each run has files of its own.
     name = f"p{offsets.partition:05d}-{offsets.start:020d}-{uuid.uuid4().hex[:8]}"
-    data = FileWriter(
-        Folder(task.location), task.folder, name, schema_from_text(task.schema), task.file_bytes_max
-    )
+    data = PartitionedWriter(
+        Folder(task.location), task.folder, name, schema_from_text(task.schema),
+        task.file_bytes_max, parse_partition_by(task.partition_by),
+    )  # fmt: skip
     write = _JsonRows(task, data, name) if task.json_schema else _RawRows(data)
     rows = 0
     for batch in read_arrow(
@@ -103,7 +106,7 @@ class _RawRows:
 
     skipped = 0
 
-    def __init__(self, data: FileWriter) -> None:
+    def __init__(self, data: PartitionedWriter) -> None:
         self._data = data
 
     def __call__(self, batch: pa.RecordBatch) -> None:
@@ -118,7 +121,7 @@ class _RawRows:
 class _JsonRows:
     """Values decoded to columns, beside `_meta`; what can't be decoded goes to the dead letters."""
 
-    def __init__(self, task: WriteTask, data: FileWriter, name: str) -> None:
+    def __init__(self, task: WriteTask, data: PartitionedWriter, name: str) -> None:
         self._data = data
         self._dead = FileWriter(
             Folder(task.dlq_location), task.dlq_folder, name, schema_from_text(task.dlq_schema),

@@ -20,7 +20,8 @@ from spark_plugin.export import dead_letters, exporter, file_writer, write_task
 from spark_plugin.export.files import Folder
 from spark_plugin.export.run import make_exporter
 from spark_plugin.export.settings import ExportSettings, Target
-from spark_plugin.export.write_task import TaskResult, WriteTask
+from spark_plugin.export.table import TaskResult
+from spark_plugin.export.write_task import WriteTask
 
 POINTS = (
     "before_epoch", "after_epoch", "in_orphans", "after_folder", "in_task", "after_tasks",
@@ -79,7 +80,7 @@ def arm(point: str, step: int) -> None:
         "after_epoch": lambda: after(exporter.lake, "commit", always),
         "in_orphans": lambda: after(Folder, "delete", always),
         "after_folder": lambda: after(Folder, "create", nth_folder),
-        "in_task": lambda: after(file_writer.FileWriter, "_write_group", lambda *_: nth("tasks")),
+        "in_task": lambda: after(file_writer.FileWriter, "flush", lambda *_: nth("tasks")),
         "after_tasks": lambda: before(exporter, "check_complete", lambda *_: nth("commits")),
         "after_dead_letters": lambda: after(
             dead_letters.DeadLetters, "commit", lambda *_: nth("commits")
