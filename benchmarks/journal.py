@@ -292,8 +292,8 @@ def make_start(gigabytes: float) -> Callable[[Path], Awaitable[Result]]:
         child.send_signal(signal.SIGKILL)
         await child.wait()
         lines = []
-        for state in ("killed, files not in the page cache", "killed again", "stopped"):
-            if state.endswith("cache"):
+        for state in ("kill -9, files not in the page cache", "no clean mark", "stopped"):
+            if state.startswith("kill"):
                 forget_page_cache(folder)
             began = time.perf_counter()
             storage = await open_storage(folder, tail_total_bytes_max=0)
@@ -302,7 +302,7 @@ def make_start(gigabytes: float) -> Callable[[Path], Awaitable[Result]]:
             size = sum(log.folder.size_bytes() for log in logs) / 1e9
             lines.append(f"{state}: 1000 partitions, {size:.1f} GB, ready in {took:.2f} s")
             await storage.stop()
-            if state.startswith("killed"):
+            if state.startswith("kill"):
                 (folder / "clean-shutdown").unlink()
         return lines
 

@@ -69,8 +69,9 @@ class PartitionLog(Protocol):
     def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
         """Take one batch whose header and body CRC the caller has checked.
 
-        The log assigns offsets in the order of calls and stamps the header. The future fails with
-        StorageFenced, StorageFull, OutOfOrderSequence, ProducerFenced or BatchTooLarge.
+        The log assigns offsets in the order of calls and stamps the header. Never raises: the
+        future fails with StorageFenced, StorageFull, OutOfOrderSequence, ProducerFenced,
+        BatchTooLarge, or Unavailable when too much waits for the disk or the log is closed.
         """
 
     async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:

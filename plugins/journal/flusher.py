@@ -11,6 +11,7 @@ import asyncio
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
@@ -51,10 +52,11 @@ class ThreadFlusher:
         self._ended: deque[Flushable] = deque()
         self._lock = threading.Lock()
         self._woken = False
-        self.busy_ns = 0
-        """Time that all threads together spent on jobs."""
+        self._busy_ns = [0] * threads
         self._threads = tuple(
-            threading.Thread(target=self._work, name=f"journal-flush-{number}", daemon=True)
+            threading.Thread(
+                target=self._work, args=(number,), name=f"journal-flush-{number}", daemon=True
+            )
             for number in range(threads)
         )
         for thread in self._threads:
@@ -71,7 +73,12 @@ class ThreadFlusher:
             flushable.begin_flush()
             self._jobs.put(flushable)
 
-    def _work(self) -> None:
+    @property
+    def busy_ns(self) -> int:
+        """Time that all threads together spent on flushes."""
+        return sum(self._busy_ns)
+
+    def _work(self, number: int) -> None:
         while (first := self._jobs.get()) is not None:
             taken = [first, *self._share_of_backlog()]
             began = time.monotonic_ns()
@@ -79,10 +86,12 @@ class ThreadFlusher:
                 flushable.write_flush()
             for flushable in taken:
                 flushable.sync_flush()
+                now = time.monotonic_ns()
+                self._busy_ns[number] += now - began
+                began = now
                 self._ended.append(flushable)
                 if not self._woken:
                     self._wake()
-            self._count(time.monotonic_ns() - began)
 
     def _share_of_backlog(self) -> list[Flushable]:
         """With many partitions waiting, a thread writes several before it syncs the first: the
@@ -105,11 +114,8 @@ class ThreadFlusher:
         with self._lock:
             wake, self._woken = not self._woken, True
         if wake:
-            self._loop.call_soon_threadsafe(self._finish)
-
-    def _count(self, took_ns: int) -> None:
-        with self._lock:
-            self.busy_ns += took_ns
+            with suppress(RuntimeError):  # The loop was closed without stopping the storage.
+                self._loop.call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:
         with self._lock:

@@ -11,6 +11,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -102,6 +103,11 @@ class LogFolder:
         except OSError as error:
             raise StorageFenced(f"fsync of folder {self.path} failed: {error}") from None
         self._manifest = manifest
+
+    def adopt(self, topic: str) -> None:
+        """Name the topic where a manifest made anew can't; on disk with the next change."""
+        if not self._manifest.topic:
+            self._manifest = replace(self._manifest, topic=topic)
 
     def open_segment(self, segment: SegmentInfo) -> SegmentReader:
         """Wherever it is. FileNotFoundError, OSError, StoreError."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from typing import Final
 
 from broker_core.api.errors import OffsetOutOfRange, Unavailable
 from broker_core.api.ports import Tap
@@ -17,6 +18,8 @@ from plugins.journal.tail import Tail
 from plugins.journal.writer import Stamped
 
 _log = logging.getLogger("lakemq.journal")
+_FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What one fetch takes memory for at most, whatever is asked, unless a single batch is larger."""
 
 
 class LogReader:
@@ -70,6 +73,7 @@ class LogReader:
         if offset == self.high_watermark and not self.closed:
             return self._fetched(b"", offset)
         self._check_readable(offset)
+        bytes_max = min(bytes_max, _FETCH_BYTES_MAX)
         cut = self.tail.read(offset, bytes_max)
         if cut is None:
             self._context.counters.disk_reads += 1
@@ -124,8 +128,9 @@ class LogReader:
         """See the port."""
         if self.closed:
             raise Unavailable(f"partition {self.partition} of {self.topic} is closed")
+        start = self._folder.manifest.log_start_offset
         found = await self._context.loop.run_in_executor(
-            self._context.readers, find_timestamp, self._folder, timestamp_ms, self.high_watermark
+            self._readers_of(start), find_timestamp, self._folder, timestamp_ms, self.high_watermark
         )
         return Offset(found)
 

@@ -300,6 +300,7 @@ class JournalLog:
         """What time brings: an old segment is sealed, silent producers are forgotten."""
         if not self.is_open():
             return
+        self.tail.trim()
         self._producers.expire(producers_seen_before_ms, self._context.producers_max)
         self._writer.producers_seen_before_ms = producers_seen_before_ms
         if self._writer.is_old(now_ms) or self._writer.wants_checkpoint():

@@ -111,6 +111,8 @@ class Recovery:
             except BadManifest as error:
                 reason = f"cannot be read: {error}"
         manifest = self._manifest_from_names()
+        if manifest is not None and self._is_unborn(manifest):
+            return None
         if manifest is not None:
             manifest = self._with_remote_segments(manifest)
             self._notes.append(f"the manifest {reason}; made anew from the files that are there")
@@ -143,6 +145,13 @@ class Recovery:
         partition = int(self._path.name) if self._path.name.isdecimal() else 0
         start = segments[0].base_offset
         return Manifest("", self._path.parent.name, partition, start, tuple(chained))
+
+    def _is_unborn(self, manifest: Manifest) -> bool:
+        """Nothing but the empty first file of a log whose creation was interrupted."""
+        (first, *more) = manifest.segments
+        empty = self._files.size(self._path / first.log_name) == 0
+        fresh = not self._files.exists(self._path / MANIFEST_NAME)
+        return not more and first.base_offset == 0 and empty and fresh
 
     def _with_remote_segments(self, manifest: Manifest) -> Manifest:
         """What the copy of the manifest in the object store knows of segments that have no file

@@ -258,6 +258,7 @@ class JournalStorage:
                 self._readers, self._recover_or_create, key, topic
             )
         share = self._tail_share(len(self._logs) + 1)
+        recovered.folder.adopt(topic.name)
         log = JournalLog(context, recovered, topic.name, key[1], topic.config, share)
         self._logs[key] = log
         self._share_tails()
@@ -284,7 +285,7 @@ class JournalStorage:
         return min(self.settings.tail_bytes_max, self.settings.tail_total_bytes_max // max(1, logs))
 
     def _share_tails(self) -> None:
-        """Divide the memory for tails evenly; each log obeys at its next flush."""
+        """Divide the memory for tails evenly; each log obeys at its next flush or tick."""
         share = self._tail_share(len(self._logs))
         for log in self._logs.values():
             if log.tail.bytes_max == share:

@@ -102,6 +102,7 @@ class LogWriter:
         while True:
             self._attempt(run, self._sync_written)
             if run.error is not None or run.durable == len(run.batches):
+                self._run = _Run((), 0)
                 return FlushOutcome(run.durable, run.batches, run.error)
             self._attempt(run, self._write_some)
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 
-from broker_core.api.errors import StartupError, UnknownPartition, UnknownTopic
+from broker_core.api.errors import (
+    BatchTooLarge,
+    StartupError,
+    StorageFenced,
+    StorageFull,
+    UnknownPartition,
+    UnknownTopic,
+)
 from broker_core.api.ports import Storage
-from broker_core.api.types import Acks, TopicConfig, TopicInfo
+from broker_core.api.types import Acks, Offset, TopicConfig, TopicInfo
+from plugins.journal.files import DiskFiles
 from plugins.journal.settings import JournalSettings
 from plugins.journal.storage import JournalStorage
 from tests.contract.storage_contract import (
@@ -20,6 +29,7 @@ from tests.contract.storage_contract import (
     batch_of,
     read_all,
 )
+from tests.unit.journal.rig import until
 
 
 @pytest.fixture
@@ -132,4 +142,99 @@ async def test_memory_acks_are_on_disk_after_stop(make_storage: MakeStorage) -> 
     await storage.start()
     log = await storage.open_partition(TOPIC, 0)
     assert [record.value for record in await read_all(log)] == [b"a"]
+    await storage.stop()
+
+
+def busy_settings(**more: int) -> JournalSettings:
+    """Background work every 100 ms."""
+    return JournalSettings(maintenance_interval_ms=100, **({"free_bytes_min": 0} | more))  # type: ignore[arg-type]
+
+
+async def test_background_work_retains_and_compacts(tmp_path: Path) -> None:
+    storage = JournalStorage(tmp_path, busy_settings(compaction_lag_ms_max=0))
+    await storage.start()
+    small = TopicConfig(segment_bytes_max=500, retention_ms=None, retention_bytes=1000)
+    shrinking = await storage.open_partition(TopicInfo("s", "1" * 32, 1, small), 0)
+    keyed = TopicConfig(segment_bytes_max=500, retention_ms=None, cleanup="compact")
+    compacting = await storage.open_partition(TopicInfo("c", "2" * 32, 1, keyed), 0)
+    for number in range(40):
+        await append(shrinking, batch_of(b"%02d" % number))
+        await append(compacting, batch_of(b"%02d" % number, keys=[b"key"]))
+    await until(lambda: shrinking.status().size_bytes <= 1000)
+    await until(lambda: compacting.status().size_bytes <= 1000)
+    assert [record.offset for record in await read_all(shrinking)][-1] == 39
+    assert [record.value for record in await read_all(compacting)][-1] == b"39"
+    await storage.stop()
+
+
+async def test_background_work_seals_by_age(tmp_path: Path) -> None:
+    storage = JournalStorage(tmp_path, busy_settings())
+    await storage.start()
+    config = TopicConfig(segment_age_ms_max=1, retention_ms=None)
+    log = await storage.open_partition(TopicInfo("t", "3" * 32, 1, config), 0)
+    await append(log, batch_of(b"a"))
+    await until(lambda: log.status().segments == 2)
+    await storage.stop()
+
+
+async def test_little_free_space_refuses_appends_until_there_is_more(tmp_path: Path) -> None:
+    storage = JournalStorage(tmp_path, busy_settings(free_bytes_min=1 << 60))
+    await storage.start()
+    log = await storage.open_partition(TOPIC, 0)
+    await until(lambda: log.status().state == "full")
+    with pytest.raises(StorageFull):
+        await append(log, batch_of(b"a"))
+    await storage.stop()
+
+
+async def test_a_partition_that_cannot_be_read_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = JournalStorage(tmp_path, busy_settings())
+    await storage.start()
+    for partition in (0, 1):
+        await append(await storage.open_partition(TOPIC, partition), batch_of(b"a"))
+    await storage.stop()
+    broken = tmp_path / "topics" / TOPIC.topic_id / "0"
+    read = DiskFiles.read
+
+    def fail(files: DiskFiles, path: Path) -> bytes:
+        if path.parent == broken:
+            raise OSError(errno.EIO, "simulated")
+        return read(files, path)
+
+    monkeypatch.setattr(DiskFiles, "read", fail)
+    storage = JournalStorage(tmp_path, busy_settings())
+    await storage.start()
+    assert (await storage.open_partition(TOPIC, 1)).high_watermark == 1
+    with pytest.raises(StorageFenced, match="cannot be opened"):
+        await storage.open_partition(TOPIC, 0)
+    monkeypatch.undo()
+    assert (await storage.open_partition(TOPIC, 0)).high_watermark == 1
+    await storage.stop()
+
+
+async def test_an_interrupted_creation_is_done_again(make_storage: MakeStorage) -> None:
+    storage = make_storage()
+    folder = storage.path / "topics" / TOPIC.topic_id / "0"  # type: ignore[attr-defined]
+    folder.mkdir(parents=True)
+    (folder / f"{0:020d}-000000.log").touch()
+    await storage.start()
+    log = await storage.open_partition(TOPIC, 0)
+    assert log.status().detail == ""
+    assert (await append(log, batch_of(b"a"))).base_offset == 0
+    await storage.stop()
+
+
+async def test_batches_of_sixteen_mebibytes(make_storage: MakeStorage) -> None:
+    storage = make_storage()
+    await storage.start()
+    log = await storage.open_partition(TOPIC, 0)
+    largest = batch_of(b"x" * (16 * 1024 * 1024 - 88))
+    assert len(largest) == 16 * 1024 * 1024
+    await append(log, largest)
+    await append(log, batch_of(b"small"))
+    assert (await log.fetch(Offset(0), bytes_max=1)).data[80:] == largest[80:]
+    with pytest.raises(BatchTooLarge):
+        await append(log, batch_of(b"x" * (16 * 1024 * 1024 - 87)))
     await storage.stop()
