@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import islice
@@ -16,7 +17,7 @@ from rich.table import Table
 
 from broker_core.api.errors import LakeMQError
 from broker_core.api.types import Acks, Compression, Record
-from plugins.native.sdk import NewRecord, SyncClient, TopicOffsets, connect
+from plugins.native.sdk import NewRecord, SyncClient, Tls, TopicOffsets, connect
 
 Bootstrap = Annotated[
     str,
@@ -52,14 +53,22 @@ def fail(error: Exception | str) -> NoReturn:
 
 @contextmanager
 def client_of(bootstrap: str) -> Iterator[SyncClient]:
-    """A client whose errors become one line."""
+    """A client whose errors become one line. TLS is asked for by environment variables."""
     try:
-        with connect(bootstrap, timeout_s=10) as client:
+        with connect(bootstrap, timeout_s=10, tls=_tls(os.environ)) as client:
             yield client
     except LakeMQError as error:
         fail(error)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _tls(environment: Mapping[str, str]) -> Tls | None:
+    """LAKEMQ_TLS_CA, LAKEMQ_TLS_CERTIFICATE and LAKEMQ_TLS_KEY name PEM files."""
+    ca, certificate, key = (
+        environment.get(f"LAKEMQ_TLS_{name}") or None for name in ("CA", "CERTIFICATE", "KEY")
+    )
+    return Tls(ca, certificate, key) if ca or certificate or key else None
 
 
 @topic.command("create")

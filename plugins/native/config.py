@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from broker_core.api.settings import PluginSettings, Port
+from plugins.native.hosts import is_loopback
 
 
 class NativeSettings(PluginSettings):
@@ -14,6 +17,15 @@ class NativeSettings(PluginSettings):
     """Address to bind to."""
     port: Port = 9700
     """TCP port."""
+    certificate: str = ""
+    """File with the server's certificate chain (PEM); not empty: TLS."""
+    key: str = ""
+    """File with the certificate's private key (PEM)."""
+    client_ca: str = ""
+    """File with the certificates of the authorities that sign client certificates (PEM). Not empty:
+    every client must show a certificate; its common name is then the user."""
+    insecure: bool = False
+    """Take a `host` that other machines reach without TLS: who reads along sees every record."""
     message_bytes_max: int = Field(default=17 * 1024 * 1024, ge=1024 * 1024, le=288 * 1024 * 1024)
     """Largest message taken from a client; leave room for a topic's `batch_bytes_max` (bytes)."""
     streams_per_connection_max: int = Field(default=256, ge=1)
@@ -41,3 +53,16 @@ class NativeSettings(PluginSettings):
     time-out."""
     group_rebalance_timeout_ms: int = Field(default=60_000, ge=1000, le=3_600_000)
     """A member that does not give up a partition within this time is put out of its group (ms)."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("certificate and key come together")
+        if self.client_ca and not self.certificate:
+            raise ValueError("client_ca needs certificate and key")
+        if not (self.certificate or self.insecure or is_loopback(self.host)):
+            raise ValueError(
+                f"host {self.host} is reached by other machines: give certificate and key, "
+                "or set insecure = true"
+            )
+        return self

@@ -63,7 +63,8 @@ class OffsetLog:
         changes: dict[TopicPartition, Committed | None] = {}
         for place, (offset, metadata) in offsets.items():
             if offset < 0:
-                changes[place] = None
+                if place in self.table.of(group):
+                    changes[place] = None
                 continue
             topic_id = self._broker.topic(place.topic).topic_id
             changes[place] = Committed(offset, epoch, now_ms, topic_id, metadata)

@@ -14,6 +14,7 @@ from broker_core.api.ports import Broker
 from plugins.native.config import NativeSettings
 from plugins.native.handlers import add_service
 from plugins.native.service import NativeService
+from plugins.native.tls import server_credentials
 
 _STOP_GRACE_S: Final = 2.0
 _SEND_BYTES_MAX: Final = 288 * 1024 * 1024
@@ -82,12 +83,19 @@ class NativeListener:
         except OSError as error:
             raise StartupError(f"native: cannot listen on {address}: {error.strerror}") from None
         try:
-            self._port = server.add_insecure_port(address)
+            self._port = self._bind(server, address)
         except RuntimeError:
             raise StartupError(f"native: cannot listen on {address}") from None
         await self._service.groups.start()
         await server.start()
         self._server = server
+
+    def _bind(self, server: grpc.aio.Server, address: str) -> int:
+        settings = self._settings
+        if not settings.certificate:
+            return server.add_insecure_port(address)
+        credentials = server_credentials(settings.certificate, settings.key, settings.client_ca)
+        return server.add_secure_port(address, credentials)
 
     def addresses(self) -> Sequence[str]:
         return [f"{self._settings.host}:{self._port}"]

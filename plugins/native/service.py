@@ -31,6 +31,7 @@ from plugins.native.handlers import abort
 from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, until
 from plugins.native.native_pb2_grpc import NativeServicer
 from plugins.native.offset_table import OFFSETS_TOPIC
+from plugins.native.tls import subject_of
 
 _Context = grpc.aio.ServicerContext[object, object]
 
@@ -275,7 +276,10 @@ class NativeService(NativeServicer):
     async def _principal(self, context: _Context) -> Principal:
         peer = context.peer()
         host = peer.partition(":")[2].rpartition(":")[0].replace("%5B", "").replace("%5D", "")
-        return await self._broker.authenticate(Credentials("native", "", host))
+        subject = subject_of(context.auth_context())
+        return await self._broker.authenticate(
+            Credentials("native", "", host, certificate_subject=subject)
+        )
 
 
 def _refuse_internal(topic: str) -> None:

@@ -42,6 +42,7 @@ from plugins.native.sdk.filtering import Condition, RecordFilter
 from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.sync_client import SyncClient, connect
 from plugins.native.sdk.sync_consumer import SyncConsumer
+from plugins.native.sdk.tls import Tls
 from plugins.native.sdk.types import (
     ConsumerRecord,
     GroupDescription,
@@ -94,6 +95,7 @@ __all__ = [
     "StorageFull",
     "SyncClient",
     "SyncConsumer",
+    "Tls",
     "TopicExists",
     "TopicOffsets",
     "TopicPartition",

@@ -19,6 +19,7 @@ from plugins.native.sdk.consumer import Consumer, ConsumerOptions
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.sync_client import first_offset
+from plugins.native.sdk.tls import Tls, open_async_channel
 from plugins.native.sdk.types import GroupDescription, TopicOffsets
 
 if TYPE_CHECKING:  # exists in the stub file only
@@ -31,10 +32,12 @@ class Client:
     `timeout_s` bounds every call but reading; `Unavailable` when no broker answers in that time.
     """
 
-    def __init__(self, bootstrap: str = "127.0.0.1:9700", *, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, bootstrap: str = "127.0.0.1:9700", *, timeout_s: float = 30.0, tls: Tls | None = None
+    ) -> None:
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
-        self._channel = grpc.aio.insecure_channel(bootstrap, options=wire.CHANNEL_OPTIONS)
+        self._channel = open_async_channel(bootstrap, tls)
         self._stub: NativeAsyncStub = NativeStub(self._channel)
 
     async def close(self) -> None:

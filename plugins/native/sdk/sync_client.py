@@ -20,6 +20,7 @@ from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.parallel import FetchStream, ParallelFetch
 from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
+from plugins.native.sdk.tls import Tls, open_channel
 from plugins.native.sdk.types import GroupDescription, NewRecord, RecordMetadata, TopicOffsets
 
 if TYPE_CHECKING:
@@ -33,10 +34,11 @@ class SyncClient:
     Every method raises a `LakeMQError`; `Unavailable` when no broker answers in `timeout_s`.
     """
 
-    def __init__(self, bootstrap: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, bootstrap: str, *, timeout_s: float = 30.0, tls: Tls | None = None) -> None:
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(bootstrap, options=wire.CHANNEL_OPTIONS)
+        self.tls = tls
+        self._channel = open_channel(bootstrap, tls)
         self._stub = NativeStub(self._channel)
         self._partitioner = StickyPartitioner()
         self._partition_counts: dict[str, int] = {}
@@ -334,6 +336,8 @@ def first_offset(start: str | int, log_start_offset: int, high_watermark: int) -
     raise InvalidRequest(f"start is {start!r}; it takes 'earliest', 'latest' or an offset >= 0")
 
 
-def connect(bootstrap: str = "127.0.0.1:9700", *, timeout_s: float = 30.0) -> SyncClient:
+def connect(
+    bootstrap: str = "127.0.0.1:9700", *, timeout_s: float = 30.0, tls: Tls | None = None
+) -> SyncClient:
     """A blocking client of the broker at `host:port`. Connects at the first call."""
-    return SyncClient(bootstrap, timeout_s=timeout_s)
+    return SyncClient(bootstrap, timeout_s=timeout_s, tls=tls)

@@ -34,7 +34,7 @@ class SyncConsumer:
     async def _make(
         client: SyncClient, topics: Sequence[str], group: str, options: ConsumerOptions
     ) -> tuple[Client, Consumer]:
-        own = Client(client.bootstrap, timeout_s=client.timeout_s)
+        own = Client(client.bootstrap, timeout_s=client.timeout_s, tls=client.tls)
         return own, own.subscribe(topics, group=group, **options)
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:

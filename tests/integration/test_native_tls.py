@@ -1,0 +1,242 @@
+"""Goal: TLS and client certificates on the native listener; nothing goes over the network in plain
+text by accident."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from opentelemetry.metrics import get_meter
+from typer.testing import CliRunner
+
+import lakemq
+from broker_core.api.errors import NotAuthenticated
+from broker_core.api.ports import Credentials
+from broker_core.api.types import ANONYMOUS, Principal, TopicInfo
+from plugins.native.commands import topic as topic_command
+from plugins.native.config import NativeSettings
+from plugins.native.server import NativeListener
+from plugins.native.tls import CertificateAuthenticator, common_name
+from tests.support.node import PORTS_FREE, NodeProcess
+
+
+class Authority:
+    """Signs certificates; all files lie in one folder."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.file = folder / f"{name}.pem"
+        self._write(self.file, self._signed(self._name, self._key.public_key(), ca=True))
+
+    def issue(self, name: str, organization: str = "Acme") -> tuple[Path, Path]:
+        """Certificate and key for `name`, good for 127.0.0.1."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
+                x509.NameAttribute(NameOID.COMMON_NAME, name),
+            ]
+        )
+        files = self.folder / f"{name}.crt", self.folder / f"{name}.key"
+        self._write(files[0], self._signed(subject, key.public_key(), ca=False))
+        files[1].write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return files
+
+    def _signed(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, ca: bool
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectAlternativeName(
+                    [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("broker")]
+                ),
+                critical=False,
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+
+    def _write(self, file: Path, certificate: x509.Certificate) -> None:
+        file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"), "ca")
+
+
+def node_with(folder: Path, settings: str) -> NodeProcess:
+    listener = "[plugins.native]\nport = 0"
+    return NodeProcess(folder, PORTS_FREE.replace(listener, f"{listener}\n{settings}"))
+
+
+@pytest.fixture(scope="module")
+def node(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    certificate, key = authority.issue("server")
+    settings = f'certificate = "{certificate}"\nkey = "{key}"\nclient_ca = "{authority.file}"\n'
+    with node_with(tmp_path_factory.mktemp("tls"), settings) as node:
+        yield node
+
+
+async def test_both_faces_and_groups_speak_tls(node: NodeProcess, authority: Authority) -> None:
+    tls = lakemq.Tls(authority.file, *authority.issue("client"))
+    async with lakemq.Client(node.native, tls=tls) as client:
+        await client.create_topic("t", partitions=1)
+        async with await client.producer() as producer:
+            await producer.send("t", b"x")
+        assert [each.value async for each in client.consume("t")] == [b"x"]
+
+
+def test_the_blocking_face_and_a_group(node: NodeProcess, authority: Authority) -> None:
+    tls = lakemq.Tls(authority.file, *authority.issue("client"), server_name="broker")
+    with lakemq.connect(node.native, tls=tls, timeout_s=10) as client:
+        client.create_topic("u", partitions=1)
+        client.send("u", b"x")
+        with client.subscribe("u", group="g") as consumer:
+            assert next(iter(consumer)).value == b"x"
+
+
+def test_the_command_line_takes_files_from_the_environment(
+    node: NodeProcess, authority: Authority
+) -> None:
+    certificate, key = authority.issue("admin")
+    run = CliRunner().invoke(
+        topic_command,
+        ["create", "made-by-command", "--bootstrap", node.native],
+        env={
+            "LAKEMQ_TLS_CA": str(authority.file),
+            "LAKEMQ_TLS_CERTIFICATE": str(certificate),
+            "LAKEMQ_TLS_KEY": str(key),
+        },
+    )
+    assert run.output.startswith("created made-by-command")
+
+
+def test_who_does_not_belong_here_is_refused(
+    node: NodeProcess, authority: Authority, tmp_path: Path
+) -> None:
+    stranger = Authority(tmp_path, "other")
+    good = authority.issue("client")
+    for tls in (
+        None,
+        lakemq.Tls(authority.file),
+        lakemq.Tls(stranger.file, *good),
+        lakemq.Tls(authority.file, *stranger.issue("client")),
+        lakemq.Tls(authority.file, *good, server_name="elsewhere"),
+    ):
+        with (
+            lakemq.connect(node.native, tls=tls, timeout_s=2) as client,
+            pytest.raises(lakemq.Unavailable),
+        ):
+            client.topics()
+    with pytest.raises(lakemq.InvalidRequest, match="missing.pem"):
+        lakemq.connect(node.native, tls=lakemq.Tls(tmp_path / "missing.pem"))
+    with pytest.raises(lakemq.InvalidRequest, match="come together"):
+        lakemq.connect(node.native, tls=lakemq.Tls(certificate=good[0]))
+
+
+def test_without_client_certificates_tls_alone(authority: Authority, tmp_path: Path) -> None:
+    certificate, key = authority.issue("server")
+    with (
+        node_with(tmp_path, f'certificate = "{certificate}"\nkey = "{key}"\n') as node,
+        lakemq.connect(node.native, tls=lakemq.Tls(authority.file), timeout_s=10) as client,
+    ):
+        assert client.create_topic("t").name == "t"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ('host = "0.0.0.0"', "insecure = true"),
+        ('certificate = "x.pem"', "certificate and key come together"),
+        ('client_ca = "x.pem"', "client_ca needs certificate"),
+        ('certificate = "no.crt"\nkey = "no.key"', "there is no file no.crt"),
+        ('certificate = "{ca}"\nkey = "{ca}"', "with key"),
+    ],
+)
+def test_wrong_settings_are_one_clear_error(
+    authority: Authority, tmp_path: Path, settings: str, said: str
+) -> None:
+    node = node_with(tmp_path, settings.replace("{ca}", str(authority.file)))
+    with pytest.raises(AssertionError, match="did not get ready"):
+        node.start()
+    log = node.log_file.read_text()
+    assert said in log and "Traceback" not in log
+
+
+def test_insecure_is_taken_when_it_is_asked_for(tmp_path: Path) -> None:
+    with node_with(tmp_path, 'host = "0.0.0.0"\ninsecure = true') as node:
+        port = node.native.rpartition(":")[2]
+        with lakemq.connect(f"127.0.0.1:{port}", timeout_s=10) as client:
+            assert client.create_topic("t").name == "t"
+
+
+class Witness:
+    """Of the `Broker` port what `Describe` needs; keeps what clients showed."""
+
+    cluster_id = node_id = "here"
+
+    def __init__(self) -> None:
+        self.shown: list[Credentials] = []
+
+    def topics(self) -> list[TopicInfo]:
+        return []
+
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        self.shown.append(credentials)
+        return ANONYMOUS
+
+
+async def test_the_broker_learns_the_subject(authority: Authority) -> None:
+    certificate, key = authority.issue("server")
+    settings = NativeSettings(
+        port=0, certificate=str(certificate), key=str(key), client_ca=str(authority.file)
+    )
+    witness = Witness()
+    listener = NativeListener(witness, settings, get_meter("test"))  # type: ignore[arg-type]
+    await listener.start()
+    try:
+        tls = lakemq.Tls(authority.file, *authority.issue("spark"))
+        async with lakemq.Client(listener.addresses()[0], tls=tls) as client:
+            await client.topics()
+    finally:
+        await listener.stop()
+    (credentials,) = witness.shown
+    assert common_name(credentials.certificate_subject or "") == "spark"
+    assert "Acme" in (credentials.certificate_subject or "")
+    assert credentials.peer_host == "127.0.0.1"
+
+
+async def test_the_common_name_is_the_user() -> None:
+    judge = CertificateAuthenticator()
+    shown = Credentials("native", "", "10.0.0.1", certificate_subject="CN=spark,O=Acme")
+    principal = await judge.authenticate(shown)
+    assert principal is not None and principal.name == "spark"
+    assert await judge.authenticate(Credentials("native", "", "10.0.0.1")) is None
+    assert await judge.authenticate(Credentials("mqtt", "", "", certificate_subject="CN=x")) is None
+    with pytest.raises(NotAuthenticated, match="no common name"):
+        await judge.authenticate(Credentials("native", "", "", certificate_subject="O=Acme"))
+    assert (common_name("O=Acme, CN=a"), common_name("")) == ("a", None)
