@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import zip_longest
+from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypedDict
+from typing import TYPE_CHECKING, Final, Self, TypedDict
 
 import grpc
 
@@ -26,11 +31,11 @@ from broker_core.api.errors import (
     UnknownMember,
     UnknownTopic,
 )
-from broker_core.api.record_batch import RecordBatch
 from broker_core.api.types import TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
 from plugins.native.sdk.arrow import COLUMNS, to_arrow
+from plugins.native.sdk.chunks import Chunk, Span, decoded, only, with_ends
 from plugins.native.sdk.counters import ConsumerCounters
 from plugins.native.sdk.fetching import Arrived, FetchLoop, Reading
 from plugins.native.sdk.filtering import RecordFilter
@@ -73,27 +78,6 @@ class ConsumerOptions(TypedDict, total=False):
     """Before partitions are given up: `commit` still works."""
     on_lost: Callback
     """Partitions are gone, and others may have read on from the committed offsets."""
-
-
-@dataclass(slots=True)
-class Chunk:
-    """Records of one partition, on their way to the application."""
-
-    place: TopicPartition
-    grant: Grant
-    records: list[ConsumerRecord]
-    version: int
-    check_ms: float
-    """When to look again whether records may still be handed out."""
-
-
-class Span(NamedTuple):
-    """What the application has in hand: records of `place` from `first` on; `end`: where to go on
-    when they are handled."""
-
-    place: TopicPartition
-    first: int
-    end: int
 
 
 class Consumer:
@@ -187,10 +171,14 @@ class Consumer:
         return self._records()
 
     async def _records(self) -> AsyncIterator[ConsumerRecord]:
+        membership = self._membership
         while True:
             chunk = await self.next_chunk()
             for record in chunk.records:
-                if not self.may_hand_out(chunk) and not await self.between(chunk):
+                # `may_hand_out`, written out: this is done for every record.
+                if (
+                    membership.version != chunk.version or monotonic() * 1000 >= chunk.check_ms
+                ) and not await self.between(chunk):
                     break
                 self._in_hand = record
                 yield record
@@ -205,7 +193,7 @@ class Consumer:
             if arrived is None:
                 continue
             chunk = Chunk(arrived.place, self._membership.held[arrived.place], [], -1, 0.0)
-            for batch, end in _with_ends(arrived):
+            for batch, end in with_ends(arrived):
                 if not self.may_hand_out(chunk) and not await self.between(chunk):
                     break
                 first = self._positions[arrived.place]
@@ -214,7 +202,7 @@ class Consumer:
                     start=first, columns=columns,
                 )  # fmt: skip
                 if self._wanted is not None:
-                    found = _only(found, self._wanted.rows(batch))
+                    found = only(found, self._wanted.rows(batch))
                 self._in_hand = Span(arrived.place, first, end)
                 self.counters.records += found.num_rows
                 if found.num_rows:
@@ -310,14 +298,10 @@ class Consumer:
 
     def _chunk(self, arrived: Arrived) -> Chunk | None:
         place = arrived.place
-        topic, number = place
-        first, wanted = self._positions[place], self._wanted
-        records = [
-            ConsumerRecord(topic, number, *record)
-            for batch in arrived.batches
-            for record in (batch.records() if wanted is None else wanted.records(batch))
-            if record.offset >= first
-        ]
+        first = self._positions[place]
+        records: list[ConsumerRecord] = []
+        for batch in arrived.batches:
+            records += decoded(place, batch, first, self._wanted)
         end = max(first, arrived.next_offset)
         if not records:
             self._positions[place] = end
@@ -466,16 +450,3 @@ class Consumer:
             if self._membership.member_id != member_id:
                 raise UnknownMember(f"the session ended before the commit was taken: {failure}")
             await asyncio.sleep(pause_s)
-
-
-def _with_ends(arrived: Arrived) -> Iterator[tuple[RecordBatch, int]]:
-    """Batches, and where to go on behind each."""
-    for batch, following in zip_longest(arrived.batches, arrived.batches[1:]):
-        yield batch, arrived.next_offset if following is None else following.header.base_offset
-
-
-def _only(found: pa.RecordBatch, wanted: Sequence[bool]) -> pa.RecordBatch:
-    """The rows that are wanted; `found` may lack the first of the batch that `wanted` is about."""
-    import pyarrow as pa
-
-    return found.filter(pa.array(wanted[len(wanted) - found.num_rows :], pa.bool_()))
