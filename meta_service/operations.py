@@ -11,8 +11,8 @@ import grpc
 
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api.client import error_of
 from meta_service.api.errors import MetaError, NoLeader, NotLeader
+from meta_service.api.failures import error_of_failure
 from meta_service.storage.backup import BackupNote, encode_head
 
 _TIMEOUT_S = 120.0
@@ -31,7 +31,7 @@ async def snapshot(address: str, credentials: grpc.ChannelCredentials | None) ->
         try:
             response = await stub.Snapshot(pb.SnapshotRequest(), timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as failure:
-            raise error_of(failure)[0] from failure
+            raise error_of_failure(failure)[0] from failure
         return int(response.log_index)
 
 
@@ -50,7 +50,7 @@ async def transfer(
                 await stub.TransferLeadership(request, timeout=_TIMEOUT_S)
                 return address
             except grpc.aio.AioRpcError as failure:
-                last, leader = error_of(failure)
+                last, leader = error_of_failure(failure)
         if isinstance(last, NotLeader) and leader and leader != address:
             left.insert(0, leader)
     raise last
@@ -67,7 +67,7 @@ async def backup(
         try:
             return await _backup_from(address, file, credentials)
         except grpc.aio.AioRpcError as failure:
-            last, leader = error_of(failure)
+            last, leader = error_of_failure(failure)
             if isinstance(last, NotLeader) and leader and leader != address:
                 left.insert(0, leader)
     raise last

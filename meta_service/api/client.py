@@ -19,6 +19,7 @@ import grpc
 
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
+from meta_service.api.control import ControlCalls
 from meta_service.api.convert import (
     config_messages,
     key_value_of,
@@ -28,13 +29,12 @@ from meta_service.api.convert import (
     topic_of,
 )
 from meta_service.api.errors import (
-    BY_CODE,
-    Compacted,
     MetaError,
     NoLeader,
     OutcomeUnknown,
     SessionExpired,
 )
+from meta_service.api.failures import error_of_failure
 from meta_service.api.session import Session
 from meta_service.api.types import (
     Compare,
@@ -70,6 +70,7 @@ class Target(Protocol):
     kv: Any
     cluster: Any
     topics: Any
+    leases: Any
 
     async def close(self) -> None: ...
 
@@ -91,12 +92,13 @@ class _Channel:
         self.kv: Any = rpc.KvStub(self._channel)
         self.cluster: Any = rpc.ClusterStub(self._channel)
         self.topics: Any = rpc.TopicsStub(self._channel)
+        self.leases: Any = rpc.LeasesStub(self._channel)
 
     async def close(self) -> None:
         await self._channel.close()
 
 
-class RemoteClient:
+class RemoteClient(ControlCalls):
     """Implements `MetaClient` over gRPC. Addresses are `host:port` of any members."""
 
     def __init__(
@@ -154,7 +156,7 @@ class RemoteClient:
             try:
                 return await stub(target)(request, timeout=min(self._attempt_s, left_s))
             except grpc.aio.AioRpcError as failure:
-                error, leader = error_of(failure)
+                error, leader = error_of_failure(failure)
                 attempts.note(error)
             self.retries += 1
             if self._current == target.address:
@@ -221,8 +223,8 @@ class RemoteClient:
             after = found[-1].key if found else b""
         return revision, found
 
-    async def put(self, key: bytes, value: bytes) -> int:
-        request = pb.PutRequest(key=key, value=value)
+    async def put(self, key: bytes, value: bytes, *, lease_id: int = 0) -> int:
+        request = pb.PutRequest(key=key, value=value, lease_id=lease_id)
         return int((await self._write(lambda t: t.kv.Put, request)).revision)
 
     async def delete(self, key: bytes) -> int:
@@ -269,7 +271,7 @@ class RemoteClient:
                     if place.is_new(response.revision, getattr(response, "last", True)):
                         yield response
             except grpc.aio.AioRpcError as failure:
-                error, leader = error_of(failure)
+                error, leader = error_of_failure(failure)
                 if not error.retriable:
                     raise error from failure
                 if self._current == target.address:
@@ -389,20 +391,3 @@ class _Attempts:
         if self.ambiguous:
             return OutcomeUnknown(f"the outcome is unknown: {self._last}")
         return self._last
-
-
-def error_of(failure: grpc.aio.AioRpcError) -> tuple[MetaError, str]:
-    """(the error, address of the leader if one was named)."""
-    trailers = {
-        key: value for key, value in failure.trailing_metadata() or () if isinstance(value, str)
-    }
-    message = failure.details() or failure.code().name
-    kind = BY_CODE.get(trailers.get("lakemq-error", ""))
-    if kind is None:
-        # No member answered: the request may have arrived.
-        if failure.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED):
-            return MetaError(message), ""
-        return OutcomeUnknown(message), ""
-    if issubclass(kind, Compacted):
-        return kind(message, int(trailers.get("lakemq-revision", "0"))), ""
-    return kind(message), trailers.get("lakemq-leader", "")

@@ -45,6 +45,7 @@ def node_message(node: NodeRegistration) -> pb.Node:
         feature_level=node.feature_level,
         broker_epoch=node.broker_epoch,
         state=node.state,
+        heartbeats=node.heartbeats,
     )
 
 
@@ -57,6 +58,7 @@ def node_of(message: pb.Node) -> NodeRegistration:
         message.feature_level,
         message.broker_epoch,
         message.state,
+        message.heartbeats,
     )
 
 

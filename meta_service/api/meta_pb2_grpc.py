@@ -346,6 +346,21 @@ class ClusterStub:
                 request_serializer=meta__service_dot_api_dot_meta__pb2.ListNodesRequest.SerializeToString,
                 response_deserializer=meta__service_dot_api_dot_meta__pb2.ListNodesResponse.FromString,
                 _registered_method=True)
+        self.Heartbeat = channel.stream_stream(
+                '/lakemq.meta.v1.Cluster/Heartbeat',
+                request_serializer=meta__service_dot_api_dot_meta__pb2.HeartbeatRequest.SerializeToString,
+                response_deserializer=meta__service_dot_api_dot_meta__pb2.HeartbeatResponse.FromString,
+                _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/lakemq.meta.v1.Cluster/DrainNode',
+                request_serializer=meta__service_dot_api_dot_meta__pb2.NodeRequest.SerializeToString,
+                response_deserializer=meta__service_dot_api_dot_meta__pb2.WriteResponse.FromString,
+                _registered_method=True)
+        self.RemoveNode = channel.unary_unary(
+                '/lakemq.meta.v1.Cluster/RemoveNode',
+                request_serializer=meta__service_dot_api_dot_meta__pb2.NodeRequest.SerializeToString,
+                response_deserializer=meta__service_dot_api_dot_meta__pb2.WriteResponse.FromString,
+                _registered_method=True)
         self.AllocateIds = channel.unary_unary(
                 '/lakemq.meta.v1.Cluster/AllocateIds',
                 request_serializer=meta__service_dot_api_dot_meta__pb2.AllocateIdsRequest.SerializeToString,
@@ -381,6 +396,29 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Heartbeat(self, request_iterator, context):
+        """A node says that it lives, several times per second; each message is answered with the node's
+        state. Only the leader listens. A node that registered with `heartbeats` and is not heard for
+        2.5 s is fenced.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainNode(self, request, context):
+        """Move leadership away from a node before it stops.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveNode(self, request, context):
+        """Forget a node that holds no replicas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AllocateIds(self, request, context):
         """A block of ids that were never handed out before.
         """
@@ -410,6 +448,21 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.ListNodes,
                     request_deserializer=meta__service_dot_api_dot_meta__pb2.ListNodesRequest.FromString,
                     response_serializer=meta__service_dot_api_dot_meta__pb2.ListNodesResponse.SerializeToString,
+            ),
+            'Heartbeat': grpc.stream_stream_rpc_method_handler(
+                    servicer.Heartbeat,
+                    request_deserializer=meta__service_dot_api_dot_meta__pb2.HeartbeatRequest.FromString,
+                    response_serializer=meta__service_dot_api_dot_meta__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=meta__service_dot_api_dot_meta__pb2.NodeRequest.FromString,
+                    response_serializer=meta__service_dot_api_dot_meta__pb2.WriteResponse.SerializeToString,
+            ),
+            'RemoveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNode,
+                    request_deserializer=meta__service_dot_api_dot_meta__pb2.NodeRequest.FromString,
+                    response_serializer=meta__service_dot_api_dot_meta__pb2.WriteResponse.SerializeToString,
             ),
             'AllocateIds': grpc.unary_unary_rpc_method_handler(
                     servicer.AllocateIds,
@@ -536,6 +589,87 @@ class Cluster:
             _registered_method=True)
 
     @staticmethod
+    def Heartbeat(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/lakemq.meta.v1.Cluster/Heartbeat',
+            meta__service_dot_api_dot_meta__pb2.HeartbeatRequest.SerializeToString,
+            meta__service_dot_api_dot_meta__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Cluster/DrainNode',
+            meta__service_dot_api_dot_meta__pb2.NodeRequest.SerializeToString,
+            meta__service_dot_api_dot_meta__pb2.WriteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Cluster/RemoveNode',
+            meta__service_dot_api_dot_meta__pb2.NodeRequest.SerializeToString,
+            meta__service_dot_api_dot_meta__pb2.WriteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def AllocateIds(request,
             target,
             options=(),
@@ -597,6 +731,11 @@ class TopicsStub:
                 request_serializer=meta__service_dot_api_dot_meta__pb2.WatchTopicsRequest.SerializeToString,
                 response_deserializer=meta__service_dot_api_dot_meta__pb2.TopicChange.FromString,
                 _registered_method=True)
+        self.ChangeInSync = channel.unary_unary(
+                '/lakemq.meta.v1.Topics/ChangeInSync',
+                request_serializer=meta__service_dot_api_dot_meta__pb2.ChangeInSyncRequest.SerializeToString,
+                response_deserializer=meta__service_dot_api_dot_meta__pb2.ChangeInSyncResponse.FromString,
+                _registered_method=True)
 
 
 class TopicsServicer:
@@ -632,6 +771,13 @@ class TopicsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChangeInSync(self, request, context):
+        """The leader of a partition changes who is in sync: compare-and-set on both epochs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TopicsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -659,6 +805,11 @@ def add_TopicsServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=meta__service_dot_api_dot_meta__pb2.WatchTopicsRequest.FromString,
                     response_serializer=meta__service_dot_api_dot_meta__pb2.TopicChange.SerializeToString,
+            ),
+            'ChangeInSync': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeInSync,
+                    request_deserializer=meta__service_dot_api_dot_meta__pb2.ChangeInSyncRequest.FromString,
+                    response_serializer=meta__service_dot_api_dot_meta__pb2.ChangeInSyncResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -796,6 +947,195 @@ class Topics:
             '/lakemq.meta.v1.Topics/Watch',
             meta__service_dot_api_dot_meta__pb2.WatchTopicsRequest.SerializeToString,
             meta__service_dot_api_dot_meta__pb2.TopicChange.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeInSync(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Topics/ChangeInSync',
+            meta__service_dot_api_dot_meta__pb2.ChangeInSyncRequest.SerializeToString,
+            meta__service_dot_api_dot_meta__pb2.ChangeInSyncResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class LeasesStub:
+    """Timed rights. Keys put with a lease die with it.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Grant = channel.unary_unary(
+                '/lakemq.meta.v1.Leases/Grant',
+                request_serializer=meta__service_dot_api_dot_meta__pb2.GrantLeaseRequest.SerializeToString,
+                response_deserializer=meta__service_dot_api_dot_meta__pb2.Lease.FromString,
+                _registered_method=True)
+        self.KeepAlive = channel.stream_stream(
+                '/lakemq.meta.v1.Leases/KeepAlive',
+                request_serializer=meta__service_dot_api_dot_meta__pb2.KeepAliveRequest.SerializeToString,
+                response_deserializer=meta__service_dot_api_dot_meta__pb2.Lease.FromString,
+                _registered_method=True)
+        self.Revoke = channel.unary_unary(
+                '/lakemq.meta.v1.Leases/Revoke',
+                request_serializer=meta__service_dot_api_dot_meta__pb2.RevokeLeaseRequest.SerializeToString,
+                response_deserializer=meta__service_dot_api_dot_meta__pb2.WriteResponse.FromString,
+                _registered_method=True)
+
+
+class LeasesServicer:
+    """Timed rights. Keys put with a lease die with it.
+    """
+
+    def Grant(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def KeepAlive(self, request_iterator, context):
+        """Each message keeps a lease alive for its whole time again. Only the leader listens.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Revoke(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_LeasesServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Grant': grpc.unary_unary_rpc_method_handler(
+                    servicer.Grant,
+                    request_deserializer=meta__service_dot_api_dot_meta__pb2.GrantLeaseRequest.FromString,
+                    response_serializer=meta__service_dot_api_dot_meta__pb2.Lease.SerializeToString,
+            ),
+            'KeepAlive': grpc.stream_stream_rpc_method_handler(
+                    servicer.KeepAlive,
+                    request_deserializer=meta__service_dot_api_dot_meta__pb2.KeepAliveRequest.FromString,
+                    response_serializer=meta__service_dot_api_dot_meta__pb2.Lease.SerializeToString,
+            ),
+            'Revoke': grpc.unary_unary_rpc_method_handler(
+                    servicer.Revoke,
+                    request_deserializer=meta__service_dot_api_dot_meta__pb2.RevokeLeaseRequest.FromString,
+                    response_serializer=meta__service_dot_api_dot_meta__pb2.WriteResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'lakemq.meta.v1.Leases', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('lakemq.meta.v1.Leases', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Leases:
+    """Timed rights. Keys put with a lease die with it.
+    """
+
+    @staticmethod
+    def Grant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Leases/Grant',
+            meta__service_dot_api_dot_meta__pb2.GrantLeaseRequest.SerializeToString,
+            meta__service_dot_api_dot_meta__pb2.Lease.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KeepAlive(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/lakemq.meta.v1.Leases/KeepAlive',
+            meta__service_dot_api_dot_meta__pb2.KeepAliveRequest.SerializeToString,
+            meta__service_dot_api_dot_meta__pb2.Lease.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Revoke(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Leases/Revoke',
+            meta__service_dot_api_dot_meta__pb2.RevokeLeaseRequest.SerializeToString,
+            meta__service_dot_api_dot_meta__pb2.WriteResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -120,6 +120,15 @@ class ClusterStub:
     """Make a client known whose commands are then applied once, however often they are sent."""
     RegisterNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.RegisterNodeRequest, _meta_pb2.Node]
     ListNodes: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ListNodesRequest, _meta_pb2.ListNodesResponse]
+    Heartbeat: _grpc.StreamStreamMultiCallable[_meta_pb2.HeartbeatRequest, _meta_pb2.HeartbeatResponse]
+    """A node says that it lives, several times per second; each message is answered with the node's
+    state. Only the leader listens. A node that registered with `heartbeats` and is not heard for
+    2.5 s is fenced.
+    """
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]
+    """Move leadership away from a node before it stops."""
+    RemoveNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]
+    """Forget a node that holds no replicas."""
     AllocateIds: _grpc.UnaryUnaryMultiCallable[_meta_pb2.AllocateIdsRequest, _meta_pb2.AllocateIdsResponse]
     """A block of ids that were never handed out before."""
 
@@ -131,6 +140,15 @@ class ClusterAsyncStub(ClusterStub):
     """Make a client known whose commands are then applied once, however often they are sent."""
     RegisterNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.RegisterNodeRequest, _meta_pb2.Node]  # type: ignore[assignment]
     ListNodes: _aio.UnaryUnaryMultiCallable[_meta_pb2.ListNodesRequest, _meta_pb2.ListNodesResponse]  # type: ignore[assignment]
+    Heartbeat: _aio.StreamStreamMultiCallable[_meta_pb2.HeartbeatRequest, _meta_pb2.HeartbeatResponse]  # type: ignore[assignment]
+    """A node says that it lives, several times per second; each message is answered with the node's
+    state. Only the leader listens. A node that registered with `heartbeats` and is not heard for
+    2.5 s is fenced.
+    """
+    DrainNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
+    """Move leadership away from a node before it stops."""
+    RemoveNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
+    """Forget a node that holds no replicas."""
     AllocateIds: _aio.UnaryUnaryMultiCallable[_meta_pb2.AllocateIdsRequest, _meta_pb2.AllocateIdsResponse]  # type: ignore[assignment]
     """A block of ids that were never handed out before."""
 
@@ -165,6 +183,33 @@ class ClusterServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_meta_pb2.ListNodesResponse, _abc.Awaitable[_meta_pb2.ListNodesResponse]]: ...
 
     @_abc_1.abstractmethod
+    def Heartbeat(
+        self,
+        request_iterator: _MaybeAsyncIterator[_meta_pb2.HeartbeatRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_meta_pb2.HeartbeatResponse], _abc.AsyncIterator[_meta_pb2.HeartbeatResponse]]:
+        """A node says that it lives, several times per second; each message is answered with the node's
+        state. Only the leader listens. A node that registered with `heartbeats` and is not heard for
+        2.5 s is fenced.
+        """
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _meta_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.WriteResponse, _abc.Awaitable[_meta_pb2.WriteResponse]]:
+        """Move leadership away from a node before it stops."""
+
+    @_abc_1.abstractmethod
+    def RemoveNode(
+        self,
+        request: _meta_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.WriteResponse, _abc.Awaitable[_meta_pb2.WriteResponse]]:
+        """Forget a node that holds no replicas."""
+
+    @_abc_1.abstractmethod
     def AllocateIds(
         self,
         request: _meta_pb2.AllocateIdsRequest,
@@ -184,6 +229,8 @@ class TopicsStub:
     Delete: _grpc.UnaryUnaryMultiCallable[_meta_pb2.DeleteTopicRequest, _meta_pb2.WriteResponse]
     List: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ListTopicsRequest, _meta_pb2.ListTopicsResponse]
     Watch: _grpc.UnaryStreamMultiCallable[_meta_pb2.WatchTopicsRequest, _meta_pb2.TopicChange]
+    ChangeInSync: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ChangeInSyncRequest, _meta_pb2.ChangeInSyncResponse]
+    """The leader of a partition changes who is in sync: compare-and-set on both epochs."""
 
 @_typing.type_check_only
 class TopicsAsyncStub(TopicsStub):
@@ -193,6 +240,8 @@ class TopicsAsyncStub(TopicsStub):
     Delete: _aio.UnaryUnaryMultiCallable[_meta_pb2.DeleteTopicRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
     List: _aio.UnaryUnaryMultiCallable[_meta_pb2.ListTopicsRequest, _meta_pb2.ListTopicsResponse]  # type: ignore[assignment]
     Watch: _aio.UnaryStreamMultiCallable[_meta_pb2.WatchTopicsRequest, _meta_pb2.TopicChange]  # type: ignore[assignment]
+    ChangeInSync: _aio.UnaryUnaryMultiCallable[_meta_pb2.ChangeInSyncRequest, _meta_pb2.ChangeInSyncResponse]  # type: ignore[assignment]
+    """The leader of a partition changes who is in sync: compare-and-set on both epochs."""
 
 class TopicsServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -230,7 +279,64 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_meta_pb2.TopicChange], _abc.AsyncIterator[_meta_pb2.TopicChange]]: ...
 
+    @_abc_1.abstractmethod
+    def ChangeInSync(
+        self,
+        request: _meta_pb2.ChangeInSyncRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ChangeInSyncResponse, _abc.Awaitable[_meta_pb2.ChangeInSyncResponse]]:
+        """The leader of a partition changes who is in sync: compare-and-set on both epochs."""
+
 def add_TopicsServicer_to_server(servicer: TopicsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class LeasesStub:
+    """Timed rights. Keys put with a lease die with it."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> LeasesAsyncStub: ...
+    Grant: _grpc.UnaryUnaryMultiCallable[_meta_pb2.GrantLeaseRequest, _meta_pb2.Lease]
+    KeepAlive: _grpc.StreamStreamMultiCallable[_meta_pb2.KeepAliveRequest, _meta_pb2.Lease]
+    """Each message keeps a lease alive for its whole time again. Only the leader listens."""
+    Revoke: _grpc.UnaryUnaryMultiCallable[_meta_pb2.RevokeLeaseRequest, _meta_pb2.WriteResponse]
+
+@_typing.type_check_only
+class LeasesAsyncStub(LeasesStub):
+    """Timed rights. Keys put with a lease die with it."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Grant: _aio.UnaryUnaryMultiCallable[_meta_pb2.GrantLeaseRequest, _meta_pb2.Lease]  # type: ignore[assignment]
+    KeepAlive: _aio.StreamStreamMultiCallable[_meta_pb2.KeepAliveRequest, _meta_pb2.Lease]  # type: ignore[assignment]
+    """Each message keeps a lease alive for its whole time again. Only the leader listens."""
+    Revoke: _aio.UnaryUnaryMultiCallable[_meta_pb2.RevokeLeaseRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
+
+class LeasesServicer(metaclass=_abc_1.ABCMeta):
+    """Timed rights. Keys put with a lease die with it."""
+
+    @_abc_1.abstractmethod
+    def Grant(
+        self,
+        request: _meta_pb2.GrantLeaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.Lease, _abc.Awaitable[_meta_pb2.Lease]]: ...
+
+    @_abc_1.abstractmethod
+    def KeepAlive(
+        self,
+        request_iterator: _MaybeAsyncIterator[_meta_pb2.KeepAliveRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_meta_pb2.Lease], _abc.AsyncIterator[_meta_pb2.Lease]]:
+        """Each message keeps a lease alive for its whole time again. Only the leader listens."""
+
+    @_abc_1.abstractmethod
+    def Revoke(
+        self,
+        request: _meta_pb2.RevokeLeaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.WriteResponse, _abc.Awaitable[_meta_pb2.WriteResponse]]: ...
+
+def add_LeasesServicer_to_server(servicer: LeasesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class MaintenanceStub:
     """For operators."""

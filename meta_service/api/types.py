@@ -96,7 +96,9 @@ class NodeRegistration:
     broker_epoch: int = 0
     """Revision of the registration; a restarted broker gets a higher one."""
     state: str = "active"
-    """`fenced`, `active`, `draining` or `gone`; the controller decides."""
+    """`fenced`, `active` or `draining`; the controller decides."""
+    heartbeats: bool = False
+    """The node sends heartbeats: it is fenced until the first one and whenever they stay away."""
 
 
 @dataclass(frozen=True, slots=True)

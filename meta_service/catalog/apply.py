@@ -18,22 +18,28 @@ from meta_service.api.errors import (
     SessionExpired,
     UnsupportedCommand,
 )
-from meta_service.catalog import kv, nodes, topics
+from meta_service.catalog import kv, leases, nodes, partitions, topics
+from meta_service.catalog.command_codec import FEATURE_LEVEL, Command, Header, decode_command
 from meta_service.catalog.commands import (
-    FEATURE_LEVEL,
     AllocateIds,
     AlterTopic,
-    Command,
     CreateTopic,
     DeleteTopic,
-    Header,
     OpenSession,
     RegisterNode,
     SetClusterId,
     SetFeatureLevel,
     Tick,
     Txn,
-    decode_command,
+)
+from meta_service.catalog.control_commands import (
+    ChangeInSync,
+    ElectLeaders,
+    ExpireSessions,
+    GrantLease,
+    RemoveNode,
+    RevokeLease,
+    SetNodeState,
 )
 from meta_service.catalog.draft import Draft, View
 from meta_service.catalog.results import Result, decode_result, encode_result
@@ -58,6 +64,8 @@ UNACKNOWLEDGED_MAX: Final = 4096
 """Results kept for one client."""
 _TRIM_MAX: Final = 16
 """History entries dropped by one command, so that none takes long."""
+TICK_MS_MAX: Final = 120_000
+"""Time between two ticks that counts as uptime."""
 _MINUTE_MS: Final = 60_000
 
 
@@ -94,6 +102,13 @@ _HANDLERS: Final[dict[type[Command], Callable[[Draft, Any], Any]]] = {
     CreateTopic: topics.create_topic,
     AlterTopic: topics.alter_topic,
     DeleteTopic: topics.delete_topic,
+    GrantLease: leases.grant,
+    RevokeLease: leases.revoke,
+    ExpireSessions: leases.expire_sessions,
+    SetNodeState: nodes.set_node_state,
+    RemoveNode: nodes.remove_node,
+    ElectLeaders: partitions.elect_leaders,
+    ChangeInSync: partitions.change_in_sync,
 }
 
 
@@ -114,8 +129,13 @@ def apply(view: View, state: State, index: int, term: int, data: bytes) -> Appli
     if not result.code and isinstance(command, SetFeatureLevel):
         state = replace(state, feature_level=command.feature_level)
     if not result.code and isinstance(command, Tick):
-        state = replace(state, clock_ms=result.payload)
+        state = _advance_clock(state, result.payload)
     return _finish(draft, state, result)
+
+
+def _advance_clock(state: State, clock_ms: int) -> State:
+    passed_ms = min(clock_ms - state.clock_ms, TICK_MS_MAX) if state.clock_ms else 0
+    return replace(state, clock_ms=clock_ms, uptime_ms=state.uptime_ms + passed_ms)
 
 
 def _run(view: View, state: State, command: Command) -> tuple[Draft, Result]:
@@ -197,6 +217,6 @@ def _remember(draft: Draft, header: Header, result: Result) -> None:
     low = min(max(session.low, header.acknowledged), header.sequence - 1)
     for sequence in range(session.low + 1, low + 1):
         draft.set(result_key(header.client_id, sequence), None)
-    used_ms = draft.state.clock_ms - draft.state.clock_ms % _MINUTE_MS
+    used_ms = draft.state.uptime_ms - draft.state.uptime_ms % _MINUTE_MS
     if low != session.low or used_ms != session.used_ms:
         draft.set(SESSIONS + header.client_id, pack(Session(low, used_ms)))

@@ -15,6 +15,7 @@ from meta_service.catalog.commands import (
     Txn,
 )
 from meta_service.catalog.draft import Draft
+from meta_service.catalog.leases import attach
 from meta_service.catalog.tables import (
     CLUSTER_KEY,
     ID_BLOCKS,
@@ -40,6 +41,7 @@ def _mod_revision(draft: Draft, key: bytes) -> int:
 def _operate(draft: Draft, operations: tuple[Operation, ...]) -> int:
     deleted = 0
     for key, value, lease_id in operations:
+        attach(draft, key, lease_id if value is not None else 0)
         if value is None:
             deleted += draft.delete_row(key)
         else:
@@ -75,7 +77,7 @@ def open_session(draft: Draft, command: OpenSession) -> Any:
     key = SESSIONS + command.client_id
     if draft.get(key) is not None:
         raise AlreadyExists("the session is open already")
-    draft.set(key, pack(Session(0, draft.state.clock_ms)))
+    draft.set(key, pack(Session(0, draft.state.uptime_ms)))
     return None
 
 

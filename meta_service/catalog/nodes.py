@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
 from meta_service.api.types import NodeRegistration
 from meta_service.catalog.commands import RegisterNode
+from meta_service.catalog.control_commands import ACTIVE, FENCED, RemoveNode, SetNodeState
 from meta_service.catalog.draft import Draft
 from meta_service.catalog.placement import Candidate
-from meta_service.catalog.tables import KEYS, NODE_PREFIX, decode_row, pack, unpack
-
-ACTIVE = "active"
+from meta_service.catalog.tables import (
+    KEYS,
+    NODE_PREFIX,
+    REPLICA_COUNTS,
+    decode_number,
+    decode_row,
+    pack,
+    unpack,
+)
 
 
 def node_key(node_id: str) -> bytes:
@@ -26,13 +35,14 @@ def encode_node(node: NodeRegistration) -> bytes:
             node.feature_level,
             node.broker_epoch,
             node.state,
+            node.heartbeats,
         ]
     )
 
 
 def decode_node(key: bytes, value: bytes) -> NodeRegistration:
     fields: Any = unpack(value)
-    addresses, rack, version, feature_level, broker_epoch, state = fields
+    addresses, rack, version, feature_level, broker_epoch, state, heartbeats = fields
     return NodeRegistration(
         key[len(NODE_PREFIX) :].decode(),
         addresses,
@@ -41,6 +51,7 @@ def decode_node(key: bytes, value: bytes) -> NodeRegistration:
         feature_level,
         broker_epoch,
         state,
+        heartbeats,
     )
 
 
@@ -53,7 +64,10 @@ def all_nodes(draft: Draft) -> list[NodeRegistration]:
 
 def candidates(draft: Draft) -> list[Candidate]:
     """Nodes that may take new replicas."""
-    return [Candidate(n.node_id, n.rack) for n in all_nodes(draft) if n.state == ACTIVE]
+    nodes = all_nodes(draft)
+    active = [node for node in nodes if node.state == ACTIVE]
+    # Rather a node that is fenced for the moment than none at all.
+    return [Candidate(node.node_id, node.rack) for node in active or nodes]
 
 
 def register_node(draft: Draft, command: RegisterNode) -> Any:
@@ -65,7 +79,41 @@ def register_node(draft: Draft, command: RegisterNode) -> Any:
         command.version,
         command.feature_level,
         draft.revision,
-        ACTIVE,
+        FENCED if command.heartbeats else ACTIVE,
+        command.heartbeats,
     )
     draft.put_row(node_key(command.node_id), encode_node(node))
     return draft.revision
+
+
+def find_node(draft: Draft, node_id: str) -> NodeRegistration:
+    """Raises NotFound."""
+    row = draft.row(node_key(node_id))
+    if row is None:
+        raise NotFound(f"node {node_id!r} is not registered")
+    return decode_node(node_key(node_id), row.value)
+
+
+def set_node_state(draft: Draft, command: SetNodeState) -> Any:
+    """Whether the state changed."""
+    node = find_node(draft, command.node_id)
+    if node.broker_epoch != command.broker_epoch:
+        raise CompareFailed(
+            f"node {command.node_id!r} is in broker epoch {node.broker_epoch}, not "
+            f"{command.broker_epoch}"
+        )
+    if node.state == command.state:
+        return False
+    draft.put_row(node_key(node.node_id), encode_node(replace(node, state=command.state)))
+    return True
+
+
+def remove_node(draft: Draft, command: RemoveNode) -> Any:
+    """Raises InvalidArgument while it holds replicas."""
+    node = find_node(draft, command.node_id)
+    count = decode_number(draft.get(REPLICA_COUNTS + node.node_id.encode()))
+    if count:
+        raise InvalidArgument(f"node {node.node_id!r} holds {count} partition replicas")
+    draft.delete_row(node_key(node.node_id))
+    draft.set(REPLICA_COUNTS + node.node_id.encode(), None)
+    return None

@@ -37,7 +37,7 @@ TOPIC_PREFIX: Final = b"\x00topic/"
 NODE_PREFIX: Final = b"\x00node/"
 
 _ROW: Final = struct.Struct("<QQQQ")
-_STATE: Final = struct.Struct("<QQQQQQI16s")
+_STATE: Final = struct.Struct("<QQQQQQQI16s")
 _U64: Final = struct.Struct("<Q")
 
 
@@ -66,6 +66,9 @@ class State:
     """Size of the events kept (bytes)."""
     clock_ms: int = 0
     """The catalog's time: the latest that a command brought (ms since 1970, UTC)."""
+    uptime_ms: int = 0
+    """Like `clock_ms`, but without what passed while nobody brought the time. By it clients are
+    forgotten: not because the cluster was down, or a clock jumped."""
     feature_level: int = 1
     digest: bytes = bytes(16)
     """Hash chain over all writes so far: equal on members that applied the same commands."""
@@ -77,7 +80,7 @@ class Session(NamedTuple):
     low: int
     """Results of sequences up to this were received by the client and are gone."""
     used_ms: int
-    """Catalog time of its last command, to the minute."""
+    """`State.uptime_ms` at its last command, to the minute."""
 
 
 def encode_row(row: Row) -> bytes:
@@ -97,6 +100,7 @@ def encode_state(state: State) -> bytes:
         state.compact_revision,
         state.event_bytes,
         state.clock_ms,
+        state.uptime_ms,
         state.feature_level,
         state.digest,
     )

@@ -63,7 +63,7 @@ def create_topic(draft: Draft, command: CreateTopic) -> Any:
         raise AlreadyExists(f"topic {command.name!r} exists already")
     partitions = _new_partitions(draft, 0, command.partitions, command.replication)
     topic = TopicDescription(command.name, command.topic_id, partitions, command.config, 0)
-    return _save(draft, topic)
+    return save_topic(draft, topic)
 
 
 def alter_topic(draft: Draft, command: AlterTopic) -> Any:
@@ -73,7 +73,7 @@ def alter_topic(draft: Draft, command: AlterTopic) -> Any:
         topic = replace(topic, config=command.config)
     if command.partitions is not None:
         topic = replace(topic, partitions=_grown(draft, topic, command.partitions))
-    return _save(draft, topic)
+    return save_topic(draft, topic)
 
 
 def delete_topic(draft: Draft, command: DeleteTopic) -> Any:
@@ -98,7 +98,7 @@ def adopt_orphans(draft: Draft) -> None:
             else replace(new, partition=old.partition, partition_epoch=old.partition_epoch + 1)
             for old, new in zip(topic.partitions, homes, strict=True)
         )
-        _save(draft, replace(topic, partitions=partitions))
+        save_topic(draft, replace(topic, partitions=partitions))
 
 
 def _grown(
@@ -139,7 +139,7 @@ def _count_replicas(draft: Draft, partitions: Sequence[PartitionDescription], si
         draft.set(key, encode_number(max(0, decode_number(draft.get(key)) + change)))
 
 
-def _save(draft: Draft, topic: TopicDescription) -> bytes:
+def save_topic(draft: Draft, topic: TopicDescription) -> bytes:
     value = encode_topic(topic)
     draft.put_row(topic_key(topic.name), value)
     return value

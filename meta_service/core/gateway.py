@@ -13,7 +13,7 @@ from typing import Any
 
 from meta_service.api.errors import MetaError, OutcomeUnknown, StorageFailed
 from meta_service.catalog.apply import Applied
-from meta_service.catalog.commands import Command, Header, encode_command
+from meta_service.catalog.command_codec import Command, Header, encode_command
 from meta_service.catalog.results import Result, error_of
 from meta_service.core.bridge import Bridge
 from meta_service.core.cache import Cache
@@ -66,6 +66,11 @@ class Gateway:
         self._bridge.call(self.fail, StorageFailed(f"this member has stopped: {error}"))
 
     # ------------------------------------------------------------ event loop
+
+    def leading_term(self) -> int | None:
+        """The term that this member leads, as far as it knows. To act on it, propose: a stale
+        leader's commands are never committed."""
+        return self._node.term if self._node.is_leader and self._failure is None else None
 
     def fail(self, error: MetaError) -> None:
         """Everybody who waits, and everybody who comes, gets this error."""

@@ -19,10 +19,10 @@ from meta_service.api.types import (
     TopicDescription,
     WatchEvent,
 )
+from meta_service.catalog.command_codec import Command
 from meta_service.catalog.commands import (
     AllocateIds,
     AlterTopic,
-    Command,
     CreateTopic,
     DeleteTopic,
     Operation,
@@ -117,6 +117,7 @@ class LocalClient:
             registration.rack,
             registration.version,
             registration.feature_level,
+            registration.heartbeats,
         )
         await self._propose(command)
         key = NODE_PREFIX + registration.node_id.encode()

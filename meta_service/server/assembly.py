@@ -20,14 +20,18 @@ from meta_service.catalog.results import value_of
 from meta_service.catalog.tables import (
     CLUSTER_KEY,
     KEYS,
+    LEASES,
+    SESSIONS,
     Row,
     State,
     decode_events,
     decode_row,
     event_key,
+    unpack,
 )
 from meta_service.core.bridge import Bridge
 from meta_service.core.cache import Cache
+from meta_service.core.controller import Controller
 from meta_service.core.gateway import Gateway
 from meta_service.core.watches import Events, WatchHub
 from meta_service.raft.files import Folder
@@ -142,8 +146,18 @@ class Assembly:
             poller=self.mailbox,
         )
         self.gateway.attach(self.node, self.mailbox)
+        self.controller = Controller(self.gateway, self._stored_leases, self._has_sessions)
         self._warm()
         self.thread = RaftThread(self.node, self.mailbox, self.gateway.on_failed)
+
+    def _stored_leases(self) -> dict[int, int]:
+        """Lease id -> the time it lives without being kept alive (ms)."""
+        return {
+            int.from_bytes(key[1:], "big"): unpack(data)[0] for key, data in self.store.scan(LEASES)
+        }
+
+    def _has_sessions(self) -> bool:
+        return next(self.store.scan(SESSIONS), None) is not None
 
     def cluster_id(self) -> str:
         """Empty while there is none."""
@@ -235,6 +249,7 @@ class Assembly:
         return True
 
     async def stop(self) -> None:
+        await self.controller.stop()
         await asyncio.to_thread(self._stop)
         self.bridge.drain()
         self.gateway.fail(NoLeader("this member has stopped"))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import grpc
 
 from meta_service.api import meta_pb2_grpc as rpc
 from meta_service.api.errors import StartupFailed
-from meta_service.api.types import MetaStatus
-from meta_service.core.gateway import Gateway
+from meta_service.server.control_services import (
+    ControlledClusterService,
+    ControlledTopicsService,
+    LeasesService,
+)
 from meta_service.server.maintenance import MaintenanceService
-from meta_service.server.services import ClusterService, KvService, TopicsService
+from meta_service.server.services import KvService
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 _STOP_S: Final = 0.5
@@ -28,45 +31,55 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 """Hosts on which plain text is allowed."""
 
 
-class GrpcServer:
-    """Serves one gateway. Plain text on loopback only."""
+@dataclass(frozen=True, slots=True)
+class Services:
+    """All services of a member."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        status: Callable[[], MetaStatus],
-        leader_address: Callable[[], str],
-        maintenance: MaintenanceService,
-    ) -> None:
+    kv: KvService
+    cluster: ControlledClusterService
+    topics: ControlledTopicsService
+    leases: LeasesService
+    maintenance: MaintenanceService
+
+
+class GrpcServer:
+    """Serves one member. Plain text on loopback only."""
+
+    def __init__(self, services: Services) -> None:
         self._server = grpc.aio.server(options=_OPTIONS)
-        shared = (gateway, status, leader_address)
-        self.services = KvService(*shared), ClusterService(*shared), TopicsService(*shared)
-        kv, cluster, topics = self.services
-        rpc.add_KvServicer_to_server(kv, self._server)
-        rpc.add_ClusterServicer_to_server(cluster, self._server)
-        rpc.add_TopicsServicer_to_server(topics, self._server)
-        rpc.add_MaintenanceServicer_to_server(maintenance, self._server)
+        rpc.add_KvServicer_to_server(services.kv, self._server)
+        rpc.add_ClusterServicer_to_server(services.cluster, self._server)
+        rpc.add_TopicsServicer_to_server(services.topics, self._server)
+        rpc.add_LeasesServicer_to_server(services.leases, self._server)
+        rpc.add_MaintenanceServicer_to_server(services.maintenance, self._server)
 
     async def start(
         self, host: str, port: int, credentials: grpc.ServerCredentials | None = None
     ) -> str:
         """Returns `host:port` as bound. Raises StartupFailed."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            bound = self._bind(host, port, address, credentials)
+        except StartupFailed:
+            await self._server.stop(None)
+            raise
+        await self._server.start()
+        return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+
+    def _bind(
+        self, host: str, port: int, address: str, credentials: grpc.ServerCredentials | None
+    ) -> int:
         if credentials is None and host not in LOOPBACK:
             raise StartupFailed(
                 f"{address} is not loopback, and the MetaService speaks plain text only there"
             )
         _check_free(host, port, address)
         try:
-            bound = (
-                self._server.add_secure_port(address, credentials)
-                if credentials is not None
-                else self._server.add_insecure_port(address)
-            )
+            if credentials is not None:
+                return self._server.add_secure_port(address, credentials)
+            return self._server.add_insecure_port(address)
         except RuntimeError as error:
             raise StartupFailed(f"cannot listen on {address}: the port is taken") from error
-        await self._server.start()
-        return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
 
     async def stop(self) -> None:
         await self._server.stop(_STOP_S)

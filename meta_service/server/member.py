@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
     from meta_service.raft.transport import Pem
     from meta_service.server.assembly import Assembly, Membership
-    from meta_service.server.grpc_server import GrpcServer
+    from meta_service.server.grpc_server import GrpcServer, Services
+    from meta_service.server.routed_client import RoutedClient
 
 
 def is_loopback(host: str) -> bool:
@@ -42,7 +44,7 @@ class MetaMember:
         self._address = ""
         self._assembly: Assembly | None = None
         self._server: GrpcServer | None = None
-        self._client: MetaClient | None = None
+        self._control: RoutedClient
 
     @property
     def cluster_id(self) -> str:
@@ -53,27 +55,32 @@ class MetaMember:
         """Returns when the member can serve. Raises StartupFailed with one clear line."""
         # Loads pysyncobj, whose check may refuse, and RocksDB: not before a member is wanted.
         from meta_service.core import metrics
+        from meta_service.core.local_client import LocalClient
         from meta_service.raft.state import RaftTiming
         from meta_service.server.assembly import Assembly
         from meta_service.server.grpc_server import GrpcServer
-        from meta_service.server.maintenance import MaintenanceService
-        from meta_service.server.tls import load_pem, server_credentials
+        from meta_service.server.routed_client import RoutedClient
+        from meta_service.server.tls import channel_credentials, load_pem, server_credentials
 
         pem = load_pem(self._settings)
         membership = self._membership(pem)
         self._assembly = assembly = Assembly(self._data_dir, membership, RaftTiming())
         try:
-            maintenance = MaintenanceService(
-                assembly.gateway, assembly.snapshots, assembly.cluster_id, self._leader_address
+            services = self._services(assembly)
+            self._control = RoutedClient(
+                LocalClient(assembly.gateway, self.status),
+                services,
+                assembly.leader,
+                channel_credentials(pem),
             )
-            server = GrpcServer(assembly.gateway, self.status, self._leader_address, maintenance)
+            server = GrpcServer(services)
             self._address = await server.start(
                 self._host, self._settings.port, server_credentials(pem)
             )
             self._server = server
             assembly.api_address = self._address
-            self._client = self._new_client(assembly, server, pem)
             self._cluster_id = await assembly.start(self._settings.start_s_max)
+            assembly.controller.start()
             if self._meter is not None:
                 metrics.register(self._meter, assembly, assembly.snapshots.age_s)
         except BaseException:
@@ -96,21 +103,39 @@ class MetaMember:
             )
         return Membership(self._node_id, members, self._host, self._settings.raft_port, pem)
 
-    def _new_client(self, assembly: Assembly, server: GrpcServer, pem: Pem | None) -> MetaClient:
-        from meta_service.core.local_client import LocalClient
-        from meta_service.server.routed_client import RoutedClient
-        from meta_service.server.tls import channel_credentials
+    def _services(self, assembly: Assembly) -> Services:
+        from meta_service.server.control_services import (
+            ControlledClusterService,
+            ControlledTopicsService,
+            LeasesService,
+        )
+        from meta_service.server.grpc_server import Services
+        from meta_service.server.maintenance import MaintenanceService
+        from meta_service.server.services import KvService
 
-        local = LocalClient(assembly.gateway, self.status)
-        if not assembly.membership.peers:
-            return local
-        return RoutedClient(local, server.services, assembly.leader, channel_credentials(pem))
+        gateway, controller = assembly.gateway, assembly.controller
+        shared = (gateway, self.status, self._leader_address)
+        return Services(
+            KvService(*shared),
+            ControlledClusterService(shared, controller, time.monotonic),
+            ControlledTopicsService(*shared),
+            LeasesService(shared, controller, time.monotonic),
+            MaintenanceService(
+                gateway, assembly.snapshots, assembly.cluster_id, self._leader_address
+            ),
+        )
 
     def client(self) -> MetaClient:
-        """The client of this process: no socket."""
-        if self._client is None:
+        """The client of this process. A member that is alone takes the shortest way."""
+        if self._assembly is None:
             raise StartupFailed("the member is not started")
-        return self._client
+        if not self._assembly.membership.peers:
+            return self._control.local
+        return self._control
+
+    def control(self) -> RoutedClient:
+        """The same with all that brokers of a cluster call: heartbeats, leases, in-sync sets."""
+        return self._control
 
     def status(self) -> MetaStatus:
         if self._assembly is None:
@@ -137,11 +162,9 @@ class MetaMember:
         return self._assembly.leader()[1] if self._assembly is not None else ""
 
     async def stop(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
         server, self._server = self._server, None
         if server is not None:
+            await self._control.close()
             await server.stop()
         assembly, self._assembly = self._assembly, None
         if assembly is not None:

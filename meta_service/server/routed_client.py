@@ -7,6 +7,7 @@ reads are answered here; writes and linearizable reads go to the leader, whereve
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NoReturn
 
@@ -15,7 +16,7 @@ import grpc
 from meta_service.api.client import RemoteClient, Target
 from meta_service.api.types import KeyValue, MetaStatus, TopicChange, WatchEvent
 from meta_service.core.local_client import LocalClient
-from meta_service.server.services import ClusterService, KvService, TopicsService
+from meta_service.server.grpc_server import Services
 
 HERE = "here"
 
@@ -46,17 +47,21 @@ class _LocalStub:
             except TimeoutError:
                 await _LocalContext().abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time")
 
-        return call
+        def stream(requests: Any) -> Any:
+            return method(requests, _LocalContext())
+
+        return stream if inspect.isasyncgenfunction(method) else call
 
 
 class _LocalTarget:
     """Implements `Target`."""
 
-    def __init__(self, kv: KvService, cluster: ClusterService, topics: TopicsService) -> None:
+    def __init__(self, services: Services) -> None:
         self.address = HERE
-        self.kv: Any = _LocalStub(kv)
-        self.cluster: Any = _LocalStub(cluster)
-        self.topics: Any = _LocalStub(topics)
+        self.kv: Any = _LocalStub(services.kv)
+        self.cluster: Any = _LocalStub(services.cluster)
+        self.topics: Any = _LocalStub(services.topics)
+        self.leases: Any = _LocalStub(services.leases)
 
     async def close(self) -> None:
         pass
@@ -68,16 +73,16 @@ class RoutedClient(RemoteClient):
     def __init__(
         self,
         local: LocalClient,
-        services: tuple[KvService, ClusterService, TopicsService],
+        services: Services,
         leader_name: Callable[[], tuple[str, str]],
         credentials: grpc.ChannelCredentials | None,
         timeout_s: float = 10.0,
     ) -> None:
         """`leader_name()`: (id, address) of the leader as far as this member knows."""
         super().__init__([HERE], credentials=credentials, timeout_s=timeout_s)
-        self._local = local
+        self.local = local
         self._leader_name = leader_name
-        self._targets[HERE] = _LocalTarget(*services)
+        self._targets[HERE] = _LocalTarget(services)
 
     def _target(self) -> Target:
         """The leader if it is known, else this member, which says that there is none."""
@@ -89,15 +94,15 @@ class RoutedClient(RemoteClient):
         """Where to go is asked anew for each attempt."""
 
     async def status(self) -> MetaStatus:
-        return await self._local.status()
+        return await self.local.status()
 
     async def get(self, key: bytes, *, stale: bool = False) -> KeyValue | None:
         if stale:
-            return await self._local.get(key, stale=True)
+            return await self.local.get(key, stale=True)
         return await super().get(key)
 
     def watch(self, prefix: bytes, start_revision: int) -> AsyncIterator[WatchEvent]:
-        return self._local.watch(prefix, start_revision)
+        return self.local.watch(prefix, start_revision)
 
     def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
-        return self._local.watch_topics(start_revision)
+        return self.local.watch_topics(start_revision)

@@ -16,13 +16,12 @@ from meta_service.api.convert import (
 )
 from meta_service.api.errors import NotFound
 from meta_service.api.types import MetaStatus
+from meta_service.catalog.command_codec import Command, Header
 from meta_service.catalog.commands import (
     AllocateIds,
     AlterTopic,
-    Command,
     CreateTopic,
     DeleteTopic,
-    Header,
     OpenSession,
     Operation,
     RegisterNode,
@@ -42,7 +41,11 @@ PROGRESS_S: Final = 1.0
 """A quiet watch hears the current revision this often."""
 
 
-class _Service:
+Shared = tuple[Gateway, Callable[[], MetaStatus], Callable[[], str]]
+"""What every service is made of: gateway, status, address of the leader."""
+
+
+class Service:
     """What the services share."""
 
     def __init__(
@@ -69,10 +72,10 @@ class _Service:
 
 
 def _operations(messages: list[pb.Operation]) -> tuple[Operation, ...]:
-    return tuple((m.key, m.value if m.HasField("value") else None, 0) for m in messages)
+    return tuple((m.key, m.value if m.HasField("value") else None, m.lease_id) for m in messages)
 
 
-class KvService(_Service, rpc.KvServicer):
+class KvService(Service, rpc.KvServicer):
     @unary
     async def Get(self, request: pb.GetRequest, context: Context) -> pb.RangeResponse:
         refuse_reserved(request.key)
@@ -100,7 +103,7 @@ class KvService(_Service, rpc.KvServicer):
 
     @unary
     async def Put(self, request: pb.PutRequest, context: Context) -> pb.WriteResponse:
-        command = Txn((), ((request.key, request.value, 0),))
+        command = Txn((), ((request.key, request.value, request.lease_id),))
         return pb.WriteResponse(revision=(await self._propose(command, request.once)).revision)
 
     @unary
@@ -131,7 +134,7 @@ class KvService(_Service, rpc.KvServicer):
             yield pb.WatchResponse(revision=revision, events=messages)
 
 
-class ClusterService(_Service, rpc.ClusterServicer):
+class ClusterService(Service, rpc.ClusterServicer):
     @unary
     async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusResponse:
         return status_message(self._status())
@@ -147,7 +150,12 @@ class ClusterService(_Service, rpc.ClusterServicer):
     async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Context) -> pb.Node:
         node = request.node
         command = RegisterNode(
-            node.node_id, dict(node.addresses), node.rack, node.version, node.feature_level
+            node.node_id,
+            dict(node.addresses),
+            node.rack,
+            node.version,
+            node.feature_level,
+            node.heartbeats,
         )
         await self._propose(command, request.once)
         row = self._gateway.cache.get(node_key(node.node_id))
@@ -172,7 +180,7 @@ class ClusterService(_Service, rpc.ClusterServicer):
         return pb.AllocateIdsResponse(first=result.payload)
 
 
-class TopicsService(_Service, rpc.TopicsServicer):
+class TopicsService(Service, rpc.TopicsServicer):
     @unary
     async def Create(self, request: pb.CreateTopicRequest, context: Context) -> pb.Topic:
         command = CreateTopic(

@@ -12,21 +12,18 @@ from hypothesis import strategies as st
 from meta_service.api.errors import InvalidArgument, UnsupportedCommand
 from meta_service.catalog import apply as apply_module
 from meta_service.catalog.apply import Applied, MemberTooOld, apply
+from meta_service.catalog.command_codec import Command, Header, decode_command, encode_command
 from meta_service.catalog.commands import (
     AllocateIds,
     AlterTopic,
-    Command,
     CreateTopic,
     DeleteTopic,
-    Header,
     OpenSession,
     RegisterNode,
     SetClusterId,
     SetFeatureLevel,
     Tick,
     Txn,
-    decode_command,
-    encode_command,
 )
 from meta_service.catalog.nodes import decode_node, node_key
 from meta_service.catalog.tables import (
@@ -77,7 +74,7 @@ def put(key: bytes, value: bytes | None) -> Txn:
 
 
 def node(name: str, rack: str = "") -> RegisterNode:
-    return RegisterNode(name, {"native": "h:1"}, rack, "0.1", 1)
+    return RegisterNode(name, {"native": "h:1"}, rack, "0.1", 1, False)
 
 
 def test_a_mutation_takes_a_revision_and_a_row_counts_its_writes() -> None:

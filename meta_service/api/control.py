@@ -1,0 +1,129 @@
+"""What brokers of a cluster call beyond `MetaClient`: heartbeats, drains, in-sync sets, leases."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import grpc
+
+from meta_service.api import meta_pb2 as pb
+from meta_service.api.failures import error_of_failure
+
+Load = Mapping[str, float]
+_PAUSE_S: Final = 0.05
+
+
+class ControlCalls:
+    """Part of `RemoteClient`, which finds the leader and repeats what failed."""
+
+    _dice: random.Random
+
+    async def _write(self, stub: Callable[[Any], Any], request: Any) -> Any:
+        raise NotImplementedError
+
+    def _target(self) -> Any:
+        raise NotImplementedError
+
+    def _turn(self, leader: str) -> None:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ nodes
+
+    async def heartbeats(
+        self,
+        node_id: str,
+        broker_epoch: int,
+        load: Callable[[], Load] = dict,
+        *,
+        period_s: float = 0.5,
+    ) -> AsyncIterator[str]:
+        """Say that the node lives until the iterator is closed; gives the node's state each time.
+
+        Goes on at the next leader. Raises NotFound when the node has registered anew or is gone.
+        """
+
+        async def requests() -> AsyncIterator[pb.HeartbeatRequest]:
+            while True:
+                yield pb.HeartbeatRequest(
+                    node_id=node_id, broker_epoch=broker_epoch, load=dict(load())
+                )
+                await asyncio.sleep(period_s)
+
+        async for response in self._resumed(lambda t: t.cluster.Heartbeat, requests):
+            yield response.state
+
+    async def _resumed(
+        self, stub: Callable[[Any], Any], requests: Callable[[], AsyncIterator[Any]]
+    ) -> AsyncIterator[Any]:
+        """Answers to a stream of requests, begun again at another member when it breaks off."""
+        while True:
+            try:
+                async for response in stub(self._target())(requests()):
+                    yield response
+            except grpc.aio.AioRpcError as failure:
+                error, leader = error_of_failure(failure)
+                if not error.retriable:
+                    raise error from failure
+                self._turn(leader)
+            await asyncio.sleep(_PAUSE_S * (1 + self._dice.random()))
+
+    async def drain_node(self, node_id: str) -> None:
+        """Move leadership away from a node before it stops."""
+        await self._write(lambda t: t.cluster.DrainNode, pb.NodeRequest(node_id=node_id))
+
+    async def remove_node(self, node_id: str) -> None:
+        """Forget a node that holds no replicas. Raises InvalidArgument, NotFound."""
+        await self._write(lambda t: t.cluster.RemoveNode, pb.NodeRequest(node_id=node_id))
+
+    async def change_in_sync(
+        self,
+        topic: str,
+        topic_id: str,
+        partition: int,
+        *,
+        leader: str,
+        leader_epoch: int,
+        partition_epoch: int,
+        in_sync: Sequence[str],
+    ) -> int:
+        """The new partition epoch. Raises CompareFailed when an epoch is not the current one."""
+        request = pb.ChangeInSyncRequest(
+            topic=topic,
+            topic_id=topic_id,
+            partition=partition,
+            leader=leader,
+            leader_epoch=leader_epoch,
+            partition_epoch=partition_epoch,
+            in_sync=in_sync,
+        )
+        return int((await self._write(lambda t: t.topics.ChangeInSync, request)).partition_epoch)
+
+    # ------------------------------------------------------------ leases
+
+    async def grant_lease(self, ttl_s: float) -> int:
+        """The id of a new lease, which ends when it is not kept alive for that long."""
+        lease_id = self._dice.getrandbits(62) + 1
+        request = pb.GrantLeaseRequest(lease_id=lease_id, ttl_ms=int(ttl_s * 1000))
+        await self._write(lambda t: t.leases.Grant, request)
+        return lease_id
+
+    async def keep_alive(self, lease_id: int, *, period_s: float) -> AsyncIterator[int]:
+        """Keep a lease until the iterator is closed; gives its time (ms) each time.
+
+        Raises NotFound when the lease has ended.
+        """
+
+        async def requests() -> AsyncIterator[pb.KeepAliveRequest]:
+            while True:
+                yield pb.KeepAliveRequest(lease_id=lease_id)
+                await asyncio.sleep(period_s)
+
+        async for response in self._resumed(lambda t: t.leases.KeepAlive, requests):
+            yield response.ttl_ms
+
+    async def revoke_lease(self, lease_id: int) -> None:
+        """End a lease; its keys go with it. Raises NotFound."""
+        await self._write(lambda t: t.leases.Revoke, pb.RevokeLeaseRequest(lease_id=lease_id))

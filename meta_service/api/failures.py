@@ -1,0 +1,24 @@
+"""What a failed gRPC call means. The other side of `server.failures`."""
+
+from __future__ import annotations
+
+import grpc
+
+from meta_service.api.errors import BY_CODE, Compacted, MetaError, OutcomeUnknown
+
+
+def error_of_failure(failure: grpc.aio.AioRpcError) -> tuple[MetaError, str]:
+    """(the error, address of the leader if one was named)."""
+    trailers = {
+        key: value for key, value in failure.trailing_metadata() or () if isinstance(value, str)
+    }
+    message = failure.details() or failure.code().name
+    kind = BY_CODE.get(trailers.get("lakemq-error", ""))
+    if kind is None:
+        # No member answered: the request may have arrived.
+        if failure.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED):
+            return MetaError(message), ""
+        return OutcomeUnknown(message), ""
+    if issubclass(kind, Compacted):
+        return kind(message, int(trailers.get("lakemq-revision", "0"))), ""
+    return kind(message), trailers.get("lakemq-leader", "")

@@ -1,0 +1,107 @@
+"""Who leads a partition and who is in sync with it. Pure.
+
+A leader is always one of the in-sync replicas; the in-sync set never becomes empty, so nothing
+acknowledged is given up. Every change raises the partition's epoch, every new leader its leader
+epoch: a broker with an older epoch is refused everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
+from meta_service.api.types import PartitionDescription, TopicDescription
+from meta_service.catalog.control_commands import ACTIVE, DRAINING, ChangeInSync, ElectLeaders
+from meta_service.catalog.draft import Draft
+from meta_service.catalog.nodes import all_nodes
+from meta_service.catalog.topics import find_topic, save_topic, topic_key
+
+
+def settle(
+    partition: PartitionDescription, states: Mapping[str, str], *, preferred: bool
+) -> PartitionDescription:
+    """The partition as the states of the nodes want it; the same one where nothing is amiss.
+
+    A fenced or unknown node leaves the in-sync set unless it is the last one. A draining node gives
+    up leadership if another in-sync replica can take it.
+    """
+    alive = {node for node, state in states.items() if state in (ACTIVE, DRAINING)}
+    in_sync = tuple(node for node in partition.in_sync if node in alive) or partition.in_sync
+    leader = _leader(partition, in_sync, states, preferred=preferred)
+    if leader == partition.leader and in_sync == partition.in_sync:
+        return partition
+    return replace(
+        partition,
+        leader=leader,
+        in_sync=in_sync,
+        leader_epoch=partition.leader_epoch + (leader != partition.leader),
+        partition_epoch=partition.partition_epoch + 1,
+    )
+
+
+def _leader(
+    partition: PartitionDescription,
+    in_sync: tuple[str, ...],
+    states: Mapping[str, str],
+    *,
+    preferred: bool,
+) -> str | None:
+    active = [n for n in partition.replicas if n in in_sync and states.get(n) == ACTIVE]
+    if active:
+        keep = partition.leader in active and not (preferred and active[0] == partition.replicas[0])
+        return partition.leader if keep else active[0]
+    draining = [n for n in partition.replicas if n in in_sync and states.get(n) == DRAINING]
+    if draining:
+        return partition.leader if partition.leader in draining else draining[0]
+    return None
+
+
+def settle_topic(
+    topic: TopicDescription, states: Mapping[str, str], *, preferred: bool
+) -> TopicDescription:
+    partitions = tuple(settle(p, states, preferred=preferred) for p in topic.partitions)
+    return topic if partitions == topic.partitions else replace(topic, partitions=partitions)
+
+
+def elect_leaders(draft: Draft, command: ElectLeaders) -> Any:
+    """Names of the topics that changed."""
+    states = {node.node_id: node.state for node in all_nodes(draft)}
+    changed = []
+    for name in command.topics:
+        if draft.row(topic_key(name)) is None:
+            continue  # deleted meanwhile
+        topic = find_topic(draft, name)
+        settled = settle_topic(topic, states, preferred=command.preferred)
+        if settled is not topic:
+            save_topic(draft, settled)
+            changed.append(name)
+    return changed
+
+
+def change_in_sync(draft: Draft, command: ChangeInSync) -> Any:
+    """The partition's new epoch. Raises CompareFailed when somebody else was first."""
+    topic = find_topic(draft, command.topic)
+    if topic.topic_id != command.topic_id:
+        raise NotFound(f"topic {command.topic!r} was deleted and made anew")
+    if command.partition >= len(topic.partitions):
+        raise NotFound(f"topic {command.topic!r} has no partition {command.partition}")
+    old = topic.partitions[command.partition]
+    told = (command.leader, command.leader_epoch, command.partition_epoch)
+    if told != (old.leader, old.leader_epoch, old.partition_epoch):
+        raise CompareFailed(
+            f"partition {command.partition} of {command.topic!r} is led by {old.leader} in leader "
+            f"epoch {old.leader_epoch}, partition epoch {old.partition_epoch}"
+        )
+    in_sync = tuple(node for node in old.replicas if node in command.in_sync)
+    if len(in_sync) != len(set(command.in_sync)) or command.leader not in in_sync:
+        raise InvalidArgument("in_sync: must name the leader, and replicas of the partition only")
+    fenced = [n.node_id for n in all_nodes(draft) if n.state not in (ACTIVE, DRAINING)]
+    if set(fenced) & set(in_sync) - set(old.in_sync):
+        raise InvalidArgument(f"in_sync: fenced nodes cannot join: {', '.join(fenced)}")
+    new = replace(old, in_sync=in_sync, partition_epoch=old.partition_epoch + 1)
+    partitions = list(topic.partitions)
+    partitions[command.partition] = new
+    save_topic(draft, replace(topic, partitions=tuple(partitions)))
+    return new.partition_epoch

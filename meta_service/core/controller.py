@@ -1,0 +1,172 @@
+"""The controller: on the Raft leader alone, it keeps the cluster in order.
+
+It decides from the cache and from soft state, and acts only through commands, which check for
+themselves whether what they were decided on still holds. So two controllers at once, at a change of
+leadership, do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from meta_service.api.errors import MetaError
+from meta_service.api.types import NodeRegistration
+from meta_service.catalog.commands import Tick
+from meta_service.catalog.control_commands import (
+    ElectLeaders,
+    ExpireSessions,
+    RevokeLease,
+    SetNodeState,
+)
+from meta_service.catalog.nodes import decode_node
+from meta_service.catalog.partitions import settle_topic
+from meta_service.catalog.results import value_of
+from meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX
+from meta_service.catalog.topics import decode_topic
+from meta_service.core.gateway import Gateway
+from meta_service.core.heartbeat import Lessor, NodeMonitor
+
+LOG: Final = logging.getLogger(__name__)
+STEP_S: Final = 0.1
+TOPICS_AT_ONCE: Final = 200
+CLOCK_S: Final = 60.0
+"""How often time is brought into the catalog, if anything there ends by it."""
+SESSION_IDLE_MS: Final = 30 * 60 * 1000
+"""A client that sent no command for so long is forgotten."""
+STALL_S: Final = 1.0
+PREFERRED_S: Final = 30.0
+"""Leadership goes back to first replicas when the nodes have been calm for so long."""
+
+
+class Controller:
+    """Runs in the event loop of a member, and acts while the member leads."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        leases: Callable[[], dict[int, int]],
+        has_sessions: Callable[[], bool],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`leases()`: stored lease id -> ttl (ms)."""
+        self.monitor = NodeMonitor()
+        self.lessor = Lessor()
+        self._gateway = gateway
+        self._stored_leases = leases
+        self._has_sessions = has_sessions
+        self._now_s = now_s
+        self._leading_term: int | None = None
+        self._settled_revision = -1
+        self._settled_preferred = -1
+        self._nodes_changed_s = 0.0
+        self._clock_s = float("-inf")
+        self._stepped_s = now_s()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_active(self) -> bool:
+        return self._leading_term is not None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.step()
+            except MetaError as error:
+                LOG.debug("the controller will try again: %s", error)
+            await asyncio.sleep(STEP_S)
+
+    # ------------------------------------------------------------ one step
+
+    async def step(self) -> None:
+        if not await self._lead():
+            return
+        nodes = self._nodes()
+        now_s = self._now_s()
+        if now_s - self._stepped_s > STALL_S:
+            self.monitor.restart(now_s)  # this process stood still: silence proves nothing
+        self._stepped_s = now_s
+        for verdict in self.monitor.verdicts(nodes, now_s):
+            await self._propose_state(verdict.node_id, verdict.broker_epoch, verdict.state)
+        await self._settle_partitions(now_s)
+        await self._end_leases()
+        await self._keep_time(now_s)
+
+    async def _lead(self) -> bool:
+        """Whether this member leads and its cache holds all that was acknowledged."""
+        term = self._gateway.leading_term()
+        if term is None:
+            self._leading_term = None
+            return False
+        if term != self._leading_term:
+            await self._gateway.barrier()
+            now_s = self._now_s()
+            self.monitor.restart(now_s)
+            self.lessor.restart(self._stored_leases(), now_s)
+            self._settled_revision = self._settled_preferred = -1
+            self._nodes_changed_s = now_s
+            self._leading_term = term
+        return True
+
+    def _nodes(self) -> list[NodeRegistration]:
+        rows = self._gateway.cache.scan(NODE_PREFIX)
+        return [decode_node(key, row.value) for key, row in rows]
+
+    async def _propose_state(self, node_id: str, broker_epoch: int, state: str) -> None:
+        LOG.info("node %s (broker epoch %d) becomes %s", node_id, broker_epoch, state)
+        value_of(await self._gateway.propose(SetNodeState(node_id, broker_epoch, state)))
+
+    async def _settle_partitions(self, now_s: float) -> None:
+        """Leaders and in-sync sets follow the nodes' states."""
+        revision = self._node_revision()
+        if revision != self._settled_revision:
+            await self._elect(preferred=False)
+            self._settled_revision = revision
+            self._nodes_changed_s = now_s
+        elif revision != self._settled_preferred and now_s - self._nodes_changed_s > PREFERRED_S:
+            await self._elect(preferred=True)
+            self._settled_preferred = revision
+
+    def _node_revision(self) -> int:
+        """Newest change of any node, or the number of nodes where one was removed."""
+        rows = [row for _, row in self._gateway.cache.scan(NODE_PREFIX)]
+        return max((row.mod_revision for row in rows), default=0) * 10_000 + len(rows)
+
+    async def _elect(self, *, preferred: bool) -> None:
+        states = {node.node_id: node.state for node in self._nodes()}
+        amiss = []
+        for number, (key, row) in enumerate(list(self._gateway.cache.scan(TOPIC_PREFIX))):
+            topic = decode_topic(key, row.value, row.mod_revision)
+            if settle_topic(topic, states, preferred=preferred) is not topic:
+                amiss.append(topic.name)
+            if number % 1000 == 999:
+                await asyncio.sleep(0)
+        for start in range(0, len(amiss), TOPICS_AT_ONCE):
+            await self._elect_in(amiss[start : start + TOPICS_AT_ONCE], preferred)
+
+    async def _elect_in(self, names: Sequence[str], preferred: bool) -> None:
+        value_of(await self._gateway.propose(ElectLeaders(tuple(names), preferred)))
+
+    async def _end_leases(self) -> None:
+        for lease_id in self.lessor.expired(self._now_s()):
+            await self._gateway.propose(RevokeLease(lease_id))
+            self.lessor.revoked(lease_id)
+
+    async def _keep_time(self, now_s: float) -> None:
+        """Bring the time, and forget clients that are gone."""
+        if now_s - self._clock_s < CLOCK_S or not self._has_sessions():
+            return
+        self._clock_s = now_s
+        value_of(await self._gateway.propose(Tick(time.time_ns() // 1_000_000)))
+        await self._gateway.propose(ExpireSessions(SESSION_IDLE_MS, 200))

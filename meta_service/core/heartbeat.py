@@ -1,0 +1,148 @@
+"""Who lives: soft state of the leader. Pure; `now_s` is a monotonic time.
+
+Nothing here goes through the log one by one; only the outcome does, as a change of state. A new
+leader knows nothing, so it gives everybody the whole time again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from meta_service.api.types import NodeRegistration
+from meta_service.catalog.control_commands import ACTIVE, DRAINING, FENCED
+
+SILENCE_S: Final = 2.5
+"""A node not heard for so long is fenced."""
+CALM_S: Final = 0.5
+"""A fenced node is active again after so long of unbroken heartbeats."""
+CALM_S_MAX: Final = 16.0
+"""The most that a flapping node must wait: the time doubles with every fencing."""
+FORGIVEN_S: Final = 60.0
+"""After so long without a fencing a node is no longer flapping."""
+_GAP_S: Final = 1.0
+"""A pause between two heartbeats that breaks the calm."""
+
+
+class Verdict(NamedTuple):
+    """A node should get another state."""
+
+    node_id: str
+    broker_epoch: int
+    state: str
+
+
+@dataclass
+class _Pulse:
+    broker_epoch: int
+    heard_s: float
+    calm_since_s: float
+    """Heartbeats came without a pause since then."""
+    load: Mapping[str, float] = field(default_factory=dict)
+    beats: int = 0
+
+
+@dataclass
+class _Record:
+    """How often a node was fenced lately."""
+
+    fenced: int = 0
+    last_s: float = float("-inf")
+
+
+class NodeMonitor:
+    """Heartbeats in, verdicts out."""
+
+    def __init__(self) -> None:
+        self._pulses: dict[str, _Pulse] = {}
+        self._records: dict[str, _Record] = {}
+        self._since_s = float("-inf")
+
+    def restart(self, now_s: float) -> None:
+        """This member has become the leader."""
+        self._pulses.clear()
+        self._since_s = now_s
+
+    def beat(
+        self, node_id: str, broker_epoch: int, now_s: float, load: Mapping[str, float]
+    ) -> None:
+        pulse = self._pulses.get(node_id)
+        if pulse is None or pulse.broker_epoch != broker_epoch:
+            pulse = self._pulses[node_id] = _Pulse(broker_epoch, now_s, now_s)
+        if now_s - pulse.heard_s > _GAP_S:
+            pulse.calm_since_s = now_s
+        pulse.heard_s = now_s
+        pulse.load = load
+        pulse.beats += 1
+
+    def load_of(self, node_id: str) -> Mapping[str, float]:
+        """The figures of its last heartbeat."""
+        pulse = self._pulses.get(node_id)
+        return pulse.load if pulse else {}
+
+    def verdicts(self, nodes: Iterable[NodeRegistration], now_s: float) -> list[Verdict]:
+        """Which registrations should change, by what was heard."""
+        found = []
+        for node in nodes:
+            state = self._judge(node, now_s) if node.heartbeats else node.state
+            if state != node.state:
+                found.append(Verdict(node.node_id, node.broker_epoch, state))
+        return found
+
+    def _judge(self, node: NodeRegistration, now_s: float) -> str:
+        pulse = self._pulses.get(node.node_id)
+        if pulse is not None and pulse.broker_epoch != node.broker_epoch:
+            pulse = None
+        heard_s = pulse.heard_s if pulse else self._since_s
+        if node.state in (ACTIVE, DRAINING):
+            if now_s - heard_s <= SILENCE_S:
+                return node.state
+            record = self._records.setdefault(node.node_id, _Record())
+            forgiven = now_s - record.last_s > FORGIVEN_S
+            record.fenced = 1 if forgiven else record.fenced + 1
+            record.last_s = now_s
+            return FENCED
+        if pulse is None or now_s - pulse.heard_s > _GAP_S:
+            return FENCED
+        calm = now_s - pulse.calm_since_s >= self._calm_s(node.node_id, now_s)
+        return ACTIVE if calm else FENCED
+
+    def _calm_s(self, node_id: str, now_s: float) -> float:
+        """How long the heartbeats must come without a pause. The first time: not at all."""
+        record = self._records.get(node_id)
+        if record is None or now_s - record.last_s > FORGIVEN_S:
+            return 0.0
+        doubled: float = CALM_S * 2 ** (record.fenced - 1)
+        return min(CALM_S_MAX, doubled)
+
+
+class Lessor:
+    """When leases end: the leader's monotonic clock, and nobody else's."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, float] = {}
+        self._ttl_ms: dict[int, int] = {}
+
+    def restart(self, leases: Mapping[int, int], now_s: float) -> None:
+        """This member has become the leader: every lease gets its whole time (ms) again."""
+        self._ttl_ms = dict(leases)
+        self._ends = {lease: now_s + ttl_ms / 1000 for lease, ttl_ms in leases.items()}
+
+    def granted(self, lease_id: int, ttl_ms: int, now_s: float) -> None:
+        self._ttl_ms[lease_id] = ttl_ms
+        self._ends[lease_id] = now_s + ttl_ms / 1000
+
+    def keep(self, lease_id: int, now_s: float) -> int | None:
+        """Its whole time again (ms); None: there is no such lease."""
+        ttl_ms = self._ttl_ms.get(lease_id)
+        if ttl_ms is not None:
+            self._ends[lease_id] = now_s + ttl_ms / 1000
+        return ttl_ms
+
+    def revoked(self, lease_id: int) -> None:
+        self._ends.pop(lease_id, None)
+        self._ttl_ms.pop(lease_id, None)
+
+    def expired(self, now_s: float) -> list[int]:
+        return [lease for lease, end in self._ends.items() if end <= now_s]

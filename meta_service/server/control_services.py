@@ -1,0 +1,134 @@
+"""gRPC methods for nodes that live and die: heartbeats, draining, in-sync sets, leases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+from meta_service.api import meta_pb2 as pb
+from meta_service.api import meta_pb2_grpc as rpc
+from meta_service.api.errors import NoLeader, NotFound, NotLeader
+from meta_service.catalog.control_commands import (
+    DRAINING,
+    ChangeInSync,
+    GrantLease,
+    RemoveNode,
+    RevokeLease,
+    SetNodeState,
+)
+from meta_service.catalog.nodes import decode_node, node_key
+from meta_service.server.failures import Context, streaming, unary
+from meta_service.server.services import ClusterService, Service, Shared, TopicsService
+
+if TYPE_CHECKING:
+    from meta_service.api.types import NodeRegistration
+    from meta_service.core.controller import Controller
+
+
+class ControlledClusterService(ClusterService):
+    """`Cluster` with the methods that the controller stands behind."""
+
+    def __init__(self, shared: Shared, controller: Controller, now_s: Callable[[], float]) -> None:
+        super().__init__(*shared)
+        self._controller = controller
+        self._now_s = now_s
+
+    def _node(self, node_id: str) -> NodeRegistration:
+        row = self._gateway.cache.get(node_key(node_id))
+        if row is None:
+            raise NotFound(f"node {node_id!r} is not registered")
+        return decode_node(node_key(node_id), row.value)
+
+    def beat(self, node_id: str, broker_epoch: int, load: dict[str, float]) -> str:
+        """Take a heartbeat; the node's state. Raises NotLeader, NoLeader, NotFound."""
+        if self._gateway.leading_term() is None:
+            raise NotLeader("this member is not the leader")
+        if not self._controller.is_active:
+            raise NoLeader("the leader is not ready yet")
+        node = self._node(node_id)
+        if node.broker_epoch != broker_epoch:
+            raise NotFound(
+                f"node {node_id!r} has registered again, in broker epoch {node.broker_epoch}"
+            )
+        self._controller.monitor.beat(node_id, broker_epoch, self._now_s(), load)
+        return node.state
+
+    @streaming
+    async def Heartbeat(
+        self, requests: AsyncIterator[pb.HeartbeatRequest], context: Context
+    ) -> AsyncIterator[pb.HeartbeatResponse]:
+        async for request in requests:
+            state = self.beat(request.node_id, request.broker_epoch, dict(request.load))
+            yield pb.HeartbeatResponse(state=state)
+
+    @unary
+    async def DrainNode(self, request: pb.NodeRequest, context: Context) -> pb.WriteResponse:
+        await self._fresh()
+        node = self._node(request.node_id)
+        command = SetNodeState(node.node_id, node.broker_epoch, DRAINING)
+        return pb.WriteResponse(revision=(await self._propose(command, request.once)).revision)
+
+    @unary
+    async def RemoveNode(self, request: pb.NodeRequest, context: Context) -> pb.WriteResponse:
+        result = await self._propose(RemoveNode(request.node_id), request.once)
+        return pb.WriteResponse(revision=result.revision)
+
+
+class ControlledTopicsService(TopicsService):
+    """`Topics` with the changes that partition leaders ask for."""
+
+    @unary
+    async def ChangeInSync(
+        self, request: pb.ChangeInSyncRequest, context: Context
+    ) -> pb.ChangeInSyncResponse:
+        command = ChangeInSync(
+            request.topic,
+            request.topic_id,
+            request.partition,
+            request.leader,
+            request.leader_epoch,
+            request.partition_epoch,
+            tuple(request.in_sync),
+        )
+        result = await self._propose(command, request.once)
+        return pb.ChangeInSyncResponse(partition_epoch=result.payload)
+
+
+class LeasesService(Service, rpc.LeasesServicer):
+    """Implements `Leases`."""
+
+    def __init__(self, shared: Shared, controller: Controller, now_s: Callable[[], float]) -> None:
+        super().__init__(*shared)
+        self._controller = controller
+        self._now_s = now_s
+
+    @unary
+    async def Grant(self, request: pb.GrantLeaseRequest, context: Context) -> pb.Lease:
+        await self._propose(GrantLease(request.lease_id, request.ttl_ms), request.once)
+        self._controller.lessor.granted(request.lease_id, request.ttl_ms, self._now_s())
+        return pb.Lease(lease_id=request.lease_id, ttl_ms=request.ttl_ms)
+
+    def keep(self, lease_id: int) -> int:
+        """The time it has again (ms). Raises NotLeader, NoLeader, NotFound."""
+        if self._gateway.leading_term() is None:
+            raise NotLeader("this member is not the leader")
+        if not self._controller.is_active:
+            raise NoLeader("the leader is not ready yet")
+        ttl_ms = self._controller.lessor.keep(lease_id, self._now_s())
+        if ttl_ms is None:
+            raise NotFound(f"lease {lease_id} does not exist")
+        return ttl_ms
+
+    @streaming
+    async def KeepAlive(
+        self, requests: AsyncIterator[pb.KeepAliveRequest], context: Context
+    ) -> AsyncIterator[pb.Lease]:
+        async for request in requests:
+            ttl_ms = self.keep(request.lease_id)
+            yield pb.Lease(lease_id=request.lease_id, ttl_ms=ttl_ms)
+
+    @unary
+    async def Revoke(self, request: pb.RevokeLeaseRequest, context: Context) -> pb.WriteResponse:
+        result = await self._propose(RevokeLease(request.lease_id), request.once)
+        self._controller.lessor.revoked(request.lease_id)
+        return pb.WriteResponse(revision=result.revision)
