@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from meta_service.api.errors import InvalidArgument, UnsupportedCommand
 from meta_service.catalog import apply as apply_module
-from meta_service.catalog.apply import Applied, MemberTooOld, apply
-from meta_service.catalog.command_codec import Command, Header, decode_command, encode_command
+from meta_service.catalog.apply import MemberTooOld
+from meta_service.catalog.command_codec import Header, decode_command
 from meta_service.catalog.commands import (
     AllocateIds,
     AlterTopic,
@@ -30,43 +30,15 @@ from meta_service.catalog.tables import (
     KEYS,
     RESULTS,
     TOPIC_PREFIX,
-    State,
     decode_events,
     decode_row,
     event_key,
 )
-from meta_service.catalog.topics import decode_topic, topic_key
-from tests.support.meta_disk import MemoryStore
+from meta_service.catalog.topics import topic_key
+from tests.unit.meta_service.meta_catalog_rig import Catalog
 
 CLIENT = b"c" * 16
 TOPIC_ID = "0" * 32
-
-
-class Catalog:
-    """A catalog in memory."""
-
-    def __init__(self) -> None:
-        self.store = MemoryStore()
-        self.state = State()
-
-    def apply_bytes(self, data: bytes) -> Applied:
-        index = self.state.applied_index + 1
-        applied = apply(self.store, self.state, index, 1, data)
-        self.store.write(applied.writes)
-        self.state = applied.state
-        return applied
-
-    def do(self, command: Command, header: Header = Header()) -> Applied:  # noqa: B008 - immutable
-        return self.apply_bytes(encode_command(command, header))
-
-    def value(self, key: bytes) -> bytes | None:
-        row = self.store.get(KEYS + key)
-        return decode_row(row).value if row else None
-
-    def topic(self, name: str) -> object:
-        row = self.store.get(KEYS + topic_key(name))
-        assert row is not None
-        return decode_topic(topic_key(name), decode_row(row).value, decode_row(row).mod_revision)
 
 
 def put(key: bytes, value: bytes | None) -> Txn:

@@ -1,0 +1,36 @@
+"""A catalog in memory, command by command."""
+
+from __future__ import annotations
+
+from meta_service.catalog.apply import Applied, apply
+from meta_service.catalog.command_codec import Command, Header, encode_command
+from meta_service.catalog.tables import KEYS, State, decode_row
+from meta_service.catalog.topics import decode_topic, topic_key
+from tests.support.meta_disk import MemoryStore
+
+
+class Catalog:
+    """A catalog in memory."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.state = State()
+
+    def apply_bytes(self, data: bytes) -> Applied:
+        index = self.state.applied_index + 1
+        applied = apply(self.store, self.state, index, 1, data)
+        self.store.write(applied.writes)
+        self.state = applied.state
+        return applied
+
+    def do(self, command: Command, header: Header = Header()) -> Applied:  # noqa: B008 - immutable
+        return self.apply_bytes(encode_command(command, header))
+
+    def value(self, key: bytes) -> bytes | None:
+        row = self.store.get(KEYS + key)
+        return decode_row(row).value if row else None
+
+    def topic(self, name: str) -> object:
+        row = self.store.get(KEYS + topic_key(name))
+        assert row is not None
+        return decode_topic(topic_key(name), decode_row(row).value, decode_row(row).mod_revision)

@@ -1,0 +1,399 @@
+"""Leaders, in-sync sets, leases and heartbeats: the rules, without a clock."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meta_service.api.types import NodeRegistration, PartitionDescription, TopicDescription
+from meta_service.catalog.command_codec import Header
+from meta_service.catalog.commands import CreateTopic, OpenSession, RegisterNode, Tick, Txn
+from meta_service.catalog.control_commands import (
+    ChangeInSync,
+    ElectLeaders,
+    ExpireSessions,
+    GrantLease,
+    RemoveNode,
+    RevokeLease,
+    SetNodeState,
+)
+from meta_service.catalog.partitions import settle
+from meta_service.catalog.tables import LEASE_KEYS, LEASES, RESULTS, SESSIONS
+from meta_service.core.heartbeat import CALM_S, SILENCE_S, Lessor, NodeMonitor, Verdict
+from tests.unit.meta_service.meta_catalog_rig import Catalog
+
+TOPIC_ID = "0" * 32
+NODES = ("a", "b", "c")
+
+
+def cluster(replication: int = 3, partitions: int = 1) -> Catalog:
+    """Nodes a, b and c, and topic t on them."""
+    catalog = Catalog()
+    for name in NODES:
+        catalog.do(RegisterNode(name, {}, "", "1", 1, False))
+    catalog.do(CreateTopic("t", TOPIC_ID, partitions, replication, {}))
+    return catalog
+
+
+def partition(catalog: Catalog, number: int = 0) -> PartitionDescription:
+    topic = catalog.topic("t")
+    assert isinstance(topic, TopicDescription)
+    return topic.partitions[number]
+
+
+def set_state(catalog: Catalog, name: str, state: str) -> None:
+    epoch = NODES.index(name) + 1
+    assert not catalog.do(SetNodeState(name, epoch, state)).result.code
+
+
+def elect(catalog: Catalog, *, preferred: bool = False) -> list[str]:
+    result = catalog.do(ElectLeaders(("t",), preferred)).result
+    assert not result.code
+    changed: list[str] = result.payload
+    return changed
+
+
+def in_sync_change(catalog: Catalog, *names: str, **changes: object) -> ChangeInSync:
+    old = partition(catalog)
+    fields: dict[str, object] = {
+        "topic": "t",
+        "topic_id": TOPIC_ID,
+        "partition": 0,
+        "leader": old.leader,
+        "leader_epoch": old.leader_epoch,
+        "partition_epoch": old.partition_epoch,
+        "in_sync": names,
+    }
+    return ChangeInSync(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------ elections
+
+
+def test_a_fenced_leader_is_replaced_from_the_in_sync_set() -> None:
+    catalog = cluster()
+    before = partition(catalog)
+    assert before.leader is not None
+    set_state(catalog, before.leader, "fenced")
+    assert elect(catalog) == ["t"]
+    after = partition(catalog)
+    assert after.leader in set(before.in_sync) - {before.leader}
+    assert set(after.in_sync) == set(before.in_sync) - {before.leader}
+    assert (after.leader_epoch, after.partition_epoch) == (1, 1)
+
+
+def test_a_replica_out_of_sync_never_leads() -> None:
+    catalog = cluster()
+    old = partition(catalog)
+    assert old.leader is not None
+    catalog.do(in_sync_change(catalog, old.leader))
+    set_state(catalog, old.leader, "fenced")
+    elect(catalog)
+    after = partition(catalog)
+    assert after.leader is None
+    assert after.in_sync == (old.leader,), "the in-sync set became empty"
+    set_state(catalog, old.leader, "active")
+    elect(catalog)
+    assert partition(catalog).leader == old.leader
+    assert partition(catalog).leader_epoch == after.leader_epoch + 1
+
+
+def test_a_draining_leader_gives_way_if_somebody_can_take_over() -> None:
+    catalog = cluster()
+    old = partition(catalog)
+    assert old.leader is not None
+    set_state(catalog, old.leader, "draining")
+    elect(catalog)
+    after = partition(catalog)
+    assert after.leader != old.leader
+    assert after.in_sync == old.in_sync, "a draining node still follows"
+
+
+def test_a_draining_leader_that_is_alone_stays() -> None:
+    catalog = cluster()
+    leader = partition(catalog).leader
+    assert leader is not None
+    catalog.do(in_sync_change(catalog, leader))
+    set_state(catalog, leader, "draining")
+    assert elect(catalog) == []
+    assert partition(catalog).leader == leader
+
+
+def test_leadership_goes_back_to_the_first_replica_on_request_only() -> None:
+    catalog = cluster()
+    first = partition(catalog).replicas[0]
+    set_state(catalog, first, "fenced")
+    elect(catalog)
+    set_state(catalog, first, "active")
+    second = partition(catalog).leader
+    assert elect(catalog) == []
+    catalog.do(in_sync_change(catalog, *partition(catalog).replicas))
+    assert elect(catalog) == []
+    assert partition(catalog).leader == second
+    assert elect(catalog, preferred=True) == ["t"]
+    assert partition(catalog).leader == first
+
+
+def test_electing_where_nothing_is_amiss_changes_nothing() -> None:
+    catalog = cluster(partitions=5)
+    revision = catalog.state.revision
+    assert elect(catalog) == []
+    assert elect(catalog, preferred=True) == []
+    assert catalog.state.revision == revision
+
+
+def test_an_older_registration_cannot_be_fenced() -> None:
+    catalog = cluster()
+    catalog.do(RegisterNode("a", {}, "", "1", 1, False))
+    assert catalog.do(SetNodeState("a", 1, "fenced")).result.code == "COMPARE_FAILED"
+
+
+def test_a_node_with_replicas_cannot_be_removed() -> None:
+    catalog = cluster()
+    assert catalog.do(RemoveNode("a")).result.code == "INVALID_ARGUMENT"
+    catalog.do(RegisterNode("d", {}, "", "1", 1, False))
+    assert not catalog.do(RemoveNode("d")).result.code
+    assert catalog.do(RemoveNode("d")).result.code == "NOT_FOUND"
+
+
+def test_a_node_with_heartbeats_begins_fenced_and_takes_no_replicas() -> None:
+    catalog = cluster()
+    catalog.do(RegisterNode("d", {}, "", "1", 1, True))
+    catalog.do(CreateTopic("u", TOPIC_ID, 8, 1, {}))
+    topic = catalog.topic("u")
+    assert isinstance(topic, TopicDescription)
+    assert "d" not in {p.leader for p in topic.partitions}
+
+
+# ------------------------------------------------------------ in-sync sets
+
+
+def test_the_leader_shrinks_and_grows_the_in_sync_set() -> None:
+    catalog = cluster()
+    leader = partition(catalog).leader
+    assert leader is not None
+    other = next(name for name in NODES if name != leader)
+    assert catalog.do(in_sync_change(catalog, leader)).result.payload == 1
+    assert partition(catalog).in_sync == (leader,)
+    assert catalog.do(in_sync_change(catalog, leader, other)).result.payload == 2
+    assert set(partition(catalog).in_sync) == {leader, other}
+    assert partition(catalog).leader_epoch == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"leader_epoch": 7}, "COMPARE_FAILED"),
+        ({"partition_epoch": 7}, "COMPARE_FAILED"),
+        ({"leader": "nobody"}, "COMPARE_FAILED"),
+        ({"topic_id": "1" * 32}, "NOT_FOUND"),
+        ({"partition": 4}, "NOT_FOUND"),
+        ({"in_sync": ("stranger",)}, "INVALID_ARGUMENT"),
+    ],
+)
+def test_a_stale_or_wrong_change_is_refused(changes: dict[str, object], code: str) -> None:
+    catalog = cluster()
+    leader = partition(catalog).leader or ""
+    assert catalog.do(in_sync_change(catalog, leader, **changes)).result.code == code
+    assert partition(catalog).partition_epoch == 0
+
+
+def test_the_leader_cannot_leave_the_in_sync_set() -> None:
+    catalog = cluster()
+    others = [name for name in NODES if name != partition(catalog).leader]
+    assert catalog.do(in_sync_change(catalog, *others)).result.code == "INVALID_ARGUMENT"
+
+
+def test_a_fenced_node_cannot_join_the_in_sync_set() -> None:
+    catalog = cluster()
+    leader = partition(catalog).leader or ""
+    other = next(name for name in NODES if name != leader)
+    catalog.do(in_sync_change(catalog, leader))
+    set_state(catalog, other, "fenced")
+    assert catalog.do(in_sync_change(catalog, leader, other)).result.code == "INVALID_ARGUMENT"
+
+
+_states = st.dictionaries(
+    st.sampled_from(NODES), st.sampled_from(["active", "fenced", "draining"]), max_size=3
+)
+
+
+@given(st.lists(st.tuples(_states, st.booleans(), st.sets(st.sampled_from(NODES))), max_size=12))
+@settings(max_examples=300)
+def test_whatever_happens_no_acknowledged_record_is_given_up(
+    events: list[tuple[dict[str, str], bool, set[str]]],
+) -> None:
+    """The leader is in sync, the set never empty, epochs tell every change."""
+    old = PartitionDescription(0, "a", 0, 0, NODES, NODES)
+    for states, preferred, wish in events:
+        new = settle(old, states, preferred=preferred)
+        assert new.in_sync and set(new.in_sync) <= set(old.in_sync)
+        assert new.leader is None or new.leader in new.in_sync
+        assert new.leader is None or states.get(new.leader) in ("active", "draining")
+        assert (new.leader_epoch > old.leader_epoch) == (new.leader != old.leader)
+        assert (new.partition_epoch > old.partition_epoch) == (new != old)
+        assert settle(new, states, preferred=preferred) == new, "settling twice changes nothing"
+        if new.leader is not None:
+            grown = tuple(n for n in NODES if n in wish | {new.leader})
+            new = PartitionDescription(
+                0, new.leader, new.leader_epoch, new.partition_epoch + 1, NODES, grown
+            )
+        old = new
+
+
+# ------------------------------------------------------------ leases and sessions
+
+
+def put(key: bytes, lease_id: int, value: bytes | None = b"v") -> Txn:
+    return Txn((), ((key, value, lease_id),))
+
+
+def test_the_keys_of_a_lease_die_with_it() -> None:
+    catalog = Catalog()
+    catalog.do(GrantLease(7, 1000))
+    catalog.do(put(b"a", 7))
+    catalog.do(put(b"b", 7))
+    catalog.do(put(b"c", 0))
+    applied = catalog.do(RevokeLease(7))
+    assert applied.result.payload == 2
+    assert [key for key, row in applied.rows] == [b"a", b"b"]
+    assert (catalog.value(b"a"), catalog.value(b"c")) == (None, b"v")
+    assert list(catalog.store.scan(LEASES)) == list(catalog.store.scan(LEASE_KEYS)) == []
+
+
+def test_a_key_put_anew_leaves_its_lease() -> None:
+    catalog = Catalog()
+    catalog.do(GrantLease(7, 1000))
+    catalog.do(GrantLease(8, 1000))
+    catalog.do(put(b"a", 7))
+    catalog.do(put(b"a", 8))
+    catalog.do(put(b"b", 7))
+    catalog.do(put(b"b", 0))
+    catalog.do(put(b"c", 7))
+    catalog.do(put(b"c", 0, None))
+    assert catalog.do(RevokeLease(7)).result.payload == 0
+    assert catalog.do(RevokeLease(8)).result.payload == 1
+    assert (catalog.value(b"a"), catalog.value(b"b")) == (None, b"v")
+
+
+def test_an_unknown_lease_is_refused() -> None:
+    catalog = Catalog()
+    assert catalog.do(put(b"a", 7)).result.code == "NOT_FOUND"
+    assert catalog.value(b"a") is None
+    assert catalog.do(RevokeLease(7)).result.code == "NOT_FOUND"
+
+
+def test_clients_that_are_silent_are_forgotten_by_uptime() -> None:
+    catalog = Catalog()
+    catalog.do(Tick(1_000_000))
+    for client in (b"a" * 16, b"b" * 16):
+        catalog.do(OpenSession(client))
+        catalog.do(put(b"k", 0), Header(client, 1, 0))
+    for minute in range(1, 41):
+        catalog.do(Tick(1_000_000 + minute * 60_000))
+        catalog.do(put(b"k", 0), Header(b"b" * 16, minute + 1, minute))
+    assert catalog.do(ExpireSessions(30 * 60_000, 100)).result.payload == 1
+    assert [key[1:] for key, _ in catalog.store.scan(SESSIONS)] == [b"b" * 16]
+    assert len(list(catalog.store.scan(RESULTS))) == 1
+
+
+def test_a_jump_of_the_clock_forgets_nobody() -> None:
+    """The first tick, or a cluster that was down for a day."""
+    catalog = Catalog()
+    catalog.do(OpenSession(b"a" * 16))
+    for now_ms in (1_000_000_000_000, 1_000_100_000_000):
+        catalog.do(Tick(now_ms))
+        assert catalog.do(ExpireSessions(30 * 60_000, 100)).result.payload == 0
+
+
+# ------------------------------------------------------------ heartbeats
+
+
+def registration(state: str, *, epoch: int = 1, heartbeats: bool = True) -> NodeRegistration:
+    return NodeRegistration("n", {}, broker_epoch=epoch, state=state, heartbeats=heartbeats)
+
+
+def test_a_silent_node_is_fenced_in_time() -> None:
+    monitor = NodeMonitor()
+    monitor.restart(0.0)
+    monitor.beat("n", 1, 10.0, {})
+    assert monitor.verdicts([registration("active")], 10.0 + SILENCE_S) == []
+    late = 10.0 + SILENCE_S + 0.01
+    assert monitor.verdicts([registration("active")], late) == [Verdict("n", 1, "fenced")]
+    assert SILENCE_S < 3.0
+
+
+def test_a_new_leader_gives_everybody_the_whole_time() -> None:
+    monitor = NodeMonitor()
+    monitor.beat("n", 1, 0.0, {})
+    monitor.restart(100.0)
+    assert monitor.verdicts([registration("active")], 100.0 + SILENCE_S) == []
+    assert monitor.verdicts([registration("active")], 103.0) == [Verdict("n", 1, "fenced")]
+
+
+def test_the_first_heartbeat_makes_a_node_active() -> None:
+    monitor = NodeMonitor()
+    assert monitor.verdicts([registration("fenced")], 1.0) == []
+    monitor.beat("n", 1, 1.0, {"records": 5.0})
+    assert monitor.verdicts([registration("fenced")], 1.1) == [Verdict("n", 1, "active")]
+    assert monitor.load_of("n") == {"records": 5.0}
+
+
+def test_a_heartbeat_of_an_older_incarnation_does_not_count() -> None:
+    monitor = NodeMonitor()
+    monitor.beat("n", 1, 1.0, {})
+    assert monitor.verdicts([registration("fenced", epoch=2)], 1.1) == []
+
+
+def test_a_node_without_heartbeats_is_never_judged() -> None:
+    monitor = NodeMonitor()
+    monitor.restart(0.0)
+    assert monitor.verdicts([registration("active", heartbeats=False)], 1000.0) == []
+
+
+def test_a_flapping_node_waits_longer_each_time() -> None:
+    monitor, now_s, waits = NodeMonitor(), 0.0, []
+    monitor.restart(0.0)
+    for _ in range(5):
+        monitor.beat("n", 1, now_s, {})
+        now_s += SILENCE_S + 0.1
+        assert monitor.verdicts([registration("active")], now_s) == [Verdict("n", 1, "fenced")]
+        begin = now_s
+        while True:
+            monitor.beat("n", 1, now_s, {})
+            if monitor.verdicts([registration("fenced")], now_s):
+                break
+            now_s += 0.1
+        waits.append(now_s - begin)
+    assert waits[0] == pytest.approx(CALM_S, abs=0.11)
+    assert all(later > 1.8 * earlier for earlier, later in zip(waits, waits[1:], strict=False))
+
+
+def test_a_pause_breaks_the_calm() -> None:
+    monitor = NodeMonitor()
+    monitor.restart(0.0)
+    monitor.verdicts([registration("active")], 10.0)
+    monitor.beat("n", 1, 10.0, {})
+    monitor.beat("n", 1, 11.5, {})
+    assert monitor.verdicts([registration("fenced")], 11.6) == []
+    monitor.beat("n", 1, 12.0, {})
+    assert monitor.verdicts([registration("fenced")], 12.1) == [Verdict("n", 1, "active")]
+
+
+def test_a_lease_ends_by_the_leaders_clock_alone() -> None:
+    lessor = Lessor()
+    lessor.granted(1, 5000, 100.0)
+    assert lessor.expired(104.9) == []
+    assert lessor.keep(1, 104.9) == 5000
+    assert lessor.expired(109.8) == []
+    assert lessor.expired(109.9) == [1]
+    lessor.revoked(1)
+    assert lessor.keep(1, 110.0) is None
+
+
+def test_a_new_leader_gives_every_lease_its_whole_time() -> None:
+    lessor = Lessor()
+    lessor.restart({1: 5000, 2: 1000}, 100.0)
+    assert lessor.expired(101.0) == [2]
+    assert sorted(lessor.expired(105.0)) == [1, 2]
