@@ -11,13 +11,17 @@ from typing import Protocol
 
 from broker_core.api.errors import LakeMQError
 from broker_core.api.types import Acks, Columns, Placed, Principal
+from plugins.mqtt.messages import Place
+
+Outcome = Place | LakeMQError
+"""Where a publish is stored, or why not."""
 
 
 class Receiver(Protocol):
     """Who is told what became of a publish."""
 
     def settled(
-        self, packet_id: int, qos: int, size_bytes: int, error: LakeMQError | None, now_ms: int
+        self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         """Called once for each publish, in the order of publishing."""
 
@@ -45,8 +49,12 @@ class Lane:
         rows = zip(self.tokens, self.values, outcomes, strict=True)
         for (receiver, packet_id, qos), value, outcome in rows:
             if receiver is not None:
-                error = outcome if isinstance(outcome, LakeMQError) else None
-                receiver.settled(packet_id, qos, len(value or b""), error, now_ms)
+                place = (
+                    outcome
+                    if isinstance(outcome, LakeMQError)
+                    else Place(self.topic, outcome.partition, outcome.offset)
+                )
+                receiver.settled(packet_id, qos, len(value or b""), place, now_ms)
 
     def fail(self, error: LakeMQError, now_ms: int) -> None:
         """The same error for all."""

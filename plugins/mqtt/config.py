@@ -122,6 +122,14 @@ class MqttSettings(PluginSettings):
     session_expiry_s_max: int = Field(default=7 * 24 * 3600, ge=0, le=_LONGEST_S)
     """Longest time a session outlives its connection (s); 4294967295: for ever. Sessions of 3.1.1
     clients that are not clean get this."""
+    durable: bool = True
+    """Whether sessions that outlive their connection, what waits for them, and retained messages
+    survive a crash of the broker."""
+    checkpoint_ms: int = Field(default=5_000, ge=100)
+    """How often is kept what clients acknowledged and what is retained (ms). After a crash, what
+    was acknowledged since is delivered again."""
+    checkpoint_records: int = Field(default=200_000, ge=1000)
+    """Most records of bound topics that a restart has to read again for each partition."""
     receive_max: int = Field(default=1000, ge=1, le=65_535)
     """Most QoS 1 and 2 publishes of an MQTT 5 client that are not finished."""
     inflight_max: int = Field(default=1000, ge=1, le=65_535)

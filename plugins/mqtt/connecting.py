@@ -5,6 +5,7 @@ Source: MQTT 5.0 sections 3.1, 3.2, 3.15; MQTT 3.1.1 sections 3.1, 3.2.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker_core.api.types import Credentials, Principal
@@ -56,33 +57,45 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
     )
 
 
-def bounded_expiry_s(limits: Limits, asked_s: int) -> int:
-    return min(asked_s, limits.session_expiry_s_max)
-
-
 def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
-    """The client is known: open its session, answer, and send what waits for it."""
+    """The client is known: open its session, and answer once that is kept."""
     hub, packet = connection.hub, connection.connect
     assert packet is not None
     if connection.client_id not in hub.sessions and len(hub.sessions) >= hub.limits.sessions_max:
         raise ProtocolError("too many sessions", Reason.QUOTA_EXCEEDED)
     connection.principal = principal
-    session, present = hub.open_session(
+    connection.blocked = True  # nothing is sent before CONNACK
+    session, present, kept_before = hub.open_session(
         connection, connection.client_id, principal, now_ms, clean_start=packet.clean_start
     )
     connection.session = session
-    session.will = packet.will
     session.expiry_s = _expiry_s(connection, packet)
+    if hub.ledger is not None and (session.durable or kept_before):
+        hub.ledger.keep(
+            connection.client_id, connection, partial(_answer, connection, packet, present)
+        )
+    else:
+        _answer(connection, packet, present, now_ms)
+
+
+def _answer(connection: Connection, packet: Connect, present: bool, now_ms: int) -> None:
+    """Say CONNACK, send what waits for the client, and handle what it sent meanwhile."""
+    hub, session = connection.hub, connection.session
+    assert session is not None
+    session.will = packet.will
+    if packet.will is not None:
+        session.touch()
     keep_alive_s = _keep_alive_s(hub.limits, packet)
     connection.keep_alive_ms = int(1000 * _KEEP_ALIVE_GRACE * keep_alive_s)
     connection.silent_until_ms = now_ms + connection.keep_alive_ms if keep_alive_s else NEVER_MS
     connection.state = State.CONNECTED
     connection.connect = None
+    connection.blocked = False
     hub.counters.connections_accepted += 1
     told = present and packet.version > V31  # 3.1 has no such flag
     connection.send(Connack(told, 0, _connack_properties(connection, packet, keep_alive_s)))
-    if present:
-        session.outbound.resume(connection, now_ms)
+    session.outbound.resume(connection, now_ms)
+    connection.proceed(now_ms)
 
 
 def _expiry_s(connection: Connection, packet: Connect) -> int:
@@ -90,8 +103,8 @@ def _expiry_s(connection: Connection, packet: Connect) -> int:
     interval of its own, so it gets the longest."""
     limits = connection.hub.limits
     if packet.version == V5:
-        return bounded_expiry_s(limits, packet.properties.session_expiry_s or 0)
-    return 0 if packet.clean_start else bounded_expiry_s(limits, FOR_EVER_S)
+        return min(packet.properties.session_expiry_s or 0, limits.session_expiry_s_max)
+    return 0 if packet.clean_start else min(FOR_EVER_S, limits.session_expiry_s_max)
 
 
 def _keep_alive_s(limits: Limits, packet: Connect) -> int:

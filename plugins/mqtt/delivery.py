@@ -1,7 +1,12 @@
 """Publishes on their way out to one client: window, packet identifiers, QoS 1 and 2. Pure.
 
 QoS 1: PUBLISH -> PUBACK. QoS 2: PUBLISH -> PUBREC -> PUBREL -> PUBCOMP. What does not fit the
-window, or finds no connection, waits in a bounded queue.
+window, or finds no connection, waits in a bounded queue. What lies in the journal waits there: the
+queue of a client that is away holds places, and messages are asked for (`hub.loads`) when it is
+their turn.
+
+In a session that outlives its connection, a QoS 2 PUBLISH is sent once its packet identifier is
+kept, and PUBREL once the PUBREC is kept: so a crash in between never makes a second delivery of it.
 
 Source: MQTT 5.0 section 4.3 (QoS), 4.4 (redelivery), 4.6 (order), 4.9 (flow control).
 """
@@ -11,16 +16,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final
 
 from plugins.mqtt.encoding import PUBREL
-from plugins.mqtt.messages import Message
+from plugins.mqtt.messages import Message, Place
 
 if TYPE_CHECKING:
     from plugins.mqtt.protocol import Connection
+    from plugins.mqtt.sessions import Session
     from plugins.mqtt.shared import Group
 
-PACKET_ID_MAX = 65_535
+PACKET_ID_MAX: Final = 65_535
+IN_MEMORY_COUNT_MAX: Final = 1000
+"""Of a connected client's queue, what is behind these waits in the journal too."""
+LOAD_COUNT_MAX: Final = 500
+"""Most messages asked for at once."""
+_PLACE_BYTES: Final = 100
+"""What a place takes in a queue, about."""
 
 
 @dataclass(slots=True)
@@ -37,23 +50,37 @@ class DeliveryLimits:
     dropped_expired: int = 0
     dropped_too_large: int = 0
     dropped_qos_0: int = 0
+    dropped_gone: int = 0
     sent: int = 0
 
 
 class Delivery:
     """One message for one session."""
 
-    __slots__ = ("identifiers", "message", "qos", "released", "retain", "shared")
+    __slots__ = (
+        "awaiting",
+        "gone",
+        "identifiers",
+        "message",
+        "place",
+        "qos",
+        "released",
+        "retain",
+        "shared",
+    )
 
     def __init__(
         self,
-        message: Message,
+        message: Message | None,
         qos: int,
         retain: bool,
         identifiers: tuple[int, ...],
-        shared: Group | None,
+        shared: Group | None = None,
+        place: Place | None = None,
     ) -> None:
         self.message = message
+        """None: it lies in the journal and is not loaded."""
+        self.place = message.place if message is not None else place
         self.qos = qos
         self.retain = retain
         self.identifiers = identifiers
@@ -61,14 +88,38 @@ class Delivery:
         """The group whose member the session got it as."""
         self.released = False
         """QoS 2: PUBREC came; PUBREL is sent, PUBCOMP awaited."""
+        self.awaiting = False
+        """QoS 2: its packet identifier is not kept yet, so it was not sent."""
+        self.gone = False
+        """It was asked for and is in the journal no more."""
+
+    @property
+    def size_bytes(self) -> int:
+        return _PLACE_BYTES if self.message is None else self.message.size_bytes
+
+    def unload(self) -> None:
+        """Let go of the message, if it can be had again."""
+        if self.place is not None:
+            self.message = None
 
 
 class Outbound:
     """What one session still has to deliver, in order."""
 
-    __slots__ = ("_next_id", "_resend", "inflight", "limits", "queue", "queue_bytes", "unacked")
+    __slots__ = (
+        "_next_id",
+        "_resend",
+        "inflight",
+        "limits",
+        "loading",
+        "queue",
+        "queue_bytes",
+        "session",
+        "unacked",
+    )
 
-    def __init__(self, limits: DeliveryLimits) -> None:
+    def __init__(self, session: Session, limits: DeliveryLimits) -> None:
+        self.session = session
         self.limits = limits
         self.inflight: dict[int, Delivery] = {}
         """By packet identifier, in the order in which they were first sent."""
@@ -76,6 +127,8 @@ class Outbound:
         self.queue_bytes = 0
         self.unacked = 0
         """Of `inflight`, those sent on the present connection."""
+        self.loading = False
+        """Messages were asked for; nothing more is sent until they are there."""
         self._resend: deque[int] | None = None
         self._next_id = 1
 
@@ -87,6 +140,11 @@ class Outbound:
     def offer(self, delivery: Delivery, connection: Connection | None, now_ms: int) -> bool:
         """Send a QoS 1 or 2 delivery, or queue it. False: the queue is full and the client's
         connection shall end."""
+        if delivery.message is None:
+            accepted = self._enqueue(delivery, connection)
+            if connection is not None:
+                self.pump(connection, now_ms)
+            return accepted
         if (
             connection is None
             or self.queue
@@ -94,25 +152,45 @@ class Outbound:
             or connection.blocked
             or self.unacked >= connection.window
         ):
-            return self._enqueue(delivery)
+            return self._enqueue(delivery, connection)
         self._send_new(delivery, connection, now_ms)
         return True
 
-    def _enqueue(self, delivery: Delivery) -> bool:
-        if self.queue is None:
-            self.queue = deque()
-        limits, size = self.limits, delivery.message.size_bytes
+    def _enqueue(self, delivery: Delivery, connection: Connection | None) -> bool:
+        queue = self.queue
+        if queue is None:
+            queue = self.queue = deque()
+        if connection is None or len(queue) >= IN_MEMORY_COUNT_MAX:
+            delivery.unload()
+        limits, size = self.limits, delivery.size_bytes
         while (
-            len(self.queue) >= limits.queue_count_max
-            or self.queue_bytes + size > limits.queue_bytes_max
+            len(queue) >= limits.queue_count_max or self.queue_bytes + size > limits.queue_bytes_max
         ):
             limits.dropped_queue_full += 1
-            if limits.queue_full != "drop_oldest" or not self.queue:
+            if limits.queue_full != "drop_oldest" or not queue:
                 return limits.queue_full != "disconnect"
-            self.queue_bytes -= self.queue.popleft().message.size_bytes
-        self.queue.append(delivery)
+            self.queue_bytes -= queue.popleft().size_bytes
+        queue.append(delivery)
         self.queue_bytes += size
         return True
+
+    def restore(self, inflight: list[tuple[int, Delivery]], queue: list[Delivery]) -> None:
+        """What was kept of an earlier life."""
+        self.inflight = dict(inflight)
+        self.queue = deque(queue) if queue else None
+        self.queue_bytes = sum(delivery.size_bytes for delivery in queue)
+        self._next_id = max(self.inflight, default=0) % PACKET_ID_MAX + 1
+
+    def unload(self) -> None:
+        """The client is away: what lies in the journal is kept there alone."""
+        for delivery in self.inflight.values():
+            delivery.unload()
+        for delivery in self.queue or ():
+            self.queue_bytes -= delivery.size_bytes
+            delivery.unload()
+            self.queue_bytes += delivery.size_bytes
+
+    # -- sending
 
     def _send_new(self, delivery: Delivery, connection: Connection, now_ms: int) -> None:
         """Give the delivery a packet identifier and send it."""
@@ -120,15 +198,33 @@ class Outbound:
         while packet_id in self.inflight:
             packet_id = packet_id % PACKET_ID_MAX + 1
         self._next_id = packet_id % PACKET_ID_MAX + 1
-        if self._transmit(delivery, packet_id, connection, now_ms, dup=False):
+        if delivery.qos == 2 and self.session.durable:
+            self.inflight[packet_id] = delivery
+            self._send_when_kept(delivery, packet_id, connection, now_ms)
+        elif self._transmit(delivery, packet_id, connection, now_ms, dup=False):
             self.inflight[packet_id] = delivery
             self.unacked += 1
+
+    def _send_when_kept(
+        self, delivery: Delivery, packet_id: int, connection: Connection, now_ms: int
+    ) -> None:
+        delivery.awaiting = True
+        self.unacked += 1
+
+        def send(now_ms: int) -> None:
+            if delivery.awaiting and self.inflight.get(packet_id) is delivery:
+                delivery.awaiting = False
+                if not self._transmit(delivery, packet_id, connection, now_ms, dup=False):
+                    self.acknowledge(packet_id, connection, now_ms)
+
+        self.session.keep(connection, send, now_ms)
 
     def _transmit(
         self, delivery: Delivery, packet_id: int, connection: Connection, now_ms: int, *, dup: bool
     ) -> bool:
         """Write PUBLISH; False: it is larger than the client takes, so it counts as delivered
         [MQTT-3.1.2-25]."""
+        assert delivery.message is not None
         head, rest = connection.wire(
             delivery.message, delivery.qos, delivery.retain, delivery.identifiers, now_ms
         )
@@ -142,12 +238,15 @@ class Outbound:
         self.limits.sent += 1
         return True
 
+    # -- what the client answers
+
     def acknowledge(self, packet_id: int, connection: Connection, now_ms: int) -> bool:
         """PUBACK, PUBCOMP, or PUBREC that refuses: the delivery is finished. False: no such."""
         if self.inflight.pop(packet_id, None) is None:
             return False
         if self.unacked:
             self.unacked -= 1
+        self.session.touch()
         if self.queue or self._resend:
             self.pump(connection, now_ms)
         return True
@@ -155,10 +254,12 @@ class Outbound:
     def received(self, packet_id: int) -> bool:
         """PUBREC: never send this PUBLISH again [MQTT-4.3.3-6]. False: no such delivery."""
         delivery = self.inflight.get(packet_id)
-        if delivery is None or delivery.qos != 2:
+        if delivery is None or delivery.qos != 2 or delivery.awaiting:
             return False
         delivery.released = True
         return True
+
+    # -- what waits
 
     def resume(self, connection: Connection, now_ms: int) -> None:
         """On a new connection: send again what is in flight, in order, then what waits
@@ -168,33 +269,86 @@ class Outbound:
         self.pump(connection, now_ms)
 
     def pump(self, connection: Connection, now_ms: int) -> None:
-        """Send what waits, as far as the window and the socket allow."""
-        while self._resend and self.unacked < connection.window:
-            packet_id = self._resend.popleft()
-            delivery = self.inflight.get(packet_id)
-            if delivery is None:
-                continue
-            if delivery.released:
-                connection.write(PUBREL + packet_id.to_bytes(2, "big"))
-            elif not self._transmit(delivery, packet_id, connection, now_ms, dup=True):
-                del self.inflight[packet_id]
-                continue
-            self.unacked += 1
-        if self._resend:
+        """Send what waits, as far as the window, the socket and loaded messages allow."""
+        if self.loading:
             return
+        while self._resend and self.unacked < connection.window:
+            if not self._resend_next(self._resend, connection, now_ms):
+                return
         queue = self.queue
+        if self._resend or queue is None:
+            return
         while queue and self.unacked < connection.window and not connection.blocked:
+            if not self._ready(queue[0], connection):
+                return
             delivery = queue.popleft()
-            self.queue_bytes -= delivery.message.size_bytes
-            if delivery.message.expired(now_ms):  # [MQTT-3.3.2-5]
+            self.queue_bytes -= delivery.size_bytes
+            if delivery.message is None:
+                self.limits.dropped_gone += 1
+            elif delivery.message.expired(now_ms):  # [MQTT-3.3.2-5]
                 self.limits.dropped_expired += 1
             else:
                 self._send_new(delivery, connection, now_ms)
-        if queue is not None and not queue:
+        if not queue:
             self.queue = None
+
+    def _resend_next(self, resend: deque[int], connection: Connection, now_ms: int) -> bool:
+        """Send one delivery again; False: its message must be loaded first."""
+        packet_id = resend[0]
+        delivery = self.inflight.get(packet_id)
+        if delivery is None:
+            resend.popleft()
+            return True
+        if delivery.released:
+            connection.write(PUBREL + packet_id.to_bytes(2, "big"))
+            self.unacked += 1
+        elif not self._ready(delivery, connection):
+            return False
+        elif delivery.message is None:
+            self.limits.dropped_gone += 1
+            del self.inflight[packet_id]
+        elif delivery.awaiting:
+            self._send_when_kept(delivery, packet_id, connection, now_ms)
+        elif self._transmit(delivery, packet_id, connection, now_ms, dup=True):
+            self.unacked += 1
+        else:
+            del self.inflight[packet_id]
+        resend.popleft()
+        return True
+
+    def _ready(self, delivery: Delivery, connection: Connection) -> bool:
+        """Whether the message is there, or is known to be gone; else ask for it."""
+        if delivery.message is not None or delivery.gone:
+            return True
+        self.loading = True
+        connection.hub.loads.append(self.session)
+        return False
+
+    def missing(self) -> list[Delivery]:
+        """The next deliveries whose messages must be loaded, in order."""
+        resend = (self.inflight[one] for one in self._resend or () if one in self.inflight)
+        waiting = chain((one for one in resend if not one.released), self.queue or ())
+        wanted = (one for one in waiting if one.message is None and not one.gone)
+        return list(islice(wanted, LOAD_COUNT_MAX))
+
+    def loaded(self, found: list[tuple[Delivery, Message | None]], now_ms: int) -> None:
+        """Messages that were asked for; None: it is gone."""
+        self.loading = False
+        queued = set(map(id, self.queue or ()))
+        for delivery, message in found:
+            before = delivery.size_bytes
+            delivery.message = message
+            delivery.gone = message is None
+            if id(delivery) in queued:
+                self.queue_bytes += delivery.size_bytes - before
+        connection = self.session.connection
+        if connection is not None:
+            self.pump(connection, now_ms)
+        else:
+            self.unload()
 
     def unfinished(self) -> Iterator[Delivery]:
         """What a shared group's other members may get when this session ends: never a QoS 2
         publish that its client may have seen [MQTT-4.8.2-5]."""
-        yield from (one for one in self.inflight.values() if one.qos == 1)
+        yield from (one for one in self.inflight.values() if one.qos == 1 or one.awaiting)
         yield from self.queue or ()

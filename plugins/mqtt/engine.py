@@ -12,26 +12,29 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, Protocol
 
 from broker_core.api.errors import LakeMQError, NotAuthenticated
 from broker_core.api.ports import Broker
+from broker_core.api.record_batch import read_header
 from broker_core.api.types import CommittedBatch, Placed
 from plugins.mqtt.appends import Lane
 from plugins.mqtt.config import MqttSettings
 from plugins.mqtt.hub import Hub
+from plugins.mqtt.journal import MqttJournal
 from plugins.mqtt.protocol import Connection
 from plugins.mqtt.reasons import Reason, connect_reason
 from plugins.mqtt.records import RecordReader
 from plugins.mqtt.retained import Retained
+from plugins.mqtt.sessions import Session
 
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
 GOODBYE_S: Final = 5.0
 """How long a closed connection may take to read what was written to it."""
-_ACCEPTS_MAX: Final = 65_536
+_HOMES_MAX: Final = 65_536
 
 
 def _new_client_id() -> str:
@@ -66,11 +69,18 @@ class MqttEngine:
             delivery=settings.delivery_limits(),
             retained=Retained(settings.retained_count_max, settings.retained_bytes_max),
             shared_strategy=settings.shared_strategy,
+            durable=settings.durable,
         )
         self.links: dict[Connection, Link] = {}
         self.paused: set[Link] = set()
         """Links whose sockets are not read, until fewer of their publishes are being stored."""
         self._reader = RecordReader(self.hub.names)
+        self.journal = MqttJournal(
+            self.hub, broker, self._reader, self._accepts, self.now_ms, settings.checkpoint_records
+        )
+        self._early: list[tuple[str, Sequence[CommittedBatch]]] | None = None
+        """What was committed while recovery ran."""
+        self._last_checkpoint_ms = 0
         self._clock_base_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
         self.loop: asyncio.AbstractEventLoop
         self.on_tick: list[Callable[[], None]] = []
@@ -79,6 +89,8 @@ class MqttEngine:
         self._taps: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._appending: set[asyncio.Future[list[Placed | LakeMQError]]] = set()
+        self._homes: dict[str, str] = {}
+        """Topic name -> the topic it is bound to."""
         self._turn_due = False
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -94,9 +106,15 @@ class MqttEngine:
         if self._users > 1:
             return
         self.loop = asyncio.get_running_loop()
+        self._early = []
         for topic in dict.fromkeys(binding.topic for binding in self.hub.bindings):
             await self.broker.ensure_topic(topic)
-            self._taps.append(self.broker.tap(topic, functools.partial(self._committed, topic, {})))
+            self._taps.append(self.broker.tap(topic, functools.partial(self._committed, topic)))
+        if self.settings.durable:
+            await self.journal.recover()
+        early, self._early = self._early, None
+        for topic, batches in early:
+            self._committed(topic, batches)
         self._ticker = self.loop.call_later(TICK_S, self._tick)
 
     async def close(self) -> None:
@@ -111,6 +129,7 @@ class MqttEngine:
         self._turn()
         if self._appending:
             await asyncio.wait(self._appending, timeout=GOODBYE_S)
+        await self._keep_everything()
         for remove in self._taps:
             remove()
         self._taps.clear()
@@ -122,6 +141,18 @@ class MqttEngine:
             link.abort()
         await asyncio.sleep(0)
 
+    async def _keep_everything(self) -> None:
+        """Write what was changed and not kept yet, so that the next start finds it."""
+        journal = self.journal
+        for _ in range(2):  # the first may find an append under way
+            if journal.writing:
+                await asyncio.wait(journal.writing, timeout=GOODBYE_S)
+                await asyncio.sleep(0)
+            journal.checkpoint()
+            journal.write_sessions(self.after)
+        if journal.writing:
+            await asyncio.wait(journal.writing, timeout=GOODBYE_S)
+
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
         self.loop.call_later(delay_s, call)
 
@@ -129,7 +160,9 @@ class MqttEngine:
 
     def after(self) -> None:
         """Call after anything that may have left bytes to write or records to append."""
-        if not self._turn_due and (self.hub.dirty or self.hub.appends):
+        hub = self.hub
+        ledger_due = hub.ledger is not None and hub.ledger.due
+        if not self._turn_due and (hub.dirty or hub.appends or hub.loads or ledger_due):
             self._turn_due = True
             self.loop.call_soon(self._turn)
 
@@ -137,6 +170,10 @@ class MqttEngine:
         self._turn_due = False
         for lane in self.hub.appends.take():
             self._append(lane)
+        self.journal.write_sessions(self.after)
+        loads, self.hub.loads = self.hub.loads, []
+        for session in loads:
+            self._begin(self._load(session))
         dirty, self.hub.dirty = self.hub.dirty, []
         for connection in dirty:
             link = self.links.get(connection)
@@ -144,6 +181,7 @@ class MqttEngine:
                 connection.out.clear()
             else:
                 link.flush()
+        self._resume_reading()
         self.after()
 
     def _append(self, lane: Lane) -> None:
@@ -167,41 +205,57 @@ class MqttEngine:
             lane.fail(known, now_ms)
         else:
             lane.settle(future.result(), now_ms)
-        for link in [one for one in self.paused if not one.connection.overloaded]:
-            link.resume_reading()
+        self._resume_reading()
         self.after()
 
-    def _committed(
-        self, topic: str, accepts: dict[str, bool], batches: Sequence[CommittedBatch]
-    ) -> None:
+    def _resume_reading(self) -> None:
+        """Read again from clients that were held back, where the reason is gone."""
+        if self.paused:
+            for link in [one for one in self.paused if not one.connection.overloaded]:
+                link.resume_reading()
+
+    def _committed(self, topic: str, batches: Sequence[CommittedBatch]) -> None:
         """Records became readable: deliver those that the bindings put into this topic."""
-        now_ms = self.now_ms()
+        if self._early is not None:
+            self._early.append((topic, batches))
+            return
+        now_ms, hub = self.now_ms(), self.hub
         for batch in batches:
+            key = (batch.topic, batch.partition)
+            start = hub.positions.get(key, 0)
             try:
-                for _, message in self._reader.messages(batch):
-                    accepted = accepts.get(message.topic)
-                    if accepted is None:
-                        accepted = self._accepts(topic, accepts, message.topic)
-                    if accepted:
-                        self.hub.route(message, now_ms)
-                    else:
-                        self._reader.unreadable += 1
+                for message, meta in self._reader.read(batch):
+                    assert message.place is not None
+                    if message.place.offset >= start and self._accepts(topic, message.topic):
+                        if meta.qos_2_id is not None:
+                            hub.note_stored(message, meta)
+                        hub.route(message, now_ms)
+                        hub.delivered += 1
+                hub.positions[key] = read_header(batch.data).last_offset + 1
             except LakeMQError as error:
                 log.error("%s-%d: %s", batch.topic, batch.partition, error)
         self.after()
 
-    def _accepts(self, topic: str, accepts: dict[str, bool], name: str) -> bool:
+    def _accepts(self, topic: str, name: str) -> bool:
         """Whether records of `topic` may reach subscribers under `name`: a native producer must
         not speak under names that are bound elsewhere."""
-        binding = self.hub.binding(name)
-        if len(accepts) >= _ACCEPTS_MAX:
-            accepts.clear()
-        accepts[name] = binding is not None and binding.topic == topic
-        return accepts[name]
+        home = self._homes.get(name)
+        if home is None:
+            binding = self.hub.binding(name)
+            if len(self._homes) >= _HOMES_MAX:
+                self._homes.clear()
+            home = self._homes[name] = binding.topic if binding is not None else ""
+        if home != topic:
+            self._reader.unreadable += 1
+        return home == topic
 
     def _tick(self) -> None:
         self._ticker = self.loop.call_later(TICK_S, self._tick)
-        self.hub.tick(self.now_ms())
+        now_ms = self.now_ms()
+        self.hub.tick(now_ms)
+        if now_ms - self._last_checkpoint_ms >= self.settings.checkpoint_ms:
+            self._last_checkpoint_ms = now_ms
+            self.journal.checkpoint()
         for call in self.on_tick:
             call()
         self.after()
@@ -210,9 +264,16 @@ class MqttEngine:
 
     def ask(self, connection: Connection) -> None:
         """Find out who a client is, beside everything else."""
-        task = self.loop.create_task(self._authenticate(connection))
+        self._begin(self._authenticate(connection))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _load(self, session: Session) -> None:
+        await self.journal.load(session)
+        self.after()
 
     async def _authenticate(self, connection: Connection) -> None:
         credentials = connection.credentials
@@ -225,7 +286,5 @@ class MqttEngine:
             connection.refused(connect_reason(error), str(error), self.now_ms())
         else:
             connection.authenticated(principal, self.now_ms())
-        link = self.links.get(connection)
-        if link is not None and link in self.paused and not connection.overloaded:
-            link.resume_reading()
+        self._resume_reading()
         self.after()

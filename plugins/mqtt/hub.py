@@ -15,15 +15,17 @@ from broker_core.api.errors import LakeMQError
 from broker_core.api.types import Acks, Operation, Principal, Resource
 from plugins.mqtt.appends import Appends
 from plugins.mqtt.bindings import Binding, binding_of
-from plugins.mqtt.delivery import DeliveryLimits
+from plugins.mqtt.delivery import Delivery, DeliveryLimits
+from plugins.mqtt.ledger import Ledger
 from plugins.mqtt.messages import Message, message_of
 from plugins.mqtt.packets import RETAIN_AS_PUBLISHED, Publish
 from plugins.mqtt.reasons import Reason
-from plugins.mqtt.records import record_headers
+from plugins.mqtt.records import Meta, record_headers
 from plugins.mqtt.retained import Retained
 from plugins.mqtt.sessions import FOR_EVER_S, Session
 from plugins.mqtt.shared import STRATEGIES, Group
-from plugins.mqtt.subscriptions import SubscriptionIndex, Target
+from plugins.mqtt.snapshots import Positions
+from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex, Target
 from plugins.mqtt.topics import TopicNames
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ class Hub:
         delivery: DeliveryLimits | None = None,
         retained: Retained | None = None,
         shared_strategy: str = "round_robin",
+        durable: bool = False,
     ) -> None:
         self.bindings = bindings
         self.limits = limits or Limits()
@@ -100,6 +103,16 @@ class Hub:
         self.dirty: list[Connection] = []
         """Connections with something in `out`, or that shall be closed."""
         self.appends = Appends()
+        self.loads: list[Session] = []
+        """Sessions whose next messages must be fetched from the journal."""
+        self.ledger = Ledger() if durable else None
+        """None: sessions and retained messages live in memory alone."""
+        self.positions: Positions = {}
+        """Up to where records of each partition were delivered."""
+        self.delivered = 0
+        """Records delivered."""
+        self._incarnations = 0
+        self.retained.tracking = durable
         self._authorize = authorize
         self._strategy = STRATEGIES[shared_strategy]
         self._principals: dict[tuple[str, str, tuple[tuple[str, str], ...]], Principal] = {}
@@ -157,6 +170,19 @@ class Hub:
         for group in match.groups:
             self.deliver_shared(group, message, now_ms)
 
+    def note_stored(self, message: Message, meta: Meta, *, recovering: bool = False) -> None:
+        """A QoS 2 publish is in the journal, whether its answer came already or not: the session
+        knows it from now on, as it knows every record up to `positions`."""
+        if meta.qos_2_id is None or message.origin is None or message.place is None:
+            return
+        incarnation, packet_id = meta.qos_2_id
+        session = self.sessions.get(message.origin)
+        if session is None or session.incarnation != incarnation:
+            return
+        unreleased = message.place.offset >= session.released.get(message.place[:2], 0)
+        if unreleased and (recovering or packet_id in session.incoming):
+            session.incoming[packet_id] = message.place
+
     def deliver(self, target: Target, message: Message, now_ms: int) -> None:
         """Deliver as one session's subscriptions have it."""
         session = target.session
@@ -172,9 +198,15 @@ class Hub:
             now_ms,
         )
 
-    def deliver_shared(self, group: Group, message: Message, now_ms: int) -> None:
-        """Deliver to one member of a group."""
-        chosen = group.pick(message, self._strategy)
+    def deliver_shared(
+        self,
+        group: Group,
+        message: Message,
+        now_ms: int,
+        members: list[Subscription] | None = None,
+    ) -> None:
+        """Deliver to one member of a group (one of `members` where given)."""
+        chosen = group.pick(message, self._strategy, members)
         if chosen is None:
             return
         chosen.session.deliver(
@@ -189,6 +221,8 @@ class Hub:
     def publish_will(self, session: Session, now_ms: int) -> None:
         """Publish a session's will, once [MQTT-3.1.2-8]."""
         will, session.will, session.will_due_ms = session.will, None, None
+        if will is not None:
+            session.touch()
         if will is None or not self.allowed(session.principal, Operation.WRITE, will.topic):
             return
         self.counters.wills_published += 1
@@ -214,10 +248,11 @@ class Hub:
         now_ms: int,
         *,
         clean_start: bool,
-    ) -> tuple[Session, bool]:
-        """The session for a connection, and whether it existed. A session belongs to the principal
-        that began it; another one gets a new session."""
+    ) -> tuple[Session, bool, bool]:
+        """The session for a connection, whether it existed, and whether one was kept under that
+        client id. A session belongs to the principal that began it; another one gets a new one."""
         session = self.sessions.get(client_id)
+        kept_before = session is not None and session.durable
         if session is not None and session.connection is not None:
             session.connection.close(
                 Reason.SESSION_TAKEN_OVER, "the client connected elsewhere", now_ms
@@ -228,10 +263,17 @@ class Hub:
             session = None
         present = session is not None
         if session is None:
-            session = self.sessions[client_id] = Session(client_id, principal, self.delivery)
+            self._incarnations += 1
+            incarnation = f"{now_ms:x}-{self._incarnations:x}"
+            session = Session(client_id, principal, self.delivery, self.ledger, incarnation)
+            self.sessions[client_id] = session
         session.will = session.will_due_ms = session.ends_ms = None
         session.connection = connection
-        return session, present
+        return session, present, kept_before
+
+    def set_expiry(self, session: Session, asked_s: int) -> None:
+        """The client changes at DISCONNECT how long its session is kept."""
+        session.expiry_s = min(asked_s, self.limits.session_expiry_s_max)
 
     def leave_session(self, session: Session, now_ms: int, *, with_will: bool) -> None:
         """The connection is gone: keep the session for its expiry interval, the will for its
@@ -250,12 +292,16 @@ class Hub:
             return
         if session.expiry_s != FOR_EVER_S:
             session.ends_ms = now_ms + 1000 * session.expiry_s
+        session.outbound.unload()
+        session.touch()
         self._schedule(session)
 
     def end_session(self, session: Session, now_ms: int) -> None:
         """Forget a session: its will is published [MQTT-3.1.2-8], its shared work handed on."""
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
+        if self.ledger is not None and session.client_id in self.ledger.ages:
+            self.ledger.urge(session.client_id)
         self.publish_will(session, now_ms)
         for subscription in session.subscriptions.values():
             self.index.remove(subscription)
@@ -267,9 +313,31 @@ class Hub:
     def _hand_on(self, session: Session, now_ms: int) -> None:
         """Give what a member of shared groups leaves unfinished to the other members."""
         for delivery in list(session.outbound.unfinished()):
-            if delivery.shared is None or not delivery.shared.members:
-                continue
-            self.deliver_shared(delivery.shared, delivery.message, now_ms)
+            group = delivery.shared
+            chosen = group.pick(delivery.message, self._strategy) if group is not None else None
+            if chosen is not None:
+                given = Delivery(
+                    delivery.message,
+                    delivery.qos,
+                    delivery.retain,
+                    (chosen.identifier,) if chosen.identifier else (),
+                    group,
+                    delivery.place,
+                )
+                chosen.session.outbound.offer(given, chosen.session.connection, now_ms)
+
+    def resettle(self, session: Session, now_ms: int) -> None:
+        """After a restart: the session's connection, if it had one, is gone since now."""
+        if session.ends_ms is None and session.will_due_ms is None:
+            self.leave_session(session, now_ms, with_will=True)
+        else:
+            self._schedule(session)
+
+    def not_kept(self, connections: list[Connection], text: str, now_ms: int) -> None:
+        """Something that was to be promised could not be kept: end the connections, so that their
+        clients ask again."""
+        for connection in connections:
+            connection.close(Reason.SERVER_UNAVAILABLE, f"not stored: {text}", now_ms)
 
     # -- time
 

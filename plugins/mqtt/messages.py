@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from plugins.mqtt.encoding import publish_parts
 from plugins.mqtt.packets import V5, Publish
 from plugins.mqtt.properties import bare_properties
@@ -9,6 +11,14 @@ from plugins.mqtt.wire import variable_bytes
 
 Wire = tuple[bytes, bytes]
 """PUBLISH in front of its packet identifier, and behind it."""
+
+
+class Place(NamedTuple):
+    """Where a message lies in the journal."""
+
+    topic: str
+    partition: int
+    offset: int
 
 
 class Message:
@@ -20,6 +30,7 @@ class Message:
         "expires_ms",
         "origin",
         "payload",
+        "place",
         "properties",
         "qos",
         "retain",
@@ -36,6 +47,7 @@ class Message:
         properties: bytes = b"",
         expiry_s: int | None = None,
         origin: str | None = None,
+        place: Place | None = None,
     ) -> None:
         self.topic = topic
         self.payload = payload
@@ -47,6 +59,8 @@ class Message:
         self.expires_ms = None if expiry_s is None else arrived_ms + 1000 * expiry_s
         self.origin = origin
         """Client id of the publisher, for No Local."""
+        self.place = place
+        """None: it is in memory alone."""
         self._wires: dict[tuple[int, int, bool, tuple[int, ...]], Wire] = {}
 
     @property

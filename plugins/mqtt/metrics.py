@@ -42,6 +42,7 @@ def _growing(hub: Hub) -> dict[str, tuple[Read, str]]:
         "dropped.expired": (lambda: delivery.dropped_expired, "dropped: message expired"),
         "dropped.too_large": (lambda: delivery.dropped_too_large, "dropped: too large for client"),
         "dropped.qos_0": (lambda: delivery.dropped_qos_0, "QoS 0 dropped: client slow or gone"),
+        "dropped.gone": (lambda: delivery.dropped_gone, "dropped: no more in the journal"),
         "retained.refused": (lambda: retained.refused, "retained messages not kept: full"),
     }
 

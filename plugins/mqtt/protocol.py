@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from broker_core.api.errors import LakeMQError
 from broker_core.api.types import ANONYMOUS, Credentials, Principal
 from plugins.mqtt import connecting, publishing, subscribing
 from plugins.mqtt.aliases import SentAliases
+from plugins.mqtt.appends import Outcome
 from plugins.mqtt.codec import Decoder
 from plugins.mqtt.encoding import PINGRESP, encode
 from plugins.mqtt.messages import Message, Wire
@@ -156,7 +156,9 @@ class Connection:
             connecting.welcome(self, self.hub.same_principal(principal), now_ms)
         except MqttError as error:
             self._fail(error, now_ms)
-            return
+
+    def proceed(self, now_ms: int) -> None:
+        """CONNACK is said: handle what the client sent meanwhile."""
         pending, self.pending = self.pending, []
         self._handle(pending, now_ms)
         if self.decoder.error is not None:
@@ -169,12 +171,12 @@ class Connection:
         self.close(reason, text, now_ms)
 
     def settled(
-        self, packet_id: int, qos: int, size_bytes: int, error: LakeMQError | None, now_ms: int
+        self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         """What became of a publish of this connection that went to storage."""
         self.inflow.appends -= 1
         self.inflow.appends_bytes -= size_bytes
-        publishing.settled(self, packet_id, qos, error, now_ms)
+        publishing.settled(self, packet_id, qos, outcome, now_ms)
 
     def unblocked(self, now_ms: int) -> None:
         """The socket takes bytes again."""
@@ -190,6 +192,11 @@ class Connection:
         """Nothing came for too long [MQTT-3.1.2-22]."""
         self.hub.counters.keep_alive_timeouts += 1
         self.close(Reason.KEEP_ALIVE_TIMEOUT, "nothing came for too long", now_ms)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can be said to the client any more."""
+        return self.state is State.CLOSED
 
     @property
     def overloaded(self) -> bool:
@@ -319,7 +326,7 @@ def _disconnect(connection: Connection, packet: Disconnect, now_ms: int) -> None
     if session is not None and expiry_s is not None:
         if expiry_s and not session.expiry_s:
             raise ProtocolError("session expiry cannot be set at DISCONNECT after 0 at CONNECT")
-        session.expiry_s = connecting.bounded_expiry_s(connection.hub.limits, expiry_s)
+        connection.hub.set_expiry(session, expiry_s)
     connection.closing = "the client disconnected"
     if not connection.out:
         connection.hub.dirty.append(connection)

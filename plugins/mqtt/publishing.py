@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from broker_core.api.errors import LakeMQError
 from broker_core.api.types import Operation
+from plugins.mqtt.appends import Outcome
 from plugins.mqtt.bindings import Binding
 from plugins.mqtt.codec import Decoder
 from plugins.mqtt.encoding import PUBACK, PUBCOMP, PUBREC, PUBREL
-from plugins.mqtt.messages import message_of
+from plugins.mqtt.messages import Place, message_of
 from plugins.mqtt.packets import (
     NO_PROPERTIES,
     V5,
@@ -24,7 +24,8 @@ from plugins.mqtt.packets import (
     PublishRun,
 )
 from plugins.mqtt.reasons import FAILURE, ProtocolError, Reason, publish_reason
-from plugins.mqtt.records import record_headers
+from plugins.mqtt.records import qos_2_header, record_headers
+from plugins.mqtt.sessions import NOWHERE
 from plugins.mqtt.states import State
 from plugins.mqtt.topics import check_topic_name
 
@@ -99,7 +100,7 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
         return
     hub.route(message_of(packet, now_ms, connection.client_id), now_ms)
     if packet.qos:
-        _acknowledge(connection, packet.packet_id, packet.qos)
+        _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE)
 
 
 def _store(connection: Connection, packet: Publish, binding: Binding, route: Route) -> None:
@@ -110,6 +111,9 @@ def _store(connection: Connection, packet: Publish, binding: Binding, route: Rou
         headers = record_headers(packet, connection.client_id, key_is_client_id=by_client)
     else:
         headers = route.headers[packet.qos]
+    session = connection.session
+    if packet.qos == 2 and session is not None and session.durable:
+        headers += qos_2_header(session.incarnation, packet.packet_id)
     connection.hub.store(binding, connection.principal, route.key, packet, headers, connection)
 
 
@@ -117,12 +121,11 @@ def _begin(connection: Connection, packet: Publish) -> bool:
     """Note a QoS 1 or 2 publish as coming in. False: it is a QoS 2 publish that came before."""
     limits, session = connection.hub.limits, connection.session
     assert session is not None
-    if packet.qos == 2:
-        stored = session.incoming.get(packet.packet_id)
-        if stored is not None:
-            if stored:  # [MQTT-4.3.3-10]: answered again, not taken again
-                connection.write(PUBREC + packet.packet_id.to_bytes(2, "big"))
-            return False
+    if packet.qos == 2 and packet.packet_id in session.incoming:
+        # [MQTT-4.3.3-10]: answered again when it is stored, not taken again
+        if session.incoming[packet.packet_id] is not None:
+            connection.write(PUBREC + packet.packet_id.to_bytes(2, "big"))
+        return False
     connection.inflow.quota_used += 1
     if connection.version == V5 and connection.inflow.quota_used > limits.receive_max:
         raise ProtocolError(
@@ -130,7 +133,7 @@ def _begin(connection: Connection, packet: Publish) -> bool:
             Reason.RECEIVE_MAXIMUM_EXCEEDED,
         )
     if packet.qos == 2:
-        session.incoming[packet.packet_id] = False
+        session.incoming[packet.packet_id] = None
     return True
 
 
@@ -163,10 +166,10 @@ def _refuse(connection: Connection, packet: Publish, now_ms: int) -> None:
     elif connection.hub.limits.refused_publish_disconnects:
         connection.close(Reason.NOT_AUTHORIZED, f"may not publish to {packet.topic}", now_ms)
     elif packet.qos:
-        _acknowledge(connection, packet.packet_id, packet.qos)
+        _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE)
 
 
-def _acknowledge(connection: Connection, packet_id: int, qos: int) -> None:
+def _acknowledge(connection: Connection, packet_id: int, qos: int, place: Place) -> None:
     """The publish is where it belongs."""
     if qos == 1:
         connection.inflow.quota_used -= 1
@@ -174,9 +177,10 @@ def _acknowledge(connection: Connection, packet_id: int, qos: int) -> None:
         return
     session = connection.session
     assert session is not None
-    session.incoming[packet_id] = True
-    if session.connection is not None:
-        session.connection.write(PUBREC + packet_id.to_bytes(2, "big"))
+    session.incoming[packet_id] = place
+    peer = session.connection  # the client may have come back on another one meanwhile
+    if peer is not None and peer.state is State.CONNECTED:
+        peer.write(PUBREC + packet_id.to_bytes(2, "big"))
 
 
 def _answer(connection: Connection, packet_id: int, qos: int, reason: Reason, text: str) -> None:
@@ -194,17 +198,17 @@ def _answer(connection: Connection, packet_id: int, qos: int, reason: Reason, te
 
 
 def settled(
-    connection: Connection, packet_id: int, qos: int, error: LakeMQError | None, now_ms: int
+    connection: Connection, packet_id: int, qos: int, outcome: Outcome, now_ms: int
 ) -> None:
-    """A publish was stored (`error` is None), or was not.
+    """A publish was stored, or was not.
 
     A QoS 2 publish is the session's, not the connection's: a client that came back meanwhile and
     sends it again is answered on its new connection, and the publish is not stored twice.
     """
     live = connection.state is State.CONNECTED
-    if error is None:
+    if isinstance(outcome, Place):
         if qos == 2 or (qos and live):
-            _acknowledge(connection, packet_id, qos)
+            _acknowledge(connection, packet_id, qos, outcome)
         return
     connection.hub.counters.publishes_failed += 1
     if qos == 2 and connection.session is not None:
@@ -212,9 +216,9 @@ def settled(
     if not qos or not live:
         return
     if connection.version == V5:
-        _answer(connection, packet_id, qos, publish_reason(error), str(error))
+        _answer(connection, packet_id, qos, publish_reason(outcome), str(outcome))
     else:  # 3.1.1 has no way to say no: without an ack the client sends it again
-        connection.close(Reason.SERVER_UNAVAILABLE, f"not stored: {error}", now_ms)
+        connection.close(Reason.SERVER_UNAVAILABLE, f"not stored: {outcome}", now_ms)
 
 
 def acknowledgement(connection: Connection, packet: Acknowledgement, now_ms: int) -> None:
@@ -228,23 +232,32 @@ def acknowledgement(connection: Connection, packet: Acknowledgement, now_ms: int
         case PacketType.PUBREC if packet.reason >= FAILURE:
             outbound.acknowledge(packet_id, connection, now_ms)
         case PacketType.PUBREC:
-            if outbound.received(packet_id) or connection.version < V5:
-                connection.write(PUBREL + packet_id.to_bytes(2, "big"))
+            release = PUBREL + packet_id.to_bytes(2, "big")
+            if outbound.received(packet_id):
+                session.keep(connection, lambda _: connection.write(release), now_ms)
+            elif connection.version < V5:
+                connection.write(release)
             else:
                 _say(connection, PacketType.PUBREL, packet_id)
         case _:
-            _release(connection, packet_id)
+            _release(connection, packet_id, now_ms)
 
 
-def _release(connection: Connection, packet_id: int) -> None:
-    """PUBREL: the packet identifier is free again [MQTT-4.3.3-11]."""
+def _release(connection: Connection, packet_id: int, now_ms: int) -> None:
+    """PUBREL: the packet identifier is free again [MQTT-4.3.3-11]. That is kept first: else a crash
+    would make the next publish under this identifier look like the old one sent again."""
     session = connection.session
     assert session is not None
-    if session.incoming.pop(packet_id, None) is None and connection.version == V5:
+    if packet_id not in session.incoming and connection.version == V5:
         _say(connection, PacketType.PUBCOMP, packet_id)
         return
+    place = session.incoming.pop(packet_id, None)
+    if place is not None:
+        behind = max(place.offset + 1, session.released.get(place[:2], 0))
+        session.released[place.topic, place.partition] = behind
     connection.inflow.quota_used = max(0, connection.inflow.quota_used - 1)
-    connection.write(PUBCOMP + packet_id.to_bytes(2, "big"))
+    answer = PUBCOMP + packet_id.to_bytes(2, "big")
+    session.keep(connection, lambda _: connection.write(answer), now_ms)
 
 
 def _say(connection: Connection, packet: PacketType, packet_id: int) -> None:

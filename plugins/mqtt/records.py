@@ -13,7 +13,7 @@ from broker_core.api.errors import LakeMQError
 from broker_core.api.record_batch import CONTROL, RecordBatch
 from broker_core.api.record_headers import decode_headers, encode_headers
 from broker_core.api.types import CommittedBatch, Headers
-from plugins.mqtt.messages import Message
+from plugins.mqtt.messages import Message, Place
 from plugins.mqtt.packets import NO_PROPERTIES, Properties, Publish
 from plugins.mqtt.properties import bare_properties
 from plugins.mqtt.reasons import MqttError
@@ -29,6 +29,8 @@ MESSAGE_EXPIRY: Final = "mqtt.message_expiry_s"
 CONTENT_TYPE: Final = "mqtt.content_type"
 RESPONSE_TOPIC: Final = "mqtt.response_topic"
 CORRELATION_DATA: Final = "mqtt.correlation_data"
+QOS_2_ID: Final = "mqtt.qos2_id"
+"""Session and packet identifier of a QoS 2 publish: tells it again after a crash."""
 _RESERVED: Final = "mqtt."
 _ESCAPED: Final = "mqtt.user."
 """In front of a user property whose own name begins with `mqtt.`."""
@@ -49,6 +51,11 @@ def record_headers(packet: Publish, client_id: str, *, key_is_client_id: bool) -
     if packet.properties is not NO_PROPERTIES:
         headers += _property_headers(packet.properties)
     return encode_headers(tuple(headers))
+
+
+def qos_2_header(incarnation: str, packet_id: int) -> bytes:
+    """Encoded header to put behind those of `record_headers`."""
+    return encode_headers(((QOS_2_ID, f"{incarnation}/{packet_id}".encode()),))
 
 
 def _property_headers(properties: Properties) -> Iterator[tuple[str, bytes]]:
@@ -78,6 +85,8 @@ class Meta(NamedTuple):
     retain: bool
     properties: bytes
     expiry_s: int | None
+    qos_2_id: tuple[str, int] | None = None
+    """Session's incarnation and packet identifier."""
 
 
 def parse_headers(headers: Headers) -> Meta:
@@ -108,7 +117,13 @@ def parse_headers(headers: Headers) -> Meta:
         known.get(RETAIN) == b"1",
         bare_properties(properties),
         _number(known.get(MESSAGE_EXPIRY)),
+        _qos_2_id(_text(known.get(QOS_2_ID))),
     )
+
+
+def _qos_2_id(text: str | None) -> tuple[str, int] | None:
+    incarnation, _, packet_id = (text or "").partition("/")
+    return (incarnation, int(packet_id)) if packet_id.isdigit() else None
 
 
 def _text(value: bytes | None) -> str | None:
@@ -146,8 +161,13 @@ class RecordReader:
         self.unreadable = 0
         """Records whose key is no topic name, or whose headers are broken."""
 
-    def messages(self, batch: CommittedBatch) -> Iterator[tuple[int, Message]]:
-        """(offset, message) of every record. CorruptBatch when the batch is broken."""
+    def messages(self, batch: CommittedBatch) -> Iterator[Message]:
+        """The message of every record, with its place."""
+        return (message for message, _ in self.read(batch))
+
+    def read(self, batch: CommittedBatch) -> Iterator[tuple[Message, Meta]]:
+        """Every record's message and what its headers say. CorruptBatch when the batch is
+        broken."""
         opened = RecordBatch(batch.data)
         if opened.header.attributes & CONTROL:
             return
@@ -170,23 +190,23 @@ class RecordReader:
             if not topic:
                 self.unreadable += 1
                 continue
-            yield (
-                offset,
-                Message(
-                    topic,
-                    value or b"",
-                    meta.qos,
-                    meta.retain,
-                    timestamp_ms,
-                    meta.properties,
-                    meta.expiry_s,
-                    meta.origin,
-                ),
+            place = Place(batch.topic, batch.partition, offset)
+            message = Message(
+                topic,
+                value or b"",
+                meta.qos,
+                meta.retain,
+                timestamp_ms,
+                meta.properties,
+                meta.expiry_s,
+                meta.origin,
+                place,
             )
+            yield message, meta
 
     def _parse(self, headers: bytes) -> Meta:
         meta = parse_headers(decode_headers(headers))
-        if len(headers) <= _PARSED_BYTES_MAX:
+        if len(headers) <= _PARSED_BYTES_MAX and meta.qos_2_id is None:
             if len(self._parsed) >= _PARSED_MAX:
                 self._parsed.clear()
             self._parsed[headers] = meta

@@ -26,9 +26,17 @@ class Retained:
         self.size_bytes = 0
         self.refused = 0
         """Messages not kept because a bound was reached."""
+        self.changes: dict[str, Message | None] = {}
+        """What changed since `take_changes`; None: forgotten. Grows only where `tracking`."""
+        self.tracking = False
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._root = _Node()
+
+    def take_changes(self) -> dict[str, Message | None]:
+        """Topic name -> what is retained now, for all that changed since the last call."""
+        changes, self.changes = self.changes, {}
+        return changes
 
     def get(self, topic: str) -> Message | None:
         node: _Node | None = self._root
@@ -64,6 +72,8 @@ class Retained:
             self.size_bytes -= node.message.size_bytes
         self.size_bytes += message.size_bytes
         node.message = message
+        if self.tracking:
+            self.changes[message.topic] = message
         return True
 
     def forget(self, topic: str) -> None:
@@ -79,6 +89,8 @@ class Retained:
             self.count -= 1
             self.size_bytes -= node.message.size_bytes
             node.message = None
+            if self.tracking:
+                self.changes[topic] = None
         for parent, level in reversed(path):  # empty branches go, up to the first used one
             child = parent.children[level]
             if child.children or child.message is not None:

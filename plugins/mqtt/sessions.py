@@ -5,11 +5,12 @@ Source: MQTT 5.0 section 4.1 (session state), 3.1.2.5 (will), 3.1.2.11.2 (expiry
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker_core.api.types import Principal
 from plugins.mqtt.delivery import Delivery, DeliveryLimits, Outbound
-from plugins.mqtt.messages import Message
+from plugins.mqtt.ledger import Action, Ledger
+from plugins.mqtt.messages import Message, Place
 from plugins.mqtt.packets import Will
 from plugins.mqtt.reasons import Reason
 from plugins.mqtt.subscriptions import Subscription
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from plugins.mqtt.protocol import Connection
     from plugins.mqtt.shared import Group
 
-FOR_EVER_S = 0xFFFF_FFFF
+FOR_EVER_S: Final = 0xFFFF_FFFF
 """Session expiry interval that means: never."""
+NOWHERE: Final = Place("", 0, -1)
+"""Place of a publish that no topic takes."""
 
 
 class Session:
@@ -30,29 +33,63 @@ class Session:
         "connection",
         "ends_ms",
         "expiry_s",
+        "incarnation",
         "incoming",
+        "ledger",
         "outbound",
         "principal",
+        "released",
         "subscriptions",
         "will",
         "will_due_ms",
     )
 
-    def __init__(self, client_id: str, principal: Principal, limits: DeliveryLimits) -> None:
+    def __init__(
+        self,
+        client_id: str,
+        principal: Principal,
+        limits: DeliveryLimits,
+        ledger: Ledger | None = None,
+        incarnation: str = "",
+    ) -> None:
         self.client_id = client_id
         self.principal = principal
+        self.ledger = ledger
+        """None: sessions live in memory alone."""
+        self.incarnation = incarnation
+        """Tells this session from others that the client id had or will have."""
         self.expiry_s = 0
         self.connection: Connection | None = None
         self.subscriptions: dict[str, Subscription] = {}
         """By the filter as the client wrote it, `$share/...` included."""
-        self.outbound = Outbound(limits)
-        self.incoming: dict[int, bool] = {}
-        """QoS 2 publishes that came and were not released yet: packet identifier -> stored."""
+        self.outbound = Outbound(self, limits)
+        self.incoming: dict[int, Place | None] = {}
+        """QoS 2 publishes that came and were not released: packet identifier -> where it is
+        stored; None: it is being stored."""
+        self.released: dict[tuple[str, int], int] = {}
+        """(topic, partition) -> offset behind the last QoS 2 publish that was released."""
         self.will: Will | None = None
         self.will_due_ms: int | None = None
         """When the will is published, while disconnected."""
         self.ends_ms: int | None = None
         """When the session ends, while disconnected; None: connected, or never."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether the session is kept beyond the process."""
+        return self.ledger is not None and self.expiry_s > 0
+
+    def keep(self, connection: Connection | None, action: Action, now_ms: int) -> None:
+        """Do `action` once the session as it is now is kept; at once if it is not durable."""
+        if self.ledger is not None and self.expiry_s > 0:
+            self.ledger.keep(self.client_id, connection, action)
+        else:
+            action(now_ms)
+
+    def touch(self) -> None:
+        """Something changed that may be kept later, or not at all."""
+        if self.ledger is not None and self.expiry_s > 0:
+            self.ledger.touch(self.client_id)
 
     def deliver(
         self,

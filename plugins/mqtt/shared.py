@@ -37,10 +37,15 @@ class Group:
     def remove(self, subscription: Subscription) -> None:
         self.members = [one for one in self.members if one.session is not subscription.session]
 
-    def pick(self, message: Message, strategy: Strategy) -> Subscription | None:
-        """The member that gets `message`: one that is connected if there is any, else one whose
-        session keeps it; None when nobody can take it."""
-        members = self.members
+    def pick(
+        self,
+        message: Message | None,
+        strategy: Strategy,
+        members: list[Subscription] | None = None,
+    ) -> Subscription | None:
+        """The member (one of `members` where given) that gets `message`: one that is connected if
+        there is any, else one whose session keeps it; None when nobody can take it."""
+        members = self.members if members is None else members
         if not members:
             return None
         chosen = members[strategy(self, members, message) % len(members)]
@@ -52,34 +57,34 @@ class Group:
         return chosen
 
 
-Strategy = Callable[[Group, "list[Subscription]", "Message"], int]
+Strategy = Callable[[Group, "list[Subscription]", "Message | None"], int]
 """Index (modulo the number of members) of the one that gets the message."""
 
 
-def _round_robin(group: Group, members: list[Subscription], message: Message) -> int:
+def _round_robin(group: Group, members: list[Subscription], message: Message | None) -> int:
     group.cursor += 1
     return group.cursor - 1
 
 
-def _spread(group: Group, members: list[Subscription], message: Message) -> int:
+def _spread(group: Group, members: list[Subscription], message: Message | None) -> int:
     """Like random, from a counter: a hash scatters it, so no order of arrival is favoured."""
     group.cursor += 1
     return zlib.crc32(group.cursor.to_bytes(8, "little"))
 
 
-def _sticky(group: Group, members: list[Subscription], message: Message) -> int:
+def _sticky(group: Group, members: list[Subscription], message: Message | None) -> int:
     return 0
 
 
-def _hash_client(group: Group, members: list[Subscription], message: Message) -> int:
-    return zlib.crc32((message.origin or "").encode())
+def _hash_client(group: Group, members: list[Subscription], message: Message | None) -> int:
+    return zlib.crc32((message.origin or "").encode()) if message is not None else 0
 
 
-def _hash_topic(group: Group, members: list[Subscription], message: Message) -> int:
-    return zlib.crc32(message.topic.encode())
+def _hash_topic(group: Group, members: list[Subscription], message: Message | None) -> int:
+    return zlib.crc32(message.topic.encode()) if message is not None else 0
 
 
-def _least_inflight(group: Group, members: list[Subscription], message: Message) -> int:
+def _least_inflight(group: Group, members: list[Subscription], message: Message | None) -> int:
     loads = [member.session.outbound.load for member in members]
     lightest = min(loads)
     ties = [place for place, load in enumerate(loads) if load == lightest]

@@ -41,9 +41,15 @@ def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
             fresh.append(subscription)
     if connection.version < V5:
         codes = [code if code < FAILURE else FAILURE for code in codes]
-    connection.send(Suback(packet.packet_id, tuple(codes)))
-    for subscription in fresh:
-        _send_retained(connection, subscription, now_ms)
+    session = connection.session
+    assert session is not None
+
+    def answer(later_ms: int) -> None:
+        connection.send(Suback(packet.packet_id, tuple(codes)))
+        for subscription in fresh:
+            _send_retained(connection, subscription, later_ms)
+
+    session.keep(connection, answer, now_ms)
 
 
 def _add(
@@ -106,4 +112,5 @@ def unsubscribe(connection: Connection, packet: Unsubscribe, now_ms: int) -> Non
             continue
         connection.hub.index.remove(subscription)
         codes.append(Reason.SUCCESS)
-    connection.send(Unsuback(packet.packet_id, tuple(codes)))
+    answer = Unsuback(packet.packet_id, tuple(codes))
+    session.keep(connection, lambda _: connection.send(answer), now_ms)

@@ -29,6 +29,7 @@ from plugins.mqtt.codec import Decoder
 from plugins.mqtt.delivery import DeliveryLimits
 from plugins.mqtt.encoding import encode
 from plugins.mqtt.hub import Hub, Limits
+from plugins.mqtt.messages import Message, Place
 from plugins.mqtt.packets import (
     NO_PROPERTIES,
     V5,
@@ -69,6 +70,7 @@ class Device:
 
     def raw(self) -> bytes:
         """Bytes that the broker wrote since the last call."""
+        self.bench.load()
         data = b"".join(self.connection.out)
         self.connection.out.clear()
         if self.connection in self.bench.hub.dirty:
@@ -122,20 +124,29 @@ class Bench:
         bindings: tuple[Binding, ...] = (Binding("#", "mqtt"),),
         strategy: str = "round_robin",
         retained: Retained | None = None,
+        durable: bool = False,
     ) -> None:
         self.now_ms = START_MS
         self.forbidden: set[tuple[Operation, str]] = set()
         self.stored: list[Lane] = []
+        self.messages: dict[Place, Message] = {}
+        """What storage holds."""
         ids = itertools.count(1)
-        self.hub = Hub(
-            bindings=bindings,
-            authorize=self._authorize,
-            new_client_id=lambda: f"auto-{next(ids)}",
-            limits=limits,
-            delivery=delivery,
-            shared_strategy=strategy,
-            retained=retained,
-        )
+
+        def new_hub() -> Hub:
+            return Hub(
+                bindings=bindings,
+                authorize=self._authorize,
+                new_client_id=lambda: f"auto-{next(ids)}",
+                limits=limits,
+                delivery=delivery,
+                shared_strategy=strategy,
+                retained=retained,
+                durable=durable,
+            )
+
+        self._new_hub = new_hub
+        self.hub = new_hub()
         self._reader = RecordReader(self.hub.names)
         self._offsets: dict[str, int] = {}
 
@@ -187,8 +198,19 @@ class Bench:
         return sum(len(lane.values) for lane in lanes)
 
     def commit(self, batch: CommittedBatch) -> None:
-        for _, message in self._reader.messages(batch):
+        for message, meta in self._reader.read(batch):
+            assert message.place is not None
+            self.messages[message.place] = message
+            self.hub.note_stored(message, meta)
             self.hub.route(message, self.now_ms)
+
+    def load(self) -> None:
+        """Fetch from storage what sessions wait for."""
+        while self.hub.loads:
+            outbound = self.hub.loads.pop(0).outbound
+            wanted = outbound.missing()
+            found = [(one, self.messages.get(one.place)) for one in wanted if one.place]
+            outbound.loaded(found, self.now_ms)
 
     def pass_time(self, seconds: float) -> None:
         self.now_ms += int(1000 * seconds)

@@ -8,17 +8,25 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from broker_core.api.errors import LakeMQError, NotAuthenticated, NotAuthorized, UnknownTopic
+from broker_core.api.errors import (
+    LakeMQError,
+    NotAuthenticated,
+    NotAuthorized,
+    OffsetOutOfRange,
+    UnknownTopic,
+)
 from broker_core.api.ports import Credentials, PartitionLog, Tap
-from broker_core.api.record_batch import encode
+from broker_core.api.record_batch import BatchHeader, encode, read_header
 from broker_core.api.types import (
     ANONYMOUS,
     Acks,
     AppendResult,
     Columns,
     CommittedBatch,
+    FetchResult,
     Offset,
     Operation,
+    PartitionStatus,
     Placed,
     Principal,
     Resource,
@@ -38,6 +46,7 @@ class MemoryBroker:
 
     def __init__(self) -> None:
         self.published: dict[str, list[Columns]] = {}
+        self.batches: dict[str, list[CommittedBatch]] = {}
         self.forbidden: set[tuple[Operation, str]] = set()
         """(operation, topic name) pairs that nobody may."""
         self.users: dict[str, bytes] | None = None
@@ -74,7 +83,8 @@ class MemoryBroker:
         del self._topics[name]
 
     def partition(self, topic: str, partition: int) -> PartitionLog:
-        raise NotImplementedError
+        self.topic(topic)
+        return MemoryLog(self.batches.setdefault(topic, []))
 
     def publish(
         self,
@@ -119,6 +129,7 @@ class MemoryBroker:
         batch = CommittedBatch(
             topic, 0, Offset(base), encode(columns, now_ms=1_700_000_000_000, base_offset=base)
         )
+        self.batches.setdefault(topic, []).append(batch)
         for tap in self._taps.get(topic, ()):
             tap([batch])
 
@@ -157,6 +168,53 @@ class MemoryBroker:
     def values(self, topic: str) -> list[bytes | None]:
         """All values stored in a topic, in order."""
         return [value for columns in self.published.get(topic, ()) for value in columns.values]
+
+
+class MemoryLog:
+    """The readable side of a topic's only partition."""
+
+    def __init__(self, batches: list[CommittedBatch]) -> None:
+        self._batches = batches
+
+    @property
+    def log_start_offset(self) -> Offset:
+        return self._batches[0].base_offset if self._batches else Offset(0)
+
+    @property
+    def high_watermark(self) -> Offset:
+        if not self._batches:
+            return Offset(0)
+        return Offset(read_header(self._batches[-1].data).last_offset + 1)
+
+    @property
+    def log_end_offset(self) -> Offset:
+        return self.high_watermark
+
+    def status(self) -> PartitionStatus:
+        raise NotImplementedError
+
+    def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
+        raise NotImplementedError
+
+    async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:
+        await asyncio.sleep(0)
+        if not self.log_start_offset <= offset <= self.high_watermark:
+            raise OffsetOutOfRange(f"offset {offset}")
+        data, following = b"", offset
+        for batch in self._batches:
+            behind = Offset(read_header(batch.data).last_offset + 1)
+            if behind <= offset:
+                continue
+            if data and len(data) + len(batch.data) > bytes_max:
+                break
+            data, following = data + batch.data, behind
+        return FetchResult(data, following, self.high_watermark, self.log_start_offset)
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> Offset:
+        raise NotImplementedError
+
+    def tap(self, tap: Tap) -> Callable[[], None]:
+        raise NotImplementedError
 
 
 class MqttServer:

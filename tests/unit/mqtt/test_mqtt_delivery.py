@@ -187,18 +187,54 @@ def test_full_queue_disconnects_where_it_shall() -> None:
 
 
 def test_queue_is_bounded_in_bytes() -> None:
-    limits = DeliveryLimits(queue_bytes_max=250)
+    """Of a connected client's queue messages count; what lies in the journal counts little."""
+    limits = DeliveryLimits(queue_bytes_max=250, inflight_max=1)
     bench = Bench(delivery=limits)
     sender, reader = bench.connect("s"), resume(bench, "r", V311)
     reader.subscribe("t", qos=1)
-    reader.lose()
-    for number in range(4):
+    for number in range(5):
         sender.send(Publish("t", bytes([number]) * 99, 1, packet_id=1))
         bench.store()
     outbound = bench.hub.sessions["r"].outbound
     assert outbound.queue_bytes == 200
     assert outbound.queue is not None
-    assert [each.message.payload[0] for each in outbound.queue] == [2, 3]
+    waiting = [each.message.payload[0] for each in outbound.queue if each.message is not None]
+    assert waiting == [3, 4]
+    assert limits.dropped_queue_full == 2
+
+
+def test_the_queue_of_an_absent_client_holds_places_not_payloads() -> None:
+    bench = Bench()
+    sender, reader = bench.connect("s"), resume(bench, "r", V311)
+    reader.subscribe("t", qos=1)
+    publish(bench, sender, 1)  # in flight when the connection breaks
+    reader.lose()
+    for number in range(1, 700):
+        sender.send(Publish("t", b"%d" % number * 1000, 1, packet_id=1))
+        bench.store()
+    outbound = bench.hub.sessions["r"].outbound
+    assert outbound.queue_bytes == 699 * 100
+    assert outbound.queue is not None
+    held = [*outbound.inflight.values(), *outbound.queue]
+    assert [each.message for each in held] == [None] * 700
+    reader = resume(bench, "r", V311)
+    got = [each for each in reader.received() if isinstance(each, Publish)]
+    assert [each.payload for each in got] == [b"%d" % n * (1000 if n else 1) for n in range(700)]
+    assert outbound.queue_bytes == 0
+
+
+def test_what_retention_took_is_counted_and_passed_over() -> None:
+    limits = DeliveryLimits()
+    bench = Bench(delivery=limits)
+    sender, reader = bench.connect("s"), resume(bench, "r", V311)
+    reader.subscribe("t", qos=1)
+    publish(bench, sender, 1)
+    reader.lose()
+    publish(bench, sender, 4)
+    for place in sorted(bench.messages)[:3]:
+        del bench.messages[place]
+    assert [payload for _, payload in resume(bench, "r", V311).publishes()] == [b"2", b"3"]
+    assert limits.dropped_gone == 3
 
 
 def test_a_blocked_socket_drops_qos_0_and_keeps_qos_1() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from broker_core.api.errors import NotAuthorized, StorageFull, Unavailable
 from broker_core.api.record_headers import decode_headers
-from broker_core.api.types import Acks, Operation
+from broker_core.api.types import Acks, Offset, Operation, Placed
 from plugins.mqtt.bindings import Binding
 from plugins.mqtt.hub import Limits
 from plugins.mqtt.packets import (
@@ -94,7 +94,7 @@ def test_late_outcome_of_an_old_session_does_not_answer_for_a_new_one() -> None:
     (old,) = bench.hub.appends.take()
     device = bench.connect("d", clean=True)
     device.send(Publish("a", b"new", 2, packet_id=9))
-    old.settle([object()], bench.now_ms)  # type: ignore[list-item]
+    old.settle([Placed(0, Offset(0))], bench.now_ms)
     assert device.received() == []
     bench.store()
     assert device.received() == [Acknowledgement(PUBREC, 9)]

@@ -1,0 +1,309 @@
+"""The MQTT side's own topics, and messages that lie in bound ones: reading and writing through the
+Broker port. Edge: awaits the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Final
+
+from broker_core.api.errors import LakeMQError, OffsetOutOfRange, TopicExists
+from broker_core.api.ports import Broker
+from broker_core.api.record_batch import RecordBatch, split
+from broker_core.api.types import Columns, CommittedBatch, Offset, Placed, Principal
+from plugins.mqtt.delivery import Delivery
+from plugins.mqtt.hub import Hub
+from plugins.mqtt.messages import Message, Place
+from plugins.mqtt.records import RecordReader
+from plugins.mqtt.replay import Replay
+from plugins.mqtt.sessions import Session
+from plugins.mqtt.snapshots import (
+    BadSnapshot,
+    Positions,
+    SessionState,
+    positions_bytes,
+    read_positions,
+    read_retained,
+    read_session,
+    retained_bytes,
+    session_bytes,
+)
+
+log = logging.getLogger(__name__)
+
+SESSIONS: Final = "__mqtt_sessions"
+RETAINED: Final = "__mqtt_retained"
+SYSTEM: Final = Principal("mqtt", "node")
+_POSITIONS_KEY: Final = b""
+"""Key of the record in `RETAINED` that tells up to where it is complete."""
+_SEGMENT_BYTES: Final = 16 * 1024 * 1024
+_FETCH_BYTES: Final = 1024 * 1024
+_LOADS_AT_ONCE: Final = 64
+
+Outcomes = list[Placed | LakeMQError]
+
+
+async def batches_of(
+    broker: Broker, topic: str, partition: int, start: int, end: int
+) -> AsyncIterator[CommittedBatch]:
+    """Committed batches of a partition from `start` (or what is left behind it) up to `end`."""
+    source = broker.partition(topic, partition)
+    offset = max(start, source.log_start_offset)
+    while offset < end:
+        try:
+            got = await source.fetch(Offset(offset), bytes_max=_FETCH_BYTES)
+        except OffsetOutOfRange:
+            if source.log_start_offset <= offset:
+                raise
+            offset = source.log_start_offset  # retention was quicker
+            continue
+        for position, header in split(got.data):
+            data = got.data[position : position + header.total_bytes]
+            yield CommittedBatch(topic, partition, Offset(header.base_offset), data)
+        if got.next_offset <= offset:
+            return
+        offset = got.next_offset
+
+
+class MqttJournal:
+    """Keeps sessions and retained messages, and loads what waits in bound topics."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        broker: Broker,
+        reader: RecordReader,
+        accepts: Callable[[str, str], bool],
+        now_ms: Callable[[], int],
+        checkpoint_records: int,
+    ) -> None:
+        """`accepts(topic, topic_name)`: whether records of the topic may come under that name."""
+        self._hub = hub
+        self._broker = broker
+        self._reader = reader
+        self._accepts = accepts
+        self._now_ms = now_ms
+        self._checkpoint_records = checkpoint_records
+        self._retained_written_at = 0
+        self._retained_writing = False
+        self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
+        self.unreadable = 0
+        """Records of our own topics that could not be read; they were left out."""
+        self.writing: set[asyncio.Future[Outcomes]] = set()
+        """Appends under way."""
+
+    # -- recovery
+
+    async def recover(self) -> None:
+        """Read what was kept, and match what came behind it again. Bound topics must exist."""
+        await self._create_topics()
+        states = [state async for state in self._kept_sessions()]
+        retained_from = await self._read_retained()
+        hub = self._hub
+        replay = Replay(hub, states, retained_from)
+        for topic in dict.fromkeys(binding.topic for binding in hub.bindings):
+            for partition in range(self._broker.topic(topic).partitions):
+                end = self._broker.partition(topic, partition).high_watermark
+                start = replay.start_of(topic, partition, end)
+                async for batch in batches_of(self._broker, topic, partition, start, end):
+                    for message, meta in self._reader.read(batch):
+                        if self._accepts(topic, message.topic):
+                            replay.record(message, meta, self._now_ms())
+                hub.positions[topic, partition] = end
+        replay.finish(self._now_ms())
+
+    async def _create_topics(self) -> None:
+        defaults = self._broker.topic_defaults()
+        config = replace(
+            defaults,
+            cleanup="compact",
+            retention_ms=None,
+            retention_bytes=None,
+            segment_bytes_max=_SEGMENT_BYTES,
+        )
+        known = {topic.name for topic in self._broker.topics()}
+        for name in (SESSIONS, RETAINED):
+            if name not in known:
+                try:
+                    await self._broker.create_topic(name, 1, config)
+                except TopicExists:
+                    await self._broker.ensure_topic(name)
+
+    async def _newest(self, topic: str) -> dict[bytes, bytes]:
+        """Key -> newest value of a compacted topic, removed keys left out."""
+        found: dict[bytes, bytes] = {}
+        end = self._broker.partition(topic, 0).high_watermark
+        async for batch in batches_of(self._broker, topic, 0, 0, end):
+            opened = RecordBatch(batch.data)
+            for key, value in zip(opened.keys(), opened.values(), strict=True):
+                if value is None:
+                    found.pop(key or b"", None)
+                else:
+                    found[key or b""] = value
+        return found
+
+    async def _kept_sessions(self) -> AsyncIterator[SessionState]:
+        for key, value in (await self._newest(SESSIONS)).items():
+            try:
+                yield read_session(key.decode(), value)
+            except (BadSnapshot, UnicodeDecodeError) as error:
+                self.unreadable += 1
+                log.error("a session of %s is unreadable and is left out: %s", SESSIONS, error)
+
+    async def _read_retained(self) -> Positions:
+        newest = await self._newest(RETAINED)
+        positions = newest.pop(_POSITIONS_KEY, None)
+        for value in newest.values():
+            try:
+                self._hub.retained.put(read_retained(value))
+            except BadSnapshot as error:
+                self.unreadable += 1
+                log.error("a retained message of %s is unreadable: %s", RETAINED, error)
+        self._hub.retained.take_changes()
+        try:
+            return read_positions(positions) if positions is not None else {}
+        except BadSnapshot as error:
+            self.unreadable += 1
+            log.error("%s does not tell its position: %s", RETAINED, error)
+            return {}
+
+    # -- sessions
+
+    def write_sessions(self, after: Callable[[], None]) -> None:
+        """Begin the append that is due, if one is; `after` is called when it has ended."""
+        hub = self._hub
+        if hub.ledger is None or not hub.ledger.due:
+            return
+        writing = hub.ledger.begin()
+        values: list[bytes | None] = []
+        for client_id in writing.client_ids:
+            session = hub.sessions.get(client_id)
+            keeps = session is not None and session.durable
+            values.append(session_bytes(session, hub.positions) if session and keeps else None)
+        keys = [client_id.encode() for client_id in writing.client_ids]
+        alive = {
+            client_id
+            for client_id, value in zip(writing.client_ids, values, strict=True)
+            if value is not None
+        }
+        self._publish(
+            SESSIONS, Columns(values, keys), functools.partial(self._sessions_written, alive, after)
+        )
+
+    def _sessions_written(
+        self, alive: set[str], after: Callable[[], None], error: LakeMQError | None
+    ) -> None:
+        ledger, now_ms = self._hub.ledger, self._now_ms()
+        assert ledger is not None
+        if error is None:
+            ledger.done(alive, self._hub.delivered, now_ms)
+        else:
+            log.error("sessions could not be kept: %s", error)
+            self._hub.not_kept(ledger.failed(), str(error), now_ms)
+        after()
+
+    def checkpoint(self) -> None:
+        """Have written what may be late: changed sessions, old sessions, retained messages."""
+        hub = self._hub
+        if hub.ledger is not None:
+            hub.ledger.checkpoint(hub.delivered, self._checkpoint_records, 10_000)
+            self._write_retained()
+
+    def _write_retained(self) -> None:
+        hub = self._hub
+        behind = hub.delivered - self._retained_written_at
+        changes = hub.retained.changes
+        if self._retained_writing or (not changes and behind < self._checkpoint_records // 4):
+            return
+        self._retained_writing = True
+        changes = hub.retained.take_changes()
+        keys = [topic.encode() for topic in changes]
+        values = [None if one is None else retained_bytes(one) for one in changes.values()]
+        columns = Columns([*values, positions_bytes(hub.positions)], [*keys, _POSITIONS_KEY])
+        self._publish(
+            RETAINED,
+            columns,
+            functools.partial(self._retained_written, changes, hub.delivered),
+        )
+
+    def _retained_written(
+        self, changes: dict[str, Message | None], delivered: int, error: LakeMQError | None
+    ) -> None:
+        self._retained_writing = False
+        if error is None:
+            self._retained_written_at = delivered
+            return
+        log.error("retained messages could not be kept yet: %s", error)
+        for topic, message in changes.items():
+            self._hub.retained.changes.setdefault(topic, message)
+
+    def _publish(
+        self, topic: str, columns: Columns, done: Callable[[LakeMQError | None], None]
+    ) -> None:
+        """Append; `done` gets the first error, or None."""
+
+        def ended(future: asyncio.Future[Outcomes]) -> None:
+            self.writing.discard(future)
+            if future.cancelled():
+                done(LakeMQError("the append was cancelled"))
+            elif (error := future.exception()) is not None:
+                done(error if isinstance(error, LakeMQError) else LakeMQError(repr(error)))
+            else:
+                done(next((one for one in future.result() if isinstance(one, LakeMQError)), None))
+
+        try:
+            future = self._broker.publish(topic, columns, principal=SYSTEM)
+        except LakeMQError as error:
+            done(error)
+            return
+        self.writing.add(future)
+        future.add_done_callback(ended)
+
+    # -- loading
+
+    async def load(self, session: Session) -> None:
+        """Fetch the next messages that a session waits for."""
+        outbound = session.outbound
+        wanted = outbound.missing()
+        places = [delivery.place for delivery in wanted]
+        try:
+            async with self._loads:
+                found = await self._fetch([place for place in places if place is not None])
+        except LakeMQError as error:
+            log.warning("messages for %r could not be loaded: %s", session.client_id, error)
+            outbound.loading = False
+            if session.connection is not None:
+                self._hub.not_kept([session.connection], str(error), self._now_ms())
+            return
+        pairs: list[tuple[Delivery, Message | None]] = [
+            (delivery, found.get(place) if place is not None else None)
+            for delivery, place in zip(wanted, places, strict=True)
+        ]
+        outbound.loaded(pairs, self._now_ms())
+
+    async def _fetch(self, places: list[Place]) -> dict[Place, Message]:
+        """Messages by place; what the journal has no more is left out."""
+        found: dict[Place, Message] = {}
+        logs: dict[tuple[str, int], set[int]] = {}
+        for place in places:
+            logs.setdefault((place.topic, place.partition), set()).add(place.offset)
+        for (topic, partition), offsets in logs.items():
+            waiting = sorted(offsets, reverse=True)
+            end = self._broker.partition(topic, partition).high_watermark
+            while waiting:
+                reached = waiting[-1]
+                async for batch in batches_of(
+                    self._broker, topic, partition, waiting[-1], min(end, waiting[-1] + 1)
+                ):
+                    for message in self._reader.messages(batch):
+                        assert message.place is not None
+                        reached = max(reached, message.place.offset)
+                        if message.place.offset in offsets:
+                            found[message.place] = message
+                while waiting and waiting[-1] <= reached:
+                    waiting.pop()
+        return found

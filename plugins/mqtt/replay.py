@@ -1,0 +1,108 @@
+"""From what was kept back to a hub as it was: sessions, then the records behind them. Pure.
+
+Sessions come from their records; each knows up to which offset it had got everything. The records
+of the bound topics behind that are matched again, as if they came just now: so queues, retained
+messages and QoS 2 publishes that were stored but not released are what they were. What a client had
+acknowledged since its session was kept last is delivered to it again (QoS 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from plugins.mqtt.messages import Message, Place
+from plugins.mqtt.records import Meta
+from plugins.mqtt.sessions import Session
+from plugins.mqtt.shared import Group
+from plugins.mqtt.snapshots import Positions, SessionState
+from plugins.mqtt.subscriptions import Subscription, Target
+from plugins.mqtt.topics import parse_filter
+
+if TYPE_CHECKING:
+    from plugins.mqtt.hub import Hub
+
+
+class Replay:
+    """One recovery. Feed it `record` in offset order per partition, then `finish`."""
+
+    def __init__(self, hub: Hub, states: Iterable[SessionState], retained_from: Positions) -> None:
+        self._hub = hub
+        self._retained_from = retained_from
+        """Up to where retained messages were kept."""
+        self._positions: dict[Session, Positions] = {}
+        for state in states:
+            self._positions[_restored(hub, state)] = state.positions
+        self._new_topics: set[str] = set()
+
+    def start_of(self, topic: str, partition: int, high_watermark: int) -> int:
+        """First offset of a partition that is needed again."""
+        known = [self._retained_from, *self._positions.values()]
+        key = (topic, partition)
+        if not any(name == topic for positions in known for name, _ in positions):
+            self._new_topics.add(topic)  # bound since now: its history is nobody's
+            return high_watermark
+        return min(positions.get(key, 0) for positions in known)
+
+    def record(self, message: Message, meta: Meta, now_ms: int) -> None:
+        """Match one record again."""
+        place = message.place
+        assert place is not None
+        hub, key = self._hub, (place.topic, place.partition)
+        if message.retain and place.offset >= self._retained_from.get(key, 0):
+            hub.retained.put(message)
+        session = hub.sessions.get(message.origin or "")
+        if session is not None and self._wants(session, place):
+            hub.note_stored(message, meta, recovering=True)
+        match = hub.index.match(message.topic)
+        for target in match.targets:
+            self._deliver(target, message, now_ms)
+        for group in match.groups:
+            self._deliver_shared(group, message, now_ms)
+        hub.positions[key] = place.offset + 1
+        hub.delivered += 1
+
+    def _wants(self, session: Session, place: Place) -> bool:
+        """Whether the session had not got the record when it was kept."""
+        positions = self._positions.get(session)
+        return positions is not None and place.offset >= positions.get(place[:2], 0)
+
+    def _deliver(self, target: Target, message: Message, now_ms: int) -> None:
+        if message.qos and target.qos and self._wants(target.session, _place(message)):
+            self._hub.deliver(target, message, now_ms)
+
+    def _deliver_shared(self, group: Group, message: Message, now_ms: int) -> None:
+        members = [one for one in group.members if self._wants(one.session, _place(message))]
+        if message.qos and members:
+            self._hub.deliver_shared(group, message, now_ms, members)
+
+    def finish(self, now_ms: int) -> None:
+        """Everything was fed: clients that were connected have lost their connections now."""
+        for session in self._positions:
+            if self._hub.sessions.get(session.client_id) is session:
+                self._hub.resettle(session, now_ms)
+
+
+def _place(message: Message) -> Place:
+    assert message.place is not None
+    return message.place
+
+
+def _restored(hub: Hub, state: SessionState) -> Session:
+    """The session in the hub, as it was kept."""
+    principal = hub.same_principal(state.principal)
+    session = Session(state.client_id, principal, hub.delivery, hub.ledger, state.incarnation)
+    session.expiry_s = state.expiry_s
+    session.ends_ms = state.ends_ms
+    session.will, session.will_due_ms = state.will, state.will_due_ms
+    session.incoming.update(state.incoming)
+    session.released = state.released
+    session.outbound.restore(state.inflight, state.queue)
+    for text, options, identifier in state.subscriptions:
+        subscription = Subscription(session, parse_filter(text), options, identifier)
+        hub.index.add(subscription)
+        session.subscriptions[text] = subscription
+    hub.sessions[state.client_id] = session
+    if hub.ledger is not None:
+        hub.ledger.ages[state.client_id] = 0
+    return session
