@@ -1,0 +1,275 @@
+"""MQTT beside Mosquitto and amqtt, in one run: throughput, CPU and latency.
+
+    python -m benchmarks.mqtt_speed [--brokers lakemq,mosquitto,amqtt] [--scenarios ...] [--scale 1]
+
+Every broker is started here, in turn, with the same load. Mosquitto runs without persistence and
+with unlimited queues; LakeMQ runs as `lakemq start` does: QoS 1 is fsynced before its PUBACK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+
+from benchmarks.mqtt_load import acknowledged, count_bytes, flood, latencies, run_all, start
+from plugins.mqtt.encoding import encode
+from plugins.mqtt.packets import V311, Publish
+from tests.support.node import NodeProcess
+
+PAYLOAD_BYTES = 100
+Result = dict[str, float]
+
+
+# -- brokers
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def wait_for(port: int) -> None:
+    for _ in range(200):
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        time.sleep(0.05)
+    raise SystemExit(f"nothing listens on port {port}")
+
+
+@contextlib.contextmanager
+def lakemq(folder: Path) -> Iterator[tuple[int, int]]:
+    with NodeProcess(folder) as node:
+        yield node.mqtt_port, node.pid
+
+
+@contextlib.contextmanager
+def mosquitto(folder: Path) -> Iterator[tuple[int, int]]:
+    port = free_port()
+    config = folder / "mosquitto.conf"
+    config.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n"
+        "max_queued_messages 0\nmax_inflight_messages 0\nmax_connections -1\nlog_type none\n"
+    )
+    with running(["mosquitto", "-c", str(config)], port) as pid:
+        yield port, pid
+
+
+@contextlib.contextmanager
+def amqtt(folder: Path) -> Iterator[tuple[int, int]]:
+    port = free_port()
+    config = folder / "amqtt.yaml"
+    config.write_text(
+        f"listeners:\n  default:\n    type: tcp\n    bind: 127.0.0.1:{port}\n"
+        "plugins:\n  amqtt.plugins.authentication.AnonymousAuthPlugin:\n"
+        "    allow_anonymous: true\n"
+    )
+    script = Path(sys.executable).with_name("amqtt")
+    with running([str(script), "-c", str(config)], port) as pid:
+        yield port, pid
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int) -> Iterator[int]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(port)
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+BROKERS = {"lakemq": lakemq, "mosquitto": mosquitto, "amqtt": amqtt}
+
+
+# -- scenarios
+
+
+def cpu_s(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def fan(
+    port: int, pid: int, *, senders: int, names: int, subscribers: int, count: int,
+    topic_filter: str,
+) -> Result:  # fmt: skip
+    """`senders` flood, each of `subscribers` gets everything; one process per side."""
+    topics = [f"bench/{number}/x" for number in range(names)]
+    share = [topics[place::senders] for place in range(senders)]
+    sizes = [
+        sum(len(encode(Publish(name, b"x" * PAYLOAD_BYTES), V311)) for name in mine)
+        for mine in share
+    ]
+    each = count // senders
+    expected = sum(
+        size * (each // len(mine)) + _partial(mine, each)
+        for size, mine in zip(sizes, share, strict=True)
+    )
+    reader, pipe = start(count_bytes, port, 0, subscribers, topic_filter, expected)
+    assert pipe.recv() == "ready"
+    before, began = cpu_s(pid), time.time()
+    if senders == 1:
+        run_all(flood, [(port, 0, share[0], each, PAYLOAD_BYTES)])
+    else:
+        run_all(many_floods, [(port, share, each)])
+    got, last = pipe.recv()
+    reader.join()
+    delivered = got / (expected / (each * senders))
+    return {
+        "messages/s": delivered / (last - began),
+        "CPU us": 1e6 * (cpu_s(pid) - before) / max(1, delivered),
+        "delivered %": 100 * got / (expected * subscribers),
+    }
+
+
+def _partial(mine: list[str], each: int) -> int:
+    rest = each % len(mine)
+    return sum(len(encode(Publish(name, b"x" * PAYLOAD_BYTES), V311)) for name in mine[:rest])
+
+
+def many_floods(port: int, share: list[list[str]], each: int) -> None:
+    """All senders in one process, a slice of each in turn."""
+    from benchmarks.mqtt_load import dial
+
+    socks = [dial(port, f"sender-{number}") for number in range(len(share))]
+    packets = [[encode(Publish(n, b"x" * PAYLOAD_BYTES), V311) for n in mine] for mine in share]
+    chunks = [b"".join(mine[place % len(mine)] for place in range(each)) for mine in packets]
+    step = 4096
+    positions = [0] * len(socks)
+    busy = True
+    while busy:
+        busy = False
+        for number, sock in enumerate(socks):
+            part = chunks[number][positions[number] : positions[number] + step]
+            if part:
+                sock.sendall(part)
+                positions[number] += len(part)
+                busy = True
+    for sock in socks:
+        sock.close()
+
+
+def qos_0(port: int, pid: int, scale: float) -> Result:
+    """1 saturating publisher -> 1 subscriber."""
+    return fan(port, pid, senders=1, names=1, subscribers=1, count=int(2_000_000 * scale),
+               topic_filter="bench/#")  # fmt: skip
+
+
+def fan_out(port: int, pid: int, scale: float) -> Result:
+    """1 publisher -> 1,000 subscribers."""
+    return fan(port, pid, senders=1, names=1, subscribers=1000, count=int(2_000 * scale),
+               topic_filter="bench/#")  # fmt: skip
+
+
+def many_names(port: int, pid: int, scale: float) -> Result:
+    """1,000 publishers, 10,000 topic names -> 5 wildcard subscribers."""
+    return fan(port, pid, senders=1000, names=10_000, subscribers=5, count=int(200_000 * scale),
+               topic_filter="bench/+/x")  # fmt: skip
+
+
+def fed_by_mosquitto_pub(port: int, pid: int, scale: float) -> Result:
+    """`mosquitto_pub -l` -> 1 subscriber."""
+    count = int(300_000 * scale)
+    size = len(encode(Publish("bench/0/x", b"x" * PAYLOAD_BYTES), V311))
+    reader, pipe = start(count_bytes, port, 0, 1, "bench/#", size * count)
+    assert pipe.recv() == "ready"
+    before, began = cpu_s(pid), time.time()
+    command = ["mosquitto_pub", "-p", str(port), "-t", "bench/0/x", "-l"]
+    subprocess.run(command, input=(b"x" * PAYLOAD_BYTES + b"\n") * count, check=True)
+    got, last = pipe.recv()
+    reader.join()
+    delivered = got / size
+    return {
+        "messages/s": delivered / (last - began),
+        "CPU us": 1e6 * (cpu_s(pid) - before) / max(1, delivered),
+        "delivered %": 100 * delivered / count,
+    }
+
+
+def qos_1(port: int, pid: int, scale: float) -> Result:
+    """100 publishers, QoS 1, 20 unacknowledged each."""
+    seconds = max(2.0, 6 * scale)
+    process, pipe = start(acknowledged, port, 0, 100, 20, PAYLOAD_BYTES, seconds)
+    assert pipe.recv() == "ready"
+    before = cpu_s(pid)
+    pipe.send("go")
+    count = pipe.recv()
+    process.join()
+    return {
+        "messages/s": count / seconds,
+        "CPU us": 1e6 * (cpu_s(pid) - before) / max(1, count),
+    }
+
+
+def latency_qos_0(port: int, pid: int, scale: float) -> Result:
+    """Publish to deliver at 2,000/s, QoS 0."""
+    return _latency(port, 2000, 0, scale)
+
+
+def latency_qos_1(port: int, pid: int, scale: float) -> Result:
+    """Publish to deliver at 2,000/s, QoS 1."""
+    return _latency(port, 2000, 1, scale)
+
+
+def _latency(port: int, rate: int, qos: int, scale: float) -> Result:
+    process, pipe = start(latencies, port, rate, qos, PAYLOAD_BYTES, max(2.0, 5 * scale))
+    assert pipe.recv() == "ready"
+    found = pipe.recv()
+    process.join()
+    return {
+        "p50 ms": 1000 * found[len(found) // 2],
+        "p99 ms": 1000 * found[int(len(found) * 0.99)],
+        "p99.9 ms": 1000 * found[int(len(found) * 0.999)],
+    }
+
+
+SCENARIOS: dict[str, Callable[[int, int, float], Result]] = {
+    each.__name__: each
+    for each in (qos_0, fed_by_mosquitto_pub, fan_out, many_names, qos_1, latency_qos_0,
+                 latency_qos_1)
+}  # fmt: skip
+SLOW = {"amqtt": 0.01}
+"""Brokers that get a smaller share of the load, so that a run ends."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--brokers", default="lakemq,mosquitto")
+    parser.add_argument("--scenarios", default=",".join(SCENARIOS))
+    parser.add_argument("--scale", type=float, default=1.0)
+    arguments = parser.parse_args()
+    names = arguments.brokers.split(",")
+    for scenario in arguments.scenarios.split(","):
+        run = SCENARIOS[scenario]
+        print(f"{scenario}: {run.__doc__}", flush=True)
+        results: dict[str, Result] = {}
+        for name in names:
+            with tempfile.TemporaryDirectory() as folder, BROKERS[name](Path(folder)) as found:
+                port, pid = found
+                results[name] = run(port, pid, arguments.scale * SLOW.get(name, 1.0))
+            shown = "  ".join(f"{key} {value:,.2f}" for key, value in results[name].items())
+            print(f"  {name:10} {shown}", flush=True)
+        first = results[names[0]]
+        for name in names[1:]:
+            ratios = "  ".join(
+                f"{key} x{first[key] / results[name][key]:.2f}"
+                for key in first
+                if results[name][key]
+            )
+            print(f"  {names[0]} / {name}: {ratios}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
