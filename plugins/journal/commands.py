@@ -13,6 +13,7 @@ import typer
 
 from broker_core.api.errors import CorruptBatch
 from broker_core.api.record_batch import RecordBatch
+from plugins.journal.damage import Damage
 from plugins.journal.files import DiskFiles
 from plugins.journal.manifest import BadManifest
 from plugins.journal.offline import (
@@ -22,7 +23,7 @@ from plugins.journal.offline import (
     partition_folders,
     read_segments,
 )
-from plugins.journal.walk import BatchAt, Damage
+from plugins.journal.walk import BatchAt
 
 journal_app = typer.Typer(
     no_args_is_help=True, help="Look into the journal's files; nothing is changed."

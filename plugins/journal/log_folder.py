@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from broker_core.api.errors import CorruptLog, StorageFenced
+from plugins.journal.damage import Damage, survey
 from plugins.journal.files import Files, replace_file
 from plugins.journal.index import BadIndex, SparseIndex, decode_index, encode_index
 from plugins.journal.manifest import (
@@ -26,7 +27,7 @@ from plugins.journal.manifest import (
 )
 from plugins.journal.object_store import ObjectStore, StoreError
 from plugins.journal.remote_segment import RemoteSegment
-from plugins.journal.walk import BadBatch, Damage, Read, survey
+from plugins.journal.walk import BadBatch, Read
 
 _INDEXES_MAX: Final = 1024
 
@@ -205,7 +206,7 @@ class LogFolder:
         start = index.positions[entry] if entry >= 0 else 0
         first = index.offsets[entry] if entry >= 0 else segment.base_offset
         damage = Damage(bad.position, size, first, -1, bad.reason)
-        for found in survey(read, start, size, first):
+        for found in survey(read, start, size, first, index.positions):
             if isinstance(found, Damage) and found.end_position > bad.position:
                 damage = found
                 break

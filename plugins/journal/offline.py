@@ -15,6 +15,7 @@ from typing import Final
 
 from broker_core.api.record_batch import BatchHeader
 from plugins.journal.checkpoint import BadCheckpoint, Checkpoint, decode_checkpoint
+from plugins.journal.damage import Damage, survey
 from plugins.journal.fence_mark import FENCE_NAME
 from plugins.journal.files import Files
 from plugins.journal.index import BadIndex, SparseIndex, decode_index
@@ -30,7 +31,7 @@ from plugins.journal.manifest import (
 )
 from plugins.journal.recovery import CUT_SUFFIX
 from plugins.journal.storage import TOPICS
-from plugins.journal.walk import BatchAt, Damage, survey
+from plugins.journal.walk import BatchAt
 
 ERROR: Final = "error"
 """Records are lost or cannot be read."""

@@ -2,7 +2,8 @@
 
 An append is checked, given its offsets and stamped at once, in the order of calls; flush threads
 write; when a flush has ended, its batches become readable, taps see them and futures are answered.
-A flush that fails fails everything appended behind it as well, for its offsets depend on it.
+A flush that fails fails everything appended behind it as well, for its offsets depend on it; what
+was answered from memory before (acks memory) is lost then.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from broker_core.api.errors import (
     BatchTooLarge,
+    CorruptBatch,
     LakeMQError,
     StorageFenced,
     StorageFull,
@@ -176,6 +178,8 @@ class JournalLog:
             raise StorageFenced(self._fence)
         if self._closing:
             raise Unavailable(f"partition {self.partition} of {self.topic} is closed")
+        if size != header.total_bytes:
+            raise CorruptBatch(f"batch of {size} bytes, its header says {header.total_bytes}")
         if size > self._config.batch_bytes_max:
             raise BatchTooLarge(f"batch of {size} bytes; {self._config.batch_bytes_max} is allowed")
         if context.space_short:

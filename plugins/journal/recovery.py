@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from plugins.journal.checkpoint import BadCheckpoint, Checkpoint, decode_checkpoint
+from plugins.journal.damage import Damage, find_batches, survey
 from plugins.journal.fence_mark import FENCE_NAME, decode_fence_mark
 from plugins.journal.files import FileHandle, Files, replace_file
 from plugins.journal.index import SparseIndex
@@ -32,7 +33,7 @@ from plugins.journal.manifest import (
 )
 from plugins.journal.object_store import ObjectStore, StoreError, object_name
 from plugins.journal.producers import ProducerTable
-from plugins.journal.walk import BadBatch, Damage, find_batch, survey, walk
+from plugins.journal.walk import BadBatch, walk
 
 _log = logging.getLogger("lakemq.journal")
 CUT_SUFFIX: Final = ".cut"
@@ -316,7 +317,7 @@ class Recovery:
         """Take the torn tail off; put it aside if it holds a whole batch, which a tear seldom
         leaves and damage to acknowledged records always does."""
         end = index.covered_bytes
-        later = find_batch(handle.read_at, end + 1, size, index.next_offset)
+        later = next(find_batches(handle.read_at, end + 1, size, index.next_offset), None)
         if later is not None:
             aside = f"{active.stem}-{end}{CUT_SUFFIX}"
             try:

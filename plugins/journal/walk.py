@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from broker_core.api.errors import CorruptBatch
-from broker_core.api.record_batch import HEADER_BYTES, MAGIC, BatchHeader, check_body, read_header
+from broker_core.api.record_batch import HEADER_BYTES, BatchHeader, check_body, read_header
 
 Read = Callable[[int, int], bytes]
 
@@ -61,29 +61,6 @@ def walk(read: Read, start: int, end: int, *, next_offset: int = -1) -> Iterator
             next_offset = header.last_offset + 1
         yield BatchAt(at, header, chunk[behind : behind + size])
         at += size
-
-
-def find_batch(read: Read, start: int, end: int, offset_min: int) -> BatchAt | None:
-    """The first whole batch at or behind `start` with a base offset of at least `offset_min`.
-
-    Looks for the magic and believes only a batch whose both CRCs hold. For telling a torn tail
-    from damage, and for saying where damage ends.
-    """
-    at = start
-    while at < end:
-        chunk = read(at, min(CHUNK_BYTES + HEADER_BYTES, end - at))
-        found = chunk.find(MAGIC)
-        while found >= 0:
-            try:
-                batch = next(walk(read, at + found, end))
-            except (BadBatch, StopIteration):
-                pass
-            else:
-                if batch.header.base_offset >= offset_min:
-                    return batch
-            found = chunk.find(MAGIC, found + 1)
-        at += max(1, len(chunk) - len(MAGIC) + 1) if len(chunk) >= len(MAGIC) else end - at
-    return None
 
 
 class Slice(NamedTuple):
@@ -171,32 +148,3 @@ def _refill(read: Read, cut: _Cut, end: int, size: int) -> None:
     cut.start += cut.at
     cut.at = 0
     cut.buffer = read(cut.start, min(end - cut.start, size))
-
-
-class Damage(NamedTuple):
-    """A stretch of a segment that holds no whole batch."""
-
-    position: int
-    end_position: int
-    first_offset: int
-    """First offset that is missing."""
-    next_offset: int
-    """First offset that is there again; -1: none in this segment."""
-    reason: str
-
-
-def survey(read: Read, start: int, end: int, first_offset: int) -> Iterator[BatchAt | Damage]:
-    """Everything in [start, end): good batches, and damage between them."""
-    at, offset = start, first_offset
-    while at < end:
-        try:
-            for batch in walk(read, at, end):
-                yield batch
-                at = batch.position + batch.header.total_bytes
-                offset = batch.header.last_offset + 1
-        except BadBatch as bad:
-            after = find_batch(read, bad.position + 1, end, offset)
-            at = end if after is None else after.position
-            next_offset = -1 if after is None else after.header.base_offset
-            yield Damage(bad.position, at, offset, next_offset, bad.reason)
-            offset = max(offset, next_offset)

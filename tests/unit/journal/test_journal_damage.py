@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from broker_core.api.errors import CorruptLog
-from broker_core.api.record_batch import RecordBatch, split
-from broker_core.api.types import TopicConfig
+from broker_core.api.errors import CorruptBatch, CorruptLog
+from broker_core.api.record_batch import RecordBatch, encode, read_header, split
+from broker_core.api.types import Acks, Columns, TopicConfig
 from tests.unit.journal.rig import FOLDER, Rig
 
 
@@ -193,3 +193,43 @@ def test_batches_of_another_place_are_not_believed(rig: Rig) -> None:
     handle = rig.disk.open(path, writable=True)
     handle.write_at(handle.size(), [other])
     assert rig.kill().high_watermark == 11
+
+
+@pytest.mark.parametrize("position", [0, 5, 9, 12, 13, 16, 19, 30, 70, 85, 120])
+def test_a_batch_within_a_damaged_batch_is_not_taken_for_one_of_the_log(
+    loop: asyncio.AbstractEventLoop, position: int
+) -> None:
+    """A value that is itself a whole batch, with an offset that would fit, at the body's end."""
+    rig = Rig(loop, config=TopicConfig(segment_bytes_max=2000), tail_bytes_max=0)
+    rig.append_durably(b"first")
+    inner = encode(Columns([b"never appended"]), base_offset=1)
+    rig.append_durably(b"padding" + inner)
+    for _ in range(30):
+        rig.append_durably(b"after" + b"x" * 40)
+    path = rig.segment_path(0)
+    start = len(encode(Columns([b"first"])))
+    assert rig.disk.read(path)[start : start + 4] == b"LMQB"
+    rig.disk.flip_bit(path, start + position, 2)
+    found, errors = read_on(rig, 0)
+    assert "offsets 1..1 are damaged" in errors[0] and len(errors) == 1
+    assert sorted(found) == [0, *range(2, 32)]
+
+
+def test_a_lost_page_costs_the_batches_in_it_alone(loop: asyncio.AbstractEventLoop) -> None:
+    rig = Rig(loop, config=TopicConfig(segment_bytes_max=20_000), tail_bytes_max=0)
+    for number in range(300):
+        rig.append_durably(b"value %03d" % number)
+    path = rig.segment_path(0)
+    size = len(encode(Columns([b"value 000"])))
+    handle = rig.disk.open(path, writable=True)
+    handle.write_at(4096, [bytes(4096)])
+    lost = range(4096 // size, -(-8192 // size))
+    found, errors = read_on(rig, 0)
+    assert len(errors) == 1
+    assert sorted(found) == [offset for offset in range(300) if offset not in lost]
+
+
+def test_a_header_that_does_not_fit_its_batch_is_refused(rig: Rig) -> None:
+    data = encode(Columns([b"a"]))
+    future = rig.log.append(data + b"more", read_header(data), Acks.LEADER)
+    assert isinstance(future.exception(), CorruptBatch)
