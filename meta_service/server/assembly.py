@@ -47,6 +47,7 @@ from meta_service.storage.snapshots import SnapshotMaker, list_snapshots
 from meta_service.storage.store import Store, copy_database
 
 _POLL_S: Final = 0.005
+_LEASES_MAX: Final = 1_000_000
 
 
 class NoWire:
@@ -157,7 +158,7 @@ class Assembly:
         }
 
     def _has_sessions(self) -> bool:
-        return next(self.store.scan(SESSIONS), None) is not None
+        return bool(self.store.first(SESSIONS, 1))
 
     def cluster_id(self) -> str:
         """Empty while there is none."""

@@ -8,17 +8,18 @@ but `get` and `scan` are made by the Raft thread.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import rocksdict
 
 from meta_service.api.errors import StartupFailed, StorageFailed
-from meta_service.catalog.tables import STATE_KEY, State, decode_state, prefix_end
+from meta_service.catalog.tables import STATE_KEY, State, decode_state
 from meta_service.raft.files import sync_folder, sync_tree
 from meta_service.raft.state import SnapshotSink
 from meta_service.storage.snapshot_stream import MANIFEST_NAME, FolderSink
@@ -89,12 +90,21 @@ class Store:
         return value
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        options = rocksdict.ReadOptions()
-        end = prefix_end(prefix)
-        if end is not None:
-            options.set_iterate_upper_bound(end)
-        items: Any = self._db.items(from_key=prefix, read_opt=options)
-        return cast(Iterator[tuple[bytes, bytes]], items)
+        """(key, value) of all keys with that prefix, in order. Raft thread only.
+
+        Not by an upper bound in ReadOptions: rocksdict 0.3.29 keeps a pointer into options that
+        are gone by the time of the first step, and then ends anywhere.
+        """
+        items: Any = self._db.items(from_key=prefix)
+        for key, value in items:
+            if not key.startswith(prefix):
+                return
+            yield key, value
+
+    def first(self, prefix: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """The first keys with that prefix. Safe from any thread."""
+        with self._swap:
+            return list(itertools.islice(self.scan(prefix), count))
 
     def state(self) -> State:
         return decode_state(self.get(STATE_KEY))
