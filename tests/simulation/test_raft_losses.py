@@ -19,7 +19,8 @@ from pysyncobj import syncobj as stock_engine
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from meta_service.catalog.commands import Txn, encode_command
+from meta_service.catalog.command_codec import encode_command
+from meta_service.catalog.commands import Txn
 from meta_service.catalog.tables import KEYS
 from meta_service.raft.log import RaftLog
 from meta_service.raft.log_format import Entry

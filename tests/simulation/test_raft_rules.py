@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_service.catalog.commands import Txn, encode_command
+from meta_service.catalog.command_codec import encode_command
+from meta_service.catalog.commands import Txn
 from meta_service.catalog.tables import KEYS
 from meta_service.raft.engine import Peer
 from meta_service.raft.log import LogFailed

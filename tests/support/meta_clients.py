@@ -6,14 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from meta_service.api.session import Session
-from meta_service.catalog.commands import (
-    AllocateIds,
-    Command,
-    Header,
-    OpenSession,
-    Txn,
-    encode_command,
-)
+from meta_service.catalog.command_codec import Command, Header, encode_command
+from meta_service.catalog.commands import AllocateIds, OpenSession, Txn
 from meta_service.catalog.tables import KEYS, decode_row
 from tests.support.meta_cluster import Cluster, Member
 from tests.support.meta_linearizability import Call
