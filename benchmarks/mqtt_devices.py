@@ -96,9 +96,7 @@ def main() -> None:
         measure(port, None, arguments.processes, arguments.count, arguments.inflight)
         return
     with tempfile.TemporaryDirectory() as folder, NodeProcess(Path(folder)) as node:
-        measure(
-            node.mqtt_port, node.pid, arguments.processes, arguments.count, arguments.inflight
-        )
+        measure(node.mqtt_port, node.pid, arguments.processes, arguments.count, arguments.inflight)
 
 
 if __name__ == "__main__":
