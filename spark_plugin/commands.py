@@ -53,6 +53,9 @@ Format = Annotated[str, typer.Option(help="raw: records as they are; json: decod
 Schema = Annotated[
     str, typer.Option(help="Columns of json, such as 'time timestamp, value double'.")
 ]
+Evolve = Annotated[
+    str, typer.Option(help="Fields without a column: strict leaves them out, add makes columns.")
+]
 CommitBytes = Annotated[str, typer.Option(help="Most journal bytes of a commit.")]
 CommitRows = Annotated[int, typer.Option(min=0, help="Most records of a commit; 0: any.")]
 FileBytes = Annotated[str, typer.Option(help="Size of a data file, about.")]
@@ -94,6 +97,7 @@ def export(
     export_id: ExportId = "",
     format: Format = "raw",
     schema: Schema = "",
+    evolve: Evolve = "strict",
     partition_by: PartitionBy = "",
     dlq: Dlq = "",
     commit_bytes: CommitBytes = "512MB",
@@ -131,6 +135,7 @@ def _settings(**given: Any) -> ExportSettings:
         compact_files=given["compact_files"],
         format=choice("--format", given["format"], ("raw", "json")),  # type: ignore[arg-type]  # it is checked
         json_schema=given["schema"],
+        evolve=choice("--evolve", given["evolve"], ("strict", "add")),  # type: ignore[arg-type]  # so is it
         partition_by=given["partition_by"],
         dlq=given["dlq"],
         accept_recreated=given["accept_recreated"],

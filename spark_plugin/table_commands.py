@@ -108,6 +108,7 @@ def replay_dead_letters(
             export_id=export_id or topic,
             format="json",
             json_schema=required("--schema", schema),
+            evolve="add",  # the table may have got columns that --schema does not name
             partition_by=partition_by,
             dlq=dlq,
             take_over=take_over,

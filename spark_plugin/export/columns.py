@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def check_columns(location: str, has: pa.Schema, wanted: pa.Schema) -> None:
-    """TableError unless the table has exactly the columns that the export writes, by name."""
+def check_columns(
+    location: str, has: pa.Schema, wanted: pa.Schema, more_columns: bool = False
+) -> None:
+    """TableError unless the table has exactly the columns that the export writes, by name; with
+    `more_columns` it may have further ones."""
     missing = [name for name in wanted.names if name not in has.names]
-    surplus = [name for name in has.names if name not in wanted.names]
+    surplus = [name for name in has.names if name not in wanted.names and not more_columns]
     if missing or surplus:
         raise TableError(
             f"table {location} was made with other columns: "

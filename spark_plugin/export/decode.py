@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from spark_plugin.export.evolution import evolve, merge_found, type_of_arrow, type_of_value
 from spark_plugin.export.json_schema import Type
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _PLAIN: Final = r"^[ \t\r]*\{[^\n]*$"
 _SEVERAL: Final = "values in one record"
 _CHECKED_ROWS_MAX: Final = 256
+_LOOKED_AT_ROWS_MAX: Final = 1000
 _ERROR_CHARS_MAX: Final = 300
 _INTEGERS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "timestamp_ms": 64}
 """Bits of the whole-number types."""
@@ -46,12 +48,18 @@ class Decoded(NamedTuple):
 class JsonDecoder:
     """Decodes values by a column list (`json_schema.parse_schema`)."""
 
-    def __init__(self, columns: Sequence[tuple[str, Type]]) -> None:
+    def __init__(self, columns: Sequence[tuple[str, Type]], *, find_new: bool = False) -> None:
+        """`find_new`: look for fields that the columns do not name, too."""
         import pyarrow as pa
 
         self._columns = tuple(columns)
+        self._find_new = find_new
+        self.found: dict[str, Type] = {}
+        """Fields that were seen, known or new, with the types that their values have."""
         self.schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
-        self._parsed_schema = pa.schema([(name, _parsed_type(kind)) for name, kind in columns])
+        parsed = [(name, _parsed_type(kind)) for name, kind in columns]
+        # Without any column Arrow would not say how many rows there were.
+        self._parsed_schema = pa.schema(parsed or [("\0", pa.null())])
 
     def decode(self, values: pa.Array) -> Decoded:
         """`values`: binary. Every row is either in `rows` or in `bad`."""
@@ -133,25 +141,55 @@ class JsonDecoder:
                 kept.append(place)
         return pa.array(kept, pa.int64())
 
+    def has_new_fields(self) -> bool:
+        """Whether a field was seen that could become a column."""
+        return evolve(self._columns, self.found) != self._columns
+
     def _parse_block(self, lines: pa.Array) -> pa.Table:
+        import pyarrow as pa
+
+        table = self._read(lines)
+        columns = [
+            _convert(table.column(name), kind, self.schema.field(name).type)
+            for name, kind in self._columns
+        ]
+        return pa.table(columns, schema=self.schema)
+
+    def _read(self, lines: pa.Array) -> pa.Table:
+        """The lines parsed, with columns that are not known too if those are looked for."""
+        import pyarrow as pa
+
+        if not self._find_new:
+            return self._read_json(lines, "ignore")
+        try:
+            table = self._read_json(lines, "infer")
+        except pa.ArrowInvalid:
+            # Perhaps only because a field that is not known has values of several types.
+            table = self._read_json(lines, "ignore")
+            for line in lines.slice(0, _LOOKED_AT_ROWS_MAX).to_pylist():
+                self._note(type_of_value(json.loads(line)))
+            return table
+        self._note(type_of_arrow(pa.struct(list(table.schema))))
+        return table
+
+    def _note(self, record: Type | None) -> None:
+        if record is not None:
+            self.found = merge_found(self.found, dict(record.fields))
+
+    def _read_json(self, lines: pa.Array, unknown: str) -> pa.Table:
         import pyarrow as pa
         from pyarrow import compute
         from pyarrow import json as arrow_json
 
         one = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
         joined = compute.binary_join(one, "\n")[0].as_buffer()
-        table = arrow_json.read_json(
+        return arrow_json.read_json(
             pa.BufferReader(joined),
             read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(joined) + 1),
             parse_options=arrow_json.ParseOptions(
-                explicit_schema=self._parsed_schema, unexpected_field_behavior="ignore"
+                explicit_schema=self._parsed_schema, unexpected_field_behavior=unknown
             ),
         )
-        columns = [
-            _convert(table.column(name), kind, self.schema.field(name).type)
-            for name, kind in self._columns
-        ]
-        return pa.table(columns, schema=self.schema)
 
 
 def arrow_type(kind: Type) -> pa.DataType:

@@ -36,7 +36,11 @@ class DeltaLakeTable:
     """A Delta table at a path or URI."""
 
     def __init__(
-        self, location: str, schema: pa.Schema | None, fields: Sequence[PartitionField] = ()
+        self,
+        location: str,
+        schema: pa.Schema | None,
+        fields: Sequence[PartitionField] = (),
+        more_columns: bool = False,
     ) -> None:
         """Open the table, created with `schema` and `fields` if absent; without a schema it must be
         there. TableError if it is not, or if its columns or partitioning differ."""
@@ -45,7 +49,7 @@ class DeltaLakeTable:
         self._partition_by = [field.name for field in fields]
         self._table = self._open_or_create(whole)
         if whole is not None:
-            check_columns(location, self._columns(), whole)
+            check_columns(location, self._columns(), whole, more_columns)
             check_partitioned(location, self._table.metadata().partition_columns, fields)
 
     def _open_or_create(self, schema: pa.Schema | None) -> DeltaTable:
@@ -104,6 +108,19 @@ class DeltaLakeTable:
             LiveFile(root.full_path(row["path"]), row["num_records"] or 0, row["size_bytes"])
             for row in rows.to_pylist()
         ]
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        from deltalake import write_deltalake
+
+        partition_by = self._table.metadata().partition_columns
+        for field in self._columns():
+            if field.name in partition_by and field.name not in schema.names:
+                schema = schema.append(field)
+        write_deltalake(
+            self.location, schema.empty_table(), mode="append", schema_mode="merge",
+            partition_by=partition_by or None,
+        )  # fmt: skip
+        self.reload()
 
     def expire(self, before_s: float) -> int:
         """Delta forgets by its own settings (`delta.logRetentionDuration`, 30 days)."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from plugins.native.sdk import UnknownTopic
 from spark_plugin import planning
-from spark_plugin.errors import ExportFenced, OptionError, TopicRecreated
+from spark_plugin.errors import ExportError, ExportFenced, OptionError, TopicRecreated
 from spark_plugin.export import table as lake
 from spark_plugin.export.compaction import Compacted, compact
 from spark_plugin.export.dead_letters import DeadLetters
-from spark_plugin.export.decode import JsonDecoder
+from spark_plugin.export.evolving import EvolvingColumns
 from spark_plugin.export.files import (
     Folder,
     attempt_folder,
@@ -37,6 +38,7 @@ from spark_plugin.planning import OffsetRange, TopicView
 RunTasks = Callable[[Sequence[WriteTask]], list[TaskResult]]
 """Runs tasks somewhere and returns what they wrote: Spark, or in tests this process."""
 
+_EVOLUTIONS_MAX = 20
 _TASK_BYTES_MIN = 8 << 20
 """A range smaller than this is not split further."""
 
@@ -58,7 +60,7 @@ class Exporter:
         self._run_tasks = run_tasks
         self._parallelism = parallelism
         self._folder = Folder(table.location)
-        self._schema = schema_to_text(table.arrow_schema())
+        self._columns = EvolvingColumns(settings, table)
         self._dead = DeadLetters(dlq, _pause) if dlq is not None else None
         self._dead_schema = schema_to_text(dlq.arrow_schema()) if dlq is not None else ""
         self._owner: Owner | None = None
@@ -129,7 +131,8 @@ class Exporter:
         dead_folder = self._dead.new_folder(key) if self._dead is not None else ""
         known = self._dead.known(key, before.offsets) if self._dead is not None else {}
         started = time.monotonic()
-        results = self._run_tasks(self._tasks(ranges, topic, folder, dead_folder, known))
+        tasks = partial(self._tasks, ranges, topic, folder, dead_folder, known)
+        results = self._run_evolving(tasks, folder, dead_folder)
         check_complete(ranges, results)
         written = time.monotonic()
         files = [result.file for result in results if result.kind == "data"]
@@ -152,6 +155,22 @@ class Exporter:
             commit_s=time.monotonic() - written,
         )
 
+    def _run_evolving(
+        self, tasks: Callable[[], list[WriteTask]], folder: str, dead_folder: str
+    ) -> list[TaskResult]:
+        """Run the tasks; if they met fields that become columns, run them all again."""
+        self._columns.refresh()
+        for _ in range(_EVOLUTIONS_MAX):
+            results = self._run_tasks(tasks())
+            if not self._columns.extend(results):
+                return results
+            self._folder.delete(folder)
+            self._folder.create(folder)
+            if self._dead is not None:
+                self._dead.folder.delete(dead_folder)
+                self._dead.folder.create(dead_folder)
+        raise ExportError(f"the fields of topic {self.settings.topic} never end to change")
+
     def compact(self) -> Compacted | None:
         """Put small files together if there are too many; None if not."""
         settings = self.settings
@@ -164,7 +183,7 @@ class Exporter:
             file_bytes=settings.file_bytes_max,
         )  # fmt: skip
 
-    def replay(self, decoder: JsonDecoder) -> Replayed:
+    def replay(self) -> Replayed:
         """Land the dead letters that decode by now."""
         if self._dead is None:
             raise OptionError("only exports with --format json have dead letters")
@@ -175,13 +194,9 @@ class Exporter:
         place = attempt_folder(key, self._epoch, after.attempt)
         self._folder.create(place)
         files, outcome = write_decodable(
-            key,
-            self._table,
-            self._dead.table,
-            place,
-            decoder,
+            key, self._table, self._dead.table, place, self._columns.decoder(),
             parse_partition_by(self.settings.partition_by),
-        )
+        )  # fmt: skip
         if not files:
             self._folder.delete(place)
             return outcome
@@ -246,10 +261,12 @@ class Exporter:
         return [
             WriteTask(
                 bootstrap=settings.bootstrap, offsets=piece, location=self._table.location,
-                folder=folder, schema=self._schema, file_bytes_max=settings.file_bytes_max,
+                folder=folder, schema=self._columns.table_schema,
+                file_bytes_max=settings.file_bytes_max, format=settings.format,
                 retry_timeout_s=settings.retry_timeout_s,
                 fail_on_data_loss=settings.fail_on_data_loss,
-                json_schema=settings.json_schema, partition_by=settings.partition_by,
+                json_schema=self._columns.json_schema, find_new=self._columns.find_new,
+                partition_by=settings.partition_by,
                 dlq_location=dead.table.location if dead is not None else "",
                 dlq_folder=dead_folder, dlq_schema=self._dead_schema,
                 dlq_known=tuple(

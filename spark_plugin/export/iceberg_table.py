@@ -52,6 +52,7 @@ class IcebergTable:
         catalog: Mapping[str, str],
         schema: pa.Schema | None,
         fields: Sequence[PartitionField] = (),
+        more_columns: bool = False,
     ) -> None:
         """Open the table, created with `schema` and `fields` if absent; without a schema it must be
         there. TableError if it is not, or if its columns or partitioning differ."""
@@ -68,7 +69,7 @@ class IcebergTable:
             self._table = self._create(name, schema, fields)
         self.location = f"{self._table.location().rstrip('/')}/data"
         if schema is not None:
-            check_columns(name, self.arrow_schema(), schema)
+            check_columns(name, self.arrow_schema(), schema, more_columns)
             check_partitioned(name, field_names(self._table), fields)
 
     def _create(self, name: str, schema: pa.Schema, fields: Sequence[PartitionField]) -> Table:
@@ -120,6 +121,11 @@ class IcebergTable:
             for task in self._table.scan().plan_files()
             if not task.delete_files
         ]  # fmt: skip
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        with self._table.update_schema() as update:
+            update.union_by_name(schema)
+        self.reload()
 
     def expire(self, before_s: float) -> int:
         from datetime import UTC, datetime

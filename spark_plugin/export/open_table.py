@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 
 
 def open_table(
-    target: Target, schema: pa.Schema | None, fields: Sequence[PartitionField] = ()
+    target: Target,
+    schema: pa.Schema | None,
+    fields: Sequence[PartitionField] = (),
+    *,
+    more_columns: bool = False,
 ) -> LakeTable:
     """The table, created with `schema` and `fields` if absent; without one, NoTable if it is not.
+    TableError if its columns differ; with `more_columns` it may have further ones.
     MissingDependency names what to install."""
     if schema is not None:
         check_partitioning(fields, schema)
@@ -25,14 +30,14 @@ def open_table(
         if target.format == "delta":
             from spark_plugin.export.delta_table import DeltaLakeTable
 
-            return DeltaLakeTable(target.path, schema, fields)
+            return DeltaLakeTable(target.path, schema, fields, more_columns)
         if target.format == "iceberg":
             from spark_plugin.export.iceberg_table import IcebergTable
 
-            return IcebergTable(target.table, target.catalog, schema, fields)
+            return IcebergTable(target.table, target.catalog, schema, fields, more_columns)
         from spark_plugin.export.parquet_table import ParquetTable
 
-        return ParquetTable(target.path, schema, fields)
+        return ParquetTable(target.path, schema, fields, more_columns)
     except ImportError as error:
         raise MissingDependency(
             f"{error.name or error} is missing: pip install 'lakemq[spark]'"

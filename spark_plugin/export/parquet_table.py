@@ -31,12 +31,14 @@ class ParquetTable:
     """A folder with Parquet files and manifests."""
 
     def __init__(
-        self, location: str, schema: pa.Schema | None, fields: Sequence[PartitionField] = ()
+        self,
+        location: str,
+        schema: pa.Schema | None,
+        fields: Sequence[PartitionField] = (),
+        more_columns: bool = False,
     ) -> None:
         """Open the table, created with `schema` and `fields` if absent; without a schema it must be
         there. TableError if it is not, or if its columns or partitioning differ."""
-        import pyarrow as pa
-
         self.location = location
         self._folder = Folder(location)
         self._number = 0
@@ -48,16 +50,14 @@ class ParquetTable:
                 raise NoTable(f"there are no manifests in {location}/{MANIFESTS}")
             self._create(whole, [field.name for field in fields])
         head = self._read(1)
-        self._schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(head["schema"])))
         if whole is not None:
-            check_columns(location, self._schema, whole)
+            check_columns(location, self._schema, whole, more_columns)
             check_partitioned(location, head["partition_by"], fields)
 
     def _create(self, schema: pa.Schema, partition_by: list[str]) -> None:
-        encoded = base64.b64encode(schema.serialize().to_pybytes()).decode()
         head = {
-            "v": VERSION, "number": 1, "schema": encoded, "partition_by": partition_by,
-            "files": [],
+            "v": VERSION, "number": 1, "schema": _schema_text(schema),
+            "partition_by": partition_by, "files": [],
         }  # fmt: skip
         self._folder.create(MANIFESTS)
         # Another export may be quicker; its schema is then checked like that of an old table.
@@ -69,10 +69,15 @@ class ParquetTable:
         return self._schema
 
     def reload(self) -> None:
-        """Read the manifests that came since; each names the progress of one export."""
+        """Read the manifests that came since; each names the progress of one export, or columns."""
+        import pyarrow as pa
+
         while self._folder.exists(_manifest(self._number + 1)):
             self._number += 1
             found = self._read(self._number)
+            if "schema" in found:
+                encoded = base64.b64decode(found["schema"])
+                self._schema = pa.ipc.read_schema(pa.py_buffer(encoded))
             if "export" in found:
                 self._exports[_name(found["export"], found["topic"])] = found
 
@@ -142,6 +147,20 @@ class ParquetTable:
                 found[path] = LiveFile(full, each["rows"], each["size_bytes"], values, path)
         return list(found.values())
 
+    def add_columns(self, schema: pa.Schema) -> None:
+        import pyarrow as pa
+
+        while True:
+            merged = pa.unify_schemas([self._schema, schema])
+            number = self._number + 1
+            change = {"v": VERSION, "number": number, "schema": _schema_text(merged), "files": []}
+            try:
+                self._folder.create_exclusively(_manifest(number), _encode(change))
+                self.reload()
+                return
+            except FileExistsError:  # somebody else's commit: ours follows it
+                self.reload()
+
     def expire(self, before_s: float) -> int:
         return 0  # only the newest state can be read
 
@@ -151,6 +170,10 @@ class ParquetTable:
 
 def _manifest(number: int) -> str:
     return f"{MANIFESTS}/{number:020d}.json"
+
+
+def _schema_text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
 def _name(export_id: str, topic: str) -> str:

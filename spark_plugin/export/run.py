@@ -33,19 +33,23 @@ def open_exporter(spark: SparkSession, settings: ExportSettings) -> Exporter:
     return make_exporter(settings, partial(run_tasks, spark), spark.sparkContext.defaultParallelism)
 
 
-def table_schema(json_schema: str) -> pa.Schema:
+def table_schema(settings: ExportSettings) -> pa.Schema:
     """Columns of an export's table: the journal's, or those of `--schema` and `_meta`."""
-    if not json_schema:
+    if settings.format == "raw":
         return arrow_schema()
-    return with_meta(JsonDecoder(parse_schema(json_schema)).schema)
+    columns = parse_schema(settings.json_schema) if settings.json_schema else ()
+    return with_meta(JsonDecoder(columns).schema)
 
 
 def make_exporter(settings: ExportSettings, run: RunTasks, parallelism: int = 2) -> Exporter:
     """An exporter with its tables open, created if absent."""
     fields = parse_partition_by(settings.partition_by)
-    table = open_table(settings.target, table_schema(settings.json_schema), fields)
+    table = open_table(
+        settings.target, table_schema(settings), fields,
+        more_columns=settings.evolve == "add",
+    )  # fmt: skip
     dlq = None
-    if settings.json_schema:
+    if settings.format == "json":
         dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())
     return Exporter(settings, table, run, parallelism=parallelism, dlq=dlq)
 
@@ -73,7 +77,7 @@ def replay_target(settings: ExportSettings) -> Replayed:
     exporter = make_exporter(settings, _no_tasks)
     try:
         exporter.start()
-        return exporter.replay(JsonDecoder(parse_schema(settings.json_schema)))
+        return exporter.replay()
     finally:
         exporter.close()
 

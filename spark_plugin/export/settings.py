@@ -62,6 +62,8 @@ class ExportSettings:
     """Small files are put together when there are more than this; 0: never."""
     format: RecordFormat = "raw"
     json_schema: str = ""
+    evolve: Literal["strict", "add"] = "strict"
+    """What becomes of JSON fields without a column: left out, or they become columns."""
     partition_by: str = ""
     """`day(timestamp), device`."""
     dlq: str = ""
@@ -77,9 +79,10 @@ class ExportSettings:
             raise OptionError(
                 f"export id {self.export_id!r} must be 1 to 128 letters, digits, '.', '_' or '-'"
             )
-        if self.format == "json" and not self.json_schema:
+        if self.format == "json" and not self.json_schema and self.evolve == "strict":
             raise OptionError(
-                "--format json needs --schema, such as --schema 'time timestamp, value double'"
+                "--format json needs --schema, such as --schema 'time timestamp, value double', or "
+                "--evolve add, which takes the columns from the records"
             )
-        if self.format == "raw" and self.json_schema:
-            raise OptionError("--schema is for --format json")
+        if self.format == "raw" and (self.json_schema or self.evolve != "strict"):
+            raise OptionError("--schema and --evolve are for --format json")

@@ -58,13 +58,14 @@ class TaskResult(NamedTuple):
     """What a task yields: one row for each file, and a last one of kind `read`."""
 
     kind: str
-    """`data`, `dlq` or `read`."""
+    """`data`, `dlq`, `fields` or `read`."""
     partition: int
     start: int
     end: int
     """Offsets [start, end) of the task."""
     file: WrittenFile
-    """Of kind `read`: no file; `rows` is the number of records read."""
+    """Of kind `read`: no file; `rows` is the number of records read. Of kind `fields`: `footer` is
+    a column list of JSON fields, some of which the table has no column for."""
 
 
 class LiveFile(NamedTuple):
@@ -105,6 +106,10 @@ class LakeTable(Protocol):
     def live_files(self) -> list[LiveFile]:
         """The same, with what is known of them; without those that rows were deleted from since,
         which may not be rewritten as they are."""
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        """Give the table the columns of `schema` that it lacks, also within structs; rows that are
+        there have null in them."""
 
     def expire(self, before_s: float) -> int:
         """Forget states of the table older than a time (s since 1970), which then can't be read

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from spark_plugin.export.decode import JsonDecoder
+from spark_plugin.export.evolution import schema_text
 from spark_plugin.export.file_writer import FileWriter, PartitionedWriter
 from spark_plugin.export.files import Folder
 from spark_plugin.export.json_schema import META, parse_schema
@@ -47,8 +48,12 @@ class WriteTask:
     retry_timeout_s: float = 60.0
     fail_on_data_loss: bool = True
     partition_by: str = ""
+    format: str = "raw"
+    """`raw` or `json`."""
     json_schema: str = ""
-    """Column list to decode values by; empty: records as they are."""
+    """Column list to decode values by."""
+    find_new: bool = False
+    """Look for fields that `json_schema` does not name; if there are any, only tell them."""
     dlq_location: str = ""
     dlq_folder: str = ""
     dlq_schema: str = ""
@@ -85,18 +90,21 @@ def run(task: WriteTask) -> Iterator[TaskResult]:
         Folder(task.location), task.folder, name, schema_from_text(task.schema),
         task.file_bytes_max, parse_partition_by(task.partition_by),
     )  # fmt: skip
-    write = _JsonRows(task, data, name) if task.json_schema else _RawRows(data)
+    write = _JsonRows(task, data, name) if task.format == "json" else _RawRows(data)
     rows = 0
     for batch in read_arrow(
         client_of(task.bootstrap), offsets, columns=RAW_COLUMNS, fetch_bytes=task.fetch_bytes,
         retry_timeout_s=task.retry_timeout_s, fail_on_data_loss=task.fail_on_data_loss,
-        batch_rows=_JSON_ROWS if task.json_schema else _RAW_ROWS,
+        batch_rows=_JSON_ROWS if task.format == "json" else _RAW_ROWS,
     ):  # fmt: skip
         rows += batch.num_rows
         write(batch)
     for kind, files in write.close():
         for file in files:
             yield TaskResult(kind, offsets.partition, offsets.start, offsets.end, file)
+    if write.new_fields:
+        told = WrittenFile("", 0, 0, write.new_fields.encode())
+        yield TaskResult("fields", offsets.partition, offsets.start, offsets.end, told)
     nothing = WrittenFile("", rows - write.skipped, 0, b"")
     yield TaskResult("read", offsets.partition, offsets.start, offsets.end, nothing)
 
@@ -105,6 +113,7 @@ class _RawRows:
     """Records as they are."""
 
     skipped = 0
+    new_fields = ""
 
     def __init__(self, data: PartitionedWriter) -> None:
         self._data = data
@@ -127,14 +136,20 @@ class _JsonRows:
             Folder(task.dlq_location), task.dlq_folder, name, schema_from_text(task.dlq_schema),
             task.file_bytes_max,
         )  # fmt: skip
-        self._decoder = JsonDecoder(parse_schema(task.json_schema))
+        columns = parse_schema(task.json_schema) if task.json_schema else ()
+        self._decoder = JsonDecoder(columns, find_new=task.find_new)
         self._topic_id = task.offsets.topic_id
         self._known = frozenset(task.dlq_known)
         self.skipped = 0
         """Bad rows that an earlier run has put into the dead letters already."""
+        self.new_fields = ""
+        """Column list of fields that the table has no column for; nothing is written then."""
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         decoded = self._decoder.decode(batch.column("value"))
+        if self._decoder.has_new_fields():
+            self.new_fields = schema_text(self._decoder.found.items())
+            return
         good = batch if len(decoded.rows) == batch.num_rows else batch.take(decoded.rows)
         self._data.write(decoded.columns.append_column(META, meta_column(good)))
         offsets = batch.column("offset")

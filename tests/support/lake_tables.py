@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import dataset
 
 from spark_plugin.export.settings import Target
 
@@ -37,13 +38,16 @@ def read_table(target: Target) -> pa.Table:
 
         return load_catalog("default", **target.catalog).load_table(target.table).scan().to_arrow()
     files: dict[str, None] = {}
+    schema = pa.schema([])
     for path in sorted((Path(target.path) / "_manifest").glob("*.json")):
         manifest = json.loads(path.read_text())
         files |= {each["path"]: None for each in manifest["files"]}
         for removed in manifest.get("removed", []):
             del files[removed]
-    tables = [parquet.read_table(Path(target.path) / path) for path in files]
-    return pa.concat_tables(tables) if tables else pa.table({"partition": [], "offset": []})
+        if "schema" in manifest:
+            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(manifest["schema"])))
+    paths = [str(Path(target.path) / path) for path in files]
+    return dataset.dataset(paths, schema=schema, format="parquet").to_table()
 
 
 def places(table: pa.Table) -> list[tuple[int, int]]:

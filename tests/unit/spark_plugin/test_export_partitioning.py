@@ -128,7 +128,9 @@ def test_readers_skip_partitions(memory, tmp_path):
     )
     assert len(chosen) == 1
     table = load_catalog("default", **iceberg.catalog).load_table(iceberg.table)
-    scan = table.scan("timestamp >= '2026-01-02T00:00:00Z' and timestamp < '2026-01-03T00:00:00Z'")
+    scan = table.scan(
+        "timestamp >= '2026-01-02T00:00:00+00:00' and timestamp < '2026-01-03T00:00:00+00:00'"
+    )
     assert len(list(scan.plan_files())) == 1
     assert scan.to_arrow().num_rows == 10
 
