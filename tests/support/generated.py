@@ -11,11 +11,15 @@ from pathlib import Path
 
 from grpc_tools import protoc
 
+from tests.support import mqtt_conformance
 from tests.support.configuration_page import configuration_page
 
 ROOT = Path(__file__).parents[2]
 PROTOS = ("plugins/native/native.proto", "meta_service/api/meta.proto")
-PAGES = {"docs/configuration.md": configuration_page}
+PAGES = {
+    "docs/configuration.md": configuration_page,
+    "docs/mqtt-conformance.md": mqtt_conformance.page,
+}
 
 
 def generate_proto(proto: str, out: Path) -> list[Path]:
