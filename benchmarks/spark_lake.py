@@ -1,4 +1,4 @@
-"""How fast Spark reads a topic and lands it in a table, beside `spark.read.parquet` of the same.
+"""How fast Spark reads a topic and lands it in a table; beside it, `spark.read.parquet`.
 
     python -m benchmarks.spark_lake [--records 4000000] [--repeats 3] [--only source,delta,...]
 

@@ -27,7 +27,7 @@ _OPTIONS: Final = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
     "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "columns",
-    "pushdown", "batchRows", "fetchBytes", "retryTimeout",
+    "batchRows", "fetchBytes", "retryTimeout",
 )  # fmt: skip
 
 
@@ -70,7 +70,6 @@ class ReadOptions:
     partition_rows_max: int | None = None
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] = COLUMNS[:-1]
-    pushdown: bool = False
     batch_rows: int = 65_536
     """Rows of an Arrow batch, about."""
     fetch_bytes: int = 1 << 20
@@ -115,7 +114,6 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions
         partition_rows_max=given.count("maxRecordsPerPartition"),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         columns=given.columns(),
-        pushdown=given.flag("pushdown", False),
         batch_rows=given.count("batchRows") or 65_536,
         fetch_bytes=given.size("fetchBytes") or 1 << 20,
         retry_timeout_s=given.duration_s("retryTimeout", 60.0),
@@ -128,8 +126,6 @@ def _check_mode(options: ReadOptions, streaming: bool) -> None:
     if streaming:
         if options.ending != Boundary():
             raise OptionError("a streaming query has no end: leave the ending... options away")
-        if options.pushdown:
-            raise OptionError("option pushdown is for batch queries")
         low, high = options.trigger_rows_min, options.trigger_rows_max
         if low and high and low > high:
             raise OptionError(f"minOffsetsPerTrigger {low} is above maxOffsetsPerTrigger {high}")

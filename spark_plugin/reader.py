@@ -115,12 +115,7 @@ class BatchReader(_JournalReader, DataSourceReader):
         planning.check_reached(start, "starting", view)
         planning.check_reached(end, "ending", view)
         start_held = planning.repair(start, view, self.options.fail_on_data_loss).cursor
-        ranges = planning.ranges_between(start_held, end, planning.earliest(view))
-        return self.plan(self.narrow(ranges))
-
-    def narrow(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """Ranges that pushed filters leave."""
-        return ranges
+        return self.plan(planning.ranges_between(start_held, end, planning.earliest(view)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark calls with an InputPartition of its own when there is nothing to read.

@@ -88,7 +88,7 @@ def test_a_pattern_that_is_none_is_named():
 
 @pytest.mark.parametrize(
     "options",
-    [{"endingOffsets": "latest"}, {"pushdown": "true"}, {"endingTimestamp": "1"}],
+    [{"endingOffsets": "latest"}, {"endingTimestamp": "1"}],
 )
 def test_batch_options_are_refused_when_streaming(options):
     parse(**options)
