@@ -23,6 +23,7 @@ class Elections(EngineState):
         self._prevote_won = False
         self._transferring = False
         self._heard_leader = float("-inf")
+        self._handing_over_until = float("-inf")
         self.elections = 0
 
     def _election_timeout_s(self) -> float:
@@ -150,8 +151,14 @@ class Elections(EngineState):
         ]
         if not ready:
             return False
+        # A command taken now would make its log too old to be elected (§3.10).
+        self._handing_over_until = CLOCK() + self.timing.election_s_min
         self.post(ready[0], {"type": "timeout_now", "term": self.term})
         return True
+
+    @property
+    def is_handing_over(self) -> bool:
+        return CLOCK() < self._handing_over_until
 
     def _on_timeout_now(self, peer: Any, message: Message) -> None:
         """The leader asks this member to take over at once."""

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import os
 import select
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -24,6 +25,8 @@ class Mailbox:
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._event, select.POLLIN)
+        self._open = threading.Lock()
+        """Held while the descriptor is written or closed: its number may be reused at once."""
         self._woken = False
         self.is_busy: Callable[[], bool] = lambda: False
         """Whether the next tick has work at once, so that nothing is waited for."""
@@ -34,8 +37,10 @@ class Mailbox:
     def post(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
         if not self._woken:
-            self._woken = True
-            os.eventfd_write(self._event, 1)
+            with self._open:
+                if self._event >= 0:
+                    self._woken = True
+                    os.eventfd_write(self._event, 1)
 
     def poll(self, timeout_s: float) -> None:
         """Wait for calls up to that long, then run them."""
@@ -48,4 +53,7 @@ class Mailbox:
             self._calls.popleft()()
 
     def close(self) -> None:
-        os.close(self._event)
+        """Calls posted from here on are never run."""
+        with self._open:
+            os.close(self._event)
+            self._event = -1

@@ -126,6 +126,9 @@ class RaftNode(Elections, SnapshotTransfer):
         if not self.is_leader:
             answer(NOT_LEADER if self.leader is not None else NO_LEADER, None)
             return
+        if self.is_handing_over:
+            answer(NO_LEADER, None)
+            return
         if len(self._waiting) >= self.timing.waiting_max:
             answer(OVERLOADED, None)
             return
@@ -196,6 +199,7 @@ class RaftNode(Elections, SnapshotTransfer):
 
     def _SyncObj__onBecomeLeader(self) -> None:
         self._start_leading()
+        self._handing_over_until = float("-inf")
         super()._SyncObj__onBecomeLeader()
 
     def _stop_leading(self) -> None:

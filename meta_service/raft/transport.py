@@ -82,6 +82,7 @@ class _Link:
         self._wire, self._peer, self.address = wire, peer, address
         self._queue: queue.Queue[bytes | None] = queue.Queue(_QUEUE_MESSAGES_MAX)
         self._connected = False
+        self._call: Any = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"meta-raft-{peer}", daemon=True)
         self._thread.start()
@@ -98,19 +99,35 @@ class _Link:
         while not self._stopping.is_set():
             channel = self._wire.channel_to(self._peer, self.address)
             try:
-                grpc.channel_ready_future(channel).result(_CONNECT_S)
-                self._stream(channel)
-            except (grpc.RpcError, grpc.FutureTimeoutError) as error:
+                if self._is_ready(channel):
+                    self._stream(channel)
+            except (grpc.RpcError, grpc.FutureCancelledError) as error:
                 self._wire.note_failure(self._peer, error)
             finally:
                 channel.close()
             self._stopping.wait(_PAUSE_S)
 
+    def _is_ready(self, channel: grpc.Channel) -> bool:
+        """Wait for the connection, but not longer than this link is wanted."""
+        ready = grpc.channel_ready_future(channel)
+        for _ in range(round(_CONNECT_S / _PAUSE_S)):
+            try:
+                ready.result(_PAUSE_S)
+                return True
+            except grpc.FutureTimeoutError as error:
+                if self._stopping.is_set():
+                    break
+                self._wire.note_failure(self._peer, error)
+        ready.cancel()
+        return False
+
     def _stream(self, channel: grpc.Channel) -> None:
         while not self._queue.empty():
             self._queue.get_nowait()
         method: Any = channel.stream_unary(STREAM)
-        call = method.future(self._frames(), metadata=self._wire.metadata())
+        call = self._call = method.future(self._frames(), metadata=self._wire.metadata())
+        if self._stopping.is_set():
+            call.cancel()
         try:
             # The other side answers with its first header that it knows and accepts this member.
             told = {key: value for key, value in call.initial_metadata() or ()}
@@ -153,8 +170,13 @@ class _Link:
             self._queue.put_nowait(None)
 
     def stop(self) -> None:
+        """Blocks until the thread has ended."""
         self._stopping.set()
         self._wake()
+        call = self._call
+        if call is not None:
+            call.cancel()
+        self._thread.join()
 
 
 class GrpcWire:
@@ -298,7 +320,7 @@ class GrpcWire:
         for link in self._links.values():
             link.stop()
         if self._server is not None:
-            self._server.stop(0.2)
+            self._server.stop(0.2).wait()
 
 
 class _Handler(grpc.GenericRpcHandler):

@@ -148,6 +148,32 @@ def test_leadership_is_transferred_on_request(cluster: Cluster) -> None:
     assert not node_of(leader).is_leader
 
 
+def test_a_command_does_not_spoil_a_transfer(cluster: Cluster) -> None:
+    """Taken in between, it would make the target's log too old to be elected."""
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    target = followers(cluster)[0]
+    leader.call(lambda: node_of(leader).transfer_leadership(target.name))
+    answers = submit(leader, b"in between")
+    leader.run(lambda: None)
+    assert answers == ["NO_LEADER"]
+    begin = cluster.now
+    cluster.run_until(lambda: cluster.leader() is target)
+    assert cluster.now - begin < 0.5
+
+
+def test_a_transfer_that_fails_does_not_stop_the_leader(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    target = followers(cluster)[0]
+    cluster.isolate(target.name)
+    assert node_of(leader).transfer_leadership(target.name)
+    cluster.run_for(TIMING.election_s_min + 0.2)
+    answers = submit(leader, b"afterwards")
+    cluster.run_until(lambda: answers)
+    assert answers == [""]
+
+
 def test_a_transfer_to_a_member_that_lags_is_refused(cluster: Cluster) -> None:
     leader = cluster.wait_for_leader()
     cluster.run_for(1)
