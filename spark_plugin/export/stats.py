@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import io
-import math
 from typing import TYPE_CHECKING, Any
 
 from spark_plugin.export.table import WrittenFile
@@ -21,8 +20,8 @@ def read_footer(file: WrittenFile) -> FileMetaData:
 
 
 def delta_stats(file: WrittenFile) -> dict[str, Any]:
-    """Delta's `stats` of an add action: record count, and min, max and null count of the numeric,
-    time and boolean columns (Delta protocol, "Per-file Statistics"). Text is left out: its bounds
+    """Delta's `stats` of an add action: record count, and min, max and null count of whole numbers,
+    times and booleans (Delta protocol, "Per-file Statistics"). Text is left out: its bounds
     would need cutting, and offsets and times are what files are skipped by.
     """
     footer = read_footer(file)
@@ -69,11 +68,11 @@ def _put(tree: dict[str, Any], path: str, value: Any) -> None:
 
 def _delta_value(value: Any, *, up: bool) -> Any:
     """A bound as Delta writes it; None: not written. Times are cut to ms, the upper bound upwards,
-    so that no reader skips a file that it needs."""
+    so that no reader skips a file that it needs. Floats have none: Parquet's bounds leave NaN out,
+    which Spark takes for the greatest value.
+    """
     if isinstance(value, bool | int):
         return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
     if isinstance(value, datetime.datetime):
         if up and value.microsecond % 1000:
             value += datetime.timedelta(milliseconds=1)
