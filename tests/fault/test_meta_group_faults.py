@@ -20,7 +20,7 @@ from tests.support.meta_group import Group
 from tests.support.meta_load import Load
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
-ROUNDS = int(os.environ.get("LAKEMQ_FAULT_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("LAKEMQ_FAULT_ROUNDS", "1"))
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ async def test_nothing_acknowledged_is_lost(tmp_path: Path, log_bytes_max: int) 
     """The second size makes snapshots and compactions follow each other without a pause."""
     dice = random.Random(log_bytes_max)
     folder, acked = tmp_path / "meta", tmp_path / "acked"
-    for run in range(4):
+    for run in range(3):
         write_until_killed(folder, acked, log_bytes_max, run, dice.uniform(0.2, 0.8))
     rows = await stored(folder)
     promises = [line.split() for line in acked.read_text().splitlines()]

@@ -16,7 +16,7 @@ from tests.support.meta_clients import Client
 from tests.support.meta_cluster import Cluster
 from tests.support.meta_linearizability import Call, is_linearizable
 
-SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "60"))
+SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "40"))
 FIRST = int(os.environ.get("LAKEMQ_SIMULATION_FIRST", "0"))
 
 
