@@ -10,7 +10,7 @@ Source: MQTT 5.0 chapter 3 and 4 and MQTT 3.1.1 chapters 3 and 4.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker_core.api.types import ANONYMOUS, Credentials, Principal
@@ -53,8 +53,10 @@ class Inflow:
     appends: int = 0
     """Publishes that are being stored."""
     appends_bytes: int = 0
-    quota_used: int = 0
-    """QoS 1 and 2 publishes, counted against the receive maximum."""
+    qos_1: int = 0
+    """QoS 1 publishes that are not acknowledged; counted against the receive maximum."""
+    qos_2: set[int] = field(default_factory=set)
+    """QoS 2 publishes that are not released, by packet identifier; counted likewise."""
 
 
 class Connection:

@@ -100,6 +100,7 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
         return
     hub.route(message_of(packet, now_ms, connection.client_id), now_ms)
     if packet.qos:
+        connection.inflow.qos_1 -= packet.qos == 1
         _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE)
 
 
@@ -126,8 +127,12 @@ def _begin(connection: Connection, packet: Publish) -> bool:
         if session.incoming[packet.packet_id] is not None:
             connection.write(PUBREC + packet.packet_id.to_bytes(2, "big"))
         return False
-    connection.inflow.quota_used += 1
-    if connection.version == V5 and connection.inflow.quota_used > limits.receive_max:
+    inflow = connection.inflow
+    if packet.qos == 1:
+        inflow.qos_1 += 1
+    else:
+        inflow.qos_2.add(packet.packet_id)
+    if connection.version == V5 and inflow.qos_1 + len(inflow.qos_2) > limits.receive_max:
         raise ProtocolError(
             f"more than {limits.receive_max} publishes unacknowledged",
             Reason.RECEIVE_MAXIMUM_EXCEEDED,
@@ -172,7 +177,6 @@ def _refuse(connection: Connection, packet: Publish, now_ms: int) -> None:
 def _acknowledge(connection: Connection, packet_id: int, qos: int, place: Place) -> None:
     """The publish is where it belongs."""
     if qos == 1:
-        connection.inflow.quota_used -= 1
         connection.write(PUBACK + packet_id.to_bytes(2, "big"))
         return
     session = connection.session
@@ -185,7 +189,6 @@ def _acknowledge(connection: Connection, packet_id: int, qos: int, place: Place)
 
 def _answer(connection: Connection, packet_id: int, qos: int, reason: Reason, text: str) -> None:
     """Version 5: PUBACK or PUBREC with a failure; a refused publish is finished with it."""
-    connection.inflow.quota_used -= 1
     said = connection.wants_reasons and text
     connection.send(
         Acknowledgement(
@@ -206,11 +209,13 @@ def settled(
     sends it again is answered on its new connection, and the publish is not stored twice.
     """
     live = connection.state is State.CONNECTED
+    connection.inflow.qos_1 -= qos == 1
     if isinstance(outcome, Place):
         if qos == 2 or (qos and live):
             _acknowledge(connection, packet_id, qos, outcome)
         return
     connection.hub.counters.publishes_failed += 1
+    connection.inflow.qos_2.discard(packet_id)
     if qos == 2 and connection.session is not None:
         connection.session.incoming.pop(packet_id, None)
     if not qos or not live:
@@ -251,11 +256,13 @@ def _release(connection: Connection, packet_id: int, now_ms: int) -> None:
     if packet_id not in session.incoming and connection.version == V5:
         _say(connection, PacketType.PUBCOMP, packet_id)
         return
+    if session.incoming.get(packet_id, NOWHERE) is None:
+        raise ProtocolError("PUBREL came before PUBREC was sent")
     place = session.incoming.pop(packet_id, None)
     if place is not None:
         behind = max(place.offset + 1, session.released.get(place[:2], 0))
         session.released[place.topic, place.partition] = behind
-    connection.inflow.quota_used = max(0, connection.inflow.quota_used - 1)
+    connection.inflow.qos_2.discard(packet_id)
     answer = PUBCOMP + packet_id.to_bytes(2, "big")
     session.keep(connection, lambda _: connection.write(answer), now_ms)
 
