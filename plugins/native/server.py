@@ -71,7 +71,8 @@ class NativeListener:
                 ("grpc.max_receive_message_length", settings.message_bytes_max),
                 ("grpc.max_send_message_length", _SEND_BYTES_MAX),
                 ("grpc.max_concurrent_streams", settings.streams_per_connection_max),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                ("grpc.keepalive_permit_without_calls", 1),
             ]
         )
         add_service(server, self._service)
