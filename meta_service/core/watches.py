@@ -20,6 +20,8 @@ RECENT_REVISIONS_MAX: Final = 8192
 RECENT_BYTES_MAX: Final = 16 * 1024 * 1024
 _BATCH: Final = 256
 """Revisions read from the store at once."""
+_GROUP: Final = 50
+"""Watchers woken in one turn of the event loop."""
 
 Events = Sequence[tuple[bytes, bytes | None]]
 
@@ -32,7 +34,9 @@ class WatchHub:
         self._read_history = read_history
         self._recent: collections.deque[tuple[int, Events, int]] = collections.deque()
         self._recent_bytes = 0
-        self._news = asyncio.Event()
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._woken: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._waking = False
         self._failure: MetaError | None = None
         self.revision = 0
         self.compact_revision = 0
@@ -63,8 +67,21 @@ class WatchHub:
         self._wake()
 
     def _wake(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        """Wake who waits, in small groups: thousands of watchers must not hold up the writes."""
+        self._woken.extend(self._waiting)
+        self._waiting.clear()
+        if self._woken and not self._waking:
+            self._waking = True
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
+    def _wake_some(self) -> None:
+        for _ in range(min(len(self._woken), _GROUP)):
+            waiter = self._woken.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waking = bool(self._woken)
+        if self._waking:
+            asyncio.get_running_loop().call_soon(self._wake_some)
 
     async def watch(
         self, prefix: bytes, start_revision: int, *, with_reserved: bool = False
@@ -112,12 +129,15 @@ class WatchHub:
         """Wait for news; True when there was none for so long. Raises when none can come."""
         if self._failure is not None:
             raise self._failure
-        news = self._news
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting[waiter] = None
         try:
             async with asyncio.timeout(progress_s):
-                await news.wait()
+                await waiter
         except TimeoutError:
             return True
+        finally:
+            self._waiting.pop(waiter, None)
         return False
 
     def _read(self, first: int) -> list[tuple[int, Events]]:
