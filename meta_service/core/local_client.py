@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -158,14 +159,16 @@ class LocalClient:
 
     async def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
         hub = self._gateway.hub
-        async for event in hub.watch(TOPIC_PREFIX, start_revision, with_reserved=True):
-            name = event.key[len(TOPIC_PREFIX) :].decode()
-            topic = (
-                decode_topic(event.key, event.value, event.revision)
-                if event.value is not None
-                else None
-            )
-            yield TopicChange(event.revision, name, topic)
+        events = hub.watch(TOPIC_PREFIX, start_revision, with_reserved=True)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                name = event.key[len(TOPIC_PREFIX) :].decode()
+                topic = (
+                    decode_topic(event.key, event.value, event.revision)
+                    if event.value is not None
+                    else None
+                )
+                yield TopicChange(event.revision, name, topic)
 
     async def allocate_ids(self, kind: str, count: int) -> range:
         first = (await self._propose(AllocateIds(kind, count))).payload

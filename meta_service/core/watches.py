@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
 from meta_service.api.errors import Compacted, MetaError
@@ -85,12 +86,13 @@ class WatchHub:
 
     async def watch(
         self, prefix: bytes, start_revision: int, *, with_reserved: bool = False
-    ) -> AsyncIterator[WatchEvent]:
+    ) -> AsyncGenerator[WatchEvent, None]:
         """Events of keys with that prefix, one by one. Raises Compacted."""
         batches = self.watch_revisions(prefix, start_revision, with_reserved=with_reserved)
-        async for revision, events in batches:
-            for key, value in events:
-                yield WatchEvent(revision, key, value)
+        async with contextlib.aclosing(batches):
+            async for revision, events in batches:
+                for key, value in events:
+                    yield WatchEvent(revision, key, value)
 
     async def watch_revisions(
         self,
@@ -99,7 +101,7 @@ class WatchHub:
         *,
         with_reserved: bool = False,
         progress_s: float | None = None,
-    ) -> AsyncIterator[tuple[int, Events]]:
+    ) -> AsyncGenerator[tuple[int, Events], None]:
         """(revision, all its events of keys with that prefix). Raises Compacted.
 
         With `progress_s` a quiet watch gives (revision, no events) that often: everything up to

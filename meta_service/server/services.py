@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -129,9 +130,10 @@ class KvService(Service, rpc.KvServicer):
         batches = self._gateway.hub.watch_revisions(
             request.prefix, request.start_revision, progress_s=PROGRESS_S
         )
-        async for revision, events in batches:
-            messages = [pb.Event(key=key, value=value) for key, value in events]
-            yield pb.WatchResponse(revision=revision, events=messages)
+        async with contextlib.aclosing(batches):
+            async for revision, events in batches:
+                messages = [pb.Event(key=key, value=value) for key, value in events]
+                yield pb.WatchResponse(revision=revision, events=messages)
 
 
 class ClusterService(Service, rpc.ClusterServicer):
@@ -232,13 +234,14 @@ class TopicsService(Service, rpc.TopicsServicer):
         batches = self._gateway.hub.watch_revisions(
             TOPIC_PREFIX, request.start_revision, with_reserved=True
         )
-        async for revision, events in batches:
-            for number, (key, value) in enumerate(events, 1):
-                change = pb.TopicChange(revision=revision, last=number == len(events))
-                change.name = key[len(TOPIC_PREFIX) :].decode()
-                if value is not None:
-                    change.topic.CopyFrom(topic_message(decode_topic(key, value, revision)))
-                yield change
+        async with contextlib.aclosing(batches):
+            async for revision, events in batches:
+                for number, (key, value) in enumerate(events, 1):
+                    change = pb.TopicChange(revision=revision, last=number == len(events))
+                    change.name = key[len(TOPIC_PREFIX) :].decode()
+                    if value is not None:
+                        change.topic.CopyFrom(topic_message(decode_topic(key, value, revision)))
+                    yield change
 
 
 def _described(name: str, result: Result) -> pb.Topic:

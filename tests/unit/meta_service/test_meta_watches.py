@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from hypothesis import given
@@ -28,10 +29,11 @@ def hub_with(history: dict[int, Events]) -> WatchHub:
 
 async def take(hub: WatchHub, count: int, start: int = 1, prefix: bytes = b"") -> list[int]:
     seen: list[int] = []
-    async for event in hub.watch(prefix, start):
-        seen.append(event.revision)
-        if len(seen) == count:
-            break
+    async with contextlib.aclosing(hub.watch(prefix, start)) as events:
+        async for event in events:
+            seen.append(event.revision)
+            if len(seen) == count:
+                break
     return seen
 
 
@@ -89,7 +91,7 @@ async def test_a_quiet_watch_reports_progress_and_leaves_nothing_behind() -> Non
     batches = hub.watch_revisions(b"", 8, progress_s=0.001)
     for _ in range(5):
         assert await anext(batches) == (7, ())
-    await batches.aclose()  # type: ignore[attr-defined]
+    await batches.aclose()
     assert not hub._waiting
     assert hub.watchers == 0
 
