@@ -8,10 +8,13 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from broker_core.api.settings import PluginSettings, Port, Section
+from plugins.mqtt.bans import BanRules
 from plugins.mqtt.bindings import Binding
 from plugins.mqtt.delivery import DeliveryLimits
 from plugins.mqtt.hub import Limits
+from plugins.mqtt.packets import NO_LOCAL
 from plugins.mqtt.reasons import MqttError
+from plugins.mqtt.rewrite import RewriteRule
 from plugins.mqtt.topics import check_topic_filter
 
 _LONGEST_S = 0xFFFF_FFFF
@@ -32,10 +35,7 @@ class BindingSettings(Section):
     @field_validator("filter")
     @classmethod
     def _well_formed(cls, value: str) -> str:
-        try:
-            return check_topic_filter(value)
-        except MqttError as error:
-            raise ValueError(str(error)) from None
+        return _filter(value)
 
     def binding(self) -> Binding:
         return Binding(self.filter, self.topic, self.key == "client_id", self.qos0)
@@ -73,6 +73,8 @@ class ListenerSettings(Section):
     """Origins of web pages that may open a WebSocket, beside those of the same host; `*`: any."""
     connections_max: int = Field(default=100_000, ge=1)
     """Most connections at once."""
+    connects_per_s_max: int = Field(default=0, ge=0)
+    """Most new connections a second; beyond, they are closed at once. 0: without limit."""
 
     @field_validator("proxy_from")
     @classmethod
@@ -92,6 +94,60 @@ class ListenerSettings(Section):
         if self.transport == "unix" and self.proxy_from:
             raise ValueError("proxy_from does not go with transport unix")
         return self
+
+
+class RewriteSettings(Section):
+    """A rule that rewrites names and filters of clients. The first that matches counts."""
+
+    filter: str
+    """What is rewritten: a topic filter."""
+    target: str
+    """What it becomes; `$1`, `$2`, ... stand for what the wildcards took."""
+    publish: bool = True
+    """Whether topic names of publishes are rewritten."""
+    subscribe: bool = True
+    """Whether filters of subscriptions are rewritten."""
+
+    @field_validator("filter")
+    @classmethod
+    def _well_formed(cls, value: str) -> str:
+        return _filter(value)
+
+    @field_validator("target")
+    @classmethod
+    def _a_name(cls, value: str) -> str:
+        if not value or set(value) & set("+#\0"):
+            raise ValueError("a target is a topic name, without wildcards")
+        return value
+
+    def rule(self) -> RewriteRule:
+        return RewriteRule(self.filter, self.target, self.publish, self.subscribe)
+
+
+class AutoSubscriptionSettings(Section):
+    """What every client is subscribed to when it connects."""
+
+    filter: str
+    """Topic filter; `%c` and `%u` stand for the client's id and user."""
+    qos: int = Field(default=0, ge=0, le=2)
+    """Highest QoS of delivery."""
+    no_local: bool = False
+    """Whether a client's own publishes are left out."""
+
+    @field_validator("filter")
+    @classmethod
+    def _well_formed(cls, value: str) -> str:
+        return _filter(value)
+
+    def options(self) -> int:
+        return self.qos | (NO_LOCAL if self.no_local else 0)
+
+
+def _filter(value: str) -> str:
+    try:
+        return check_topic_filter(value)
+    except MqttError as error:
+        raise ValueError(str(error)) from None
 
 
 class MqttSettings(PluginSettings):
@@ -161,6 +217,28 @@ class MqttSettings(PluginSettings):
     """Publishes of one connection being stored above which nothing more is read from it."""
     appends_inflight_bytes_max: int = Field(default=8 * 1024 * 1024, ge=1024)
     """The same in bytes."""
+    publishes_per_s_max: int = Field(default=0, ge=0)
+    """Publishes a second of one connection above which it is read more slowly; 0: no limit."""
+    bytes_per_s_max: int = Field(default=0, ge=0)
+    """The same in bytes."""
+    banned_client_ids: list[str] = Field(default_factory=list)
+    """Client ids that may not connect."""
+    banned_users: list[str] = Field(default_factory=list)
+    """User names that may not connect."""
+    banned_hosts: list[str] = Field(default_factory=list)
+    """Addresses and networks that may not connect."""
+    flapping_connects: int = Field(default=0, ge=0)
+    """Connects of one client id within `flapping_window_ms` above which it is banned; 0: never."""
+    flapping_window_ms: int = Field(default=60_000, ge=1000)
+    """Time in which connects are counted (ms)."""
+    flapping_ban_ms: int = Field(default=300_000, ge=1000)
+    """How long a client that connects too often is banned (ms)."""
+    rewrites: list[RewriteSettings] = Field(default_factory=list)
+    """Rules that rewrite topic names and filters."""
+    auto_subscriptions: list[AutoSubscriptionSettings] = Field(default_factory=list)
+    """What every client is subscribed to."""
+    system_topics_interval_s: int = Field(default=10, ge=0)
+    """How often `$SYS` topics are published (s); 0: never."""
     access_cache_ms: int = Field(default=5_000, ge=0)
     """How long a connection remembers where it may publish (ms)."""
     refused_publish_disconnects: bool = True
@@ -168,6 +246,23 @@ class MqttSettings(PluginSettings):
     is acknowledged and dropped, since 3.1.1 has no third way."""
     response_information: str = ""
     """Told to MQTT 5 clients that ask for response information; empty: nothing."""
+
+    @field_validator("banned_hosts")
+    @classmethod
+    def _banned_networks(cls, value: list[str]) -> list[str]:
+        for each in value:
+            ipaddress.ip_network(each)
+        return value
+
+    def ban_rules(self) -> BanRules:
+        return BanRules(
+            frozenset(self.banned_client_ids),
+            frozenset(self.banned_users),
+            tuple(ipaddress.ip_network(each) for each in self.banned_hosts),
+            self.flapping_connects,
+            self.flapping_window_ms,
+            self.flapping_ban_ms,
+        )
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:

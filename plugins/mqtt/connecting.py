@@ -14,6 +14,7 @@ from plugins.mqtt.packets import V5, V31, Auth, Connack, Connect, Properties
 from plugins.mqtt.reasons import ProtocolError, Reason
 from plugins.mqtt.sessions import FOR_EVER_S
 from plugins.mqtt.states import NEVER_MS, State
+from plugins.mqtt.subscribing import subscribe_automatically
 
 if TYPE_CHECKING:
     from plugins.mqtt.hub import Limits
@@ -46,6 +47,10 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
     if len(hub.connections) > hub.limits.connections_max:
         raise ProtocolError("too many connections", Reason.SERVER_BUSY)
     connection.client_id = packet.client_id or hub.new_client_id()
+    banned = hub.bans.judge(connection.client_id, packet.username, connection.peer_host, now_ms)
+    if banned is not None:
+        hub.counters.connections_refused += 1
+        raise ProtocolError(banned, Reason.BANNED)
     connection.state = State.AUTHENTICATING
     connection.credentials = Credentials(
         "mqtt",
@@ -95,6 +100,8 @@ def _answer(connection: Connection, packet: Connect, present: bool, now_ms: int)
     told = present and packet.version > V31  # 3.1 has no such flag
     connection.send(Connack(told, 0, _connack_properties(connection, packet, keep_alive_s)))
     session.outbound.resume(connection, now_ms)
+    if hub.auto_subscriptions:
+        subscribe_automatically(connection, now_ms)
     connection.proceed(now_ms)
 
 

@@ -13,6 +13,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from importlib.metadata import version
 from typing import Final, Protocol
 
 from broker_core.api.errors import LakeMQError, NotAuthenticated
@@ -20,6 +21,7 @@ from broker_core.api.ports import Broker
 from broker_core.api.record_batch import read_header
 from broker_core.api.types import CommittedBatch, Placed
 from plugins.mqtt.appends import Lane
+from plugins.mqtt.bans import Bans
 from plugins.mqtt.config import MqttSettings
 from plugins.mqtt.hub import Hub
 from plugins.mqtt.journal import MqttJournal
@@ -28,9 +30,11 @@ from plugins.mqtt.reasons import Reason, connect_reason
 from plugins.mqtt.records import RecordReader
 from plugins.mqtt.retained import Retained
 from plugins.mqtt.sessions import Session
+from plugins.mqtt.system_topics import publish_system_topics
 
 log = logging.getLogger(__name__)
 
+VERSION: Final = version("lakemq")
 TICK_S: Final = 1.0
 GOODBYE_S: Final = 5.0
 """How long a closed connection may take to read what was written to it."""
@@ -70,6 +74,9 @@ class MqttEngine:
             retained=Retained(settings.retained_count_max, settings.retained_bytes_max),
             shared_strategy=settings.shared_strategy,
             durable=settings.durable,
+            bans=Bans(settings.ban_rules()),
+            rewrites=[rule.rule() for rule in settings.rewrites],
+            auto_subscriptions=[(one.filter, one.options()) for one in settings.auto_subscriptions],
         )
         self.links: dict[Connection, Link] = {}
         self.paused: set[Link] = set()
@@ -81,6 +88,7 @@ class MqttEngine:
         self._early: list[tuple[str, Sequence[CommittedBatch]]] | None = None
         """What was committed while recovery ran."""
         self._last_checkpoint_ms = 0
+        self._last_system_ms = 0
         self._clock_base_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
         self.loop: asyncio.AbstractEventLoop
         self.on_tick: list[Callable[[], None]] = []
@@ -91,6 +99,7 @@ class MqttEngine:
         self._appending: set[asyncio.Future[list[Placed | LakeMQError]]] = set()
         self._homes: dict[str, str] = {}
         """Topic name -> the topic it is bound to."""
+        self._started_ms = self.now_ms()
         self._turn_due = False
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -181,7 +190,7 @@ class MqttEngine:
                 connection.out.clear()
             else:
                 link.flush()
-        self._resume_reading()
+        self.resume_reading()
         self.after()
 
     def _append(self, lane: Lane) -> None:
@@ -205,10 +214,10 @@ class MqttEngine:
             lane.fail(known, now_ms)
         else:
             lane.settle(future.result(), now_ms)
-        self._resume_reading()
+        self.resume_reading()
         self.after()
 
-    def _resume_reading(self) -> None:
+    def resume_reading(self) -> None:
         """Read again from clients that were held back, where the reason is gone."""
         if self.paused:
             for link in [one for one in self.paused if not one.connection.overloaded]:
@@ -256,6 +265,11 @@ class MqttEngine:
         if now_ms - self._last_checkpoint_ms >= self.settings.checkpoint_ms:
             self._last_checkpoint_ms = now_ms
             self.journal.checkpoint()
+        interval_ms = 1000 * self.settings.system_topics_interval_s
+        if interval_ms and now_ms - self._last_system_ms >= interval_ms:
+            self._last_system_ms = now_ms
+            publish_system_topics(self.hub, VERSION, self._started_ms, now_ms)
+            self.hub.bans.forget(now_ms)
         for call in self.on_tick:
             call()
         self.after()
@@ -286,5 +300,5 @@ class MqttEngine:
             connection.refused(connect_reason(error), str(error), self.now_ms())
         else:
             connection.authenticated(principal, self.now_ms())
-        self._resume_reading()
+        self.resume_reading()
         self.after()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from broker_core.api.errors import LakeMQError
 from broker_core.api.types import Acks, Operation, Principal, Resource
 from plugins.mqtt.appends import Appends
+from plugins.mqtt.bans import BanRules, Bans
 from plugins.mqtt.bindings import Binding, binding_of
 from plugins.mqtt.delivery import Delivery, DeliveryLimits
 from plugins.mqtt.ledger import Ledger
@@ -22,11 +23,12 @@ from plugins.mqtt.packets import RETAIN_AS_PUBLISHED, Publish
 from plugins.mqtt.reasons import Reason
 from plugins.mqtt.records import Meta, record_headers
 from plugins.mqtt.retained import Retained
+from plugins.mqtt.rewrite import RewriteRule, rewritten
 from plugins.mqtt.sessions import FOR_EVER_S, Session
 from plugins.mqtt.shared import STRATEGIES, Group
 from plugins.mqtt.snapshots import Positions
 from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex, Target
-from plugins.mqtt.topics import TopicNames
+from plugins.mqtt.topics import EXCLUSIVE, Address, TopicNames, check_topic_filter, parse_filter
 
 if TYPE_CHECKING:
     from plugins.mqtt.protocol import Connection
@@ -52,6 +54,8 @@ class Limits:
     subscriptions_max: int = 10_000
     appends_inflight_max: int = 10_000
     appends_inflight_bytes_max: int = 8 * 1024 * 1024
+    publishes_per_s_max: int = 0
+    bytes_per_s_max: int = 0
     access_cache_ms: int = 5_000
     refused_publish_disconnects: bool = True
     response_information: str = ""
@@ -89,6 +93,9 @@ class Hub:
         retained: Retained | None = None,
         shared_strategy: str = "round_robin",
         durable: bool = False,
+        bans: Bans | None = None,
+        rewrites: Sequence[RewriteRule] = (),
+        auto_subscriptions: Sequence[tuple[str, int]] = (),
     ) -> None:
         self.bindings = bindings
         self.limits = limits or Limits()
@@ -111,6 +118,13 @@ class Hub:
         """Up to where records of each partition were delivered."""
         self.delivered = 0
         """Records delivered."""
+        self.bans = bans or Bans(BanRules())
+        self.auto_subscriptions = auto_subscriptions
+        """(filter, options) that every client gets; `%c` and `%u` stand for its client id and
+        user."""
+        self.exclusive: dict[str, Session] = {}
+        """Filter -> the one session that may have it."""
+        self._rewrites = rewrites
         self._incarnations = 0
         self.retained.tracking = durable
         self._authorize = authorize
@@ -136,6 +150,29 @@ class Hub:
         if len(self._principals) > self.limits.sessions_max:
             self._principals.clear()
         return self._principals.setdefault(key, principal)
+
+    # -- names
+
+    def address(self, text: str) -> Address:
+        """Where a subscription to `text` is found: checked, without prefixes, rewritten. Raises
+        ProtocolError (0x8F)."""
+        topic_filter, group = parse_filter(text.removeprefix(EXCLUSIVE))
+        found = rewritten(self._rewrites, topic_filter, subscribing=True)
+        return Address(check_topic_filter(found), group)
+
+    def topic_name(self, text: str) -> str:
+        """The topic name that a publish to `text` goes to."""
+        return rewritten(self._rewrites, text, subscribing=False) if self._rewrites else text
+
+    def unsubscribe(self, session: Session, text: str) -> bool:
+        """Remove a subscription; False: there was none."""
+        subscription = session.subscriptions.pop(text, None)
+        if subscription is None:
+            return False
+        self.index.remove(subscription)
+        if text.startswith(EXCLUSIVE):
+            self.exclusive.pop(subscription.address.topic_filter, None)
+        return True
 
     # -- publishes
 
@@ -303,10 +340,9 @@ class Hub:
         if self.ledger is not None and session.client_id in self.ledger.ages:
             self.ledger.urge(session.client_id)
         self.publish_will(session, now_ms)
-        for subscription in session.subscriptions.values():
-            self.index.remove(subscription)
         shared = any(one.address.group for one in session.subscriptions.values())
-        session.subscriptions = {}
+        for text in list(session.subscriptions):
+            self.unsubscribe(session, text)
         if shared:
             self._hand_on(session, now_ms)
 

@@ -38,6 +38,7 @@ from plugins.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
+from plugins.mqtt.rates import throttle_of
 from plugins.mqtt.reasons import MqttError, ProtocolError, Reason, return_code
 from plugins.mqtt.sessions import Session
 from plugins.mqtt.states import State
@@ -86,6 +87,7 @@ class Connection:
         "session",
         "silent_until_ms",
         "state",
+        "throttle",
         "version",
         "wants_reasons",
         "window",
@@ -132,6 +134,9 @@ class Connection:
         self.routes: dict[str, publishing.Route] = {}
         self.routes_until_ms = 0
         self.inflow = Inflow()
+        self.throttle = throttle_of(
+            hub.limits.publishes_per_s_max, hub.limits.bytes_per_s_max, now_ms
+        )
         hub.connections.add(self)
 
     # -- what the server calls
@@ -145,7 +150,11 @@ class Connection:
             self.silent_until_ms = now_ms + self.keep_alive_ms
         if now_ms >= self.routes_until_ms and self.state is State.CONNECTED:
             publishing.forget_routes(self, now_ms)
+        before = self.hub.counters.publishes_received
         self._handle(self.decoder.feed(data), now_ms)
+        if self.throttle is not None:
+            publishes = self.hub.counters.publishes_received - before
+            self.throttle.pay(publishes, len(data), now_ms)
         if self.decoder.error is not None and self.state is not State.AUTHENTICATING:
             self._fail(self.decoder.error, now_ms)
 
@@ -206,6 +215,7 @@ class Connection:
         limits = self.hub.limits
         return (
             self.state is State.AUTHENTICATING
+            or (self.throttle is not None and self.throttle.wait_ms > 0)
             or self.inflow.appends > limits.appends_inflight_max
             or self.inflow.appends_bytes > limits.appends_inflight_bytes_max
         )

@@ -28,6 +28,7 @@ from plugins.mqtt.records import qos_2_header, record_headers
 from plugins.mqtt.sessions import NOWHERE
 from plugins.mqtt.states import State
 from plugins.mqtt.topics import check_topic_name
+from plugins.mqtt.wire import STRING_BYTES_MAX
 
 if TYPE_CHECKING:
     from plugins.mqtt.protocol import Connection
@@ -60,8 +61,11 @@ def forget_routes(connection: Connection, now_ms: int) -> None:
 
 def _route(connection: Connection, topic: str) -> Route:
     hub, routes = connection.hub, connection.routes
-    allowed = not topic.startswith(SYSTEM) and hub.allowed(
-        connection.principal, Operation.WRITE, topic
+    written, topic = topic, hub.topic_name(topic)
+    allowed = (
+        not topic.startswith(SYSTEM)
+        and (topic == written or len(topic.encode()) <= STRING_BYTES_MAX)
+        and hub.allowed(connection.principal, Operation.WRITE, topic)
     )
     binding, client_id = hub.binding(topic), connection.client_id
     by_client = binding is not None and binding.key_is_client_id
@@ -73,7 +77,7 @@ def _route(connection: Connection, topic: str) -> Route:
     route = Route(topic, allowed, binding, key, (plain[0], plain[1], plain[2]))
     if len(routes) >= ROUTES_MAX:
         routes.clear()
-    routes[topic] = route
+    routes[written] = route
     return route
 
 
@@ -89,10 +93,12 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     if not route.allowed:
         _refuse(connection, packet, now_ms)
         return
+    rewrites = route.topic != packet.topic
+    packet.topic = route.topic
     if packet.qos:
         if not _begin(connection, packet):
             return
-    elif not packet.retain and packet.properties is NO_PROPERTIES:
+    elif not packet.retain and packet.properties is NO_PROPERTIES and not rewrites:
         _offer_express(connection, route)
     binding = route.binding
     if binding is not None and binding.takes(packet.qos):

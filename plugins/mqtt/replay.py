@@ -17,7 +17,7 @@ from plugins.mqtt.sessions import Session
 from plugins.mqtt.shared import Group
 from plugins.mqtt.snapshots import Positions, SessionState
 from plugins.mqtt.subscriptions import Subscription, Target
-from plugins.mqtt.topics import parse_filter
+from plugins.mqtt.topics import EXCLUSIVE
 
 if TYPE_CHECKING:
     from plugins.mqtt.hub import Hub
@@ -99,9 +99,11 @@ def _restored(hub: Hub, state: SessionState) -> Session:
     session.released = state.released
     session.outbound.restore(state.inflight, state.queue)
     for text, options, identifier in state.subscriptions:
-        subscription = Subscription(session, parse_filter(text), options, identifier)
+        subscription = Subscription(session, hub.address(text), options, identifier)
         hub.index.add(subscription)
         session.subscriptions[text] = subscription
+        if text.startswith(EXCLUSIVE):
+            hub.exclusive[subscription.address.topic_filter] = session
     hub.sessions[state.client_id] = session
     if hub.ledger is not None:
         hub.ledger.ages[state.client_id] = 0

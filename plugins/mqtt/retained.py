@@ -29,6 +29,7 @@ class Retained:
         self.changes: dict[str, Message | None] = {}
         """What changed since `take_changes`; None: forgotten. Grows only where `tracking`."""
         self.tracking = False
+        """`$SYS` is never tracked: it is made anew."""
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._root = _Node()
@@ -72,8 +73,7 @@ class Retained:
             self.size_bytes -= node.message.size_bytes
         self.size_bytes += message.size_bytes
         node.message = message
-        if self.tracking:
-            self.changes[message.topic] = message
+        self._note(message.topic, message)
         return True
 
     def forget(self, topic: str) -> None:
@@ -89,13 +89,16 @@ class Retained:
             self.count -= 1
             self.size_bytes -= node.message.size_bytes
             node.message = None
-            if self.tracking:
-                self.changes[topic] = None
+            self._note(topic, None)
         for parent, level in reversed(path):  # empty branches go, up to the first used one
             child = parent.children[level]
             if child.children or child.message is not None:
                 break
             del parent.children[level]
+
+    def _note(self, topic: str, message: Message | None) -> None:
+        if self.tracking and not topic.startswith("$SYS/"):
+            self.changes[topic] = message
 
     def match(self, topic_filter: str, now_ms: int) -> Iterator[Message]:
         """Messages whose topic name the filter matches, expired ones left out."""

@@ -13,6 +13,7 @@ from plugins.mqtt.config import ListenerSettings
 from plugins.mqtt.engine import GOODBYE_S, MqttEngine
 from plugins.mqtt.protocol import Connection
 from plugins.mqtt.proxy import ProxyError, parse_proxy_header
+from plugins.mqtt.rates import Bucket
 from plugins.mqtt.tls import Certificates, subject_of
 
 BACKLOG: Final = 4096
@@ -29,6 +30,7 @@ class MqttListener:
         self.trusted = [ipaddress.ip_network(each) for each in settings.proxy_from]
         """Proxies whose word about the client's address counts."""
         self.links = 0
+        self.connect_rate = Bucket(settings.connects_per_s_max, engine.now_ms())
         self._server: asyncio.Server | None = None
         self._certificates: Certificates | None = None
         self._ticks = 0
@@ -131,7 +133,8 @@ class SocketLink(asyncio.Protocol):
             self._prelude = b""
             if not any(ipaddress.ip_address(host) in each for each in listener.trusted):
                 self.abort()
-        if listener.links > listener.settings.connections_max:
+        too_fast = not listener.connect_rate.take(engine.now_ms())
+        if too_fast or listener.links > listener.settings.connections_max:
             engine.hub.counters.connections_refused += 1
             self.abort()
 
@@ -173,7 +176,14 @@ class SocketLink(asyncio.Protocol):
         if connection.overloaded and self not in engine.paused:
             self.transport.pause_reading()
             engine.paused.add(self)
+            if connection.throttle is not None and connection.throttle.wait_ms:
+                engine.later(connection.throttle.wait_ms / 1000, self._unthrottle)
         engine.after()
+
+    def _unthrottle(self) -> None:
+        if self.connection.throttle is not None:
+            self.connection.throttle.wait_ms = 0
+        self.engine.resume_reading()
 
     def resume_reading(self) -> None:
         self.engine.paused.discard(self)

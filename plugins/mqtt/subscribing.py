@@ -19,7 +19,7 @@ from plugins.mqtt.packets import (
 )
 from plugins.mqtt.reasons import FAILURE, MqttError, ProtocolError, Reason
 from plugins.mqtt.subscriptions import Subscription
-from plugins.mqtt.topics import Address, parse_filter
+from plugins.mqtt.topics import EXCLUSIVE, Address, parse_filter
 
 if TYPE_CHECKING:
     from plugins.mqtt.protocol import Connection
@@ -60,7 +60,7 @@ def _add(
     assert session is not None
     text = wanted.topic_filter
     try:
-        address = parse_filter(text)
+        address = hub.address(text)
         _check_room(connection, text, address)
     except MqttError as error:
         return error.reason, None, False
@@ -72,6 +72,8 @@ def _add(
     is_new = text not in session.subscriptions
     hub.index.add(subscription)
     session.subscriptions[text] = subscription
+    if text.startswith(EXCLUSIVE):
+        hub.exclusive[address.topic_filter] = session
     due = wanted.retain_handling == 0 or (wanted.retain_handling == 1 and is_new)
     return wanted.qos, subscription, due and address.group is None
 
@@ -79,6 +81,11 @@ def _add(
 def _check_room(connection: Connection, text: str, address: Address) -> None:
     session, hub = connection.session, connection.hub
     assert session is not None
+    if text.startswith(EXCLUSIVE):
+        if address.group is not None:
+            raise ProtocolError("shared and exclusive", Reason.TOPIC_FILTER_INVALID)
+        if hub.exclusive.get(address.topic_filter, session) is not session:
+            raise ProtocolError("another client has it for itself", Reason.QUOTA_EXCEEDED)
     if text in session.subscriptions:
         return
     full = len(session.subscriptions) >= hub.limits.subscriptions_max
@@ -96,21 +103,37 @@ def _send_retained(connection: Connection, subscription: Subscription, now_ms: i
             session.deliver(message, min(qos, message.qos), True, identifiers, now_ms)
 
 
+def subscribe_automatically(connection: Connection, now_ms: int) -> None:
+    """What every client is subscribed to, unless it is already, may not, or its name would make a
+    filter of its own."""
+    session, hub = connection.session, connection.hub
+    assert session is not None
+    for pattern, options in hub.auto_subscriptions:
+        named = {"%c": connection.client_id, "%u": connection.principal.name}
+        if any(mark in pattern and set(name) & set("+#/") for mark, name in named.items()):
+            continue
+        text = pattern.replace("%c", named["%c"]).replace("%u", named["%u"])
+        if text in session.subscriptions:
+            continue
+        _, subscription, wants_retained = _add(connection, Filter(text, options), 0)
+        if subscription is not None and wants_retained:
+            _send_retained(connection, subscription, now_ms)
+        session.touch()
+
+
 def unsubscribe(connection: Connection, packet: Unsubscribe, now_ms: int) -> None:
     """Remove subscriptions; what is in flight is still finished [MQTT-3.10.4-3]."""
     session = connection.session
     assert session is not None
     codes: list[int] = []
     for text in packet.filters:
-        subscription = session.subscriptions.pop(text, None)
-        if subscription is None:
+        if not connection.hub.unsubscribe(session, text):
             try:
                 parse_filter(text)
                 codes.append(Reason.NO_SUBSCRIPTION_EXISTED)
             except MqttError as error:
                 codes.append(error.reason)
             continue
-        connection.hub.index.remove(subscription)
         codes.append(Reason.SUCCESS)
     answer = Unsuback(packet.packet_id, tuple(codes))
     session.keep(connection, lambda _: connection.send(answer), now_ms)

@@ -13,6 +13,8 @@ from plugins.mqtt.wire import text_of
 LEVELS_MAX: Final = 128
 """A topic name or filter has at most this many levels."""
 SHARE: Final = "$share"
+EXCLUSIVE: Final = "$exclusive/"
+"""In front of a filter that one session alone may subscribe to."""
 _REMEMBERED_BYTES_MAX: Final = 512
 """Longer topic names are checked anew each time, so that the cache stays small."""
 

@@ -188,3 +188,37 @@ async def test_giant_and_endless_packets_are_refused_at_their_header() -> None:
             assert await closed(reader, 2) == b""
             writer.close()
         assert server.hub.counters.packets_invalid == 3
+
+
+async def test_a_client_above_its_rate_waits_and_loses_nothing() -> None:
+    async with running_server(publishes_per_s_max=200) as (_, broker, port):
+        reader, writer = await dial(port, "d")
+        began = asyncio.get_running_loop().time()
+        for _ in range(4):
+            writer.write(encode(Publish("t", b"x", 1, packet_id=1), V311) * 100)
+            for _ in range(100):
+                await asyncio.wait_for(reader.readexactly(4), WAIT_S)
+        took_s = asyncio.get_running_loop().time() - began
+        assert len(broker.values("mqtt")) == 400
+        assert 0.3 < took_s < 3
+
+
+async def test_new_connections_are_bounded_per_second() -> None:
+    listener = {"name": "other", "port": 0, "connects_per_s_max": 2}
+    async with running_server(tcp=False, listeners=[listener]) as (server, _, _):
+        pairs = [await connection(server.port("other")) for _ in range(6)]
+        ends = [await closed(reader, 0.2) if number > 1 else b"" for number, (reader, _)
+                in enumerate(pairs)]  # fmt: skip
+        assert ends == [b""] * 6
+        assert len(server.hub.connections) == 2
+        assert server.hub.counters.connections_refused == 4
+
+
+async def test_system_topics_come_by_themselves() -> None:
+    async with running_server(system_topics_interval_s=1) as (_, _, port):
+        reader, writer = await dial(port, "d")
+        writer.write(encode(Subscribe(1, (Filter("$SYS/broker/clients/connected"),)), V311))
+        await reader.readexactly(5)
+        topic = b"$SYS/broker/clients/connected"
+        got = await asyncio.wait_for(reader.readexactly(4 + len(topic) + 1), 4)
+        assert got[4:] == topic + b"1"

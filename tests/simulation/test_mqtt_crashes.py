@@ -34,7 +34,7 @@ from tests.support.mqtt_crash import CrashBench
 
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
 PUBREL, PUBCOMP = PacketType.PUBREL, PacketType.PUBCOMP
-SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "60"))
+SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "25"))
 KEPT = Properties(session_expiry_s=10_000)
 
 

@@ -38,7 +38,7 @@ from plugins.mqtt.reasons import ProtocolError
 from plugins.mqtt.retained import Retained
 from tests.support.mqtt_bench import Bench, Device
 
-SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "60"))
+SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "25"))
 STEPS = 400
 LIMITS = Limits(
     packet_bytes_max=2000, sessions_max=8, subscriptions_max=6, receive_max=6, topic_alias_max=3

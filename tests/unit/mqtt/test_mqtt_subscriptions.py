@@ -102,7 +102,7 @@ filters = plain_filters | deep_filters
 
 
 @given(st.lists(st.tuples(filters, st.booleans()), max_size=20), st.lists(topic_names, max_size=8))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_index_agrees_with_plain_comparison(
     wanted: list[tuple[str, bool]], asked: list[str]
 ) -> None:
