@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from broker_core.api.errors import LakeMQError, StorageFenced
@@ -26,6 +27,9 @@ from plugins.journal.tiering import Tier, delete_topic_objects
 from plugins.journal.walk import BadBatch
 
 _log = logging.getLogger("lakemq.journal")
+_LOGS_A_TURN = 50
+"""Partitions that are looked at in one go: enough that going to the thread and back does not
+count, few enough that the event loop is not held up."""
 DELETED = "deleted"
 """Folder of topics on their way out."""
 
@@ -96,10 +100,19 @@ class Maintenance:
     async def tick(self) -> None:
         """Look at everything once."""
         await self._in_thread(self._look_at_space)
-        for log in list(self._logs()):
+        logs = list(self._logs())
+        for first in range(0, len(logs), _LOGS_A_TURN):
+            some = logs[first : first + _LOGS_A_TURN]
             now_ms = self._context.now_ms()
-            log.tick(now_ms, now_ms - self._settings.producer_expiry_ms)
-            await self._in_thread(lambda log=log: self.maintain(log))  # type: ignore[misc]
+            for log in some:
+                log.tick(now_ms, now_ms - self._settings.producer_expiry_ms)
+            await self._in_thread(partial(self._maintain_some, some))
+
+    def _maintain_some(self, logs: Sequence[JournalLog]) -> None:
+        for log in logs:
+            if self._stopping:
+                return
+            self.maintain(log)
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         await self._context.loop.run_in_executor(self._thread, work)
