@@ -40,6 +40,9 @@ class Elections(EngineState):
     def _gate_election(self) -> None:
         """Before pysyncobj looks at the deadline: ask first whether others would vote."""
         now = CLOCK()
+        if self._transferring:
+            # The old leader's heartbeats, on their way already, must not put the election off.
+            self.election_deadline = float("-inf")
         if self.is_leader or self.election_deadline >= now:
             return
         if not self.can_vote:
