@@ -10,7 +10,6 @@ from google.protobuf.message import DecodeError
 
 from broker_core.api.errors import InvalidRequest, LakeMQError
 from plugins.native.convert import status_of, trailers_of
-from plugins.native.native_pb2_grpc import NativeServicer, add_NativeServicer_to_server
 
 _Handlers = Mapping[str, Any]  # gRPC's RpcMethodHandlers, which have no type
 
@@ -35,10 +34,10 @@ class _Collector:
         self.handlers[service] = handlers
 
 
-def add_service(server: grpc.aio.Server, servicer: NativeServicer) -> None:
-    """Register the service; what it gets are messages, always."""
+def add_service(server: grpc.aio.Server, servicer: Any, add: Callable[[Any, Any], None]) -> None:
+    """Register a service with the generated function `add`; what it gets are messages, always."""
     collector = _Collector()
-    add_NativeServicer_to_server(servicer, collector)  # type: ignore[arg-type]  # it has what is called
+    add(servicer, collector)
     for service, handlers in collector.handlers.items():
         checked = {name: _checked(handler) for name, handler in handlers.items()}
         server.add_registered_method_handlers(service, checked)

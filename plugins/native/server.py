@@ -13,6 +13,7 @@ from broker_core.api.errors import StartupError
 from broker_core.api.ports import Broker
 from plugins.native.config import NativeSettings
 from plugins.native.handlers import add_service
+from plugins.native.native_pb2_grpc import add_NativeServicer_to_server
 from plugins.native.service import NativeService
 from plugins.native.tls import server_credentials
 
@@ -75,7 +76,7 @@ class NativeListener:
                 ("grpc.keepalive_permit_without_calls", 1),
             ]
         )
-        add_service(server, self._service)
+        add_service(server, self._service, add_NativeServicer_to_server)
         address = f"{self._settings.host}:{self._settings.port}"
         try:
             # gRPC's core would write its own lines to standard error before ours.

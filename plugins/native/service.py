@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from broker_core.api.errors import InvalidRequest, LakeMQError, NotAuthorized
-from broker_core.api.ports import Broker, Credentials
+from broker_core.api.ports import Broker
 from broker_core.api.types import (
     Acks,
     AppendResult,
@@ -20,6 +20,7 @@ from broker_core.api.types import (
     TopicInfo,
 )
 from plugins.native import native_pb2 as pb
+from plugins.native.callers import principal_of
 from plugins.native.config import NativeSettings
 from plugins.native.convert import (
     error_message,
@@ -31,7 +32,6 @@ from plugins.native.handlers import abort
 from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, until
 from plugins.native.native_pb2_grpc import NativeServicer
 from plugins.native.offset_table import OFFSETS_TOPIC
-from plugins.native.tls import subject_of
 
 _Context = grpc.aio.ServicerContext[object, object]
 
@@ -274,12 +274,7 @@ class NativeService(NativeServicer):
             await abort(context, error)
 
     async def _principal(self, context: _Context) -> Principal:
-        peer = context.peer()
-        host = peer.partition(":")[2].rpartition(":")[0].replace("%5B", "").replace("%5D", "")
-        subject = subject_of(context.auth_context())
-        return await self._broker.authenticate(
-            Credentials("native", "", host, certificate_subject=subject)
-        )
+        return await principal_of(self._broker, context)
 
 
 def _refuse_internal(topic: str) -> None:
