@@ -5,21 +5,35 @@ clients on the loopback interface only, and whoever is known may do everything.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from broker_core.api.errors import NotAuthenticated, NotAuthorized
-from broker_core.api.ports import Authenticator, Authorizer, Credentials
-from broker_core.api.types import ANONYMOUS, Operation, Principal, Resource
+from broker_core.api.errors import NotAuthenticated, NotAuthorized, UnknownMechanism
+from broker_core.api.ports import Authenticator, Authorizer, Credentials, Exchange, Mechanism
+from broker_core.api.types import (
+    ANONYMOUS,
+    NO_CONTEXT,
+    AccessContext,
+    Operation,
+    Principal,
+    Resource,
+)
 
 
 class Access:
-    """The chains of authenticators and authorizers."""
+    """The chains of authenticators and authorizers, and the mechanisms of several steps."""
 
     def __init__(
-        self, authenticators: Sequence[Authenticator], authorizers: Sequence[Authorizer]
+        self,
+        authenticators: Sequence[Authenticator],
+        authorizers: Sequence[Authorizer],
+        mechanisms: Sequence[Mechanism] = (),
     ) -> None:
         self._authenticators = tuple(authenticators)
         self._authorizers = tuple(authorizers)
+        self._mechanisms: dict[str, Mechanism] = {}
+        for mechanism in mechanisms:
+            self._mechanisms.setdefault(mechanism.name, mechanism)
+        self._watchers: list[Callable[[], None]] = []
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         """The first principal that an authenticator names. Raises NotAuthenticated."""
@@ -32,16 +46,45 @@ class Access:
         raise NotAuthenticated(f"anonymous clients are taken on the loopback interface only, not "
                                f"from {credentials.peer_host}")  # fmt: skip
 
-    def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> None:
+    def mechanisms(self) -> Sequence[str]:
+        return tuple(self._mechanisms)
+
+    def begin_exchange(self, mechanism: str, credentials: Credentials) -> Exchange:
+        """Raises UnknownMechanism."""
+        found = self._mechanisms.get(mechanism)
+        if found is None:
+            known = ", ".join(self._mechanisms) or "none is"
+            raise UnknownMechanism(f"no such way to authenticate; offered: {known}")
+        return found.begin(credentials)
+
+    def authorize(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext = NO_CONTEXT,
+    ) -> None:
         """Raises NotAuthorized when an authorizer says no."""
         for authorizer in self._authorizers:
-            verdict = authorizer.authorize(principal, operation, resource)
+            verdict = authorizer.authorize(principal, operation, resource, context)
             if verdict is True:
                 return
             if verdict is False:
                 raise NotAuthorized(
                     f"{principal.name} may not {operation.value} {resource.kind} {resource.name}"
                 )
+
+    # -- changes
+
+    def on_access_change(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` when rules have changed; returns its removal."""
+        self._watchers.append(changed)
+        return lambda: self._watchers.remove(changed)
+
+    def rules_changed(self) -> None:
+        """Tell all who keep answers."""
+        for changed in tuple(self._watchers):
+            changed()
 
 
 def is_loopback(host: str) -> bool:

@@ -18,9 +18,18 @@ from broker_core.api.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from broker_core.api.ports import Credentials, Interceptor, PartitionLog, Storage, Tap
+from broker_core.api.ports import (
+    Credentials,
+    Exchange,
+    Interceptor,
+    PartitionLog,
+    Storage,
+    Tap,
+)
 from broker_core.api.record_batch import CONTROL, HEADER_BYTES, SPARSE, check_body, read_header
 from broker_core.api.types import (
+    NO_CONTEXT,
+    AccessContext,
     Acks,
     AppendResult,
     Columns,
@@ -229,9 +238,11 @@ class CoreBroker:
         principal: Principal,
         acks: Acks = Acks.LEADER,
         partition: int | None = None,
+        bound: bool = False,
     ) -> asyncio.Future[list[Placed | LakeMQError]]:
         info = self.topic(topic)
-        self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
+        if not bound:
+            self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
         if partition is not None and not 0 <= partition < info.partitions:
             raise UnknownPartition(
                 f"partition {partition}: topic {topic} has 0 to {info.partitions - 1}"
@@ -267,8 +278,23 @@ class CoreBroker:
     async def authenticate(self, credentials: Credentials) -> Principal:
         return await self._access.authenticate(credentials)
 
-    def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> None:
-        self._access.authorize(principal, operation, resource)
+    def mechanisms(self) -> Sequence[str]:
+        return self._access.mechanisms()
+
+    def begin_exchange(self, mechanism: str, credentials: Credentials) -> Exchange:
+        return self._access.begin_exchange(mechanism, credentials)
+
+    def authorize(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext = NO_CONTEXT,
+    ) -> None:
+        self._access.authorize(principal, operation, resource, context)
+
+    def on_access_change(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return self._access.on_access_change(changed)
 
     async def allocate_producer_id(self) -> int:
         async with self._producer_lock:

@@ -112,12 +112,15 @@ class Node:
             return [value for _, value in found]
 
         interceptors = [each for group in collected("register_interceptors") for each in group]
+        mechanisms = [each for group in collected("register_mechanisms") for each in group]
         return CoreBroker(
             node_id=self.node_id,
             cluster_id=self._member.cluster_id,
             meta=self._member.client(),
             storage=storage,
-            access=Access(collected("register_authenticator"), collected("register_authorizer")),
+            access=Access(
+                collected("register_authenticator"), collected("register_authorizer"), mechanisms
+            ),
             interceptors=interceptors,
             topic_settings=self.config.topics,
             now_ms=self._now_ms,

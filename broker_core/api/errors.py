@@ -9,6 +9,7 @@
     │   ├── CorruptBatch         magic, version, length or CRC of a record batch is wrong
     │   └── BatchTooLarge
     ├── NotAuthenticated
+    │   └── UnknownMechanism     no such way to authenticate in several steps
     ├── NotAuthorized
     ├── UnknownTopic
     ├── UnknownPartition
@@ -71,6 +72,10 @@ class BatchTooLarge(InvalidRequest):
 
 class NotAuthenticated(LakeMQError):
     code = "NOT_AUTHENTICATED"
+
+
+class UnknownMechanism(NotAuthenticated):
+    code = "UNKNOWN_MECHANISM"
 
 
 class NotAuthorized(LakeMQError):

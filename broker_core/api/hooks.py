@@ -16,6 +16,7 @@ from broker_core.api.ports import (
     Commands,
     Interceptor,
     Listener,
+    Mechanism,
     PluginContext,
     Storage,
 )
@@ -48,6 +49,12 @@ class PluginHooks:
     @hookspec
     def register_authenticator(self, context: PluginContext) -> Authenticator:  # type: ignore[empty-body]
         """An authenticator, asked before the built-in one."""
+
+    @hookspec
+    def register_mechanisms(  # type: ignore[empty-body]
+        self, context: PluginContext
+    ) -> Iterable[Mechanism]:
+        """Ways to authenticate in several steps; the first of a name counts."""
 
     @hookspec
     def register_authorizer(self, context: PluginContext) -> Authorizer:  # type: ignore[empty-body]

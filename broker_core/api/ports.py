@@ -17,8 +17,12 @@ from broker_core.api.errors import LakeMQError
 from broker_core.api.record_batch import BatchHeader
 from broker_core.api.settings import PluginSettings
 from broker_core.api.types import (
+    NO_CONTEXT,
+    Accepted,
+    AccessContext,
     Acks,
     AppendResult,
+    Challenge,
     Columns,
     CommittedBatch,
     FetchResult,
@@ -134,13 +138,37 @@ class Authenticator(Protocol):
         """The principal; None: not mine to judge, ask the next one. Raises NotAuthenticated."""
 
 
+class Exchange(Protocol):
+    """One run of a mechanism that takes several steps. Dropped when the client leaves."""
+
+    async def step(self, data: bytes) -> Challenge | Accepted:
+        """What the client said -> what to ask it next, or who it is. The first call takes the
+        initial response, `b""` when the client sent none. Raises NotAuthenticated, also for data
+        that is no message of the mechanism; the exchange is over then."""
+
+
+class Mechanism(Protocol):
+    """A way to authenticate in several steps, like SCRAM."""
+
+    name: str
+    """As the client asks for it, like `SCRAM-SHA-256`."""
+
+    def begin(self, credentials: Credentials) -> Exchange:
+        """Start an exchange. `credentials` tells where the client is; it may name no user."""
+
+
 class Authorizer(Protocol):
     """Tells what a principal may do."""
 
     def authorize(
-        self, principal: Principal, operation: Operation, resource: Resource
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext,
     ) -> bool | None:
-        """True or False decides; None: not mine to judge, ask the next one."""
+        """True or False decides; None: not mine to judge, ask the next one. Answers are kept by
+        connections until `Broker.on_access_change` tells that they may have changed."""
 
 
 class Interceptor(Protocol):
@@ -186,11 +214,14 @@ class Broker(Protocol):
         principal: Principal,
         acks: Acks = Acks.LEADER,
         partition: int | None = None,
+        bound: bool = False,
     ) -> asyncio.Future[list[Placed | LakeMQError]]:
         """Append records, each to its key's partition; one outcome a record, in order.
 
         What arrives in one turn of the loop, from whatever connection, shares batches. A call
-        raises UnknownTopic, NotAuthorized and what interceptors raise at once.
+        raises UnknownTopic, NotAuthorized and what interceptors raise at once. `bound`: the
+        operator has bound the protocol's own names to this topic and the caller has authorized
+        WRITE on those, so the right to write to the topic itself is not asked for.
         """
 
     def append(
@@ -209,10 +240,26 @@ class Broker(Protocol):
         added later; returns its removal. The topic need not exist yet."""
 
     async def authenticate(self, credentials: Credentials) -> Principal:
-        """Raises NotAuthenticated."""
+        """Raises NotAuthenticated, and Unavailable when it can't be told now."""
 
-    def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> None:
+    def begin_exchange(self, mechanism: str, credentials: Credentials) -> Exchange:
+        """Start an authentication of several steps. Raises UnknownMechanism."""
+
+    def mechanisms(self) -> Sequence[str]:
+        """Names that `begin_exchange` takes."""
+
+    def authorize(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext = NO_CONTEXT,
+    ) -> None:
         """Raises NotAuthorized."""
+
+    def on_access_change(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` whenever kept answers of `authorize` may be wrong by now; returns its
+        removal."""
 
     async def allocate_producer_id(self) -> int:
         """A producer id that no other producer of the cluster has or had."""

@@ -7,9 +7,20 @@ numbers in a partition.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
+
+from broker_core.api.access import ANONYMOUS as ANONYMOUS
+from broker_core.api.access import NO_CONTEXT as NO_CONTEXT
+from broker_core.api.access import Accepted as Accepted
+from broker_core.api.access import AccessContext as AccessContext
+from broker_core.api.access import Challenge as Challenge
+from broker_core.api.access import Credentials as Credentials
+from broker_core.api.access import Operation as Operation
+from broker_core.api.access import Principal as Principal
+from broker_core.api.access import Resource as Resource
+from broker_core.api.access import Rule as Rule
 
 Offset = NewType("Offset", int)
 """Record number in a partition; the first record ever appended has offset 0."""
@@ -165,49 +176,3 @@ class PartitionStatus:
     segments: int
     detail: str = ""
     """Why the state is not `online`, in one sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who acts: the outcome of authentication."""
-
-    name: str
-    kind: str = "user"
-    """`user`, `anonymous` or `node`."""
-    attributes: Mapping[str, str] = field(default_factory=dict)
-
-
-ANONYMOUS = Principal("anonymous", "anonymous")
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What a client showed. `peer_host` is its address; secrets never reach a log."""
-
-    protocol: str
-    client_id: str
-    peer_host: str
-    username: str | None = None
-    password: bytes | None = None
-    certificate_subject: str | None = None
-
-    def __repr__(self) -> str:
-        return f"Credentials({self.protocol}, {self.client_id!r}, {self.peer_host})"
-
-
-class Operation(enum.Enum):
-    """What a principal asks to do with a resource."""
-
-    READ = "read"
-    WRITE = "write"
-    CREATE = "create"
-    ALTER = "alter"
-    DELETE = "delete"
-    DESCRIBE = "describe"
-
-
-class Resource(NamedTuple):
-    """What is acted on: kind `topic`, `topic_name` (MQTT), `group` or `cluster`, and its name."""
-
-    kind: str
-    name: str

@@ -58,7 +58,9 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
         connection.peer_host,
         packet.username,
         packet.password,
-        connection.certificate_subject,
+        connection.arrival.certificate_subject,
+        connection.arrival.certificate_names,
+        listener=connection.arrival.listener,
     )
 
 

@@ -119,6 +119,7 @@ class MqttEngine:
         for topic in dict.fromkeys(binding.topic for binding in self.hub.bindings):
             await self.broker.ensure_topic(topic)
             self._taps.append(self.broker.tap(topic, functools.partial(self._committed, topic)))
+        self._taps.append(self.broker.on_access_change(self.hub.access_changed))
         if self.settings.durable:
             await self.journal.recover()
         early, self._early = self._early, None
@@ -196,7 +197,7 @@ class MqttEngine:
     def _append(self, lane: Lane) -> None:
         try:
             future = self.broker.publish(
-                lane.topic, lane.columns(), principal=lane.principal, acks=lane.acks
+                lane.topic, lane.columns(), principal=lane.principal, acks=lane.acks, bound=True
             )
         except LakeMQError as error:
             lane.fail(error, self.now_ms())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker_core.api.errors import LakeMQError
-from broker_core.api.types import Acks, Operation, Principal, Resource
+from broker_core.api.types import AccessContext, Acks, Operation, Principal, Resource
 from plugins.mqtt.appends import Appends
 from plugins.mqtt.bans import BanRules, Bans
 from plugins.mqtt.bindings import Binding, binding_of
@@ -33,7 +33,7 @@ from plugins.mqtt.topics import EXCLUSIVE, Address, TopicNames, check_topic_filt
 if TYPE_CHECKING:
     from plugins.mqtt.protocol import Connection
 
-Authorize = Callable[[Principal, Operation, Resource], None]
+Authorize = Callable[[Principal, Operation, Resource, AccessContext], None]
 """Raises NotAuthorized."""
 
 
@@ -129,24 +129,32 @@ class Hub:
         self.retained.tracking = durable
         self._authorize = authorize
         self._strategy = STRATEGIES[shared_strategy]
-        self._principals: dict[tuple[str, str, tuple[tuple[str, str], ...]], Principal] = {}
+        self._principals: dict[tuple[object, ...], Principal] = {}
         self._timers: list[tuple[int, int, Session]] = []
         self._timer_count = 0
 
     # -- who may
 
-    def allowed(self, principal: Principal, operation: Operation, name: str) -> bool:
+    def allowed(
+        self, principal: Principal, operation: Operation, name: str, context: AccessContext
+    ) -> bool:
         """Whether the principal may publish to a topic name, or subscribe to a filter."""
         try:
-            self._authorize(principal, operation, Resource("topic_name", name))
+            self._authorize(principal, operation, Resource("topic_name", name), context)
         except LakeMQError:
             return False
         return True
 
+    def access_changed(self) -> None:
+        """Rules of who may do what have changed: let connections ask anew."""
+        for connection in self.connections:
+            connection.routes_until_ms = 0
+
     def same_principal(self, principal: Principal) -> Principal:
         """The one object that stands for all equal principals, so that their records share
         appends."""
-        key = (principal.kind, principal.name, tuple(sorted(principal.attributes.items())))
+        attributes = tuple(sorted(principal.attributes.items()))
+        key = (principal.kind, principal.name, attributes, principal.roles, principal.rules)
         if len(self._principals) > self.limits.sessions_max:
             self._principals.clear()
         return self._principals.setdefault(key, principal)
@@ -260,7 +268,10 @@ class Hub:
         will, session.will, session.will_due_ms = session.will, None, None
         if will is not None:
             session.touch()
-        if will is None or not self.allowed(session.principal, Operation.WRITE, will.topic):
+        if will is None:
+            return
+        context = AccessContext("mqtt", session.client_id, qos=will.qos, retain=will.retain)
+        if not self.allowed(session.principal, Operation.WRITE, will.topic, context):
             return
         self.counters.wills_published += 1
         packet = Publish(
@@ -295,9 +306,11 @@ class Hub:
                 Reason.SESSION_TAKEN_OVER, "the client connected elsewhere", now_ms
             )
             session = self.sessions.get(client_id)
-        if session is not None and (clean_start or session.principal is not principal):
+        if session is not None and (clean_start or not _same_user(session.principal, principal)):
             self.end_session(session, now_ms)
             session = None
+        if session is not None:
+            session.principal = principal  # it may have other rights by now
         present = session is not None
         if session is None:
             self._incarnations += 1
@@ -402,3 +415,8 @@ class Hub:
                 self._schedule(session)
         for connection in [one for one in self.connections if one.silent_until_ms <= now_ms]:
             connection.timed_out(now_ms)
+
+
+def _same_user(one: Principal, other: Principal) -> bool:
+    """Whether a session of `one` belongs to `other` too, whatever their rights are now."""
+    return (one.kind, one.name) == (other.kind, other.name)

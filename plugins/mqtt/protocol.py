@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from broker_core.api.types import ANONYMOUS, Credentials, Principal
+from broker_core.api.types import ANONYMOUS, AccessContext, Credentials, Principal
 from plugins.mqtt import connecting, publishing, subscribing
 from plugins.mqtt.aliases import SentAliases
 from plugins.mqtt.appends import Outcome
@@ -60,13 +60,24 @@ class Inflow:
     """QoS 2 publishes that are not released, by packet identifier; counted likewise."""
 
 
+class Arrival(NamedTuple):
+    """How a client came: to which listener, and with which verified certificate."""
+
+    listener: str = "mqtt"
+    certificate_subject: str | None = None
+    certificate_names: tuple[str, ...] = ()
+
+
+_NOWHERE_SPECIAL: Final = Arrival()
+
+
 class Connection:
     """Protocol state of one network connection."""
 
     __slots__ = (
         "aliases",
+        "arrival",
         "blocked",
-        "certificate_subject",
         "client_id",
         "closing",
         "connect",
@@ -94,11 +105,15 @@ class Connection:
     )
 
     def __init__(
-        self, hub: Hub, peer_host: str, now_ms: int, certificate_subject: str | None = None
+        self,
+        hub: Hub,
+        peer_host: str,
+        now_ms: int,
+        arrival: Arrival = _NOWHERE_SPECIAL,
     ) -> None:
         self.hub = hub
         self.peer_host = peer_host
-        self.certificate_subject = certificate_subject
+        self.arrival = arrival
         self.state = State.NEW
         self.decoder = Decoder(hub.limits.packet_bytes_max, hub.names)
         self.express: dict[bytes, str] = {}
@@ -221,6 +236,12 @@ class Connection:
         )
 
     # -- what handlers call
+
+    def access_context(self, qos: int, retain: bool | None = None) -> AccessContext:
+        """What rules may go by beside who the client is."""
+        return AccessContext(
+            "mqtt", self.client_id, self.peer_host, self.arrival.listener, qos, retain
+        )
 
     def write(self, data: bytes) -> None:
         """Queue bytes for the socket."""

@@ -44,7 +44,8 @@ class Route:
     """What becomes of one client's publishes to one topic name."""
 
     topic: str
-    allowed: bool
+    allowed: list[bool | None]
+    """Whether it may, by `qos * 2 + retain`; None: not asked yet."""
     binding: Binding | None
     key: bytes
     """Key of its records."""
@@ -62,11 +63,10 @@ def forget_routes(connection: Connection, now_ms: int) -> None:
 def _route(connection: Connection, topic: str) -> Route:
     hub, routes = connection.hub, connection.routes
     written, topic = topic, hub.topic_name(topic)
-    allowed = (
-        not topic.startswith(SYSTEM)
-        and (topic == written or len(topic.encode()) <= STRING_BYTES_MAX)
-        and hub.allowed(connection.principal, Operation.WRITE, topic)
+    possible = not topic.startswith(SYSTEM) and (
+        topic == written or len(topic.encode()) <= STRING_BYTES_MAX
     )
+    allowed = [None if possible else False] * 6
     binding, client_id = hub.binding(topic), connection.client_id
     by_client = binding is not None and binding.key_is_client_id
     plain = [
@@ -81,6 +81,14 @@ def _route(connection: Connection, topic: str) -> Route:
     return route
 
 
+def _may_publish(connection: Connection, route: Route, packet: Publish) -> bool:
+    """Ask once for each way to publish there; the route remembers."""
+    context = connection.access_context(packet.qos, bool(packet.retain))
+    allowed = connection.hub.allowed(connection.principal, Operation.WRITE, route.topic, context)
+    route.allowed[packet.qos * 2 + packet.retain] = allowed
+    return allowed
+
+
 def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     """A PUBLISH: store it, or pass it on through memory; acknowledge when that is done."""
     hub = connection.hub
@@ -90,7 +98,8 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     if not packet.topic:
         raise ProtocolError("PUBLISH without a topic name")
     route = connection.routes.get(packet.topic) or _route(connection, packet.topic)
-    if not route.allowed:
+    allowed = route.allowed[packet.qos * 2 + packet.retain]
+    if not (_may_publish(connection, route, packet) if allowed is None else allowed):
         _refuse(connection, packet, now_ms)
         return
     rewrites = route.topic != packet.topic

@@ -11,10 +11,10 @@ from typing import Final, cast
 from broker_core.api.errors import StartupError
 from plugins.mqtt.config import ListenerSettings
 from plugins.mqtt.engine import GOODBYE_S, MqttEngine
-from plugins.mqtt.protocol import Connection
+from plugins.mqtt.protocol import Arrival, Connection
 from plugins.mqtt.proxy import ProxyError, parse_proxy_header
 from plugins.mqtt.rates import Bucket
-from plugins.mqtt.tls import Certificates, subject_of
+from plugins.mqtt.tls import Certificates, alternative_names, subject_of
 
 BACKLOG: Final = 4096
 _CERTIFICATE_CHECK_TICKS: Final = 10
@@ -124,8 +124,13 @@ class SocketLink(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         host = peer[0] if isinstance(peer, tuple) else "unix"
-        subject = subject_of(transport.get_extra_info("peercert"))
-        self.connection = Connection(engine.hub, host, engine.now_ms(), subject)
+        certificate = transport.get_extra_info("peercert")
+        self.connection = Connection(
+            engine.hub,
+            host,
+            engine.now_ms(),
+            Arrival(listener.name, subject_of(certificate), alternative_names(certificate)),
+        )
         engine.links[self.connection] = self
         listener.links += 1
         self.transport.set_write_buffer_limits(engine.settings.write_buffer_bytes_max)

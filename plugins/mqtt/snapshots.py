@@ -110,7 +110,7 @@ def session_bytes(session: Session, positions: Positions) -> bytes:
     principal = session.principal
     state = {
         "v": VERSION,
-        "who": [principal.name, principal.kind, dict(principal.attributes)],
+        "who": [principal.name, principal.kind, dict(principal.attributes), list(principal.roles)],
         "inc": session.incarnation,
         "exp": session.expiry_s,
         "end": session.ends_ms,
@@ -166,7 +166,7 @@ def read_session(client_id: str, data: bytes) -> SessionState:
     """Inverse of `session_bytes`. Raises BadSnapshot."""
     value = _unpacked(data)
     try:
-        name, kind, attributes = value["who"]
+        name, kind, attributes, *roles = value["who"]
         inflight = []
         for packet_id, released, content in value["out"]:
             delivery = _delivery(content)
@@ -174,7 +174,7 @@ def read_session(client_id: str, data: bytes) -> SessionState:
             inflight.append((packet_id, delivery))
         return SessionState(
             client_id,
-            Principal(name, kind, attributes),
+            Principal(name, kind, attributes, tuple(roles[0]) if roles else ()),
             value["inc"],
             value["exp"],
             value["end"],

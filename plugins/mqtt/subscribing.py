@@ -66,7 +66,8 @@ def _add(
         return error.reason, None, False
     if address.group is not None and wanted.options & NO_LOCAL:
         raise ProtocolError("no local on a shared subscription")  # [MQTT-3.8.3-4]
-    if not hub.allowed(connection.principal, Operation.READ, address.topic_filter):
+    context = connection.access_context(wanted.qos)
+    if not hub.allowed(connection.principal, Operation.READ, address.topic_filter, context):
         return Reason.NOT_AUTHORIZED, None, False
     subscription = Subscription(session, address, wanted.options & _OPTIONS_KEPT, identifier)
     is_new = text not in session.subscriptions

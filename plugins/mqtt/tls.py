@@ -90,6 +90,14 @@ def subject_of(certificate: dict[str, Any] | None) -> str | None:
     return ",".join(reversed(parts)) or None
 
 
+def alternative_names(certificate: dict[str, Any] | None) -> tuple[str, ...]:
+    """A verified client certificate's other names, like `DNS:device-1.acme.org`."""
+    if not certificate:
+        return ()
+    names: Sequence[tuple[str, str]] = certificate.get("subjectAltName", ())
+    return tuple(f"{kind}:{name}" for kind, name in names)
+
+
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
 

@@ -16,6 +16,8 @@ from broker_core.api.errors import LakeMQError, NotAuthorized
 from broker_core.api.record_batch import encode as encode_batch
 from broker_core.api.types import (
     ANONYMOUS,
+    NO_CONTEXT,
+    AccessContext,
     CommittedBatch,
     Offset,
     Operation,
@@ -150,7 +152,13 @@ class Bench:
         self._reader = RecordReader(self.hub.names)
         self._offsets: dict[str, int] = {}
 
-    def _authorize(self, principal: Principal, operation: Operation, resource: Resource) -> None:
+    def _authorize(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext = NO_CONTEXT,
+    ) -> None:
         if (operation, resource.name) in self.forbidden:
             raise NotAuthorized(resource.name)
 

@@ -13,12 +13,15 @@ from broker_core.api.errors import (
     NotAuthenticated,
     NotAuthorized,
     OffsetOutOfRange,
+    UnknownMechanism,
     UnknownTopic,
 )
-from broker_core.api.ports import Credentials, PartitionLog, Tap
+from broker_core.api.ports import Credentials, Exchange, PartitionLog, Tap
 from broker_core.api.record_batch import BatchHeader, encode, read_header
 from broker_core.api.types import (
     ANONYMOUS,
+    NO_CONTEXT,
+    AccessContext,
     Acks,
     AppendResult,
     Columns,
@@ -51,6 +54,8 @@ class MemoryBroker:
         """(operation, topic name) pairs that nobody may."""
         self.users: dict[str, bytes] | None = None
         """User -> password; None: everybody is anonymous."""
+        self.access_watchers: list[Callable[[], None]] = []
+        """Called when tests say that rules have changed."""
         self.failure: LakeMQError | None = None
         """When set, no record is stored and every outcome is this."""
         self.held: asyncio.Event | None = None
@@ -94,6 +99,7 @@ class MemoryBroker:
         principal: Principal,
         acks: Acks = Acks.LEADER,
         partition: int | None = None,
+        bound: bool = False,
     ) -> asyncio.Future[list[Placed | LakeMQError]]:
         self.topic(topic)
         future: asyncio.Future[list[Placed | LakeMQError]]
@@ -158,9 +164,25 @@ class MemoryBroker:
             raise NotAuthenticated("wrong user name or password")
         return Principal(name)
 
-    def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> None:
+    def authorize(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext = NO_CONTEXT,
+    ) -> None:
         if (operation, resource.name) in self.forbidden:
             raise NotAuthorized(f"{principal.name} may not {operation.value} {resource.name}")
+
+    def mechanisms(self) -> Sequence[str]:
+        return ()
+
+    def begin_exchange(self, mechanism: str, credentials: Credentials) -> Exchange:
+        raise UnknownMechanism(mechanism)
+
+    def on_access_change(self, changed: Callable[[], None]) -> Callable[[], None]:
+        self.access_watchers.append(changed)
+        return lambda: self.access_watchers.remove(changed)
 
     async def allocate_producer_id(self) -> int:
         return 1

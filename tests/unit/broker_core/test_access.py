@@ -3,9 +3,17 @@
 import pytest
 
 from broker_core.access import Access, is_loopback
-from broker_core.api.errors import NotAuthenticated, NotAuthorized
+from broker_core.api.errors import NotAuthenticated, NotAuthorized, UnknownMechanism
 from broker_core.api.ports import Credentials
-from broker_core.api.types import ANONYMOUS, Operation, Principal, Resource
+from broker_core.api.types import (
+    ANONYMOUS,
+    Accepted,
+    AccessContext,
+    Challenge,
+    Operation,
+    Principal,
+    Resource,
+)
 
 
 class Named:
@@ -21,7 +29,11 @@ class Named:
 
 class OnlyReads:
     def authorize(
-        self, principal: Principal, operation: Operation, resource: Resource
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext,
     ) -> bool | None:
         return None if principal.name == "root" else operation is Operation.READ
 
@@ -58,6 +70,45 @@ def test_authorizers_decide_and_none_passes_on() -> None:
 
 def test_secrets_are_not_shown() -> None:
     assert "secret" not in repr(who("h", "u", b"secret"))
+
+
+class Countdown:
+    """Takes steps until nothing is left."""
+
+    name = "COUNTDOWN"
+
+    def __init__(self, left: int = 2) -> None:
+        self.left = left
+
+    def begin(self, credentials: Credentials) -> "Countdown":
+        return Countdown(self.left)
+
+    async def step(self, data: bytes) -> Challenge | Accepted:
+        if data == b"stop":
+            raise NotAuthenticated("stopped")
+        self.left -= 1
+        return Challenge(b"more") if self.left else Accepted(Principal("ann"), b"done")
+
+
+async def test_exchanges_run_beside_each_other() -> None:
+    access = Access([], [], [Countdown(), Countdown(9)])
+    assert access.mechanisms() == ("COUNTDOWN",)  # the first of a name counts
+    one, two = (access.begin_exchange("COUNTDOWN", who("8.8.8.8")) for _ in range(2))
+    assert await one.step(b"") == Challenge(b"more")
+    assert await one.step(b"") == Accepted(Principal("ann"), b"done")
+    with pytest.raises(NotAuthenticated, match="stopped"):
+        await two.step(b"stop")
+    with pytest.raises(UnknownMechanism, match="offered: COUNTDOWN"):
+        access.begin_exchange("PLAIN", who("8.8.8.8"))
+
+
+def test_keepers_of_answers_are_told_of_changes() -> None:
+    access, told = Access([], []), list[str]()
+    remove = access.on_access_change(lambda: told.append("changed"))
+    access.rules_changed()
+    remove()
+    access.rules_changed()
+    assert told == ["changed"]
 
 
 def test_is_loopback() -> None:

@@ -145,3 +145,14 @@ def test_built_in_commands_are_collected() -> None:
     found = loaded.collect("register_commands", lambda _: {})
     names = {name for _, commands in found for name, _ in commands}
     assert {"topic", "produce", "consume"} <= names
+
+
+def test_mechanisms_are_collected(module: ModuleType) -> None:
+    def register_mechanisms(context: object) -> list[str]:
+        return [f"made for {context}"]
+
+    give(module, register_mechanisms=register_mechanisms)
+    loaded = host("[plugins.line]\n")
+    loaded.load()
+    found = loaded.collect("register_mechanisms", lambda plugin: {"context": plugin.name})
+    assert [value for _, value in found] == [["made for line"]]

@@ -16,6 +16,7 @@ from broker_core.api.ports import Credentials
 from broker_core.api.record_headers import decode_headers, encode_headers
 from broker_core.api.types import (
     ANONYMOUS,
+    NO_CONTEXT,
     Columns,
     Offset,
     Operation,
@@ -118,11 +119,15 @@ def test_only_line_clients_of_this_machine_are_named() -> None:
 def test_line_clients_write_their_topics_and_nothing_else(
     principal: Principal, operation: Operation, resource: Resource, verdict: bool | None
 ) -> None:
-    assert LineAuthorizer(["meters"]).authorize(principal, operation, resource) is verdict
+    assert (
+        LineAuthorizer(["meters"]).authorize(principal, operation, resource, NO_CONTEXT) is verdict
+    )
 
 
 def test_without_a_list_line_clients_write_all_topics() -> None:
-    verdict = LineAuthorizer([]).authorize(LINE_CLIENT, Operation.WRITE, Resource("topic", "x"))
+    verdict = LineAuthorizer([]).authorize(
+        LINE_CLIENT, Operation.WRITE, Resource("topic", "x"), NO_CONTEXT
+    )
     assert verdict is True
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker_core.api.ports import Credentials
-from broker_core.api.types import Operation, Principal, Resource
+from broker_core.api.types import AccessContext, Operation, Principal, Resource
 
 PROTOCOL: Final = "line"
 
@@ -34,7 +34,11 @@ class LineAuthorizer:
         self._topics = frozenset(topics)
 
     def authorize(
-        self, principal: Principal, operation: Operation, resource: Resource
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext,
     ) -> bool | None:
         if principal.attributes.get("protocol") != PROTOCOL:
             return None
