@@ -154,6 +154,39 @@ def transfer(
 
 
 @meta.command()
+def add(
+    member: Annotated[str, typer.Argument(help="Id of a node that was started with meta.join.")],
+    raft_address: Annotated[str, typer.Argument(metavar="HOST:RAFT_PORT")],
+    address: Addresses = _DEFAULT,
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    tls_ca: TlsCa = "",
+) -> None:
+    """Add a member to the group: first it gets the log, then it votes."""
+    from meta_service import operations
+
+    credentials = _credentials(tls_cert, tls_key, tls_ca)
+    voters = _run(lambda: operations.add_member(address, member, raft_address, credentials))
+    typer.echo(f"voters: {', '.join(voters)}")
+
+
+@meta.command()
+def remove(
+    member: Annotated[str, typer.Argument(help="Id of a member that does not lead.")],
+    address: Addresses = _DEFAULT,
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    tls_ca: TlsCa = "",
+) -> None:
+    """Remove a member from the group, and stop its node afterwards."""
+    from meta_service import operations
+
+    credentials = _credentials(tls_cert, tls_key, tls_ca)
+    voters = _run(lambda: operations.remove_member(address, member, credentials))
+    typer.echo(f"voters: {', '.join(voters)}")
+
+
+@meta.command()
 def backup(
     file: Annotated[Path, typer.Argument(help="File to write; must not exist.")],
     address: Addresses = _DEFAULT,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ import grpc
 
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api.errors import MetaError, NoLeader, NotLeader
+from meta_service.api.errors import InvalidArgument, MetaError, NoLeader, NotLeader
 from meta_service.api.failures import error_of_failure
 from meta_service.storage.backup import BackupNote, encode_head
 
 _TIMEOUT_S = 120.0
+_PAUSE_S = 0.2
 
 
 def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
@@ -35,25 +38,85 @@ async def snapshot(address: str, credentials: grpc.ChannelCredentials | None) ->
         return int(response.log_index)
 
 
-async def transfer(
-    addresses: Sequence[str], member_id: str, credentials: grpc.ChannelCredentials | None
-) -> str:
-    """Address of the leader that asked `member_id` to take over."""
+async def _ask_leader(
+    addresses: Sequence[str],
+    credentials: grpc.ChannelCredentials | None,
+    call: Callable[[Any], Any],
+) -> tuple[str, Any]:
+    """(address, answer) of the leader, found from any member."""
     left = list(addresses)
     last: MetaError = NoLeader("no member was asked")
     while left:
         address = left.pop(0)
         async with _channel(address, credentials) as channel:
-            stub: Any = rpc.MaintenanceStub(channel)
-            request = pb.TransferRequest(member_id=member_id)
             try:
-                await stub.TransferLeadership(request, timeout=_TIMEOUT_S)
-                return address
+                return address, await call(rpc.MaintenanceStub(channel))
             except grpc.aio.AioRpcError as failure:
                 last, leader = error_of_failure(failure)
         if isinstance(last, NotLeader) and leader and leader != address:
             left.insert(0, leader)
     raise last
+
+
+async def transfer(
+    addresses: Sequence[str], member_id: str, credentials: grpc.ChannelCredentials | None
+) -> str:
+    """Address of the leader that asked `member_id` to take over."""
+    request = pb.TransferRequest(member_id=member_id)
+    address, _ = await _ask_leader(
+        addresses,
+        credentials,
+        lambda stub: stub.TransferLeadership(request, timeout=_TIMEOUT_S),
+    )
+    return address
+
+
+async def _change_group(
+    addresses: Sequence[str],
+    credentials: grpc.ChannelCredentials | None,
+    request: pb.ChangeGroupRequest,
+) -> Sequence[str]:
+    """The voters behind the change."""
+    _, response = await _ask_leader(
+        addresses, credentials, lambda stub: stub.ChangeGroup(request, timeout=_TIMEOUT_S)
+    )
+    return list(response.voters)
+
+
+async def add_member(
+    addresses: Sequence[str],
+    member_id: str,
+    raft_address: str,
+    credentials: grpc.ChannelCredentials | None,
+    *,
+    wait_s: float = 120.0,
+) -> Sequence[str]:
+    """Add a member that was started with `join`, as a learner, and let it vote when it has the log.
+
+    Returns the voters. Raises InvalidArgument when it does not catch up in time: a learner then.
+    """
+    kinds = pb.ChangeGroupRequest
+    learner = pb.ChangeGroupRequest(
+        change=kinds.ADD_LEARNER, member_id=member_id, address=raft_address
+    )
+    await _change_group(addresses, credentials, learner)
+    promote = pb.ChangeGroupRequest(change=kinds.PROMOTE, member_id=member_id)
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return await _change_group(addresses, credentials, promote)
+        except InvalidArgument:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def remove_member(
+    addresses: Sequence[str], member_id: str, credentials: grpc.ChannelCredentials | None
+) -> Sequence[str]:
+    """The voters that are left."""
+    request = pb.ChangeGroupRequest(change=pb.ChangeGroupRequest.REMOVE, member_id=member_id)
+    return await _change_group(addresses, credentials, request)
 
 
 async def backup(

@@ -12,6 +12,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -22,6 +23,79 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+@_typing.final
+class ChangeGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Change:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[ChangeGroupRequest._Change.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        UNSPECIFIED: ChangeGroupRequest._Change.ValueType  # 0
+        ADD_LEARNER: ChangeGroupRequest._Change.ValueType  # 1
+        """gets the log, does not vote"""
+        PROMOTE: ChangeGroupRequest._Change.ValueType  # 2
+        """a learner that has nearly everything becomes a voter"""
+        REMOVE: ChangeGroupRequest._Change.ValueType  # 3
+        """not the leader"""
+
+    class Change(_Change, metaclass=_ChangeEnumTypeWrapper): ...
+    UNSPECIFIED: ChangeGroupRequest.Change.ValueType  # 0
+    ADD_LEARNER: ChangeGroupRequest.Change.ValueType  # 1
+    """gets the log, does not vote"""
+    PROMOTE: ChangeGroupRequest.Change.ValueType  # 2
+    """a learner that has nearly everything becomes a voter"""
+    REMOVE: ChangeGroupRequest.Change.ValueType  # 3
+    """not the leader"""
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    change: Global___ChangeGroupRequest.Change.ValueType
+    member_id: _builtins.str
+    address: _builtins.str
+    """host:raft_port, for ADD_LEARNER"""
+    def __init__(
+        self,
+        *,
+        change: Global___ChangeGroupRequest.Change.ValueType = ...,
+        member_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "change", b"change", "member_id", b"member_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeGroupRequest: _TypeAlias = ChangeGroupRequest  # noqa: Y015
+
+@_typing.final
+class ChangeGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VOTERS_FIELD_NUMBER: _builtins.int
+    LEARNERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def voters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def learners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        voters: _abc.Iterable[_builtins.str] | None = ...,
+        learners: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["learners", b"learners", "voters", b"voters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeGroupResponse: _TypeAlias = ChangeGroupResponse  # noqa: Y015
 
 @_typing.final
 class SnapshotRequest(_message.Message):

@@ -1172,6 +1172,11 @@ class MaintenanceStub:
                 request_serializer=meta__service_dot_api_dot_meta__pb2.TransferRequest.SerializeToString,
                 response_deserializer=meta__service_dot_api_dot_meta__pb2.TransferResponse.FromString,
                 _registered_method=True)
+        self.ChangeGroup = channel.unary_unary(
+                '/lakemq.meta.v1.Maintenance/ChangeGroup',
+                request_serializer=meta__service_dot_api_dot_meta__pb2.ChangeGroupRequest.SerializeToString,
+                response_deserializer=meta__service_dot_api_dot_meta__pb2.ChangeGroupResponse.FromString,
+                _registered_method=True)
 
 
 class MaintenanceServicer:
@@ -1199,6 +1204,14 @@ class MaintenanceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChangeGroup(self, request, context):
+        """Change the Raft group, one member at a time. The leader is asked, and answers when the change is
+        committed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MaintenanceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1216,6 +1229,11 @@ def add_MaintenanceServicer_to_server(servicer, server):
                     servicer.TransferLeadership,
                     request_deserializer=meta__service_dot_api_dot_meta__pb2.TransferRequest.FromString,
                     response_serializer=meta__service_dot_api_dot_meta__pb2.TransferResponse.SerializeToString,
+            ),
+            'ChangeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeGroup,
+                    request_deserializer=meta__service_dot_api_dot_meta__pb2.ChangeGroupRequest.FromString,
+                    response_serializer=meta__service_dot_api_dot_meta__pb2.ChangeGroupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1300,6 +1318,33 @@ class Maintenance:
             '/lakemq.meta.v1.Maintenance/TransferLeadership',
             meta__service_dot_api_dot_meta__pb2.TransferRequest.SerializeToString,
             meta__service_dot_api_dot_meta__pb2.TransferResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Maintenance/ChangeGroup',
+            meta__service_dot_api_dot_meta__pb2.ChangeGroupRequest.SerializeToString,
+            meta__service_dot_api_dot_meta__pb2.ChangeGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

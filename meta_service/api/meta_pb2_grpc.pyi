@@ -351,6 +351,10 @@ class MaintenanceStub:
     """The whole catalog as of now, in chunks."""
     TransferLeadership: _grpc.UnaryUnaryMultiCallable[_meta_pb2.TransferRequest, _meta_pb2.TransferResponse]
     """Ask a member that has everything to lead. The leader is asked."""
+    ChangeGroup: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ChangeGroupRequest, _meta_pb2.ChangeGroupResponse]
+    """Change the Raft group, one member at a time. The leader is asked, and answers when the change is
+    committed.
+    """
 
 @_typing.type_check_only
 class MaintenanceAsyncStub(MaintenanceStub):
@@ -363,6 +367,10 @@ class MaintenanceAsyncStub(MaintenanceStub):
     """The whole catalog as of now, in chunks."""
     TransferLeadership: _aio.UnaryUnaryMultiCallable[_meta_pb2.TransferRequest, _meta_pb2.TransferResponse]  # type: ignore[assignment]
     """Ask a member that has everything to lead. The leader is asked."""
+    ChangeGroup: _aio.UnaryUnaryMultiCallable[_meta_pb2.ChangeGroupRequest, _meta_pb2.ChangeGroupResponse]  # type: ignore[assignment]
+    """Change the Raft group, one member at a time. The leader is asked, and answers when the change is
+    committed.
+    """
 
 class MaintenanceServicer(metaclass=_abc_1.ABCMeta):
     """For operators."""
@@ -390,5 +398,15 @@ class MaintenanceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.TransferResponse, _abc.Awaitable[_meta_pb2.TransferResponse]]:
         """Ask a member that has everything to lead. The leader is asked."""
+
+    @_abc_1.abstractmethod
+    def ChangeGroup(
+        self,
+        request: _meta_pb2.ChangeGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ChangeGroupResponse, _abc.Awaitable[_meta_pb2.ChangeGroupResponse]]:
+        """Change the Raft group, one member at a time. The leader is asked, and answers when the change is
+        committed.
+        """
 
 def add_MaintenanceServicer_to_server(servicer: MaintenanceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

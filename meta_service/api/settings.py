@@ -24,7 +24,11 @@ class MetaSettings(BaseModel):
     """TCP port on which members of the Raft group talk to each other."""
     members: dict[str, str] = {}
     """All members of the Raft group, this node included: node id = `host:raft_port`. Empty: this
-    node alone is the group."""
+    node alone is the group. Once the group was changed by `lakemq meta add` or `remove`, what the
+    members agreed on counts instead."""
+    join: bool = False
+    """This node joins a running group, which adds it with `lakemq meta add`; set it for the first
+    start only."""
     tls_cert: str = ""
     """File with this node's certificate chain (PEM); it must name the node's id as a DNS name.
     Empty: plain text, which is for loopback only."""

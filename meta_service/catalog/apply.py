@@ -44,6 +44,7 @@ from meta_service.catalog.control_commands import (
 from meta_service.catalog.draft import Draft, View
 from meta_service.catalog.results import Result, decode_result, encode_result
 from meta_service.catalog.tables import (
+    GROUP_KEY,
     SESSIONS,
     STATE_KEY,
     Row,
@@ -133,6 +134,21 @@ def apply(view: View, state: State, index: int, term: int, data: bytes) -> Appli
     return _finish(draft, state, result)
 
 
+def keep_group(state: State, index: int, term: int, group: bytes) -> Applied:
+    """Keep a committed configuration of the Raft group beside the catalog."""
+    state = replace(state, applied_index=index, applied_term=term)
+    writes: dict[bytes, bytes | None] = {GROUP_KEY: group}
+    state = _chain(state, writes)
+    writes[STATE_KEY] = encode_state(state)
+    return Applied(state, writes, [], Result("", state.revision, None))
+
+
+def _chain(state: State, writes: dict[bytes, bytes | None]) -> State:
+    digest = hashlib.blake2b(state.digest, digest_size=16)
+    digest.update(pack([state.applied_index, state.applied_term, list(writes.items())]))
+    return replace(state, digest=digest.digest())
+
+
 def _advance_clock(state: State, clock_ms: int) -> State:
     passed_ms = min(clock_ms - state.clock_ms, TICK_MS_MAX) if state.clock_ms else 0
     return replace(state, clock_ms=clock_ms, uptime_ms=state.uptime_ms + passed_ms)
@@ -169,9 +185,7 @@ def _finish(draft: Draft, state: State, result: Result) -> Applied:
         draft.set(event_key(draft.revision), events)
         state = replace(state, revision=draft.revision, event_bytes=state.event_bytes + len(events))
         state = _trim_history(draft, state)
-    digest = hashlib.blake2b(state.digest, digest_size=16)
-    digest.update(pack([state.applied_index, state.applied_term, list(draft.writes.items())]))
-    state = replace(state, digest=digest.digest())
+    state = _chain(state, draft.writes)
     draft.set(STATE_KEY, encode_state(state))
     return Applied(state, draft.writes, draft.rows, result)
 

@@ -30,6 +30,8 @@ LEASE_KEYS: Final = b"L"
 STATE_KEY: Final = b"mstate"
 CLUSTER_KEY: Final = b"mcluster"
 """The cluster id, 32 hex digits."""
+GROUP_KEY: Final = b"mgroup"
+"""Members of the Raft group, once they were changed: MessagePack, voters and learners."""
 
 RESERVED: Final = b"\x00"
 """Keys of the KV space that begin so belong to the catalog; clients cannot touch them."""

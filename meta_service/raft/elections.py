@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from meta_service.raft.engine import CANDIDATE, CLOCK, DICE, FOLLOWER
-from meta_service.raft.state import EngineState, Message
+from meta_service.raft.membership import Membership
+from meta_service.raft.state import Message
 
 
-class Elections(EngineState):
+class Elections(Membership):
     """The part of a Raft node that elects."""
 
     def _init_elections(self) -> None:
@@ -31,11 +32,6 @@ class Elections(EngineState):
         return (
             timing.election_s_min + (timing.election_s_max - timing.election_s_min) * DICE.random()
         )
-
-    @property
-    def can_vote(self) -> bool:
-        """Whether this member is a voter; a learner or a removed member is not."""
-        return True
 
     def _gate_election(self) -> None:
         """Before pysyncobj looks at the deadline: ask first whether others would vote."""

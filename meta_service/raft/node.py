@@ -6,7 +6,7 @@ but through the parts handed in, so a simulation can drive whole clusters from o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from meta_service.raft.elections import Elections
@@ -14,11 +14,13 @@ from meta_service.raft.engine import (
     CLOCK,
     FOLLOWER,
     LEADER,
+    MEMBERSHIP,
     REGULAR,
     Peer,
     SyncObjConf,
 )
 from meta_service.raft.log import RaftLog
+from meta_service.raft.membership import Group, decode_group
 from meta_service.raft.replication import Replication
 from meta_service.raft.snapshot_transfer import SnapshotTransfer
 from meta_service.raft.state import (
@@ -37,6 +39,7 @@ from meta_service.raft.state import (
 )
 
 _REGULAR_BYTE = bytes([REGULAR])
+_MEMBERSHIP_BYTE = bytes([MEMBERSHIP])
 
 
 class RaftNode(Elections, SnapshotTransfer):
@@ -45,7 +48,7 @@ class RaftNode(Elections, SnapshotTransfer):
     def __init__(
         self,
         member_id: str,
-        others: Iterable[str],
+        members: Mapping[str, str],
         *,
         log: RaftLog,
         machine: Machine,
@@ -62,6 +65,11 @@ class RaftNode(Elections, SnapshotTransfer):
         self.snapshots = snapshots
         self._replies: list[tuple[Any, Message]] = []
         self._waiting: dict[int, tuple[int, Answer]] = {}
+        # Until a configuration was agreed on, the group is the one that was set up.
+        stored = machine.group()
+        base = decode_group(stored) if stored is not None else Group(dict(members), {})
+        behind = max(machine.applied_index, log.first_index) - log.first_index + 1
+        self._init_membership(base, log[behind:])
         self._init_elections()
         self._init_replication()
         self._init_reads()
@@ -81,15 +89,16 @@ class RaftNode(Elections, SnapshotTransfer):
         )
         super().__init__(
             Peer(member_id),
-            [Peer(name) for name in others],
+            [],
             conf,
             nodeClass=Peer,
             transport=network,
         )
+        self._use_group()
         # What the state machine holds is committed; the log may know less after a crash.
         self.applied_index = max(machine.applied_index, log.first_index)
         self.commit_index = self.applied_index
-        if not self.voters:
+        if not self.voters and self.can_vote:
             self.election_deadline = float("-inf")
 
     # ------------------------------------------------------------ the tick
@@ -155,6 +164,9 @@ class RaftNode(Elections, SnapshotTransfer):
         result = None
         if command[:1] == _REGULAR_BYTE:
             result = self.machine.apply(index, term, command[1:])
+        elif command[:1] == _MEMBERSHIP_BYTE:
+            self.machine.set_group(index, term, command[1:])
+            self._forget_groups_below(index)
         self.applied_index = index
         waiting = self._waiting.pop(index, None)
         if waiting is None:
@@ -246,5 +258,7 @@ class RaftNode(Elections, SnapshotTransfer):
     def stop(self) -> None:
         """Leave nothing half written. Whoever waits hears that the outcome is unknown."""
         self._fail_waiting(OUTCOME_UNKNOWN)
+        self._fail_reads()
+        self._end_transfers()
         self.wire.close()
         self._doDestroy()

@@ -14,10 +14,11 @@ from typing import Any
 from meta_service.raft.engine import CLOCK
 from meta_service.raft.log import LogFailed
 from meta_service.raft.log_format import Entry
-from meta_service.raft.state import EngineState, Message
+from meta_service.raft.membership import Membership
+from meta_service.raft.state import Message
 
 
-class Replication(EngineState):
+class Replication(Membership):
     """The part of a Raft node that copies the log."""
 
     def _init_replication(self) -> None:
@@ -37,9 +38,15 @@ class Replication(EngineState):
 
     def _on_peer_connected(self, peer: Any) -> None:
         self.connected.add(peer)
-        if self.is_leader:
-            self._probe(peer, self.match_index.get(peer, 0) + 1)
+        if self.is_leader and peer in self.next_index:
+            # Not known to hold anything yet: ask at the end, it says where to go on.
+            self._probe(peer, (self.match_index[peer] or self.log.last_index) + 1)
             self._send_appends(peer, CLOCK(), is_heartbeat=True)
+
+    def _forget_peer(self, peer: Any) -> None:
+        self._probing.discard(peer)
+        self._commit_sent.pop(peer, None)
+        self._round_seen.pop(peer, None)
 
     def _on_peer_disconnected(self, peer: Any) -> None:
         self.connected.discard(peer)
@@ -169,11 +176,14 @@ class Replication(EngineState):
             if ours is not None:
                 self._truncate_conflict(index)
             self.log.add(command, index, term)
+            if self._note_entry(command, index):
+                self._use_group()
 
     def _truncate_conflict(self, index: int) -> None:
         if index <= self.commit_index:
             raise LogFailed(f"the leader contradicts entry {index}, which is committed")
         self.log.truncate_from(index)
+        self._take_back(index)
 
     def _advance_commit(self, index: int) -> None:
         self.commit_index = max(self.commit_index, index)

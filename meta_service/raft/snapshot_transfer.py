@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meta_service.raft.engine import CLOCK
+from meta_service.raft.membership import decode_group
 from meta_service.raft.reads import Reads
 from meta_service.raft.state import Message, SnapshotSink, SnapshotSource
 
@@ -97,9 +98,22 @@ class SnapshotTransfer(Reads):
             sending.source.close()
             self.snapshots_sent += 1
 
+    def _forget_peer(self, peer: Any) -> None:
+        super()._forget_peer(peer)
+        sending = self._sending.pop(peer, None)
+        if sending is not None:
+            sending.source.close()
+
     def _stop_sending(self) -> None:
         for peer in list(self._sending):
             self._sending.pop(peer).source.close()
+
+    def _end_transfers(self) -> None:
+        """The member stops: leave no file open and nothing half received."""
+        self._stop_sending()
+        receiving, self._receiving = self._receiving, None
+        if receiving is not None:
+            receiving.sink.discard()
 
     # ------------------------------------------------------------ follower
 
@@ -168,4 +182,6 @@ class SnapshotTransfer(Reads):
         else:
             self.log.reset(index, term)
         self.commit_index = self.applied_index = index
+        group = self.machine.group()
+        self._restart_from(decode_group(group) if group is not None else None, index)
         self.snapshots_installed += 1

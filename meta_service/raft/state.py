@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -57,6 +57,12 @@ class Machine(Protocol):
     def apply(self, index: int, term: int, command: bytes) -> Any:
         """Apply the command and return its result. An exception stops the member."""
 
+    def set_group(self, index: int, term: int, group: bytes) -> None:
+        """Keep a committed configuration, so that it outlives the log."""
+
+    def group(self) -> bytes | None:
+        """The configuration kept last."""
+
     def install(self, sink: SnapshotSink) -> None:
         """Take the state of a sealed snapshot in place of one's own."""
 
@@ -65,6 +71,9 @@ class Wire(Protocol):
     """Sends messages to other members; may lose them. Never blocks."""
 
     def send(self, peer: str, message: Message) -> None: ...
+    def set_peers(self, addresses: Mapping[str, str]) -> None:
+        """Who the other members are, and where."""
+
     def close(self) -> None: ...
 
 

@@ -10,6 +10,7 @@ is for loopback only, where a member is who it says it is.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -24,6 +25,7 @@ import msgpack
 
 from meta_service.api.errors import StartupFailed
 from meta_service.raft.mailbox import Mailbox
+from meta_service.raft.membership import MEMBERS_MAX
 from meta_service.raft.state import Message
 from meta_service.raft.wire_format import (
     MESSAGE_BYTES_MAX,
@@ -163,19 +165,23 @@ class _Link:
 
     def _wake(self) -> None:
         """Let the thread that gRPC runs `_frames` in come to its end."""
-        try:
-            self._queue.put_nowait(None)
-        except queue.Full:
-            self._queue.get_nowait()
-            self._queue.put_nowait(None)
+        while True:
+            try:
+                self._queue.put_nowait(None)
+                return
+            except queue.Full:
+                with contextlib.suppress(queue.Empty):
+                    self._queue.get_nowait()
 
     def stop(self) -> None:
-        """Blocks until the thread has ended."""
+        """The thread ends soon; `join` waits for it."""
         self._stopping.set()
         self._wake()
         call = self._call
         if call is not None:
             call.cancel()
+
+    def join(self) -> None:
         self._thread.join()
 
 
@@ -206,7 +212,7 @@ class GrpcWire:
         """Listen and begin to connect. Returns the port. Raises StartupFailed."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         # Two streams per member at most: the present one and one that is breaking off.
-        pool = ThreadPoolExecutor(2 * len(self._addresses) + 2, "meta-raft-in")
+        pool = ThreadPoolExecutor(2 * MEMBERS_MAX + 2, "meta-raft-in")
         server = grpc.server(pool, options=_OPTIONS)
         server.add_generic_rpc_handlers((_Handler(self),))
         try:
@@ -219,9 +225,23 @@ class GrpcWire:
             raise StartupFailed(f"cannot listen on {address}: the port is taken") from error
         server.start()
         self._server = server
-        for peer in self._addresses:
-            self._links[peer] = _Link(self, peer, self._addresses[peer])
+        self._open_links()
         return int(bound)
+
+    def set_peers(self, addresses: Mapping[str, str]) -> None:
+        """Raft thread: who the other members are from now on."""
+        if dict(addresses) != self._addresses:
+            self._addresses = dict(addresses)
+            if self._server is not None:
+                self._open_links()
+
+    def _open_links(self) -> None:
+        for peer, link in list(self._links.items()):
+            if self._addresses.get(peer) != link.address:
+                self._links.pop(peer).stop()
+        for peer, address in self._addresses.items():
+            if peer not in self._links:
+                self._links[peer] = _Link(self, peer, address)
 
     def channel_to(self, peer: str, address: str) -> grpc.Channel:
         if self._pem is None:
@@ -266,7 +286,7 @@ class GrpcWire:
         reason = error.details() if isinstance(error, grpc.Call) else "no answer"
         if self._reported.get(peer) != reason:
             self._reported[peer] = reason or ""
-            LOG.info("member %s at %s: %s", peer, self._addresses[peer], reason)
+            LOG.info("member %s at %s: %s", peer, self._addresses.get(peer, "?"), reason)
 
     def why_unreachable(self) -> str:
         """Of each member that cannot be reached, the reason."""
@@ -281,6 +301,8 @@ class GrpcWire:
         context.send_initial_metadata(self.metadata())
         for frame in frames:
             self.bytes_in += len(frame)
+            if peer not in self._addresses:
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{peer!r} was removed")
             try:
                 messages = [decode_message(data) for data in _unpack_frame(frame)]
             except BadMessage as error:
@@ -317,8 +339,11 @@ class GrpcWire:
         return peer
 
     def close(self) -> None:
-        for link in self._links.values():
+        links = list(self._links.values())
+        for link in links:
             link.stop()
+        for link in links:
+            link.join()
         if self._server is not None:
             self._server.stop(0.2).wait()
 

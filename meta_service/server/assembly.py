@@ -56,6 +56,10 @@ class NoWire:
     def send(self, peer: str, message: Message) -> None:
         raise AssertionError(f"a member without others sent {message['type']} to {peer}")
 
+    def set_peers(self, addresses: Mapping[str, str]) -> None:
+        if addresses:
+            raise AssertionError("a member without a wire cannot have others")
+
     def close(self) -> None:
         pass
 
@@ -100,6 +104,10 @@ class Membership:
     host: str = "127.0.0.1"
     raft_port: int = 0
     pem: Pem | None = None
+    own: str = ""
+    """`host:raft_port` under which the others reach this member; empty: it is alone for good."""
+    joins: bool = False
+    """A running group adds this member; until then it does not vote."""
 
 
 class Assembly:
@@ -134,11 +142,11 @@ class Assembly:
         membership = self.membership
         identity = Identity(membership.node_id, lambda: self.api_address, self.cluster_id)
         self.wire: GrpcWire | None = None
-        if membership.peers:
+        if membership.own:
             self.wire = GrpcWire(identity, membership.peers, self.mailbox, membership.pem)
         self.node = RaftNode(
             membership.node_id,
-            membership.peers,
+            {} if membership.joins else {membership.node_id: membership.own, **membership.peers},
             log=self.log,
             machine=self.machine,
             wire=self.wire or NoWire(),

@@ -8,8 +8,16 @@ from typing import Any, Final
 
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api.errors import NotLeader, Overloaded, StorageFailed
+from meta_service.api.errors import (
+    InvalidArgument,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+    StorageFailed,
+)
 from meta_service.core.gateway import Gateway
+from meta_service.raft.membership import Refused
+from meta_service.raft.node import RaftNode
 from meta_service.server.failures import Context, streaming, unary
 from meta_service.storage.snapshot_stream import FolderSource
 from meta_service.storage.snapshots import SnapshotMaker
@@ -85,3 +93,39 @@ class MaintenanceService(rpc.MaintenanceServicer):
         if not asked:
             raise Overloaded("no such member has the whole log at the moment")
         return pb.TransferResponse()
+
+    @unary
+    async def ChangeGroup(
+        self, request: pb.ChangeGroupRequest, context: Context
+    ) -> pb.ChangeGroupResponse:
+        if self._gateway.leading_term() is None:
+            raise NotLeader("this member is not the leader")
+        try:
+            index, term = await self._gateway.run(lambda node: _change_group(node, request))
+        except ValueError as error:  # `Refused`
+            raise InvalidArgument(f"group: {error}") from error
+        while True:
+            leads, committed, group = await self._gateway.run(
+                lambda node: (node.is_leader and node.term == term, node.commit_index, node.group)
+            )
+            if not leads:
+                raise OutcomeUnknown("the leadership was lost before the change was committed")
+            if committed >= index:
+                return pb.ChangeGroupResponse(voters=group.voters, learners=group.learners)
+            await asyncio.sleep(_POLL_S)
+
+
+def _change_group(node: RaftNode, request: pb.ChangeGroupRequest) -> tuple[int, int]:
+    """Raft thread: log index and term of the change. Raises Refused."""
+    kinds = pb.ChangeGroupRequest
+    if request.change == kinds.ADD_LEARNER:
+        if not request.member_id or ":" not in request.address:
+            raise Refused("a member needs an id and an address `host:raft_port`")
+        node.add_learner(request.member_id, request.address)
+    elif request.change == kinds.PROMOTE:
+        node.promote(request.member_id)
+    elif request.change == kinds.REMOVE:
+        node.remove_member(request.member_id)
+    else:
+        raise Refused("the change is not known")
+    return node.group_index, node.term

@@ -95,13 +95,16 @@ class MetaMember:
             raise StartupFailed(
                 f"meta.members does not name this node, {self._node_id!r}: {', '.join(members)}"
             )
-        members.pop(self._node_id, None)
-        if members and pem is None and not is_loopback(self._host):
+        own = members.pop(self._node_id, "")
+        if own and pem is None and not is_loopback(self._host):
             raise StartupFailed(
                 f"{self._host} is not loopback, and members speak plain text only there: set "
                 "meta.tls_cert, meta.tls_key and meta.tls_ca"
             )
-        return Membership(self._node_id, members, self._host, self._settings.raft_port, pem)
+        settings = self._settings
+        return Membership(
+            self._node_id, members, self._host, settings.raft_port, pem, own, settings.join
+        )
 
     def _services(self, assembly: Assembly) -> Services:
         from meta_service.server.control_services import (
@@ -129,7 +132,7 @@ class MetaMember:
         """The client of this process. A member that is alone takes the shortest way."""
         if self._assembly is None:
             raise StartupFailed("the member is not started")
-        if not self._assembly.membership.peers:
+        if not self._assembly.membership.own:
             return self._control.local
         return self._control
 
@@ -150,7 +153,7 @@ class MetaMember:
             node.commit_index,
             node.applied_index,
             cache.revision,
-            tuple(sorted({self._node_id, *self._assembly.membership.peers})),
+            tuple(sorted({*self._assembly.node.group.voters, *self._assembly.node.group.learners})),
             self._assembly.detail(),
         )
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, NamedTuple
 import google_crc32c
 
 from meta_service.api.errors import InvalidArgument, StorageFailed
-from meta_service.catalog.tables import CLUSTER_KEY
+from meta_service.catalog.tables import CLUSTER_KEY, GROUP_KEY
 from meta_service.raft.files import Folder
 from meta_service.raft.log import RaftLog
 from meta_service.storage.snapshot_stream import FolderSink
@@ -102,7 +102,8 @@ def _install(folder: Path, sink: FolderSink, cluster_id: str) -> None:
     try:
         if store.state().applied_index != sink.log_index:
             raise StorageFailed("the backup's state is not at the index that its head names")
-        store.write({CLUSTER_KEY: cluster_id.encode()})
+        # The old group is gone: the new one is that of the settings.
+        store.write({CLUSTER_KEY: cluster_id.encode(), GROUP_KEY: None})
     finally:
         store.close()
     sink.path.rename(folder / f"snapshot-{sink.log_index:020d}-{sink.term:020d}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from meta_service.catalog.apply import Applied, apply
+from meta_service.catalog.apply import Applied, apply, keep_group
 from meta_service.catalog.draft import View
 from meta_service.catalog.results import Result
-from meta_service.catalog.tables import State
+from meta_service.catalog.tables import GROUP_KEY, State
 from meta_service.raft.state import SnapshotSink
 
 
@@ -52,6 +52,16 @@ class StateMachine:
         self.state = applied.state
         self._on_applied(applied)
         return applied.result
+
+    def set_group(self, index: int, term: int, group: bytes) -> None:
+        """Raises StorageFailed: the member must stop."""
+        applied = keep_group(self.state, index, term, group)
+        self._store.write(applied.writes)
+        self.state = applied.state
+        self._on_applied(applied)
+
+    def group(self) -> bytes | None:
+        return self._store.get(GROUP_KEY)
 
     def install(self, sink: SnapshotSink) -> None:
         """Raises StorageFailed: the member must stop."""

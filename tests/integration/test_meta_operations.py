@@ -191,6 +191,46 @@ async def test_a_member_of_the_old_cluster_cannot_join_the_restored_one(
     await asyncio.gather(group[0].stop(), group[2].stop())
 
 
+async def test_a_group_grows_and_shrinks_while_it_works(
+    members: list[MetaMember], tmp_path: Path
+) -> None:
+    client = members[0].client()
+    for number in range(200):
+        await client.put(b"k%d" % number, b"v")
+    (port,) = free_ports(1)
+    names = {"n9": f"127.0.0.1:{port}"}
+    names |= members[0]._settings.members
+    joining = MetaMember(
+        MetaSettings(port=0, raft_port=port, members=names, join=True),
+        node_id="n9",
+        host="127.0.0.1",
+        data_dir=tmp_path / "n9",
+    )
+    starting = asyncio.create_task(joining.start())
+    result = await run("add", "n9", names["n9"], *at(members[2]))
+    assert result.exit_code == 0, result.output
+    assert result.output.strip() == "voters: n0, n1, n2, n9"
+    await starting
+    assert joining.cluster_id == members[0].cluster_id
+    row = await joining.client().get(b"k199")
+    assert row is not None and row.value == b"v"
+
+    leader = members[0].status().leader_id
+    assert leader is not None
+    refused = await run("remove", leader, *at(members[0]))
+    assert refused.exit_code == 1 and "transfer" in refused.output
+    gone = next(m for m in members if m.status().member_id != leader)
+    left = next(m for m in members if m is not gone)
+    result = await run("remove", gone.status().member_id, *at(left))
+    assert result.exit_code == 0, result.output
+    assert gone.status().member_id not in result.output
+    gone_id = gone.status().member_id
+    await gone.stop()
+    assert await joining.client().put(b"after", b"1") > 0
+    assert set(joining.status().members) == {"n0", "n1", "n2", "n9"} - {gone_id}
+    await joining.stop()
+
+
 async def test_a_backup_never_overwrites(member: MetaMember, tmp_path: Path) -> None:
     file = tmp_path / "backup"
     file.write_text("precious")

@@ -20,6 +20,7 @@ from meta_service.raft.log import LogFailed
 from meta_service.raft.node import RaftNode
 from meta_service.raft.wire_format import BadMessage, decode_message, encode_message
 from tests.support.meta_cluster import TIMING, Cluster, Member
+from tests.support.meta_disk import MemorySource
 
 
 @pytest.fixture
@@ -272,6 +273,37 @@ def test_a_leader_that_contradicts_what_is_committed_stops_the_member(cluster: C
     }
     with pytest.raises(LogFailed, match="contradicts entry 2"):
         node.on_message(leader.name, decode_message(encode_message(message)))
+
+
+def test_a_follower_that_reconnects_gets_no_snapshot_that_it_does_not_need(
+    cluster: Cluster,
+) -> None:
+    """Before its first acknowledgement the leader knows nothing of its log."""
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    node = node_of(leader)
+    member = followers(cluster)[0]
+    begun: list[bool] = []
+    node.snapshots.begin = lambda: bool(begun.append(True))  # type: ignore[method-assign]
+    node.match_index[Peer(member.name)] = 0
+    leader.run(lambda: node.peer_connected(member.name))
+    submit(leader, b"more")
+    cluster.run_for(1)
+    assert begun == []
+    assert node.match_index[Peer(member.name)] == node.log.last_index
+
+
+def test_a_leader_that_stops_closes_the_snapshots_that_it_sends(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    node = node_of(leader)
+    closed: list[bool] = []
+    source = MemorySource(5, 1, b"x" * 10_000)
+    source.close = lambda: closed.append(True)  # type: ignore[method-assign]
+    node.snapshots.open_newest = lambda: source  # type: ignore[method-assign]
+    node._send_snapshot(Peer(followers(cluster)[0].name), cluster.now)
+    node.stop()
+    assert closed == [True]
 
 
 def test_followers_learn_of_a_commit_without_waiting_for_a_heartbeat(cluster: Cluster) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,6 +38,9 @@ class _Wire:
 
     def send(self, peer: str, message: Message) -> None:
         self._cluster.network.send(self._member, peer, encode_message(message))
+
+    def set_peers(self, addresses: Mapping[str, str]) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -129,6 +132,8 @@ class Member:
         """The newest durable one."""
         self.node: RaftNode | None = None
         self.paused = False
+        self.joins = False
+        """It was added later: it learns from the leader who is in the group."""
         self._poller = _Poller()
         self._inbox: list[Callable[[], object]] = []
         self._incarnation = 0
@@ -147,9 +152,10 @@ class Member:
         machine = StateMachine(self.store, self._on_applied, self._on_installed)
         reconcile(log, machine.applied_index, machine.applied_term)
         others = [name for name in self.cluster.members if name != self.name]
+        voters = {} if self.joins else dict.fromkeys(self.cluster.first_voters, "")
         self.node = RaftNode(
             self.name,
-            others,
+            voters,
             log=log,
             machine=machine,
             wire=_Wire(self.cluster, self.name),
@@ -245,7 +251,10 @@ class _CheckedLog(RaftLog):
 class Cluster:
     """Members, time and the network between them."""
 
-    def __init__(self, seed: int, size: int, timing: RaftTiming = TIMING) -> None:
+    def __init__(
+        self, seed: int, size: int, timing: RaftTiming = TIMING, *, spare: int = 0
+    ) -> None:
+        """`spare`: members that run but belong to no group until they are added."""
         self.dice = random.Random(seed)
         self.timing = timing
         self.now = 1000.0
@@ -254,8 +263,10 @@ class Cluster:
         self.invariants = Invariants(f"seed {seed}")
         self.network = Network(self)
         self.members: dict[str, Member] = {}
-        for number in range(size):
+        for number in range(size + spare):
             self.members[f"m{number}"] = Member(self, f"m{number}")
+            self.members[f"m{number}"].joins = number >= size
+        self.first_voters = list(self.members)[:size]
 
     @contextmanager
     def running(self) -> Iterator[Cluster]:

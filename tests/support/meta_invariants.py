@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from meta_service.catalog.apply import Applied
+from meta_service.raft.engine import MEMBERSHIP
 from meta_service.raft.log_format import Entry
+from meta_service.raft.membership import decode_group
 from meta_service.raft.node import RaftNode
+
+GROUP = bytes([MEMBERSHIP])
 
 
 class Invariants:
@@ -43,6 +47,7 @@ class Invariants:
         """After an event at a member."""
         self._check_progress(name, node)
         self._check_committed(name, node)
+        self._check_group(name, node)
         if node.is_leader:
             self._check_leader(name, node)
 
@@ -64,6 +69,16 @@ class Invariants:
             known = self._committed.setdefault(index, entry_term)
             assert known == entry_term, f"{self.label}: {name} committed another entry at {index}"
         self._seen[name] = (node.term, node.commit_index, node.applied_index)
+
+    def _check_group(self, name: str, node: RaftNode) -> None:
+        """The configuration that counts is the newest one in the log (thesis §4.1)."""
+        newest = next(
+            (entry for entry in reversed(node.log[1:]) if entry.command[:1] == GROUP), None
+        )
+        if newest is not None:
+            assert node.group == decode_group(newest.command[1:]), (
+                f"{self.label}: {name} goes by another group than that of entry {newest.log_index}"
+            )
 
     def _check_leader(self, name: str, node: RaftNode) -> None:
         """Election safety, and leader completeness when it is elected."""

@@ -1,0 +1,138 @@
+"""Harm done to a simulated cluster, and what must hold when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tests.support.meta_clients import Client
+from tests.support.meta_cluster import Cluster
+from tests.support.meta_linearizability import Call, is_linearizable
+
+
+class Nemesis:
+    """Does harm for a while, from the cluster's dice."""
+
+    def __init__(self, cluster: Cluster, extra: Sequence[Callable[[], None]] = ()) -> None:
+        """`extra`: more harm, always among what is done."""
+        self._cluster = cluster
+        self._dice = cluster.dice
+        self._kinds = self._dice.sample(
+            [
+                self._crash,
+                self._crash_all,
+                self._power_cut,
+                self._pause,
+                self._isolate,
+                self._isolate_leader,
+                self._split,
+                self._one_way,
+                self._bad_network,
+                self._transfer,
+            ],
+            self._dice.randint(1, 5),
+        ) + list(extra)
+        self.stopping = False
+
+    def start(self) -> None:
+        self._cluster.at(self._dice.uniform(0.5, 1.5), self._act)
+
+    def _act(self) -> None:
+        if self.stopping:
+            return
+        self._dice.choice(self._kinds)()
+        if self._dice.random() < 0.4:
+            self._cluster.at(self._dice.uniform(0.2, 2.0), self._heal)
+        self._cluster.at(self._dice.uniform(0.1, 1.2), self._act)
+
+    def _heal(self) -> None:
+        if not self.stopping:
+            self._cluster.heal()
+
+    def _any(self) -> str:
+        return self._dice.choice(list(self._cluster.members))
+
+    def _crash(self) -> None:
+        member = self._cluster.members[self._any()]
+        member.crash()
+        self._cluster.at(self._dice.uniform(0.0, 1.5), member.start)
+
+    def _crash_all(self) -> None:
+        for member in self._cluster.members.values():
+            member.crash()
+            self._cluster.at(self._dice.uniform(0.0, 1.0), member.start)
+
+    def _power_cut(self) -> None:
+        """In the middle of some disk operation soon."""
+        member = self._cluster.members[self._any()]
+        member.disk.cut_at = member.disk.steps + self._dice.randint(1, 12)
+        self._cluster.at(self._dice.uniform(0.3, 1.5), member.start)
+
+    def _pause(self) -> None:
+        member = self._cluster.members[self._any()]
+        member.pause()
+        self._cluster.at(self._dice.uniform(0.1, 3.0), member.resume)
+
+    def _isolate(self) -> None:
+        self._cluster.isolate(self._any())
+
+    def _isolate_leader(self) -> None:
+        leader = self._cluster.leader()
+        if leader is not None:
+            self._cluster.isolate(leader.name)
+
+    def _split(self) -> None:
+        names = list(self._cluster.members)
+        self._cluster.split(set(self._dice.sample(names, len(names) // 2)))
+
+    def _one_way(self) -> None:
+        names = list(self._cluster.members)
+        one, other = self._dice.sample(names, 2)
+        self._cluster.network.cut.add((one, other))
+
+    def _bad_network(self) -> None:
+        network = self._cluster.network
+        network.loss = self._dice.choice([0.0, 0.02, 0.2])
+        network.repeat = self._dice.choice([0.0, 0.1, 0.5])
+        network.slow = self._dice.choice([0.0, 0.05, 0.3])
+
+    def _transfer(self) -> None:
+        leader = self._cluster.leader()
+        if leader is not None:
+            leader.call(lambda: leader.node and leader.node.transfer_leadership(None))
+
+
+def alike(cluster: Cluster) -> bool:
+    """Whether everybody has applied everything and there is a leader."""
+    leader = cluster.leader()
+    if leader is None or leader.node is None:
+        return False
+    nodes = [cluster.members[name].node for name in leader.node.group.voters]
+    return all(
+        node is not None and node.applied_index == leader.node.log.last_index for node in nodes
+    )
+
+
+def check_histories(cluster: Cluster, clients: list[Client]) -> None:
+    label = cluster.invariants.label
+    leader = cluster.leader()
+    assert leader is not None and leader.node is not None
+    stores = [cluster.members[name].store.rows for name in leader.node.group.voters]
+    assert all(rows == stores[0] for rows in stores), f"{label}: members differ"
+    for key in (b"r0", b"r1"):
+        calls: list[Call] = [call for client in clients for call in client.calls[key]]
+        assert is_linearizable(calls), f"{label}: {key!r} is not linearizable"
+    counted = sorted(entry for client in clients for entry in client.counted)
+    numbers = [number for _, _, number in counted]
+    assert len(set(numbers)) == len(numbers), f"{label}: an id was handed out twice"
+    _check_order(counted, f"{label}: ids")
+    held = sorted(entry for client in clients for entry in client.held)
+    for (_, until, _), (since, _, _) in zip(held, held[1:], strict=False):
+        assert since >= until, f"{label}: two clients held the lock at once"
+    _check_order(held, f"{label}: fencing tokens")
+
+
+def _check_order(entries: list[tuple[float, float, int]], label: str) -> None:
+    """What ended before another began has the smaller number."""
+    for _, end, number in entries:
+        for begin, _, later in entries:
+            assert not (begin > end and later < number), f"{label} went back"
