@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from broker_core.access import Access
@@ -32,9 +32,12 @@ from broker_core.api.types import (
     AccessContext,
     Acks,
     AppendResult,
+    ClusterInfo,
     Columns,
+    NodeInfo,
     Operation,
     Placed,
+    PluginInfo,
     Principal,
     Resource,
     TopicConfig,
@@ -44,6 +47,7 @@ from broker_core.publisher import Publisher
 from broker_core.settings import TopicSettings
 from broker_core.taps import Taps
 from broker_core.topic_names import (
+    altered_config,
     check_config,
     check_topic_name,
     config_from_catalog,
@@ -53,6 +57,7 @@ from meta_service.api import errors as meta_errors
 from meta_service.api.types import MetaClient, TopicDescription
 
 PRODUCER_IDS_PER_BLOCK = 1000
+PARTITIONS_MAX = 10_000
 
 
 def default_topic_config(settings: TopicSettings) -> TopicConfig:
@@ -77,6 +82,7 @@ class CoreBroker:
         interceptors: Sequence[Interceptor],
         topic_settings: TopicSettings,
         now_ms: Callable[[], int],
+        plugins: Sequence[PluginInfo] = (),
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -92,7 +98,9 @@ class CoreBroker:
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._taps = Taps()
         self._publisher = Publisher(self.partition, now_ms)
+        self._plugins = tuple(plugins)
         self._changing = asyncio.Lock()
+        self._altering = asyncio.Lock()
         self._producer_ids = iter(range(0))
         self._producer_lock = asyncio.Lock()
         self._follower: asyncio.Task[None] | None = None
@@ -187,8 +195,8 @@ class CoreBroker:
     ) -> TopicInfo:
         check_topic_name(name)
         count = self._default_partitions if partitions is None else partitions
-        if not 1 <= count <= 10_000:
-            raise InvalidRequest(f"partitions is {count}; it takes 1 to 10000")
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise InvalidRequest(f"partitions is {count}; it takes 1 to {PARTITIONS_MAX}")
         chosen = config or self._default_config
         check_config(chosen)
         try:
@@ -205,6 +213,64 @@ class CoreBroker:
         except TopicExists:  # another node was quicker, or the watch is behind
             _, topics = await self._meta.topics()
             return await self._apply(next(each for each in topics if each.name == name))
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str | int | None] | None = None,
+    ) -> TopicInfo:
+        async with self._altering:
+            described = await self._described(name)
+            count = len(described.partitions)
+            if partitions is not None and not count <= partitions <= PARTITIONS_MAX:
+                raise InvalidRequest(
+                    f"partitions is {partitions}; topic {name} has {count}, "
+                    f"and takes up to {PARTITIONS_MAX}"
+                )
+            changed = None
+            if config:
+                before = config_from_catalog(described.config, self._default_config)
+                changed = config_to_catalog(altered_config(before, config))
+            if changed is None and partitions in (None, count):
+                return await self._apply(described)
+            try:
+                described = await self._meta.alter_topic(
+                    name, partitions=partitions, config=changed
+                )
+            except meta_errors.MetaError as error:
+                raise _translated(error, name) from None
+        return await self._apply(described)
+
+    async def _described(self, name: str) -> TopicDescription:
+        """The topic as the catalog has it now."""
+        try:
+            _, topics = await self._meta.topics()
+        except meta_errors.MetaError as error:
+            raise _translated(error, name) from None
+        for topic in topics:
+            if topic.name == name:
+                return topic
+        raise UnknownTopic(f"topic {name!r} does not exist")
+
+    async def describe_cluster(self) -> ClusterInfo:
+        try:
+            status, nodes = await asyncio.gather(self._meta.status(), self._meta.nodes())
+        except meta_errors.MetaError as error:
+            raise _translated(error, "the cluster") from None
+        return ClusterInfo(
+            self.cluster_id,
+            self.node_id,
+            tuple(
+                NodeInfo(each.node_id, each.addresses, each.rack, each.version, each.state)
+                for each in nodes
+            ),
+            status.leader_id or "",
+            status.members,
+            status.revision,
+            self._plugins,
+        )
 
     async def delete_topic(self, name: str) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from broker_core.api.errors import InvalidRequest, InvalidTopicName
@@ -42,6 +42,17 @@ def config_from_catalog(values: Mapping[str, Any], defaults: TopicConfig) -> Top
     given = {name: value for name, value in values.items() if name in known}
     absent = {name: getattr(defaults, name) for name in known - given.keys()}
     return TopicConfig(**given, **absent)
+
+
+def altered_config(before: TopicConfig, changes: Mapping[str, str | int | None]) -> TopicConfig:
+    """`before` with some settings changed, checked. Raises InvalidRequest, naming the setting."""
+    known = {field.name for field in fields(TopicConfig)}
+    for name in changes:
+        if name not in known:
+            raise InvalidRequest(f"config {name!r} is unknown; known: {', '.join(sorted(known))}")
+    after = replace(before, **changes)  # type: ignore[arg-type]  # the caller has the types right
+    check_config(after)
+    return after
 
 
 def check_config(config: TopicConfig) -> None:

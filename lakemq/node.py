@@ -13,6 +13,7 @@ from typing import Any
 from broker_core.access import Access
 from broker_core.api.errors import PluginError, StartupError
 from broker_core.api.ports import Listener, PluginContext, Storage
+from broker_core.api.types import PluginInfo
 from broker_core.broker import CoreBroker
 from broker_core.config import Config
 from broker_core.plugin_host import LoadedPlugin, PluginHost
@@ -124,6 +125,10 @@ class Node:
             interceptors=interceptors,
             topic_settings=self.config.topics,
             now_ms=self._now_ms,
+            plugins=[
+                PluginInfo(each.name, each.version, each.distribution, each.enabled, each.hooks)
+                for each in self.plugins.plugins
+            ],
         )
 
     def _plugin_listeners(self) -> list[Listener]:

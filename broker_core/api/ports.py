@@ -6,7 +6,7 @@ All methods are called on the node's event loop. Sync methods never block.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -23,6 +23,7 @@ from broker_core.api.types import (
     Acks,
     AppendResult,
     Challenge,
+    ClusterInfo,
     Columns,
     CommittedBatch,
     FetchResult,
@@ -86,6 +87,12 @@ class PartitionLog(Protocol):
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> Offset:
         """First offset whose record is not older; the high watermark if there is none."""
+
+    async def delete_records(self, before: Offset) -> Offset:
+        """Move the log's start forward to `before`, durably; returns where it is now. Never back.
+
+        Raises OffsetOutOfRange (above the high watermark), Unavailable, StorageFenced.
+        """
 
     def tap(self, tap: Tap) -> Callable[[], None]:
         """Call `tap` with every batch that becomes readable from now on; returns its removal."""
@@ -200,8 +207,23 @@ class Broker(Protocol):
     async def ensure_topic(self, name: str, partitions: int | None = None) -> TopicInfo:
         """The topic, created if absent."""
 
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str | int | None] | None = None,
+    ) -> TopicInfo:
+        """Change some settings (`TopicConfig` fields by name), or add partitions up to a number.
+
+        Raises UnknownTopic, InvalidRequest (a setting; fewer partitions than there are).
+        """
+
     async def delete_topic(self, name: str) -> None:
         """Raises UnknownTopic."""
+
+    async def describe_cluster(self) -> ClusterInfo:
+        """Nodes, the MetaService and the plugins of this node. Raises Unavailable."""
 
     def partition(self, topic: str, partition: int) -> PartitionLog:
         """Raises UnknownTopic, UnknownPartition."""

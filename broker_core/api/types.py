@@ -7,7 +7,7 @@ numbers in a partition.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
@@ -176,3 +176,44 @@ class PartitionStatus:
     segments: int
     detail: str = ""
     """Why the state is not `online`, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A node as the catalog knows it."""
+
+    node_id: str
+    addresses: Mapping[str, str]
+    """Listener name -> `host:port`."""
+    rack: str
+    version: str
+    state: str
+    """`active`, `fenced` or `draining`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """A plugin of one node."""
+
+    name: str
+    version: str
+    distribution: str
+    enabled: bool
+    hooks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """What `lakemq cluster describe` shows."""
+
+    cluster_id: str
+    node_id: str
+    """Of the node that answers."""
+    nodes: tuple[NodeInfo, ...]
+    meta_leader: str
+    """Member of the MetaService that leads; empty: nobody does."""
+    meta_members: tuple[str, ...]
+    revision: int
+    """Of the catalog."""
+    plugins: tuple[PluginInfo, ...]
+    """Of the node that answers."""

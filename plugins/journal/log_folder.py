@@ -27,6 +27,7 @@ from plugins.journal.manifest import (
 )
 from plugins.journal.object_store import ObjectStore, StoreError
 from plugins.journal.remote_segment import RemoteSegment
+from plugins.journal.retention import starting_at
 from plugins.journal.walk import BadBatch, Read
 
 _INDEXES_MAX: Final = 1024
@@ -196,6 +197,17 @@ class LogFolder:
         self.damages.pop(segment.log_name, None)
         for name in (segment.log_name, segment.index_name):
             self.files.remove(self.path / name)
+
+    def start_at(self, offset: int, offset_end: int) -> None:
+        """Move the log's start forward to `offset`, durably; segments below it that a start does
+        not need (`offset_end`) go at once. OSError: nothing has changed. StorageFenced."""
+        with self.changing:
+            if offset <= self._manifest.log_start_offset:
+                return
+            manifest, gone = starting_at(self._manifest, offset, offset_end)
+            self.commit(manifest)
+        for segment in gone:
+            self.drop_files(segment)
 
     def damage_at(
         self, segment: SegmentInfo, index: SparseIndex, bad: BadBatch, read: Read

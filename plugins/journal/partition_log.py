@@ -16,6 +16,7 @@ from broker_core.api.errors import (
     BatchTooLarge,
     CorruptBatch,
     LakeMQError,
+    OffsetOutOfRange,
     StorageFenced,
     StorageFull,
     Unavailable,
@@ -223,6 +224,26 @@ class JournalLog:
         if self._idle.is_set():
             self._idle.clear()
             self._context.flusher.submit(self)
+
+    async def delete_records(self, before: Offset) -> Offset:
+        """See the port."""
+        end = self._reader.high_watermark
+        if not 0 <= before <= end:
+            raise OffsetOutOfRange(
+                f"offset {before} is not within 0..{end} of {self.topic} partition {self.partition}"
+            )
+        if not self.is_open():
+            raise Unavailable(f"partition {self.partition} of {self.topic} takes no changes")
+        try:
+            await self._context.loop.run_in_executor(
+                self._context.readers, self.folder.start_at, before, self.checkpoint_offset()
+            )
+        except StorageFenced as error:
+            self.fence(str(error))
+            raise
+        except OSError as error:
+            raise Unavailable(f"the log's start could not be moved: {error}") from None
+        return self.log_start_offset
 
     # ------------------------------------------------------------ flush
 

@@ -1,6 +1,7 @@
 """Retention: which segments a partition no longer has to keep. Pure.
 
-Only whole sealed segments go, the oldest first. Their age is that of their newest record.
+Only whole sealed segments go, the oldest first. Their age is that of their newest record. Records
+below the log's start, which an operator may have moved, are kept by no policy.
 """
 
 from __future__ import annotations
@@ -43,16 +44,39 @@ def retained(
     manifest: Manifest, active_bytes: int, config: TopicConfig, now_ms: int, offset_end: int
 ) -> tuple[Manifest, Sequence[SegmentInfo]]:
     """(manifest without what has expired, what has expired), nothing at or behind `offset_end`;
-    topics that only compact keep all."""
-    if "delete" not in config.cleanup.split(","):
-        return manifest, ()
-    count = expired(
-        manifest.segments, active_bytes, now_ms,
-        bytes_max=config.retention_bytes, age_ms_max=config.retention_ms,
-    )  # fmt: skip
+    topics that only compact keep all from the log's start on."""
+    count = below_start(manifest)
+    if "delete" in config.cleanup.split(","):
+        expired_count = expired(
+            manifest.segments, active_bytes, now_ms,
+            bytes_max=config.retention_bytes, age_ms_max=config.retention_ms,
+        )  # fmt: skip
+        count = max(count, expired_count)
     while count and manifest.segments[count - 1].next_offset > offset_end:
         count -= 1
     return without_oldest(manifest, count), manifest.segments[:count]
+
+
+def below_start(manifest: Manifest) -> int:
+    """How many of the oldest segments hold nothing that may still be read."""
+    count = 0
+    for segment in manifest.segments:
+        if not segment.sealed or segment.next_offset > manifest.log_start_offset:
+            break
+        count += 1
+    return count
+
+
+def starting_at(
+    manifest: Manifest, offset: int, offset_end: int
+) -> tuple[Manifest, Sequence[SegmentInfo]]:
+    """(manifest whose log starts at `offset` or behind, segments that go with what is below it);
+    none goes at or behind `offset_end`."""
+    moved = replace(manifest, log_start_offset=max(manifest.log_start_offset, offset))
+    count = below_start(moved)
+    while count and manifest.segments[count - 1].next_offset > offset_end:
+        count -= 1
+    return without_oldest(moved, count), manifest.segments[:count]
 
 
 def without_oldest(manifest: Manifest, count: int) -> Manifest:

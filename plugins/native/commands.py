@@ -25,7 +25,7 @@ Bootstrap = Annotated[
 ]
 _PRODUCE_RECORDS_MAX = 10_000
 
-topic = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
+topic = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, delete topics.")
 
 
 class OutputFormat(StrEnum):

@@ -53,6 +53,9 @@ class NativeSettings(PluginSettings):
     time-out."""
     group_rebalance_timeout_ms: int = Field(default=60_000, ge=1000, le=3_600_000)
     """A member that does not give up a partition within this time is put out of its group (ms)."""
+    group_offsets_retention_ms: int = Field(default=7 * 24 * 3_600_000, ge=1000)
+    """A group that has had no member and no commit for so long is forgotten, and its committed
+    offsets with it (ms)."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

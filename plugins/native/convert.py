@@ -79,12 +79,15 @@ def topic_message(info: TopicInfo, statuses: list[PartitionStatus]) -> pb.Topic:
 
 def topic_config(texts: Mapping[str, str], base: TopicConfig) -> TopicConfig:
     """`base` with the settings of `texts`. InvalidRequest names what is unknown or wrong."""
+    return replace(base, **config_values(texts))  # type: ignore[arg-type]  # names and types are checked
+
+
+def config_values(texts: Mapping[str, str]) -> dict[str, str | int | None]:
+    """Settings of a topic from their texts. InvalidRequest names what is unknown or wrong."""
     hints = get_type_hints(TopicConfig)
-    known = {field.name for field in fields(TopicConfig)}
     changes: dict[str, str | int | None] = {}
     for name, text in texts.items():
-        if name not in known:
-            raise InvalidRequest(f"config {name!r} is unknown; known: {', '.join(sorted(known))}")
+        check_config_name(name)
         if hints[name] is str:
             changes[name] = text
         elif text == "none" and type(None) in get_args(hints[name]):
@@ -93,4 +96,11 @@ def topic_config(texts: Mapping[str, str], base: TopicConfig) -> TopicConfig:
             changes[name] = int(text)
         else:
             raise InvalidRequest(f"config {name} is {text!r}; it takes a whole number")
-    return replace(base, **changes)  # type: ignore[arg-type]  # names and types are checked above
+    return changes
+
+
+def check_config_name(name: str) -> None:
+    """Raises InvalidRequest."""
+    known = {field.name for field in fields(TopicConfig)}
+    if name not in known:
+        raise InvalidRequest(f"config {name!r} is unknown; known: {', '.join(sorted(known))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,9 +21,11 @@ from plugins.native import native_pb2 as pb
 from plugins.native.config import NativeSettings
 from plugins.native.convert import error_message
 from plugins.native.groups import Assignment, Coordinator, Group, Heartbeat, Tells
+from plugins.native.offset_expiry import OffsetExpiry
 from plugins.native.offset_log import OffsetLog
 from plugins.native.offset_table import check_commit, check_group_name
 
+_log = logging.getLogger("lakemq.native")
 _TICK_S = 0.2
 _MEMBER_ID_MAX = 64
 _INSTANCE_ID_MAX = 249
@@ -67,17 +70,25 @@ class GroupHost:
             groups_max=settings.groups_max, members_max=settings.group_members_max
         )
         self._streams: dict[tuple[str, str], _Stream] = {}
-        self._ticker: asyncio.Task[None] | None = None
+        self._expiry = OffsetExpiry(
+            retention_ms=settings.group_offsets_retention_ms,
+            session_timeout_ms_max=settings.group_session_timeout_max_ms,
+            started_ms=_now_ms(),
+        )
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         await self.offsets.load()
-        self._ticker = asyncio.create_task(self._tick())
+        self._tasks = [
+            asyncio.create_task(self._tick()),
+            asyncio.create_task(self._expire_offsets()),
+        ]
 
     async def stop(self) -> None:
-        if self._ticker is not None:
-            self._ticker.cancel()
+        for task in self._tasks:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._ticker
+                await task
         for stream in self._streams.values():
             stream.end()
 
@@ -92,6 +103,21 @@ class GroupHost:
             for name, tells in told.items():
                 self._tell(name, tells)
             await asyncio.sleep(_TICK_S)
+
+    async def _expire_offsets(self) -> None:
+        """Forget groups that nobody has used for `group_offsets_retention_ms`."""
+        while True:
+            await asyncio.sleep(self._expiry.interval_ms / 1000)
+            now_ms, wall_ms = _now_ms(), time.time_ns() // 1_000_000
+            members = {name for name, group in self._coordinator.groups.items() if group.members}
+            for name in self._expiry.expired(self.offsets.table, members, now_ms, wall_ms):
+                try:
+                    await self.offsets.forget(name)
+                except LakeMQError as error:
+                    _log.warning("offsets of group %s are kept for now: %s", name, error)
+                else:
+                    self._coordinator.groups.pop(name, None)
+                    _log.info("group %s was not used for long; its offsets are forgotten", name)
 
     def _counts(self, topics: Iterable[str]) -> dict[str, int]:
         found = {}

@@ -32,7 +32,11 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
 
 @hookimpl
 def register_commands() -> Commands:
+    from plugins.native.admin_commands import cluster
     from plugins.native.commands import consume, produce, topic
     from plugins.native.group_commands import group
 
-    return [("topic", topic), ("group", group), ("produce", produce), ("consume", consume)]
+    return [
+        ("topic", topic), ("group", group), ("cluster", cluster), ("produce", produce),
+        ("consume", consume),
+    ]  # fmt: skip

@@ -11,6 +11,8 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from broker_core.api.errors import StartupError
 from broker_core.api.ports import Broker
+from plugins.native.admin_pb2_grpc import add_AdminServicer_to_server
+from plugins.native.admin_service import AdminService
 from plugins.native.config import NativeSettings
 from plugins.native.handlers import add_service
 from plugins.native.native_pb2_grpc import add_NativeServicer_to_server
@@ -30,6 +32,7 @@ class NativeListener:
     def __init__(self, broker: Broker, settings: NativeSettings, meter: Meter) -> None:
         self._settings = settings
         self._service = NativeService(broker, settings)
+        self._admin = AdminService(broker)
         self._server: grpc.aio.Server | None = None
         self._port = 0
         self._observe(meter)
@@ -77,6 +80,7 @@ class NativeListener:
             ]
         )
         add_service(server, self._service, add_NativeServicer_to_server)
+        add_service(server, self._admin, add_AdminServicer_to_server)
         address = f"{self._settings.host}:{self._settings.port}"
         try:
             # gRPC's core would write its own lines to standard error before ours.

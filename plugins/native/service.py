@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from broker_core.api.errors import InvalidRequest, LakeMQError, NotAuthorized
+from broker_core.api.errors import InvalidRequest, LakeMQError
 from broker_core.api.ports import Broker
 from broker_core.api.types import (
     Acks,
@@ -29,9 +29,9 @@ from plugins.native.convert import (
 )
 from plugins.native.group_host import GroupHost
 from plugins.native.handlers import abort
+from plugins.native.internal_topics import refuse_internal
 from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, until
 from plugins.native.native_pb2_grpc import NativeServicer
-from plugins.native.offset_table import OFFSETS_TOPIC
 
 _Context = grpc.aio.ServicerContext[object, object]
 
@@ -89,7 +89,7 @@ class NativeService(NativeServicer):
         try:
             principal = await self._principal(context)
             self._broker.authorize(principal, Operation.CREATE, Resource("topic", request.name))
-            _refuse_internal(request.name)
+            refuse_internal(request.name)
             if request.partitions < 0:
                 raise InvalidRequest(f"partitions is {request.partitions}; it takes 1 or more")
             config = topic_config(request.config, self._broker.topic_defaults())
@@ -106,7 +106,7 @@ class NativeService(NativeServicer):
         try:
             principal = await self._principal(context)
             self._broker.authorize(principal, Operation.DELETE, Resource("topic", request.name))
-            _refuse_internal(request.name)
+            refuse_internal(request.name)
             await self._broker.delete_topic(request.name)
             return pb.DeleteTopicResponse()
         except LakeMQError as error:
@@ -177,7 +177,7 @@ class NativeService(NativeServicer):
         try:
             if int(request.acks) not in set(Acks):
                 raise InvalidRequest(f"acks is {request.acks}; it takes 0, 1 or 2")
-            _refuse_internal(request.topic)
+            refuse_internal(request.topic)
             return self._broker.append(
                 request.topic,
                 request.partition,
@@ -275,11 +275,6 @@ class NativeService(NativeServicer):
 
     async def _principal(self, context: _Context) -> Principal:
         return await principal_of(self._broker, context)
-
-
-def _refuse_internal(topic: str) -> None:
-    if topic == OFFSETS_TOPIC:
-        raise NotAuthorized(f"topic {topic} belongs to the broker; clients only read it")
 
 
 class _ProduceWindow:

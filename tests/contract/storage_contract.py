@@ -156,6 +156,25 @@ class StorageContract:
         assert len(seen) == 10
         await storage.stop()
 
+    async def test_deleted_records_are_gone_for_good(self, make_storage: MakeStorage) -> None:
+        storage = make_storage()
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 0)
+        for number in range(6):
+            await append(log, batch_of(b"%d" % number))
+        assert await log.delete_records(Offset(4)) == 4
+        assert await log.delete_records(Offset(2)) == 4
+        for beyond in (log.fetch(Offset(3), bytes_max=1 << 20), log.delete_records(Offset(7))):
+            with pytest.raises(OffsetOutOfRange):
+                await beyond
+        await storage.stop()
+        storage = make_storage()
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 0)
+        assert log.log_start_offset == 4
+        assert [record.offset for record in await read_all(log)] == [4, 5]
+        await storage.stop()
+
     async def test_idempotent_append(self, make_storage: MakeStorage) -> None:
         storage = make_storage()
         await storage.start()

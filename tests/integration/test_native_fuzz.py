@@ -17,12 +17,14 @@ import grpc
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 import lakemq
 from broker_core.api.record_batch import encode
-from plugins.native import native_pb2 as pb
+from plugins.native import admin_pb2, native_pb2
 from tests.support.node import NodeProcess
 
+PROTOS = (native_pb2, admin_pb2)
 ROUNDS = int(os.environ.get("LAKEMQ_FUZZ_ROUNDS", "60"))
 _EXTREMES = (0, 1, -1, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
 _TEXTS = ("", "t", "nowhere", "_lakemq_offsets", "\x00", "ü" * 300, "a/b", "..")
@@ -40,9 +42,8 @@ def wild(kind: type[Message], dice: random.Random, depth: int = 0) -> Message:
     for field in kind.DESCRIPTOR.fields:
         if dice.random() < 0.3:
             continue
-        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
-        if is_map:
-            getattr(message, field.name)[dice.choice(_TEXTS)] = dice.choice(_TEXTS)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            put_entry(getattr(message, field.name), field, dice)
         elif field.is_repeated:
             for _ in range(dice.randrange(4)):
                 put(message, field, dice, depth)
@@ -51,31 +52,39 @@ def wild(kind: type[Message], dice: random.Random, depth: int = 0) -> Message:
     return message  # type: ignore[no-any-return]
 
 
+def put_entry(entries: Any, field: Any, dice: random.Random) -> None:
+    """One entry of a map whose values are no messages."""
+    key, value = (field.message_type.fields_by_name[each] for each in ("key", "value"))
+    if value.message_type is None:
+        entries[value_of(key, dice)] = value_of(value, dice)
+
+
 def put(message: Any, field: Any, dice: random.Random, depth: int) -> None:
     """Set or append one value of the field's type."""
-    value: Any
     if field.message_type is not None:
         if depth < 3:
-            value = wild(class_of(field.message_type.name), dice, depth + 1)
+            value = wild(GetMessageClass(field.message_type), dice, depth + 1)
             target = getattr(message, field.name)
             (target.add() if field.is_repeated else target).CopyFrom(value)
-        return
+    elif field.is_repeated:
+        getattr(message, field.name).append(value_of(field, dice))
+    else:
+        setattr(message, field.name, value_of(field, dice))
+
+
+def value_of(field: Any, dice: random.Random) -> Any:
+    """A value of a field's type."""
     if field.type == FieldDescriptor.TYPE_STRING:
-        value = dice.choice(_TEXTS)
-    elif field.type == FieldDescriptor.TYPE_BYTES:
-        value = dice.choice((b"", dice.randbytes(90), encode(lakemq.Columns([b"x"]))))
-    elif field.type == FieldDescriptor.TYPE_BOOL:
-        value = dice.random() < 0.5
-    elif field.type == FieldDescriptor.TYPE_ENUM:
-        value = dice.choice((0, 1, 2, 3, 99))
-    else:
-        bits = 31 if field.type == FieldDescriptor.TYPE_INT32 else 63
-        low = 0 if field.type == FieldDescriptor.TYPE_UINT64 else -(2**bits)
-        value = max(low, min(2**bits - 1, dice.choice(_EXTREMES)))
-    if field.is_repeated:
-        getattr(message, field.name).append(value)
-    else:
-        setattr(message, field.name, value)
+        return dice.choice(_TEXTS)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return dice.choice((b"", dice.randbytes(90), encode(lakemq.Columns([b"x"]))))
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        return dice.random() < 0.5
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        return dice.choice((0, 1, 2, 3, 99))
+    bits = 31 if field.type == FieldDescriptor.TYPE_INT32 else 63
+    low = 0 if field.type == FieldDescriptor.TYPE_UINT64 else -(2**bits)
+    return max(low, min(2**bits - 1, dice.choice(_EXTREMES)))
 
 
 def mutated(data: bytes, dice: random.Random) -> bytes:
@@ -87,10 +96,6 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
     if kind == 3:
         return data[:at] + bytes([data[at] ^ 1 << dice.randrange(8)]) + data[at + 1 :]
     return data[:at] if kind == 4 else data[:at] + data[dice.randrange(at + 1) :]
-
-
-def class_of(name: str) -> type[Message]:
-    return getattr(pb, name)  # type: ignore[no-any-return]
 
 
 async def call(channel: Any, method: Any, requests: list[bytes], wait_s: float) -> None:
@@ -120,7 +125,12 @@ async def test_no_request_ends_the_broker(node: NodeProcess) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     dice = random.Random(seed)
-    methods = pb.DESCRIPTOR.services_by_name["Native"].methods
+    methods = [
+        method
+        for proto in PROTOS
+        for service in proto.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    ]
     async with lakemq.Client(node.native, timeout_s=10) as client:
         await client.create_topic("keep", partitions=1)
         async with await client.producer() as producer:
@@ -130,7 +140,9 @@ async def test_no_request_ends_the_broker(node: NodeProcess) -> None:
             calls = []
             for method in methods:
                 requests = [
-                    mutated(wild(class_of(method.input_type.name), dice).SerializeToString(), dice)
+                    mutated(
+                        wild(GetMessageClass(method.input_type), dice).SerializeToString(), dice
+                    )
                     for _ in range(dice.randrange(1, 5))
                 ]
                 calls.append(call(channel, method, requests, 0.15))

@@ -15,7 +15,11 @@ from tests.support import mqtt_conformance
 from tests.support.configuration_page import configuration_page
 
 ROOT = Path(__file__).parents[2]
-PROTOS = ("plugins/native/native.proto", "meta_service/api/meta.proto")
+PROTOS = (
+    "plugins/native/native.proto",
+    "plugins/native/admin.proto",
+    "meta_service/api/meta.proto",
+)
 PAGES = {
     "docs/configuration.md": configuration_page,
     "docs/mqtt-conformance.md": mqtt_conformance.page,

@@ -34,6 +34,7 @@ from broker_core.api.types import (
     Record,
     TopicPartition,
 )
+from plugins.native.sdk.admin import Admin, SyncAdmin
 from plugins.native.sdk.arrow import from_arrow, to_arrow
 from plugins.native.sdk.client import Client
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions
@@ -44,20 +45,25 @@ from plugins.native.sdk.sync_client import SyncClient, connect
 from plugins.native.sdk.sync_consumer import SyncConsumer
 from plugins.native.sdk.tls import Tls
 from plugins.native.sdk.types import (
+    ClusterDescription,
     ConsumerRecord,
     GroupDescription,
     GroupMember,
     GroupOffset,
     NewRecord,
+    NodeDescription,
     PartitionOffsets,
+    PluginDescription,
     RecordMetadata,
     TopicOffsets,
 )
 
 __all__ = [
     "Acks",
+    "Admin",
     "BatchTooLarge",
     "Client",
+    "ClusterDescription",
     "Condition",
     "Columns",
     "Compression",
@@ -78,12 +84,14 @@ __all__ = [
     "LakeMQError",
     "MemberFenced",
     "NewRecord",
+    "NodeDescription",
     "NotAuthenticated",
     "NotAuthorized",
     "OffsetOutOfRange",
     "OutOfOrderSequence",
     "OutcomeUnknown",
     "PartitionOffsets",
+    "PluginDescription",
     "Producer",
     "ProducerCounters",
     "ProducerFenced",
@@ -93,6 +101,7 @@ __all__ = [
     "RecordMetadata",
     "StorageFenced",
     "StorageFull",
+    "SyncAdmin",
     "SyncClient",
     "SyncConsumer",
     "Tls",

@@ -15,6 +15,7 @@ from broker_core.api.types import Acks, Compression, Record, TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk import wire
+from plugins.native.sdk.admin import Admin
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.producer import Producer
@@ -39,6 +40,9 @@ class Client:
         self.timeout_s = timeout_s
         self._channel = open_async_channel(bootstrap, tls)
         self._stub: NativeAsyncStub = NativeStub(self._channel)
+
+        self.admin = Admin(self._channel, bootstrap, timeout_s)
+        """What operators do: topics' settings and partitions, records, the cluster."""
 
     async def close(self) -> None:
         await self._channel.close()
@@ -102,7 +106,7 @@ class Client:
     # -- consumer groups
 
     def subscribe(
-        self, topics: str | Sequence[str], *, group: str, **options: Unpack[ConsumerOptions]
+        self, topics: str | Sequence[str] = (), *, group: str, **options: Unpack[ConsumerOptions]
     ) -> Consumer:
         """A member of a consumer group that reads `topics`; use it as an async context manager.
 

@@ -42,6 +42,7 @@ from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.group_stream import GroupStream, now_ms
 from plugins.native.sdk.membership import Grant
 from plugins.native.sdk.sequencing import backoff_s
+from plugins.native.sdk.topic_pattern import TopicPattern
 from plugins.native.sdk.types import ConsumerRecord, TopicOffsets
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class ConsumerOptions(TypedDict, total=False):
     """Without contact for so long, others get this member's partitions. 10 s by default."""
     rebalance_timeout_ms: int
     """How long one record may take while a rebalance waits for it. 60 s by default."""
+    pattern: str
+    """Read all topics whose whole name matches this regular expression, also those that come
+    later, in place of `topics`. Internal topics never match."""
+    pattern_interval_ms: int
+    """How often to look for topics that match (5 s by default)."""
     on_assigned: Callback
     on_revoked: Callback
     """Before partitions are given up: `commit` still works."""
@@ -97,12 +103,16 @@ class Consumer:
         instance_id: str = "",
         session_timeout_ms: int = 10_000,
         rebalance_timeout_ms: int = 60_000,
+        pattern: str | None = None,
+        pattern_interval_ms: int = 5000,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
         if start not in ("earliest", "latest"):
             raise InvalidRequest(f"start is {start!r}; it takes 'earliest' or 'latest'")
+        if bool(topics) == (pattern is not None):
+            raise InvalidRequest("subscribe takes either topics or a pattern")
         self.group = group
         self.counters = ConsumerCounters()
         self._client = client
@@ -117,6 +127,11 @@ class Consumer:
             session_timeout_ms=session_timeout_ms, rebalance_timeout_ms=rebalance_timeout_ms,
             on_change=self._changed.set,
         )  # fmt: skip
+        self._pattern = (
+            None
+            if pattern is None
+            else TopicPattern(client, pattern, pattern_interval_ms, self._stream.subscribe)
+        )
         self._membership = self._stream.membership
         self._wanted = wanted
         self._fetch = FetchLoop(stub, client.bootstrap, wanted)
@@ -133,6 +148,8 @@ class Consumer:
 
     async def __aenter__(self) -> Self:
         self._next_commit_ms = now_ms() + self._commit_interval_ms
+        if self._pattern is not None:
+            await self._pattern.start()
         self._stream.start()
         return self
 
@@ -158,6 +175,8 @@ class Consumer:
                     await self.commit()
             await self._call("revoked", held)
         self._fetch.stop()
+        if self._pattern is not None:
+            await self._pattern.stop()
         await self._stream.leave()
 
     @property

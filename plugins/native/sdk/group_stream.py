@@ -64,6 +64,11 @@ class GroupStream:
     def start(self) -> None:
         self._driver = asyncio.create_task(self._drive())
 
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Read these topics from now on."""
+        self._topics = list(topics)
+        self.beat_now()
+
     def beat_now(self) -> None:
         """Do not wait for the next heartbeat's time: there is news."""
         self._hurry.set()

@@ -134,7 +134,7 @@ class Producer:
         if partition is None:
             partition = self._partitioner.of(record.key, count)
         elif not 0 <= partition < count:
-            raise InvalidRequest(f"partition {partition}: topic {topic} has {count}")
+            await self._check_partition(topic, partition)
         if not self._flush_scheduled:
             self._schedule_flush()
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
@@ -148,6 +148,12 @@ class Producer:
         count = len((await self._client.describe_topic(topic)).partitions)
         self._partition_counts[topic] = count
         return count
+
+    async def _check_partition(self, topic: str, partition: int) -> None:
+        """A partition we do not know of may have been added since."""
+        count = await self._partitions_of(topic)
+        if not 0 <= partition < count:
+            raise InvalidRequest(f"partition {partition}: topic {topic} has {count}")
 
     async def send_batch(
         self,
@@ -167,7 +173,7 @@ class Producer:
             return []
         count = self._partition_counts.get(topic) or await self._partitions_of(topic)
         if partition is not None and not 0 <= partition < count:
-            raise InvalidRequest(f"partition {partition}: topic {topic} has {count}")
+            await self._check_partition(topic, partition)
         homes = (
             self._partitioner.split(columns, count) if partition is None else {partition: columns}
         )

@@ -16,6 +16,7 @@ from broker_core.api.types import Acks, Columns, Compression, Headers, Record, T
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk import wire
+from plugins.native.sdk.admin import SyncAdmin
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.parallel import FetchStream, ParallelFetch
 from plugins.native.sdk.partitioning import StickyPartitioner
@@ -40,6 +41,8 @@ class SyncClient:
         self.tls = tls
         self._channel = open_channel(bootstrap, tls)
         self._stub = NativeStub(self._channel)
+        self.admin = SyncAdmin(self._channel, bootstrap, timeout_s)
+        """What operators do: topics' settings and partitions, records, the cluster."""
         self._partitioner = StickyPartitioner()
         self._partition_counts: dict[str, int] = {}
         self._produce_lock = threading.Lock()
@@ -187,7 +190,7 @@ class SyncClient:
     # -- consumer groups
 
     def subscribe(
-        self, topics: str | Sequence[str], *, group: str, **options: Unpack[ConsumerOptions]
+        self, topics: str | Sequence[str] = (), *, group: str, **options: Unpack[ConsumerOptions]
     ) -> SyncConsumer:
         """A member of a consumer group that reads `topics`; use it as a context manager.
 

@@ -111,3 +111,43 @@ class GroupDescription:
     @property
     def lag(self) -> int:
         return sum(each.lag for each in self.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """A node of the cluster."""
+
+    node_id: str
+    addresses: Mapping[str, str]
+    """Listener name -> `host:port`."""
+    rack: str
+    version: str
+    state: str
+    """`active`, `fenced` or `draining`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginDescription:
+    """A plugin of one node."""
+
+    name: str
+    version: str
+    distribution: str
+    enabled: bool
+    hooks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """A cluster as one of its nodes sees it."""
+
+    cluster_id: str
+    node_id: str
+    """Of the node that answered."""
+    nodes: tuple[NodeDescription, ...]
+    meta_leader: str
+    """Member of the MetaService that leads; empty: nobody does."""
+    meta_members: tuple[str, ...]
+    revision: int
+    plugins: tuple[PluginDescription, ...]
+    """Of the node that answered."""

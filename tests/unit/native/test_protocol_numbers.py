@@ -1,4 +1,4 @@
-"""Goal: version 1 of the protocol only ever grows, and its page says what it is.
+"""Goal: version 1 of the protocol only ever grows, and its pages say what it is.
 
 `native_v1.txt` lists every RPC, field and enum value with its number and type. A line is never
 changed or removed; what is new is added by `python tests/unit/native/test_protocol_numbers.py`.
@@ -10,15 +10,22 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from google.protobuf.descriptor import FieldDescriptor
+import pytest
+from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
 
 from broker_core.api.errors import BY_CODE
-from plugins.native import native_pb2
+from plugins.native import admin_pb2, native_pb2
 from plugins.native.convert import status_of
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).with_name("native_v1.txt")
 PAGE = ROOT / "docs/formats/native.md"
+PAGES: dict[FileDescriptor, Path] = {
+    native_pb2.DESCRIPTOR: PAGE,
+    admin_pb2.DESCRIPTOR: ROOT / "docs/formats/native-admin.md",
+}
+"""Every proto file of the package, and the page that describes it."""
+PROTOS = pytest.mark.parametrize("proto", PAGES, ids=lambda proto: Path(proto.name).name)
 NOT_ON_THE_WIRE = {"CONFIG", "PLUGIN", "STARTUP"}
 _SCALARS = {
     getattr(FieldDescriptor, name): name.removeprefix("TYPE_").lower()
@@ -37,23 +44,23 @@ def type_of(field: FieldDescriptor) -> str:
     return f"repeated {name}" if field.is_repeated else name
 
 
-def messages() -> dict[str, list[tuple[int, str, str]]]:
+def messages(proto: FileDescriptor) -> dict[str, list[tuple[int, str, str]]]:
     """Message name -> (number, field, type)."""
     return {
         name: [(each.number, each.name, type_of(each)) for each in message.fields]
-        for name, message in native_pb2.DESCRIPTOR.message_types_by_name.items()
+        for name, message in proto.message_types_by_name.items()
     }
 
 
-def enums() -> dict[str, list[tuple[int, str]]]:
+def enums(proto: FileDescriptor) -> dict[str, list[tuple[int, str]]]:
     return {
         name: [(each.number, each.name) for each in enum.values]
-        for name, enum in native_pb2.DESCRIPTOR.enum_types_by_name.items()
+        for name, enum in proto.enum_types_by_name.items()
     }
 
 
-def rpcs() -> list[tuple[str, str, str]]:
-    (service,) = native_pb2.DESCRIPTOR.services_by_name.values()
+def rpcs(proto: FileDescriptor) -> list[tuple[str, str, str]]:
+    (service,) = proto.services_by_name.values()
 
     def side(name: str, streamed: bool) -> str:
         return f"stream of {name}" if streamed else name
@@ -68,15 +75,18 @@ def rpcs() -> list[tuple[str, str, str]]:
 def lines() -> Iterator[str]:
     """One line for everything that has a number or a name on the wire."""
     yield f"package {native_pb2.DESCRIPTOR.package}"
-    for rpc, request, answer in rpcs():
-        yield f"rpc {rpc}({request}) returns ({answer})"
-    for name, fields in messages().items():
-        yield f"message {name}"
-        for number, field, kind in fields:
-            yield f"field {name}.{field} = {number}: {kind}"
-    for name, values in enums().items():
-        for number, value in values:
-            yield f"enum {name}.{value} = {number}"
+    for proto in PAGES:
+        (service,) = proto.services_by_name
+        prefix = "" if service == "Native" else f"{service}."
+        for rpc, request, answer in rpcs(proto):
+            yield f"rpc {prefix}{rpc}({request}) returns ({answer})"
+        for name, fields in messages(proto).items():
+            yield f"message {name}"
+            for number, field, kind in fields:
+                yield f"field {name}.{field} = {number}: {kind}"
+        for name, values in enums(proto).items():
+            for number, value in values:
+                yield f"enum {name}.{value} = {number}"
 
 
 def test_nothing_that_was_ever_published_changes() -> None:
@@ -89,11 +99,16 @@ def test_everything_new_is_written_down() -> None:
     assert [line for line in lines() if line not in written] == [], "run this file and commit"
 
 
-def sections() -> dict[str, list[list[str]]]:
+def test_no_proto_file_is_left_out() -> None:
+    files = {f"plugins/native/{each.name}" for each in (ROOT / "plugins/native").glob("*.proto")}
+    assert files == {proto.name for proto in PAGES}
+
+
+def sections(page: Path) -> dict[str, list[list[str]]]:
     """Heading -> table rows of the page, cells without backquotes."""
     found: dict[str, list[list[str]]] = {}
     heading = ""
-    for line in PAGE.read_text().splitlines():
+    for line in page.read_text().splitlines():
         if match := re.match(r"#+ (.*)", line):
             heading = match[1]
             found[heading] = []
@@ -102,24 +117,26 @@ def sections() -> dict[str, list[list[str]]]:
     return found
 
 
-def test_the_page_describes_every_message_and_enum() -> None:
-    page = sections()
-    for name, fields in messages().items():
+@PROTOS
+def test_the_page_describes_every_message_and_enum(proto: FileDescriptor) -> None:
+    page = sections(PAGES[proto])
+    for name, fields in messages(proto).items():
         rows = [(row[0], row[1], row[2]) for row in page[name][1:]]
         assert rows == [(str(number), field, kind) for number, field, kind in fields], name
-    for name, values in enums().items():
+    for name, values in enums(proto).items():
         assert [(row[0], row[1]) for row in page[name][1:]] == [
             (str(number), value) for number, value in values
         ], name
 
 
-def test_the_page_describes_every_call() -> None:
-    rows = [tuple(cell.replace("`", "") for cell in row[:3]) for row in sections()["Calls"][1:]]
-    assert rows == rpcs()
+@PROTOS
+def test_the_page_describes_every_call(proto: FileDescriptor) -> None:
+    rows = sections(PAGES[proto])["Calls"][1:]
+    assert [tuple(cell.replace("`", "") for cell in row[:3]) for row in rows] == rpcs(proto)
 
 
 def test_the_page_describes_every_error() -> None:
-    rows = {row[0]: (row[1], row[2]) for row in sections()["Errors"][1:]}
+    rows = {row[0]: (row[1], row[2]) for row in sections(PAGE)["Errors"][1:]}
     assert rows == {
         code: (status_of(error("")).name, "yes" if error.retriable else "no")
         for code, error in BY_CODE.items()

@@ -1,0 +1,159 @@
+"""What operators do: `client.admin`, for asyncio and blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import grpc
+
+from plugins.native import admin_pb2 as pb
+from plugins.native.admin_pb2_grpc import AdminStub
+from plugins.native.sdk import wire
+from plugins.native.sdk.types import (
+    ClusterDescription,
+    NodeDescription,
+    PluginDescription,
+    TopicOffsets,
+)
+
+if TYPE_CHECKING:  # exists in the stub file only
+    from plugins.native.admin_pb2_grpc import AdminAsyncStub
+
+
+class Admin:
+    """Made by `Client.admin`. Every method raises `LakeMQError`s."""
+
+    def __init__(self, channel: grpc.aio.Channel, bootstrap: str, timeout_s: float) -> None:
+        self._stub: AdminAsyncStub = AdminStub(channel)
+        self._bootstrap = bootstrap
+        self._timeout_s = timeout_s
+
+    async def alter_topic(
+        self,
+        name: str,
+        config: Mapping[str, str] | None = None,
+        *,
+        reset: Sequence[str] = (),
+        partitions: int | None = None,
+    ) -> TopicOffsets:
+        """Change some settings of a topic, put others (`reset`) back to the broker's defaults, let
+        it have `partitions` partitions. Raises UnknownTopic, InvalidRequest."""
+        request = _alteration(name, config, reset, partitions)
+        try:
+            answer = await self._stub.AlterTopic(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+        return wire.topic_offsets(answer.topic)
+
+    async def add_partitions(self, topic: str, partitions: int) -> TopicOffsets:
+        """Let a topic have `partitions` partitions in all. Keys may then go to other ones.
+
+        Raises UnknownTopic, InvalidRequest (it has more already).
+        """
+        return await self.alter_topic(topic, partitions=partitions)
+
+    async def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
+        """Delete what lies before an offset of each partition; -1: everything that is there now.
+
+        Returns each partition's first offset since. Raises UnknownTopic, UnknownPartition,
+        OffsetOutOfRange (other partitions may have been served).
+        """
+        request = pb.DeleteRecordsRequest(topic=topic, before=before)
+        try:
+            answer = await self._stub.DeleteRecords(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+        return _starts(answer)
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Nodes, the MetaService, and the plugins of the node that answers."""
+        try:
+            answer = await self._stub.DescribeCluster(
+                pb.DescribeClusterRequest(), timeout=self._timeout_s
+            )
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+        return _cluster(answer)
+
+
+class SyncAdmin:
+    """Made by `SyncClient.admin`: as `Admin`, but blocking."""
+
+    def __init__(self, channel: grpc.Channel, bootstrap: str, timeout_s: float) -> None:
+        self._stub = AdminStub(channel)
+        self._bootstrap = bootstrap
+        self._timeout_s = timeout_s
+
+    def alter_topic(
+        self,
+        name: str,
+        config: Mapping[str, str] | None = None,
+        *,
+        reset: Sequence[str] = (),
+        partitions: int | None = None,
+    ) -> TopicOffsets:
+        """As `Admin.alter_topic`."""
+        request = _alteration(name, config, reset, partitions)
+        try:
+            answer = self._stub.AlterTopic(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+        return wire.topic_offsets(answer.topic)
+
+    def add_partitions(self, topic: str, partitions: int) -> TopicOffsets:
+        """As `Admin.add_partitions`."""
+        return self.alter_topic(topic, partitions=partitions)
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
+        """As `Admin.delete_records`."""
+        request = pb.DeleteRecordsRequest(topic=topic, before=before)
+        try:
+            answer = self._stub.DeleteRecords(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+        return _starts(answer)
+
+    def describe_cluster(self) -> ClusterDescription:
+        """As `Admin.describe_cluster`."""
+        try:
+            answer = self._stub.DescribeCluster(
+                pb.DescribeClusterRequest(), timeout=self._timeout_s
+            )
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+        return _cluster(answer)
+
+
+def _alteration(
+    name: str, config: Mapping[str, str] | None, reset: Sequence[str], partitions: int | None
+) -> pb.AlterTopicRequest:
+    return pb.AlterTopicRequest(
+        name=name, config=config or {}, reset=reset, partitions=partitions or 0
+    )
+
+
+def _starts(answer: pb.DeleteRecordsResponse) -> dict[int, int]:
+    for number in sorted(answer.errors):
+        raise wire.error_of(answer.errors[number])
+    return dict(answer.log_start_offsets)
+
+
+def _cluster(answer: pb.DescribeClusterResponse) -> ClusterDescription:
+    return ClusterDescription(
+        answer.cluster_id,
+        answer.node_id,
+        tuple(
+            NodeDescription(each.node_id, dict(each.addresses), each.rack, each.version, each.state)
+            for each in answer.nodes
+        ),
+        answer.meta_leader,
+        tuple(answer.meta_members),
+        answer.revision,
+        tuple(
+            PluginDescription(
+                each.name, each.version, each.distribution, each.enabled, tuple(each.hooks)
+            )
+            for each in answer.plugins
+        ),
+    )
