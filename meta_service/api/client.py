@@ -13,12 +13,15 @@ import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 
+from meta_service.api import auth_pb2_grpc as auth_rpc
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
+from meta_service.api.auth_calls import AuthCalls
+from meta_service.api.calls import Stub, Target
 from meta_service.api.control import ControlCalls
 from meta_service.api.convert import (
     config_messages,
@@ -60,20 +63,6 @@ _OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
-Stub = Callable[["Target"], Any]
-
-
-class Target(Protocol):
-    """One member: what is called there."""
-
-    address: str
-    kv: Any
-    cluster: Any
-    topics: Any
-    leases: Any
-
-    async def close(self) -> None: ...
-
 
 class _Channel:
     """Implements `Target` over gRPC."""
@@ -93,12 +82,13 @@ class _Channel:
         self.cluster: Any = rpc.ClusterStub(self._channel)
         self.topics: Any = rpc.TopicsStub(self._channel)
         self.leases: Any = rpc.LeasesStub(self._channel)
+        self.auth: Any = auth_rpc.AuthStub(self._channel)
 
     async def close(self) -> None:
         await self._channel.close()
 
 
-class RemoteClient(ControlCalls):
+class RemoteClient(ControlCalls, AuthCalls):
     """Implements `MetaClient` over gRPC. Addresses are `host:port` of any members."""
 
     def __init__(
@@ -335,8 +325,9 @@ class RemoteClient(ControlCalls):
             return pb.WatchTopicsRequest(start_revision=revision)
 
         async for change in self._stream(lambda t: t.topics.Watch, request, start_revision):
-            topic = topic_of(change.topic) if change.HasField("topic") else None
-            yield TopicChange(change.revision, change.name, topic)
+            if change.name:
+                topic = topic_of(change.topic) if change.HasField("topic") else None
+                yield TopicChange(change.revision, change.name, topic)
 
     async def allocate_ids(self, kind: str, count: int) -> range:
         request = pb.AllocateIdsRequest(kind=kind, count=count)

@@ -10,19 +10,17 @@ from typing import Any, Final
 import grpc
 
 from meta_service.api import meta_pb2 as pb
+from meta_service.api.calls import Calls
 from meta_service.api.failures import error_of_failure
 
 Load = Mapping[str, float]
 _PAUSE_S: Final = 0.05
 
 
-class ControlCalls:
+class ControlCalls(Calls):
     """Part of `RemoteClient`, which finds the leader and repeats what failed."""
 
     _dice: random.Random
-
-    async def _write(self, stub: Callable[[Any], Any], request: Any) -> Any:
-        raise NotImplementedError
 
     def _target(self) -> Any:
         raise NotImplementedError

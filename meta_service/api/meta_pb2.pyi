@@ -1476,6 +1476,7 @@ class TopicChange(_message.Message):
     LAST_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     name: _builtins.str
+    """empty: progress, all up to the revision was sent"""
     last: _builtins.bool
     """of its revision"""
     @_builtins.property

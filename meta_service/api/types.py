@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from meta_service.api.auth import AuthPort
+
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
@@ -116,7 +118,7 @@ class MetaStatus:
     detail: Mapping[str, str | int] = field(default_factory=dict)
 
 
-class MetaClient(Protocol):
+class MetaClient(AuthPort, Protocol):
     """What brokers call. Reads are linearizable unless `stale`; raises `MetaError`s."""
 
     async def status(self) -> MetaStatus: ...

@@ -20,8 +20,8 @@ from meta_service.api.errors import InvalidArgument, UnsupportedCommand
 COMMAND_BYTES_MAX: Final = 1024 * 1024
 """Largest command (bytes)."""
 KEY_BYTES_MAX: Final = 4096
-FEATURE_LEVEL: Final = 1
-"""Highest feature level that this code understands."""
+FEATURE_LEVEL: Final = 2
+"""Highest feature level that this code understands. 2: users, ACL rules and quotas."""
 CLIENT_ID_BYTES: Final = 16
 
 _HEX: Final = re.compile("[0-9a-f]{32}")

@@ -8,6 +8,7 @@ leadership, do no harm.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from typing import Final
 
 from meta_service.api.errors import MetaError
 from meta_service.api.types import NodeRegistration
-from meta_service.catalog.commands import Tick
+from meta_service.catalog.commands import SetFeatureLevel, Tick
 from meta_service.catalog.control_commands import (
     ElectLeaders,
     ExpireSessions,
@@ -50,14 +51,17 @@ class Controller:
         gateway: Gateway,
         leases: Callable[[], dict[int, int]],
         has_sessions: Callable[[], bool],
+        feature_levels: Callable[[], tuple[int, int]],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`leases()`: stored lease id -> ttl (ms)."""
+        """`leases()`: stored lease id -> ttl (ms). `feature_levels()`: (the cluster's, the highest
+        that all members know)."""
         self.monitor = NodeMonitor()
         self.lessor = Lessor()
         self._gateway = gateway
         self._stored_leases = leases
         self._has_sessions = has_sessions
+        self._feature_levels = feature_levels
         self._now_s = now_s
         self._leading_term: int | None = None
         self._settled_revision = -1
@@ -71,7 +75,10 @@ class Controller:
     def is_active(self) -> bool:
         return self._leading_term is not None
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """A leader has done its first step when this returns."""
+        with contextlib.suppress(MetaError):
+            await self.step()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -92,6 +99,7 @@ class Controller:
     async def step(self) -> None:
         if not await self._lead():
             return
+        await self._raise_feature_level()
         nodes = self._nodes()
         now_s = self._now_s()
         if now_s - self._stepped_s > STALL_S:
@@ -118,6 +126,13 @@ class Controller:
             self._nodes_changed_s = now_s
             self._leading_term = term
         return True
+
+    async def _raise_feature_level(self) -> None:
+        """Allow new commands as soon as every member can apply them, and not before."""
+        level, known = self._feature_levels()
+        if level < known:
+            LOG.info("every member knows feature level %d: raised from %d", known, level)
+            value_of(await self._gateway.propose(SetFeatureLevel(known)))
 
     def _nodes(self) -> list[NodeRegistration]:
         rows = self._gateway.cache.scan(NODE_PREFIX)

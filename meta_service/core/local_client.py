@@ -6,9 +6,14 @@ import contextlib
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+import grpc
+
+from meta_service.api.auth_calls import AuthCalls
+from meta_service.api.calls import Stub, Target
 from meta_service.api.errors import InvalidArgument
+from meta_service.api.failures import error_of_failure
 from meta_service.api.types import (
     Compare,
     Delete,
@@ -36,6 +41,8 @@ from meta_service.catalog.tables import NODE_PREFIX, RESERVED, TOPIC_PREFIX, Row
 from meta_service.catalog.topics import decode_topic, topic_key
 from meta_service.core.gateway import Gateway
 
+CALL_S_MAX: Final = 10.0
+
 
 def key_value(key: bytes, row: Row) -> KeyValue:
     return KeyValue(key, row.value, row.create_revision, row.mod_revision, row.version)
@@ -51,11 +58,13 @@ def refuse_reserved(key: bytes) -> None:
         raise InvalidArgument("key: keys that begin with a zero byte are reserved")
 
 
-class LocalClient:
+class LocalClient(AuthCalls):
     """Implements `MetaClient` over the member of this process."""
 
-    def __init__(self, gateway: Gateway, status: Callable[[], MetaStatus]) -> None:
+    def __init__(self, gateway: Gateway, status: Callable[[], MetaStatus], target: Target) -> None:
+        """`target`: the services of this member, for what is not called every moment."""
         self._gateway = gateway
+        self._target = target
         self._cache = gateway.cache
         self._status = status
 
@@ -64,6 +73,27 @@ class LocalClient:
         result = await self._gateway.propose(command)
         value_of(result)
         return result
+
+    async def _call(self, stub: Stub, request: Any) -> Any:
+        try:
+            return await stub(self._target)(request, timeout=CALL_S_MAX)
+        except grpc.aio.AioRpcError as failure:
+            raise error_of_failure(failure)[0] from failure
+
+    async def _write(self, stub: Stub, request: Any) -> Any:
+        """Once: what happens in one process is not repeated."""
+        return await self._call(stub, request)
+
+    async def _stream(
+        self, stub: Stub, request_from: Callable[[int], Any], start_revision: int
+    ) -> AsyncIterator[Any]:
+        try:
+            responses = stub(self._target)(request_from(max(1, start_revision)))
+            async with contextlib.aclosing(responses):
+                async for response in responses:
+                    yield response
+        except grpc.aio.AioRpcError as failure:
+            raise error_of_failure(failure)[0] from failure
 
     async def _barrier(self, stale: bool) -> None:
         if not stale:

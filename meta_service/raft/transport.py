@@ -75,6 +75,8 @@ class Identity:
     """Where its clients reach it."""
     cluster_id: Callable[[], str]
     """Empty while it has none: it may join any cluster that lets it."""
+    feature_level: int = 1
+    """Highest feature level that its code knows."""
 
 
 class _Link:
@@ -136,7 +138,7 @@ class _Link:
             if "lakemq-member" not in told:
                 call.result()
             self._connected = True
-            self._wire.connected(self._peer, str(told.get("lakemq-address", "")))
+            self._wire.connected(self._peer, told)
             call.result()
         finally:
             if self._connected:
@@ -198,6 +200,7 @@ class GrpcWire:
         self._links: dict[str, _Link] = {}
         self._reported: dict[str, str] = {}
         self._api_addresses: dict[str, str] = {}
+        self._feature_levels: dict[str, int] = {}
         self.on_message: Callable[[str, Message], None]
         self.on_connected: Callable[[str], None]
         self.on_disconnected: Callable[[str], None]
@@ -258,11 +261,22 @@ class GrpcWire:
             ("lakemq-member", self._identity.member_id),
             ("lakemq-address", self._identity.api_address()),
             ("lakemq-cluster", self._identity.cluster_id()),
+            ("lakemq-level", str(self._identity.feature_level)),
         )
 
     def api_address(self, peer: str) -> str:
         """Where clients reach a member; empty while it is unknown."""
         return self._api_addresses.get(peer, "")
+
+    def feature_level(self, peer: str) -> int:
+        """Highest feature level that a member's code knows; 0 while that is unknown."""
+        return self._feature_levels.get(peer, 0)
+
+    def _note(self, peer: str, told: Mapping[str, Any]) -> None:
+        """What a member tells of itself when it connects, either way."""
+        self._api_addresses[peer] = str(told.get("lakemq-address", ""))
+        level = str(told.get("lakemq-level", "1"))
+        self._feature_levels[peer] = int(level) if level.isdecimal() and len(level) < 9 else 1
 
     # ------------------------------------------------------------ sending
 
@@ -273,9 +287,9 @@ class GrpcWire:
             self.bytes_out += len(data)
             link.send(data)
 
-    def connected(self, peer: str, api_address: str) -> None:
+    def connected(self, peer: str, told: Mapping[str, Any]) -> None:
         self._reported.pop(peer, None)
-        self._api_addresses[peer] = api_address
+        self._note(peer, told)
         self._mailbox.post(lambda: self.on_connected(peer))
 
     def disconnected(self, peer: str) -> None:
@@ -335,7 +349,7 @@ class GrpcWire:
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"{peer!r} belongs to cluster {theirs}, this member to {ours}",
             )
-        self._api_addresses[peer] = str(told.get("lakemq-address", ""))
+        self._note(peer, told)
         return peer
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from meta_service.api.errors import NoLeader, NotLeader, OutcomeUnknown, StartupFailed
+from meta_service.catalog.command_codec import FEATURE_LEVEL
 from meta_service.catalog.commands import SetClusterId
 from meta_service.catalog.results import value_of
 from meta_service.catalog.tables import (
@@ -140,7 +141,9 @@ class Assembly:
         self.snapshots = SnapshotMaker(self.store, self.folder)
         self.mailbox = Mailbox()
         membership = self.membership
-        identity = Identity(membership.node_id, lambda: self.api_address, self.cluster_id)
+        identity = Identity(
+            membership.node_id, lambda: self.api_address, self.cluster_id, FEATURE_LEVEL
+        )
         self.wire: GrpcWire | None = None
         if membership.own:
             self.wire = GrpcWire(identity, membership.peers, self.mailbox, membership.pem)
@@ -155,7 +158,9 @@ class Assembly:
             poller=self.mailbox,
         )
         self.gateway.attach(self.node, self.mailbox)
-        self.controller = Controller(self.gateway, self._stored_leases, self._has_sessions)
+        self.controller = Controller(
+            self.gateway, self._stored_leases, self._has_sessions, self._feature_levels
+        )
         self._warm()
         self.thread = RaftThread(self.node, self.mailbox, self.gateway.on_failed)
 
@@ -164,6 +169,14 @@ class Assembly:
         return {
             int.from_bytes(key[1:], "big"): unpack(data)[0] for key, data in self.store.scan(LEASES)
         }
+
+    def _feature_levels(self) -> tuple[int, int]:
+        """(the cluster's feature level, the highest that all members are known to know)."""
+        level = self.machine.state.feature_level
+        group = self.node.group
+        others = {*group.voters, *group.learners} - {self.membership.node_id}
+        known = [self.wire.feature_level(other) for other in others] if self.wire else []
+        return level, min([FEATURE_LEVEL, *known])
 
     def _has_sessions(self) -> bool:
         return bool(self.store.first(SESSIONS, 1))

@@ -9,8 +9,10 @@ from typing import Final
 
 import grpc
 
+from meta_service.api import auth_pb2_grpc as auth_rpc
 from meta_service.api import meta_pb2_grpc as rpc
 from meta_service.api.errors import StartupFailed
+from meta_service.server.auth_service import AuthService
 from meta_service.server.control_services import (
     ControlledClusterService,
     ControlledTopicsService,
@@ -40,6 +42,7 @@ class Services:
     topics: ControlledTopicsService
     leases: LeasesService
     maintenance: MaintenanceService
+    auth: AuthService
 
 
 class GrpcServer:
@@ -52,6 +55,7 @@ class GrpcServer:
         rpc.add_TopicsServicer_to_server(services.topics, self._server)
         rpc.add_LeasesServicer_to_server(services.leases, self._server)
         rpc.add_MaintenanceServicer_to_server(services.maintenance, self._server)
+        auth_rpc.add_AuthServicer_to_server(services.auth, self._server)
 
     async def start(
         self, host: str, port: int, credentials: grpc.ServerCredentials | None = None

@@ -55,6 +55,7 @@ class MetaMember:
         """Returns when the member can serve. Raises StartupFailed with one clear line."""
         # Loads pysyncobj, whose check may refuse, and RocksDB: not before a member is wanted.
         from meta_service.core import metrics
+        from meta_service.core.in_process import LocalTarget
         from meta_service.core.local_client import LocalClient
         from meta_service.raft.state import RaftTiming
         from meta_service.server.assembly import Assembly
@@ -68,7 +69,7 @@ class MetaMember:
         try:
             services = self._services(assembly)
             self._control = RoutedClient(
-                LocalClient(assembly.gateway, self.status),
+                LocalClient(assembly.gateway, self.status, LocalTarget(services)),
                 services,
                 assembly.leader,
                 channel_credentials(pem),
@@ -80,7 +81,7 @@ class MetaMember:
             self._server = server
             assembly.api_address = self._address
             self._cluster_id = await assembly.start(self._settings.start_s_max)
-            assembly.controller.start()
+            await assembly.controller.start()
             if self._meter is not None:
                 metrics.register(self._meter, assembly, assembly.snapshots.age_s)
         except BaseException:
@@ -107,6 +108,7 @@ class MetaMember:
         )
 
     def _services(self, assembly: Assembly) -> Services:
+        from meta_service.server.auth_service import AuthService
         from meta_service.server.control_services import (
             ControlledClusterService,
             ControlledTopicsService,
@@ -126,6 +128,7 @@ class MetaMember:
             MaintenanceService(
                 gateway, assembly.snapshots, assembly.cluster_id, self._leader_address
             ),
+            AuthService(*shared),
         )
 
     def client(self) -> MetaClient:

@@ -6,65 +6,17 @@ reads are answered here; writes and linearizable reads go to the leader, whereve
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NoReturn
 
 import grpc
 
-from meta_service.api.client import RemoteClient, Target
+from meta_service.api.auth import AuthChange
+from meta_service.api.calls import Target
+from meta_service.api.client import RemoteClient
 from meta_service.api.types import KeyValue, MetaStatus, TopicChange, WatchEvent
+from meta_service.core.in_process import HERE, LocalTarget
 from meta_service.core.local_client import LocalClient
 from meta_service.server.grpc_server import Services
-
-HERE = "here"
-
-
-class _LocalContext:
-    """What a service method needs of a gRPC context."""
-
-    async def abort(
-        self, code: grpc.StatusCode, details: str, trailers: tuple[tuple[str, str], ...] = ()
-    ) -> NoReturn:
-        metadata = grpc.aio.Metadata(*trailers)
-        raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, details)
-
-
-class _LocalStub:
-    """A service of this process in the shape of a gRPC stub."""
-
-    def __init__(self, service: Any) -> None:
-        self._service = service
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._service, name)
-
-        async def call(request: Any, timeout: float) -> Any:  # noqa: ASYNC109 - gRPC's name
-            try:
-                async with asyncio.timeout(timeout):
-                    return await method(request, _LocalContext())
-            except TimeoutError:
-                await _LocalContext().abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time")
-
-        def stream(requests: Any) -> Any:
-            return method(requests, _LocalContext())
-
-        return stream if inspect.isasyncgenfunction(method) else call
-
-
-class _LocalTarget:
-    """Implements `Target`."""
-
-    def __init__(self, services: Services) -> None:
-        self.address = HERE
-        self.kv: Any = _LocalStub(services.kv)
-        self.cluster: Any = _LocalStub(services.cluster)
-        self.topics: Any = _LocalStub(services.topics)
-        self.leases: Any = _LocalStub(services.leases)
-
-    async def close(self) -> None:
-        pass
 
 
 class RoutedClient(RemoteClient):
@@ -82,7 +34,7 @@ class RoutedClient(RemoteClient):
         super().__init__([HERE], credentials=credentials, timeout_s=timeout_s)
         self.local = local
         self._leader_name = leader_name
-        self._targets[HERE] = _LocalTarget(services)
+        self._targets[HERE] = LocalTarget(services)
 
     def _target(self) -> Target:
         """The leader if it is known, else this member, which says that there is none."""
@@ -106,3 +58,6 @@ class RoutedClient(RemoteClient):
 
     def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
         return self.local.watch_topics(start_revision)
+
+    def watch_auth(self, start_revision: int) -> AsyncIterator[AuthChange]:
+        return self.local.watch_auth(start_revision)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final
 
 from meta_service.api import meta_pb2 as pb
@@ -70,6 +70,21 @@ class Service:
     async def _fresh(self, stale: bool = False) -> None:
         if not stale:
             await self._gateway.barrier()
+
+    async def _changes(
+        self, prefix: bytes, start_revision: int
+    ) -> AsyncGenerator[tuple[int, bytes | None, bytes | None, bool], None]:
+        """(revision, key, value or None for a deletion, last of its revision) of the catalog's
+        own keys; (revision, None, None, True): progress, all up to the revision was given."""
+        batches = self._gateway.hub.watch_revisions(
+            prefix, start_revision, with_reserved=True, progress_s=PROGRESS_S
+        )
+        async with contextlib.aclosing(batches):
+            async for revision, events in batches:
+                for number, (key, value) in enumerate(events, 1):
+                    yield revision, key, value, number == len(events)
+                if not events:
+                    yield revision, None, None, True
 
 
 def _operations(messages: list[pb.Operation]) -> tuple[Operation, ...]:
@@ -231,17 +246,15 @@ class TopicsService(Service, rpc.TopicsServicer):
     async def Watch(
         self, request: pb.WatchTopicsRequest, context: Context
     ) -> AsyncIterator[pb.TopicChange]:
-        batches = self._gateway.hub.watch_revisions(
-            TOPIC_PREFIX, request.start_revision, with_reserved=True
-        )
-        async with contextlib.aclosing(batches):
-            async for revision, events in batches:
-                for number, (key, value) in enumerate(events, 1):
-                    change = pb.TopicChange(revision=revision, last=number == len(events))
+        changes = self._changes(TOPIC_PREFIX, request.start_revision)
+        async with contextlib.aclosing(changes):
+            async for revision, key, value, last in changes:
+                change = pb.TopicChange(revision=revision, last=last)
+                if key is not None:
                     change.name = key[len(TOPIC_PREFIX) :].decode()
                     if value is not None:
                         change.topic.CopyFrom(topic_message(decode_topic(key, value, revision)))
-                    yield change
+                yield change
 
 
 def _described(name: str, result: Result) -> pb.Topic:

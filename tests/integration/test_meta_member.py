@@ -334,10 +334,11 @@ async def test_metrics_can_be_read(tmp_path: Path) -> None:
     assert found["lakemq.meta.raft.leader"][0].value == 1
     assert found["lakemq.meta.revision"][0].value == 5
     assert found["lakemq.meta.cache.keys"][0].value == 5
-    assert found["lakemq.meta.proposals"][0].value == 6  # the cluster id was one
+    # The cluster id and the feature level were two more.
+    assert found["lakemq.meta.proposals"][0].value == 7
     assert found["lakemq.meta.snapshot.age"][0].value == -1
     within = {p.attributes["le_ms"]: p.value for p in found["lakemq.meta.proposal.within"]}
-    assert within["+Inf"] == 6
+    assert within["+Inf"] == 7
     await member.stop()
     provider.shutdown()
 

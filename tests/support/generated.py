@@ -19,6 +19,7 @@ PROTOS = (
     "plugins/native/native.proto",
     "plugins/native/admin.proto",
     "meta_service/api/meta.proto",
+    "meta_service/api/auth.proto",
 )
 PAGES = {
     "docs/configuration.md": configuration_page,

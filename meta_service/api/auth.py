@@ -1,0 +1,183 @@
+"""Who may do what, as the catalog keeps it: users, ACL rules, quotas. Pure.
+
+The catalog keeps and hands out; what a rule means is decided by the broker. Passwords are never
+here, only what they can be checked against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+EntryKind = Literal["user", "rule", "quota"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """What a SCRAM exchange is checked against (RFC 5802, section 3)."""
+
+    mechanism: str
+    """`SCRAM-SHA-256` or `SCRAM-SHA-512`."""
+    salt: bytes = field(repr=False)
+    iterations: int
+    """4,096 to 1,000,000."""
+    stored_key: bytes = field(repr=False)
+    """As long as the hash: 32 or 64 bytes."""
+    server_key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who can log in. Without `scram` and `password_hash` nobody can as this user."""
+
+    name: str
+    """1 to 249 characters, no control characters."""
+    roles: tuple[str, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    disabled: bool = False
+    scram: tuple[ScramCredential, ...] = ()
+    """At most one of each mechanism."""
+    password_hash: str = field(default="", repr=False)
+    """In argon2's own encoding, `$argon2id$...`; empty: none."""
+    revision: int = 0
+    """Of its last change; set by the catalog."""
+
+
+@dataclass(frozen=True, slots=True)
+class AclRule:
+    """Allows or denies an operation on resources."""
+
+    rule_id: str
+    """1 to 249 letters, digits, '.', '_' or '-'; putting the same one again replaces the rule."""
+    principal: str
+    """`user:NAME`, `role:NAME`, `anonymous`, or `*` for everybody."""
+    effect: str
+    """`allow` or `deny`."""
+    operation: str
+    """`read`, `write`, ... as the broker names them, or `*`."""
+    resource: str
+    """Kind: `topic`, `topic_name` (MQTT), `group`, `cluster`, ... or `*`."""
+    pattern: str
+    """Which of that kind; `%c` and `%u` stand for the client id and the user's name."""
+    pattern_type: str = "literal"
+    """`literal` (`*` alone is any), `prefixed`, or `filter` (an MQTT topic filter)."""
+    qos: tuple[int, ...] = ()
+    """Only for these; empty: for any."""
+    retain: bool | None = None
+    """Only with, or only without the retain flag; None: either."""
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a principal may use; None: no limit."""
+
+    principal: str
+    """As in a rule; `*` is for each principal that has no quota of its own."""
+    bytes_in_per_s: int | None = None
+    bytes_out_per_s: int | None = None
+    requests_per_s: int | None = None
+    records_per_s: int | None = None
+    connections: int | None = None
+    revision: int = 0
+
+
+Entry = User | AclRule | Quota
+
+
+@dataclass(frozen=True, slots=True)
+class AuthSnapshot:
+    """All of it. Watch from `revision + 1` and nothing is missed."""
+
+    revision: int
+    users: tuple[User, ...]
+    rules: tuple[AclRule, ...]
+    quotas: tuple[Quota, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuthChange:
+    """One entry was put, or deleted (`entry` is None)."""
+
+    revision: int
+    kind: EntryKind
+    name: str
+    """The user's name, the rule's id, or the quota's principal."""
+    entry: Entry | None
+
+
+class AuthCopy:
+    """A local copy of all users, rules and quotas, to decide from without asking."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        """Everything up to it is here."""
+        self.users: dict[str, User] = {}
+        self.rules: dict[str, AclRule] = {}
+        self.quotas: dict[str, Quota] = {}
+        self._of: dict[EntryKind, dict[str, Any]] = {
+            "user": self.users,
+            "rule": self.rules,
+            "quota": self.quotas,
+        }
+
+    def load(self, snapshot: AuthSnapshot) -> None:
+        for entries in self._of.values():
+            entries.clear()
+        self.users.update((user.name, user) for user in snapshot.users)
+        self.rules.update((rule.rule_id, rule) for rule in snapshot.rules)
+        self.quotas.update((quota.principal, quota) for quota in snapshot.quotas)
+        self.revision = snapshot.revision
+
+    def update(self, change: AuthChange) -> None:
+        if change.entry is None:
+            self._of[change.kind].pop(change.name, None)
+        else:
+            self._of[change.kind][change.name] = change.entry
+        self.revision = change.revision
+
+
+class AuthPort(Protocol):
+    """Part of `MetaClient`.
+
+    Puts and deletes with `expected_revision` change nothing and raise CompareFailed unless the
+    entry's `revision` is that one; 0: there is no such entry. They return the new revision.
+    """
+
+    async def put_user(self, user: User, *, expected_revision: int | None = None) -> int: ...
+
+    async def put_rule(self, rule: AclRule, *, expected_revision: int | None = None) -> int: ...
+
+    async def put_quota(self, quota: Quota, *, expected_revision: int | None = None) -> int: ...
+
+    async def delete_user(self, name: str, *, expected_revision: int | None = None) -> int:
+        """Raises NotFound. Rules and quotas that name the user stay."""
+
+    async def delete_rule(self, rule_id: str, *, expected_revision: int | None = None) -> int:
+        """Raises NotFound."""
+
+    async def delete_quota(self, principal: str, *, expected_revision: int | None = None) -> int:
+        """Raises NotFound."""
+
+    async def user(self, name: str) -> User | None: ...
+
+    async def users(self) -> Sequence[User]: ...
+
+    async def rules(self) -> Sequence[AclRule]: ...
+
+    async def quotas(self) -> Sequence[Quota]: ...
+
+    async def auth(self) -> AuthSnapshot:
+        """All of it; `watch_auth(snapshot.revision + 1)` goes on without gap."""
+
+    def watch_auth(self, start_revision: int) -> AsyncIterator[AuthChange]:
+        """Changes from that revision on, no gap, no repeat. Raises Compacted."""
+
+    def follow_auth(self, copy: AuthCopy) -> AsyncIterator[AuthChange | None]:
+        """Keep a copy up to date for as long as the iterator is read.
+
+        Gives None when the copy was loaded whole (first, and again if the watch fell so far behind
+        that its history was compacted), else the change that was just taken into it. A failure of
+        the way to the MetaService leaves the copy as it was.
+        """

@@ -1,0 +1,41 @@
+"""What the calls of every domain stand on: repeatable calls, commands, streams that go on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
+
+
+class Target(Protocol):
+    """One member: what is called there."""
+
+    address: str
+    kv: Any
+    cluster: Any
+    topics: Any
+    leases: Any
+    auth: Any
+
+    async def close(self) -> None: ...
+
+
+Stub = Callable[[Target], Any]
+
+
+class Calls:
+    """Base of the mixins that hold the calls of one domain."""
+
+    async def _call(self, stub: Stub, request: Any) -> Any:
+        """A call that may be repeated freely."""
+        raise NotImplementedError
+
+    async def _write(self, stub: Stub, request: Any) -> Any:
+        """A command: applied once, whatever is lost on the way."""
+        raise NotImplementedError
+
+    def _stream(
+        self, stub: Stub, request_from: Callable[[int], Any], start_revision: int
+    ) -> AsyncIterator[Any]:
+        """A stream of revisions, without gap or repeat. A revision may take several responses, of
+        which the last one says `last`."""
+        raise NotImplementedError

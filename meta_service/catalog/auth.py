@@ -1,0 +1,242 @@
+"""Users, ACL rules and quotas in the catalog. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from meta_service.api.auth import AclRule, Entry, EntryKind, Quota, ScramCredential, User
+from meta_service.api.errors import InvalidArgument
+from meta_service.catalog.command_codec import (
+    Command,
+    check_blob,
+    check_integer,
+    check_items,
+    check_mapping,
+    check_name,
+    check_text,
+    command,
+)
+from meta_service.catalog.entries import (
+    DeleteEntry,
+    PutEntry,
+    check_choice,
+    check_flag,
+    check_label,
+    check_limit,
+    check_tuple,
+    check_word,
+)
+from meta_service.catalog.tables import unpack
+
+AUTH_PREFIX: Final = b"\x00auth/"
+USER_PREFIX: Final = AUTH_PREFIX + b"user/"
+RULE_PREFIX: Final = AUTH_PREFIX + b"rule/"
+QUOTA_PREFIX: Final = AUTH_PREFIX + b"quota/"
+PREFIXES: Final[dict[EntryKind, bytes]] = {
+    "user": USER_PREFIX,
+    "rule": RULE_PREFIX,
+    "quota": QUOTA_PREFIX,
+}
+LEVEL: Final = 2
+ROLES_MAX: Final = 64
+ATTRIBUTES_MAX: Final = 64
+HASH_BYTES: Final = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}
+ITERATIONS_MIN: Final = 4096
+ITERATIONS_MAX: Final = 1_000_000
+_ARGON2: Final = re.compile(r"\$argon2id\$v=\d+\$[a-z0-9=,]{1,64}\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+")
+_PRINCIPAL: Final = re.compile("(user|role):.+", re.DOTALL)
+
+
+@command("auth.user+")
+@dataclass(frozen=True, slots=True)
+class PutUser(PutEntry):
+    level: ClassVar[int] = LEVEL
+    prefix: ClassVar[bytes] = USER_PREFIX
+    what: ClassVar[str] = "user"
+
+    def check_entry(self) -> None:
+        check_label(self.name, "user.name")
+        roles, attributes, disabled, scram, password_hash = check_items(self.body, "user", 5)
+        check_tuple(roles, "user.roles", ROLES_MAX)
+        for role in roles:
+            check_label(role, "user.roles")
+        check_mapping(attributes, "user.attributes", ATTRIBUTES_MAX)
+        for name, value in attributes.items():
+            check_label(name, "user.attributes")
+            check_text(value, f"user.attributes.{name}", 1024)
+        check_flag(disabled, "user.disabled")
+        check_tuple(scram, "user.scram", len(HASH_BYTES))
+        for credential in scram:
+            _check_scram(credential)
+        if len({credential[0] for credential in scram}) < len(scram):
+            raise InvalidArgument("user.scram: has two credentials of one mechanism")
+        _check_hash(password_hash)
+
+
+def _check_scram(value: object) -> None:
+    mechanism, salt, iterations, stored_key, server_key = check_items(value, "user.scram", 5)
+    check_choice(mechanism, "user.scram.mechanism", tuple(HASH_BYTES))
+    check_blob(salt, "user.scram.salt", 256)
+    if len(salt) < 8:
+        raise InvalidArgument("user.scram.salt: must have at least 8 bytes")
+    check_integer(iterations, "user.scram.iterations", ITERATIONS_MIN, ITERATIONS_MAX)
+    size = HASH_BYTES[mechanism]
+    for name, key in (("stored_key", stored_key), ("server_key", server_key)):
+        if not isinstance(key, bytes) or len(key) != size:
+            raise InvalidArgument(f"user.scram.{name}: must be {size} bytes for {mechanism}")
+
+
+def _check_hash(value: object) -> None:
+    """Only argon2's own encoding: a plain password put here by mistake is refused."""
+    check_text(value, "user.password_hash", 512)
+    if value and not _ARGON2.fullmatch(str(value)):
+        raise InvalidArgument("user.password_hash: must be an encoded hash, $argon2id$...")
+
+
+@command("auth.rule+")
+@dataclass(frozen=True, slots=True)
+class PutRule(PutEntry):
+    level: ClassVar[int] = LEVEL
+    prefix: ClassVar[bytes] = RULE_PREFIX
+    what: ClassVar[str] = "ACL rule"
+
+    def check_entry(self) -> None:
+        check_name(self.name, "rule.rule_id")
+        principal, effect, operation, resource, pattern, pattern_type, qos, retain = check_items(
+            self.body, "rule", 8
+        )
+        check_principal(principal, "rule.principal")
+        check_choice(effect, "rule.effect", ("allow", "deny"))
+        check_word(operation, "rule.operation")
+        check_word(resource, "rule.resource")
+        check_label(pattern, "rule.pattern", 1024)
+        check_choice(pattern_type, "rule.pattern_type", ("literal", "prefixed", "filter"))
+        check_tuple(qos, "rule.qos", 3)
+        for each in qos:
+            check_integer(each, "rule.qos", 0, 2)
+        if retain is not None:
+            check_flag(retain, "rule.retain")
+
+
+@command("auth.quota+")
+@dataclass(frozen=True, slots=True)
+class PutQuota(PutEntry):
+    level: ClassVar[int] = LEVEL
+    prefix: ClassVar[bytes] = QUOTA_PREFIX
+    what: ClassVar[str] = "quota of"
+
+    def check_entry(self) -> None:
+        check_principal(self.name, "quota.principal")
+        names = (
+            "bytes_in_per_s",
+            "bytes_out_per_s",
+            "requests_per_s",
+            "records_per_s",
+            "connections",
+        )
+        for name, value in zip(names, check_items(self.body, "quota", 5), strict=True):
+            check_limit(value, f"quota.{name}")
+
+
+def check_principal(value: object, what: str) -> None:
+    check_label(value, what, 254)
+    if value not in ("*", "anonymous") and not _PRINCIPAL.fullmatch(str(value)):
+        raise InvalidArgument(f"{what}: must be user:NAME, role:NAME, anonymous or *")
+
+
+@command("auth.user-")
+@dataclass(frozen=True, slots=True)
+class DeleteUser(DeleteEntry):
+    level: ClassVar[int] = LEVEL
+    prefix: ClassVar[bytes] = USER_PREFIX
+    what: ClassVar[str] = "user"
+
+
+@command("auth.rule-")
+@dataclass(frozen=True, slots=True)
+class DeleteRule(DeleteEntry):
+    level: ClassVar[int] = LEVEL
+    prefix: ClassVar[bytes] = RULE_PREFIX
+    what: ClassVar[str] = "ACL rule"
+
+
+@command("auth.quota-")
+@dataclass(frozen=True, slots=True)
+class DeleteQuota(DeleteEntry):
+    level: ClassVar[int] = LEVEL
+    prefix: ClassVar[bytes] = QUOTA_PREFIX
+    what: ClassVar[str] = "quota of"
+
+
+DELETIONS: Final[dict[str, type[DeleteEntry]]] = {
+    "user": DeleteUser,
+    "rule": DeleteRule,
+    "quota": DeleteQuota,
+}
+
+
+# ------------------------------------------------------------ values
+
+
+def put_command(entry: Entry, expected_revision: int | None) -> Command:
+    """The command that puts an entry."""
+    if isinstance(entry, User):
+        scram = tuple(
+            (each.mechanism, each.salt, each.iterations, each.stored_key, each.server_key)
+            for each in entry.scram
+        )
+        attributes = dict(sorted(entry.attributes.items()))
+        body = (tuple(entry.roles), attributes, entry.disabled, scram, entry.password_hash)
+        return PutUser(entry.name, body, expected_revision)
+    if isinstance(entry, AclRule):
+        return PutRule(
+            entry.rule_id,
+            (
+                entry.principal,
+                entry.effect,
+                entry.operation,
+                entry.resource,
+                entry.pattern,
+                entry.pattern_type,
+                tuple(entry.qos),
+                entry.retain,
+            ),
+            expected_revision,
+        )
+    return PutQuota(
+        entry.principal,
+        (
+            entry.bytes_in_per_s,
+            entry.bytes_out_per_s,
+            entry.requests_per_s,
+            entry.records_per_s,
+            entry.connections,
+        ),
+        expected_revision,
+    )
+
+
+def identify(key: bytes) -> tuple[EntryKind, str]:
+    """(kind, name) of an entry by its key."""
+    for kind, prefix in PREFIXES.items():
+        if key.startswith(prefix):
+            return kind, key[len(prefix) :].decode()
+    raise ValueError(f"{key!r} is no key of an entry")
+
+
+def decode_entry(key: bytes, value: bytes, revision: int) -> Entry:
+    """`revision`: the row's `mod_revision`."""
+    kind, name = identify(key)
+    body: Any = unpack(value)
+    if kind == "user":
+        roles, attributes, disabled, scram, password_hash = body
+        credentials = tuple(ScramCredential(*each) for each in scram)
+        return User(name, roles, attributes, disabled, credentials, password_hash, revision)
+    if kind == "rule":
+        principal, effect, operation, resource, pattern, pattern_type, qos, retain = body
+        what = (operation, resource, pattern, pattern_type)
+        return AclRule(name, principal, effect, *what, qos, retain, revision)
+    bytes_in, bytes_out, requests, records, connections = body
+    return Quota(name, bytes_in, bytes_out, requests, records, connections, revision)
