@@ -196,6 +196,8 @@ class MqttSettings(PluginSettings):
     """Most topic aliases that the broker sets for one client, if the client takes them."""
     subscriptions_max: int = Field(default=10_000, ge=1)
     """Most subscriptions of one session."""
+    replays_max: int = Field(default=1000, ge=0)
+    """Most subscriptions of connected clients that read history (`$replay/...`) at once."""
     shared_strategy: Literal[
         "round_robin", "random", "sticky", "hash_client", "hash_topic", "least_inflight"
     ] = "round_robin"

@@ -102,6 +102,7 @@ def _answer(connection: Connection, packet: Connect, present: bool, now_ms: int)
     told = present and packet.version > V31  # 3.1 has no such flag
     connection.send(Connack(told, 0, _connack_properties(connection, packet, keep_alive_s)))
     session.outbound.resume(connection, now_ms)
+    hub.resume_histories(session)
     if hub.auto_subscriptions:
         subscribe_automatically(connection, now_ms)
     connection.proceed(now_ms)

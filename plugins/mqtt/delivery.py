@@ -137,6 +137,11 @@ class Outbound:
         """Deliveries not finished."""
         return len(self.inflight) + (len(self.queue) if self.queue else 0)
 
+    @property
+    def resending(self) -> bool:
+        """Whether deliveries of an earlier connection are to be sent again first."""
+        return bool(self._resend)
+
     def offer(self, delivery: Delivery, connection: Connection | None, now_ms: int) -> bool:
         """Send a QoS 1 or 2 delivery, or queue it. False: the queue is full and the client's
         connection shall end."""
@@ -249,6 +254,8 @@ class Outbound:
         self.session.touch()
         if self.queue or self._resend:
             self.pump(connection, now_ms)
+        if self.session.histories:
+            connection.hub.resume_histories(self.session)
         return True
 
     def received(self, packet_id: int) -> bool:
@@ -344,6 +351,7 @@ class Outbound:
         connection = self.session.connection
         if connection is not None:
             self.pump(connection, now_ms)
+            connection.hub.resume_histories(self.session)
         else:
             self.unload()
 

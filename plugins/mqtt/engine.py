@@ -23,6 +23,8 @@ from broker_core.api.types import CommittedBatch, Placed
 from plugins.mqtt.appends import Lane
 from plugins.mqtt.bans import Bans
 from plugins.mqtt.config import MqttSettings
+from plugins.mqtt.history import History, committed
+from plugins.mqtt.history_reader import HistoryReader
 from plugins.mqtt.hub import Hub
 from plugins.mqtt.journal import MqttJournal
 from plugins.mqtt.protocol import Connection
@@ -85,6 +87,7 @@ class MqttEngine:
         self.journal = MqttJournal(
             self.hub, broker, self._reader, self._accepts, self.now_ms, settings.checkpoint_records
         )
+        self._history = HistoryReader(self.hub, broker, self._reader, self._belongs, self.now_ms)
         self._early: list[tuple[str, Sequence[CommittedBatch]]] | None = None
         """What was committed while recovery ran."""
         self._last_checkpoint_ms = 0
@@ -119,6 +122,9 @@ class MqttEngine:
         for topic in dict.fromkeys(binding.topic for binding in self.hub.bindings):
             await self.broker.ensure_topic(topic)
             self._taps.append(self.broker.tap(topic, functools.partial(self._committed, topic)))
+            for partition in range(self.broker.topic(topic).partitions):
+                end = self.broker.partition(topic, partition).high_watermark
+                self.hub.positions[topic, partition] = end
         self._taps.append(self.broker.on_access_change(self.hub.access_changed))
         if self.settings.durable:
             await self.journal.recover()
@@ -172,7 +178,9 @@ class MqttEngine:
         """Call after anything that may have left bytes to write or records to append."""
         hub = self.hub
         ledger_due = hub.ledger is not None and hub.ledger.due
-        if not self._turn_due and (hub.dirty or hub.appends or hub.loads or ledger_due):
+        if not self._turn_due and (
+            hub.dirty or hub.appends or hub.loads or hub.reads or ledger_due
+        ):
             self._turn_due = True
             self.loop.call_soon(self._turn)
 
@@ -184,6 +192,9 @@ class MqttEngine:
         loads, self.hub.loads = self.hub.loads, []
         for session in loads:
             self._begin(self._load(session))
+        reads, self.hub.reads = self.hub.reads, []
+        for history, generation in reads:
+            self._begin(self._read(history, generation))
         dirty, self.hub.dirty = self.hub.dirty, []
         for connection in dirty:
             link = self.links.get(connection)
@@ -240,6 +251,8 @@ class MqttEngine:
                         if meta.qos_2_id is not None:
                             hub.note_stored(message, meta)
                         hub.route(message, now_ms)
+                        if hub.histories:
+                            committed(hub.histories, message, now_ms)
                         hub.delivered += 1
                 hub.positions[key] = read_header(batch.data).last_offset + 1
             except LakeMQError as error:
@@ -247,6 +260,12 @@ class MqttEngine:
         self.after()
 
     def _accepts(self, topic: str, name: str) -> bool:
+        """`_belongs`, for records that are seen for the first time."""
+        belongs = self._belongs(topic, name)
+        self._reader.unreadable += not belongs
+        return belongs
+
+    def _belongs(self, topic: str, name: str) -> bool:
         """Whether records of `topic` may reach subscribers under `name`: a native producer must
         not speak under names that are bound elsewhere."""
         home = self._homes.get(name)
@@ -255,8 +274,6 @@ class MqttEngine:
             if len(self._homes) >= _HOMES_MAX:
                 self._homes.clear()
             home = self._homes[name] = binding.topic if binding is not None else ""
-        if home != topic:
-            self._reader.unreadable += 1
         return home == topic
 
     def _tick(self) -> None:
@@ -288,6 +305,10 @@ class MqttEngine:
 
     async def _load(self, session: Session) -> None:
         await self.journal.load(session)
+        self.after()
+
+    async def _read(self, history: History, generation: int) -> None:
+        await self._history.read(history, generation)
         self.after()
 
     async def _authenticate(self, connection: Connection) -> None:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 from broker_core.api.errors import LakeMQError
 from broker_core.api.types import AccessContext, Acks, Operation, Principal, Resource
+from plugins.mqtt import history
 from plugins.mqtt.appends import Appends
 from plugins.mqtt.bans import BanRules, Bans
 from plugins.mqtt.bindings import Binding, binding_of
 from plugins.mqtt.delivery import Delivery, DeliveryLimits
+from plugins.mqtt.history import History
 from plugins.mqtt.ledger import Ledger
 from plugins.mqtt.messages import Message, message_of
 from plugins.mqtt.packets import RETAIN_AS_PUBLISHED, Publish
@@ -28,7 +30,15 @@ from plugins.mqtt.sessions import FOR_EVER_S, Session
 from plugins.mqtt.shared import STRATEGIES, Group
 from plugins.mqtt.snapshots import Positions
 from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex, Target
-from plugins.mqtt.topics import EXCLUSIVE, Address, TopicNames, check_topic_filter, parse_filter
+from plugins.mqtt.topics import (
+    EXCLUSIVE,
+    REPLAY,
+    Address,
+    TopicNames,
+    check_topic_filter,
+    parse_filter,
+    split_replay,
+)
 
 if TYPE_CHECKING:
     from plugins.mqtt.protocol import Connection
@@ -52,6 +62,7 @@ class Limits:
     topic_alias_max: int = 32
     sent_topic_alias_max: int = 32
     subscriptions_max: int = 10_000
+    replays_max: int = 1000
     appends_inflight_max: int = 10_000
     appends_inflight_bytes_max: int = 8 * 1024 * 1024
     publishes_per_s_max: int = 0
@@ -112,6 +123,10 @@ class Hub:
         self.appends = Appends()
         self.loads: list[Session] = []
         """Sessions whose next messages must be fetched from the journal."""
+        self.histories: dict[History, None] = {}
+        """Subscriptions of connected clients that have not caught up with the journal."""
+        self.reads: list[tuple[History, int]] = []
+        """Those whose next records must be fetched, while their `generation` is this."""
         self.ledger = Ledger() if durable else None
         """None: sessions and retained messages live in memory alone."""
         self.positions: Positions = {}
@@ -164,6 +179,8 @@ class Hub:
     def address(self, text: str) -> Address:
         """Where a subscription to `text` is found: checked, without prefixes, rewritten. Raises
         ProtocolError (0x8F)."""
+        if text.startswith(REPLAY):
+            text = split_replay(text)[1]
         topic_filter, group = parse_filter(text.removeprefix(EXCLUSIVE))
         found = rewritten(self._rewrites, topic_filter, subscribing=True)
         return Address(check_topic_filter(found), group)
@@ -177,10 +194,16 @@ class Hub:
         subscription = session.subscriptions.pop(text, None)
         if subscription is None:
             return False
-        self.index.remove(subscription)
+        if not history.end(self, session, text):
+            self.index.remove(subscription)
         if text.startswith(EXCLUSIVE):
             self.exclusive.pop(subscription.address.topic_filter, None)
         return True
+
+    def resume_histories(self, session: Session) -> None:
+        """Go on with history that a client asked for: it is back, or has room again."""
+        if session.histories:
+            history.resume(self, session)
 
     # -- publishes
 
@@ -342,6 +365,7 @@ class Hub:
             return
         if session.expiry_s != FOR_EVER_S:
             session.ends_ms = now_ms + 1000 * session.expiry_s
+        history.pause(self, session)
         session.outbound.unload()
         session.touch()
         self._schedule(session)

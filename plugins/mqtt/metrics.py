@@ -52,6 +52,7 @@ def _levels(hub: Hub) -> dict[str, tuple[Read, str]]:
         "connections": (lambda: len(hub.connections), "network connections"),
         "sessions": (lambda: len(hub.sessions), "sessions, connected or not"),
         "subscriptions": (lambda: hub.index.count, "subscriptions"),
+        "replays": (lambda: len(hub.histories), "subscriptions that read history now"),
         "retained": (lambda: hub.retained.count, "retained messages"),
         "retained.bytes": (lambda: hub.retained.size_bytes, "bytes of retained messages"),
     }

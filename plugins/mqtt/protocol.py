@@ -209,6 +209,7 @@ class Connection:
         self.blocked = False
         if self.session is not None and self.state is State.CONNECTED:
             self.session.outbound.pump(self, now_ms)
+            self.hub.resume_histories(self.session)
 
     def lost(self, now_ms: int) -> None:
         """The network connection is gone."""

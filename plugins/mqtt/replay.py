@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from plugins.mqtt.history import History
 from plugins.mqtt.messages import Message, Place
 from plugins.mqtt.records import Meta
 from plugins.mqtt.sessions import Session
 from plugins.mqtt.shared import Group
 from plugins.mqtt.snapshots import Positions, SessionState
-from plugins.mqtt.subscriptions import Subscription, Target
-from plugins.mqtt.topics import EXCLUSIVE
+from plugins.mqtt.subscriptions import Beside, Subscription, Target
+from plugins.mqtt.topics import EXCLUSIVE, REPLAY
 
 if TYPE_CHECKING:
     from plugins.mqtt.hub import Hub
@@ -98,12 +99,18 @@ def _restored(hub: Hub, state: SessionState) -> Session:
     session.incoming.update(state.incoming)
     session.released = state.released
     session.outbound.restore(state.inflight, state.queue)
+    histories: dict[str, History] = {}
     for text, options, identifier in state.subscriptions:
-        subscription = Subscription(session, hub.address(text), options, identifier)
-        hub.index.add(subscription)
+        kind = Beside if text.startswith((EXCLUSIVE, REPLAY)) else Subscription
+        subscription = kind(session, hub.address(text), options, identifier)
         session.subscriptions[text] = subscription
+        if text in state.histories:
+            histories[text] = History(subscription, *state.histories[text])
+            continue
+        hub.index.add(subscription)
         if text.startswith(EXCLUSIVE):
             hub.exclusive[subscription.address.topic_filter] = session
+    session.histories = histories or None
     hub.sessions[state.client_id] = session
     if hub.ledger is not None:
         hub.ledger.ages[state.client_id] = 0

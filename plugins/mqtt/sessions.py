@@ -16,6 +16,7 @@ from plugins.mqtt.reasons import Reason
 from plugins.mqtt.subscriptions import Subscription
 
 if TYPE_CHECKING:
+    from plugins.mqtt.history import History
     from plugins.mqtt.protocol import Connection
     from plugins.mqtt.shared import Group
 
@@ -33,6 +34,7 @@ class Session:
         "connection",
         "ends_ms",
         "expiry_s",
+        "histories",
         "incarnation",
         "incoming",
         "ledger",
@@ -62,6 +64,8 @@ class Session:
         self.connection: Connection | None = None
         self.subscriptions: dict[str, Subscription] = {}
         """By the filter as the client wrote it, `$share/...` included."""
+        self.histories: dict[str, History] | None = None
+        """Subscriptions that read history, by their text; None: there is none."""
         self.outbound = Outbound(self, limits)
         self.incoming: dict[int, Place | None] = {}
         """QoS 2 publishes that came and were not released: packet identifier -> where it is

@@ -7,13 +7,14 @@ older build reads what a newer one added.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgpack
 
 from broker_core.api.types import Principal
 from plugins.mqtt.delivery import Delivery
+from plugins.mqtt.history import Start
 from plugins.mqtt.messages import Message, Place
 from plugins.mqtt.packets import NO_PROPERTIES, Properties, Will
 from plugins.mqtt.sessions import Session
@@ -49,6 +50,8 @@ class SessionState:
     positions: Positions
     will: Will | None = None
     will_due_ms: int | None = None
+    histories: dict[str, tuple[Start, Positions]] = field(default_factory=dict)
+    """Subscriptions that read history, by their text, and how far."""
 
 
 def _message_value(message: Message) -> list[Any]:
@@ -127,6 +130,11 @@ def session_bytes(session: Session, positions: Positions) -> bytes:
         "will": _will_value(session.will),
         "due": session.will_due_ms,
     }
+    if session.histories:
+        state["rep"] = [
+            (text, one.start.offset, one.start.since_ms, _positions_value(one.positions))
+            for text, one in session.histories.items()
+        ]
     return bytes(msgpack.packb(state))
 
 
@@ -186,6 +194,10 @@ def read_session(client_id: str, data: bytes) -> SessionState:
             _positions(value["pos"]),
             _will(value["will"]),
             value["due"],
+            {
+                text: (Start(offset, since_ms), _positions(positions))
+                for text, offset, since_ms, positions in value.get("rep", ())
+            },
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BadSnapshot(f"a field is missing or wrong: {error!r}") from None

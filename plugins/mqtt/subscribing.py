@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker_core.api.types import Operation
+from plugins.mqtt import history
+from plugins.mqtt.history import History, Start, parse_start
 from plugins.mqtt.packets import (
     NO_LOCAL,
     V5,
@@ -18,10 +20,11 @@ from plugins.mqtt.packets import (
     Unsubscribe,
 )
 from plugins.mqtt.reasons import FAILURE, MqttError, ProtocolError, Reason
-from plugins.mqtt.subscriptions import Subscription
-from plugins.mqtt.topics import EXCLUSIVE, Address, parse_filter
+from plugins.mqtt.subscriptions import Beside, Subscription
+from plugins.mqtt.topics import EXCLUSIVE, REPLAY, Address, parse_filter, split_replay
 
 if TYPE_CHECKING:
+    from plugins.mqtt.hub import Hub
     from plugins.mqtt.protocol import Connection
 
 _OPTIONS_KEPT = 0x0F
@@ -35,7 +38,7 @@ def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
     codes: list[int] = []
     fresh: list[Subscription] = []
     for wanted in packet.filters:
-        code, subscription, wants_retained = _add(connection, wanted, identifier)
+        code, subscription, wants_retained = _add(connection, wanted, identifier, now_ms)
         codes.append(code)
         if subscription is not None and wants_retained:
             fresh.append(subscription)
@@ -53,7 +56,7 @@ def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
 
 
 def _add(
-    connection: Connection, wanted: Filter, identifier: int
+    connection: Connection, wanted: Filter, identifier: int, now_ms: int
 ) -> tuple[int, Subscription | None, bool]:
     """Code for SUBACK, the subscription, and whether retained messages are due for it."""
     session, hub = connection.session, connection.hub
@@ -61,6 +64,7 @@ def _add(
     text = wanted.topic_filter
     try:
         address = hub.address(text)
+        start = parse_start(split_replay(text)[0], now_ms) if text.startswith(REPLAY) else None
         _check_room(connection, text, address)
     except MqttError as error:
         return error.reason, None, False
@@ -69,14 +73,35 @@ def _add(
     context = connection.access_context(wanted.qos)
     if not hub.allowed(connection.principal, Operation.READ, address.topic_filter, context):
         return Reason.NOT_AUTHORIZED, None, False
-    subscription = Subscription(session, address, wanted.options & _OPTIONS_KEPT, identifier)
-    is_new = text not in session.subscriptions
-    hub.index.add(subscription)
+    before = session.subscriptions.get(text)
+    kind = Beside if text.startswith((EXCLUSIVE, REPLAY)) else Subscription
+    subscription = kind(session, address, wanted.options & _OPTIONS_KEPT, identifier)
     session.subscriptions[text] = subscription
+    if start is not None:
+        _replay(hub, text, subscription, before, start)
+        return wanted.qos, subscription, False
+    if isinstance(before, Beside):
+        hub.index.remove(before)
+    hub.index.add(subscription)
     if text.startswith(EXCLUSIVE):
         hub.exclusive[address.topic_filter] = session
-    due = wanted.retain_handling == 0 or (wanted.retain_handling == 1 and is_new)
+    due = wanted.retain_handling == 0 or (wanted.retain_handling == 1 and before is None)
     return wanted.qos, subscription, due and address.group is None
+
+
+def _replay(
+    hub: Hub, text: str, subscription: Subscription, before: Subscription | None, start: Start
+) -> None:
+    """Begin a replay. One that the session has already goes on where it is, as the client asks for
+    it again after each connect."""
+    histories = subscription.session.histories or {}
+    if text in histories:
+        histories[text].subscription = subscription
+    elif before is not None:
+        hub.index.remove(before)
+        hub.index.add(subscription)
+    else:
+        history.begin(hub, text, History(subscription, start, {}))
 
 
 def _check_room(connection: Connection, text: str, address: Address) -> None:
@@ -89,6 +114,8 @@ def _check_room(connection: Connection, text: str, address: Address) -> None:
             raise ProtocolError("another client has it for itself", Reason.QUOTA_EXCEEDED)
     if text in session.subscriptions:
         return
+    if text.startswith(REPLAY) and len(hub.histories) >= hub.limits.replays_max:
+        raise ProtocolError("too many replays", Reason.QUOTA_EXCEEDED)
     full = len(session.subscriptions) >= hub.limits.subscriptions_max
     if full or not hub.index.has_room_for(address.topic_filter):
         raise ProtocolError("too many subscriptions", Reason.QUOTA_EXCEEDED)
@@ -116,7 +143,7 @@ def subscribe_automatically(connection: Connection, now_ms: int) -> None:
         text = pattern.replace("%c", named["%c"]).replace("%u", named["%u"])
         if text in session.subscriptions:
             continue
-        _, subscription, wants_retained = _add(connection, Filter(text, options), 0)
+        _, subscription, wants_retained = _add(connection, Filter(text, options), 0, now_ms)
         if subscription is not None and wants_retained:
             _send_retained(connection, subscription, now_ms)
         session.touch()

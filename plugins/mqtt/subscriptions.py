@@ -40,6 +40,21 @@ class Subscription:
         self.identifier = identifier
         """0: none."""
 
+    @property
+    def key(self) -> object:
+        """A session has one subscription of each key at an address."""
+        return self.session
+
+
+class Beside(Subscription):
+    """A subscription at an address where its session may have others: `$exclusive/t` beside `t`."""
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> object:
+        return self
+
 
 class Target:
     """What one session gets of one topic name: its overlapping subscriptions taken together."""
@@ -90,7 +105,7 @@ class _Members:
     __slots__ = ("groups", "plain")
 
     def __init__(self) -> None:
-        self.plain: dict[Session, Subscription] = {}
+        self.plain: dict[object, Subscription] = {}
         self.groups: dict[str, Group] = {}
 
 
@@ -142,10 +157,10 @@ class SubscriptionIndex:
         else:
             members = self._filters[text] = _Members()
             if present is not None:
-                members.plain[present.session] = present
+                members.plain[present.key] = present
         if group is None:
             before = len(members.plain)
-            members.plain[subscription.session] = subscription
+            members.plain[subscription.key] = subscription
             self._changed(text, len(members.plain) - before)
         else:
             if group not in members.groups:
@@ -160,7 +175,7 @@ class SubscriptionIndex:
             del self._filters[text]
         else:
             if group is None:
-                del members.plain[subscription.session]
+                del members.plain[subscription.key]
             else:
                 members.groups[group].remove(subscription)
                 if not members.groups[group].members:

@@ -15,6 +15,8 @@ LEVELS_MAX: Final = 128
 SHARE: Final = "$share"
 EXCLUSIVE: Final = "$exclusive/"
 """In front of a filter that one session alone may subscribe to."""
+REPLAY: Final = "$replay/"
+"""`$replay/<start>/<filter>`: a subscription that begins in the past."""
 _REMEMBERED_BYTES_MAX: Final = 512
 """Longer topic names are checked anew each time, so that the cache stays small."""
 
@@ -68,6 +70,25 @@ def parse_filter(text: str) -> Address:
             "a shared filter is $share/<name>/<filter>", Reason.TOPIC_FILTER_INVALID
         )
     return Address(check_topic_filter(topic_filter), group)
+
+
+def split_replay(text: str) -> tuple[str, str]:
+    """Start and filter of `$replay/<start>/<filter>`. ProtocolError (0x8F)."""
+    start, slash, rest = text.removeprefix(REPLAY).partition("/")
+    if not slash or rest.startswith((SHARE + "/", EXCLUSIVE, REPLAY)):
+        raise ProtocolError("a replay is $replay/<start>/<filter>", Reason.TOPIC_FILTER_INVALID)
+    return start, rest
+
+
+def filters_overlap(one: str, other: str) -> bool:
+    """Whether some topic name may match both filters; may say so where none does."""
+    for left, right in zip(one.split("/"), other.split("/"), strict=False):
+        if "#" in (left, right):
+            return True
+        if left != right and "+" not in (left, right):
+            return False
+    depths = one.count("/") - other.count("/")
+    return not depths or (one if depths > 0 else other).endswith("/#")
 
 
 def matches(topic_filter: str, name: str) -> bool:

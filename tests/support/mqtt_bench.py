@@ -10,10 +10,12 @@ assert device.received() == [Acknowledgement(PacketType.PUBACK, 1)]
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker_core.api.errors import LakeMQError, NotAuthorized
 from broker_core.api.record_batch import encode as encode_batch
+from broker_core.api.record_batch import read_header
 from broker_core.api.types import (
     ANONYMOUS,
     NO_CONTEXT,
@@ -30,6 +32,7 @@ from plugins.mqtt.bindings import Binding
 from plugins.mqtt.codec import Decoder
 from plugins.mqtt.delivery import DeliveryLimits
 from plugins.mqtt.encoding import encode
+from plugins.mqtt.history import committed, read_on
 from plugins.mqtt.hub import Hub, Limits
 from plugins.mqtt.messages import Message, Place
 from plugins.mqtt.packets import (
@@ -71,8 +74,11 @@ class Device:
         return self
 
     def raw(self) -> bytes:
-        """Bytes that the broker wrote since the last call."""
+        """Bytes that the broker wrote since the last call, storage having answered all."""
         self.bench.load()
+        return self._written()
+
+    def _written(self) -> bytes:
         data = b"".join(self.connection.out)
         self.connection.out.clear()
         if self.connection in self.bench.hub.dirty:
@@ -84,6 +90,10 @@ class Device:
         packets = self._decoder.feed(self.raw())
         assert self._decoder.error is None, self._decoder.error
         return packets
+
+    def decoded(self) -> list[Packet]:
+        """Packets that the broker wrote so far; what it waits for stays under way."""
+        return self._decoder.feed(self._written())
 
     def one(self) -> Any:
         (packet,) = self.received()
@@ -133,6 +143,8 @@ class Bench:
         self.stored: list[Lane] = []
         self.messages: dict[Place, Message] = {}
         """What storage holds."""
+        self.log: dict[str, list[CommittedBatch]] = {}
+        """The same as batches."""
         ids = itertools.count(1)
 
         def new_hub() -> Hub:
@@ -147,8 +159,11 @@ class Bench:
                 durable=durable,
             )
 
+        self._topics = tuple(dict.fromkeys(binding.topic for binding in bindings))
         self._new_hub = new_hub
         self.hub = new_hub()
+        for topic in self._topics:
+            self.hub.positions[topic, 0] = 0
         self._reader = RecordReader(self.hub.names)
         self._offsets: dict[str, int] = {}
 
@@ -206,11 +221,53 @@ class Bench:
         return sum(len(lane.values) for lane in lanes)
 
     def commit(self, batch: CommittedBatch) -> None:
+        self.log.setdefault(batch.topic, []).append(batch)
         for message, meta in self._reader.read(batch):
             assert message.place is not None
             self.messages[message.place] = message
             self.hub.note_stored(message, meta)
             self.hub.route(message, self.now_ms)
+            committed(self.hub.histories, message, self.now_ms)
+        end = read_header(batch.data).last_offset + 1
+        self.hub.positions[batch.topic, batch.partition] = end
+
+    def begin_read(self) -> Callable[[], None] | None:
+        """Fetch what a history asked for, as of now; call the result to hand it over."""
+        if not self.hub.reads:
+            return None
+        history, generation = self.hub.reads.pop(0)
+        if history.generation != generation:
+            return lambda: None
+        cursor = history.next_cursor()
+        fetched: tuple[Iterator[Message], int] | None = None
+        if cursor is not None:
+            key = (cursor.topic, cursor.partition)
+            if cursor.offset is None:
+                history.located(cursor, history.start.offset, self.hub.positions.get(key, 0))
+            if history.rest is not None:
+                fetched = history.rest[1:]
+            elif history.approach(cursor, self.hub.positions.get(key, 0)):
+                assert cursor.offset is not None
+                fetched = self._fetch(cursor.topic, cursor.offset)
+
+        def finish() -> None:
+            if history.generation != generation:
+                return
+            if cursor is not None and fetched is not None:
+                end = self.hub.positions.get((cursor.topic, cursor.partition), 0)
+                history.fetched(cursor, *fetched, end, self.now_ms)
+            read_on(self.hub, history, cursor, self.now_ms)
+
+        return finish
+
+    def _fetch(self, topic: str, offset: int) -> tuple[Iterator[Message], int]:
+        """Messages of up to three batches from `offset` on, and the offset behind them."""
+        batches = [
+            one for one in self.log.get(topic, ()) if read_header(one.data).last_offset >= offset
+        ][:3]
+        messages = [one for batch in batches for one in self._reader.messages(batch)]
+        behind = read_header(batches[-1].data).last_offset + 1 if batches else offset
+        return iter(messages), behind
 
     def load(self) -> None:
         """Fetch from storage what sessions wait for."""
@@ -219,6 +276,8 @@ class Bench:
             wanted = outbound.missing()
             found = [(one, self.messages.get(one.place)) for one in wanted if one.place]
             outbound.loaded(found, self.now_ms)
+        while (finish := self.begin_read()) is not None:
+            finish()
 
     def pass_time(self, seconds: float) -> None:
         self.now_ms += int(1000 * seconds)

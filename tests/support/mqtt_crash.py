@@ -32,14 +32,11 @@ class CrashBench(Bench):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(durable=True, **options)
-        self.log: dict[str, list[CommittedBatch]] = {}
         self.kept_sessions: dict[str, bytes] = {}
         self.kept_retained: dict[str, bytes] = {}
         self.kept_positions = positions_bytes({})
         self.crashes = 0
         self._unconfirmed: list[Callable[[], None]] = []
-        for binding in self.hub.bindings:
-            self.hub.positions[binding.topic, 0] = 0
 
     # -- storage, in two steps
 
@@ -60,11 +57,9 @@ class CrashBench(Bench):
             self._offsets[lane.topic] = base + count
             data = encode_batch(lane.columns(), now_ms=self.now_ms, base_offset=base)
             batch = CommittedBatch(lane.topic, 0, Offset(base), data)
-            self.log.setdefault(lane.topic, []).append(batch)
             self.stored.append(lane)
             self._unconfirmed.append(self._settlement(lane, base, count))
             self.commit(batch)
-            self.hub.positions[lane.topic, 0] = base + count
             self.hub.delivered += count
 
     def _settlement(self, lane: Lane, base: int, count: int) -> Callable[[], None]:
@@ -113,6 +108,14 @@ class CrashBench(Bench):
                 self.confirm()
             self.load()
 
+    def settle_sessions(self) -> None:
+        """Until sessions are kept and all is confirmed; fetches stay under way."""
+        while self.can_write or self.can_confirm:
+            self.write_records()
+            self.write_sessions()
+            while self.can_confirm:
+                self._unconfirmed.pop(0)()
+
     def store(self, error: Any = None) -> int:
         assert error is None
         before = sum(len(lane.values) for lane in self.stored)
@@ -133,7 +136,7 @@ class CrashBench(Bench):
         self.hub.retained.take_changes()
         replay = Replay(self.hub, states, read_positions(self.kept_positions))
         self.messages.clear()
-        for topic in dict.fromkeys(binding.topic for binding in self.hub.bindings):
+        for topic in self._topics:
             end = self._offsets.get(topic, 0)
             start = replay.start_of(topic, 0, end)
             for batch in self.log.get(topic, ()):

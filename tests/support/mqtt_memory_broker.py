@@ -17,7 +17,7 @@ from broker_core.api.errors import (
     UnknownTopic,
 )
 from broker_core.api.ports import Credentials, Exchange, PartitionLog, Tap
-from broker_core.api.record_batch import BatchHeader, encode, read_header
+from broker_core.api.record_batch import BatchHeader, RecordBatch, encode, read_header
 from broker_core.api.types import (
     ANONYMOUS,
     NO_CONTEXT,
@@ -233,7 +233,13 @@ class MemoryLog:
         return FetchResult(data, following, self.high_watermark, self.log_start_offset)
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> Offset:
-        raise NotImplementedError
+        await asyncio.sleep(0)
+        for batch in self._batches:
+            opened = RecordBatch(batch.data)
+            for offset, time_ms in zip(opened.offsets(), opened.timestamps_ms(), strict=True):
+                if time_ms >= timestamp_ms:
+                    return Offset(offset)
+        return self.high_watermark
 
     def tap(self, tap: Tap) -> Callable[[], None]:
         raise NotImplementedError
