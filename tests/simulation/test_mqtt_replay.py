@@ -101,6 +101,7 @@ class World:
         if self.device is None:
             return
         self.bench.settle_sessions()
+        self.bench.load_messages()
         for packet in self.device.decoded():
             match packet:
                 case Publish(qos=0) | Publish(qos=1):

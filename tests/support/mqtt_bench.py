@@ -270,14 +270,18 @@ class Bench:
         return iter(messages), behind
 
     def load(self) -> None:
+        """Fetch from storage what sessions and replays wait for."""
+        self.load_messages()
+        while (finish := self.begin_read()) is not None:
+            finish()
+
+    def load_messages(self) -> None:
         """Fetch from storage what sessions wait for."""
         while self.hub.loads:
             outbound = self.hub.loads.pop(0).outbound
             wanted = outbound.missing()
             found = [(one, self.messages.get(one.place)) for one in wanted if one.place]
             outbound.loaded(found, self.now_ms)
-        while (finish := self.begin_read()) is not None:
-            finish()
 
     def pass_time(self, seconds: float) -> None:
         self.now_ms += int(1000 * seconds)
