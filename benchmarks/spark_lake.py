@@ -120,7 +120,7 @@ def measure(native: str, folder: Path, chosen: list[str], records: int, repeats:
             "export json (6 fields) -> delta", records // 4, repeats,
             lambda: export(
                 spark, native, "json", fresh(folder / "lake", "delta"), format="json",
-                json_schema=JSON_SCHEMA,
+                value_schema=JSON_SCHEMA,
             ),
         )  # fmt: skip
     spark.stop()

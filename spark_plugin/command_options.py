@@ -24,6 +24,19 @@ ExportId = Annotated[
     str, typer.Option(help="Name under which the table remembers this export; else the topic.")
 ]
 Dlq = Annotated[str, typer.Option(help="Where bad rows go; else beside the table.")]
+Format = Annotated[
+    str,
+    typer.Option(help="raw: records as they are; json, csv, avro, protobuf, sparkplug: decoded."),
+]
+Schema = Annotated[
+    str,
+    typer.Option(
+        help="Columns of json or csv, such as 'time timestamp, value double', or a file: with "
+        "them, an Avro schema, Protobuf descriptors or a .proto."
+    ),
+]
+Message = Annotated[str, typer.Option(help="Full name of the Protobuf message.")]
+Delimiter = Annotated[str, typer.Option(help="Between the fields of csv.")]
 PartitionBy = Annotated[
     str, typer.Option(help="day(column), hour(column), month(column) or column, ...")
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,9 +15,13 @@ from spark_plugin.command_options import (
     Bootstrap,
     CatalogName,
     CatalogUri,
+    Delimiter,
     Dlq,
     ExportId,
+    Format,
+    Message,
     PartitionBy,
+    Schema,
     TableName,
     TablePath,
     TakeOver,
@@ -29,11 +34,12 @@ from spark_plugin.command_options import (
     required,
     target,
 )
+from spark_plugin.errors import OptionError
 from spark_plugin.options import parse_duration_s, parse_size
 
 if TYPE_CHECKING:
     from spark_plugin.export.exporter import Exporter
-    from spark_plugin.export.settings import ExportSettings
+    from spark_plugin.export.settings import ExportSettings, Target
     from spark_plugin.progress import ExportProgress
 
 export_app = typer.Typer(
@@ -49,12 +55,19 @@ dlq_app.command("replay")(table_commands.replay_dead_letters)
 Trigger = Annotated[
     str, typer.Option(help="available-now: up to what is there and stop; 30s: go on for ever.")
 ]
-Format = Annotated[str, typer.Option(help="raw: records as they are; json: decoded.")]
-Schema = Annotated[
-    str, typer.Option(help="Columns of json, such as 'time timestamp, value double'.")
+Sql = Annotated[
+    str,
+    typer.Option(help="Spark SQL over the view `records`, or a file with it; its result lands."),
 ]
-Evolve = Annotated[
-    str, typer.Option(help="Fields without a column: strict leaves them out, add makes columns.")
+Infer = Annotated[
+    bool, typer.Option("--infer", help="Take the columns of json or csv from the first records.")
+]
+EvolveOption = Annotated[
+    str,
+    typer.Option(
+        help="Fields without a column: strict leaves them out, add makes columns, widen also lets "
+        "types grow."
+    ),
 ]
 CommitBytes = Annotated[str, typer.Option(help="Most journal bytes of a commit.")]
 CommitRows = Annotated[int, typer.Option(min=0, help="Most records of a commit; 0: any.")]
@@ -97,7 +110,11 @@ def export(
     export_id: ExportId = "",
     format: Format = "raw",
     schema: Schema = "",
-    evolve: Evolve = "strict",
+    infer: Infer = False,
+    message: Message = "",
+    delimiter: Delimiter = ",",
+    evolve: EvolveOption = "strict",
+    sql: Sql = "",
     partition_by: PartitionBy = "",
     dlq: Dlq = "",
     commit_bytes: CommitBytes = "512MB",
@@ -120,22 +137,28 @@ def export(
 
 def _settings(**given: Any) -> ExportSettings:
     """The command's options, checked."""
-    from spark_plugin.export.settings import ExportSettings
+    from spark_plugin.export.settings import EVOLVE, FORMATS, ExportSettings
 
     place = catalog(given["catalog_name"], given["catalog_uri"], given["warehouse"])
+    given["topic"] = required("--topic", given["topic"])
+    where = target(given["to"], given["path"], given["table"], place)
+    given["format"] = choice("--format", given["format"], FORMATS)
     return ExportSettings(
         bootstrap=given["bootstrap"],
-        topic=required("--topic", given["topic"]),
-        target=target(given["to"], given["path"], given["table"], place),
+        topic=given["topic"],
+        target=where,
         export_id=given["export_id"] or given["topic"],
         trigger_s=_trigger(given["trigger"]),
         commit_bytes=parse_size("--commit-bytes", given["commit_bytes"]),
         commit_rows=given["commit_rows"] or None,
         file_bytes_max=parse_size("--file-bytes", given["file_bytes"]),
         compact_files=given["compact_files"],
-        format=choice("--format", given["format"], ("raw", "json")),  # type: ignore[arg-type]  # it is checked
-        json_schema=given["schema"],
-        evolve=choice("--evolve", given["evolve"], ("strict", "add")),  # type: ignore[arg-type]  # so is it
+        format=given["format"],
+        value_schema=_schema(given, where),
+        message=given["message"],
+        delimiter=given["delimiter"],
+        evolve=choice("--evolve", given["evolve"], EVOLVE),  # type: ignore[arg-type]  # it is checked
+        sql=_sql(given["sql"]),
         partition_by=given["partition_by"],
         dlq=given["dlq"],
         accept_recreated=given["accept_recreated"],
@@ -143,6 +166,28 @@ def _settings(**given: Any) -> ExportSettings:
         take_over=given["take_over"],
         retry_timeout_s=parse_duration_s("--retry-timeout", given["retry_timeout"]),
     )
+
+
+def _schema(given: dict[str, Any], where: Target) -> str:
+    """The text of `--schema`, or what `--infer` finds."""
+    from spark_plugin.export.given_schema import infer_schema, read_schema
+
+    if not given["infer"]:
+        return read_schema(given["format"], given["schema"])
+    if given["schema"]:
+        raise OptionError("give --schema or --infer, not both")
+    from plugins.native.sdk import connect
+
+    with connect(given["bootstrap"]) as client:
+        return infer_schema(
+            client, given["topic"], given["format"], given["delimiter"], where,
+            given["partition_by"], bool(given["sql"]),
+        )  # fmt: skip
+
+
+def _sql(text: str) -> str:
+    """The query, or what is in the file of that name."""
+    return Path(text).read_text() if text.endswith(".sql") and Path(text).is_file() else text
 
 
 def _trigger(text: str) -> float | None:

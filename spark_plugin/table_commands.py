@@ -10,9 +10,13 @@ from spark_plugin.command_options import (
     Bootstrap,
     CatalogName,
     CatalogUri,
+    Delimiter,
     Dlq,
     ExportId,
+    Format,
+    Message,
     PartitionBy,
+    Schema,
     TableName,
     TablePath,
     TakeOver,
@@ -20,6 +24,7 @@ from spark_plugin.command_options import (
     Topic,
     Warehouse,
     catalog,
+    choice,
     fail,
     required,
     target,
@@ -91,23 +96,29 @@ def replay_dead_letters(
     warehouse: Warehouse = "",
     bootstrap: Bootstrap = "127.0.0.1:9700",
     export_id: ExportId = "",
-    schema: Annotated[str, typer.Option(help="Columns to decode by now.")] = "",
+    format: Format = "json",
+    schema: Schema = "",
+    message: Message = "",
+    delimiter: Delimiter = ",",
     partition_by: PartitionBy = "",
     dlq: Dlq = "",
     take_over: TakeOver = False,
 ) -> None:
     """Land the dead letters of an export that decode by now, each once."""
     try:
+        from spark_plugin.export.given_schema import read_schema
         from spark_plugin.export.run import replay_target
-        from spark_plugin.export.settings import ExportSettings
+        from spark_plugin.export.settings import FORMATS, ExportSettings
 
         settings = ExportSettings(
             bootstrap=bootstrap,
             topic=required("--topic", topic),
             target=target(to, path, table, catalog(catalog_name, catalog_uri, warehouse)),
             export_id=export_id or topic,
-            format="json",
-            json_schema=required("--schema", schema),
+            format=choice("--format", format, FORMATS),  # type: ignore[arg-type]  # it is checked
+            value_schema=read_schema(format, schema),  # type: ignore[arg-type]  # as above
+            message=message,
+            delimiter=delimiter,
             evolve="add",  # the table may have got columns that --schema does not name
             partition_by=partition_by,
             dlq=dlq,

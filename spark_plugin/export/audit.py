@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plugins.native.sdk import SyncClient
+from spark_plugin.errors import TableError
+from spark_plugin.export.column_types import META
 from spark_plugin.export.files import Folder
-from spark_plugin.export.json_schema import META
+from spark_plugin.export.rows import PART
 from spark_plugin.export.runs import (
     Run,
     clip,
@@ -180,15 +182,25 @@ def _scan(table: LakeTable, topic: str, by_key: bool) -> Iterator[pa.RecordBatch
     paths = table.data_files()
     if not paths:
         return
-    inside = (META,) if META in table.arrow_schema().names else ()
+    schema = table.arrow_schema()
+    inside = (META,) if META in schema.names else ()
+    if not inside and "offset" not in schema.names:
+        raise TableError(
+            f"table {table.location} does not say which records its rows came from: a query that "
+            f"made it (--sql) has to keep {META}"
+        )
     columns: Mapping[str, Any] = {
         name: dataset.field(*inside, name)
         for name in ("partition", "offset", *(("key",) if by_key else ()))
     }
-    files = dataset.dataset(paths, format="parquet", filesystem=Folder(table.location).filesystem)
-    yield from files.to_batches(
-        columns=columns, filter=dataset.field(*inside, "topic") == topic, use_threads=False
+    files = dataset.dataset(
+        paths, schema, format="parquet", filesystem=Folder(table.location).filesystem
     )
+    wanted = dataset.field(*inside, "topic") == topic
+    if inside and schema.field(META).type.get_field_index(PART) >= 0:
+        # All rows of a record lie in one file, so the first stands for them.
+        wanted = wanted & (dataset.field(META, PART) == 0)
+    yield from files.to_batches(columns=columns, filter=wanted, use_threads=False)
 
 
 def _count(keys: Keys, column: pa.Array) -> None:

@@ -112,12 +112,13 @@ def _write_together(
     file_bytes: int,
 ) -> list[WrittenFile]:
     import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow import dataset
 
     values = group[0].partition_values
     writer = FileWriter(folder, place, name, schema, 2 * file_bytes, values)
     for file in group:
-        with folder.filesystem.open_input_file(file.path) as source:
-            for batch in parquet.ParquetFile(source).iter_batches(_MEMORY_BATCH_ROWS):
-                writer.write(pa.Table.from_batches([batch]))
+        # The schema fills in columns, and casts types, that came after the file.
+        old = dataset.dataset([file.path], schema, "parquet", filesystem=folder.filesystem)
+        for batch in old.to_batches(use_threads=False, batch_size=_MEMORY_BATCH_ROWS):
+            writer.write(pa.Table.from_batches([batch]))
     return writer.close()

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from spark_plugin.export.evolution import evolve, merge_found, type_of_arrow, type_of_value
-from spark_plugin.export.json_schema import Type
+from spark_plugin.export.arrow_types import arrow_type, convert, type_of_arrow
+from spark_plugin.export.column_types import Type, decimal_digits
+from spark_plugin.export.decoding import ERROR_CHARS_MAX, BadRow, Decoded, utf8_only
+from spark_plugin.export.evolution import (
+    evolve,
+    merge_found,
+    needed_type,
+    type_of_value,
+    unknown_part,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,47 +29,30 @@ _PLAIN: Final = r"^[ \t\r]*\{[^\n]*$"
 _SEVERAL: Final = "values in one record"
 _CHECKED_ROWS_MAX: Final = 256
 _LOOKED_AT_ROWS_MAX: Final = 1000
-_ERROR_CHARS_MAX: Final = 300
 _INTEGERS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "timestamp_ms": 64}
 """Bits of the whole-number types."""
 
 
-class BadRow(NamedTuple):
-    """A row that can't be decoded."""
-
-    row: int
-    error_class: str
-    """`null_value`, `not_utf8`, `not_json` or `wrong_type`."""
-    error: str
-
-
-class Decoded(NamedTuple):
-    """Outcome for a block."""
-
-    rows: pa.Array
-    """Row numbers of the good ones, ascending (int64)."""
-    columns: pa.Table
-    """Their columns, in the order of the schema."""
-    bad: list[BadRow]
-
-
 class JsonDecoder:
-    """Decodes values by a column list (`json_schema.parse_schema`)."""
+    """Decodes values by a column list (`column_types.parse_schema`)."""
 
-    def __init__(self, columns: Sequence[tuple[str, Type]], *, find_new: bool = False) -> None:
-        """`find_new`: look for fields that the columns do not name, too."""
+    def __init__(
+        self, columns: Sequence[tuple[str, Type]], *, find_new: bool = False, widen: bool = False
+    ) -> None:
+        """`find_new`: look for fields that the columns do not name, too; `widen`: and for values
+        that need a wider type of their column's kind."""
         import pyarrow as pa
 
         self._columns = tuple(columns)
         self._find_new = find_new
+        self._widen = widen
         self.found: dict[str, Type] = {}
-        """Fields that were seen, known or new, with the types that their values have."""
         self.schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
         parsed = [(name, _parsed_type(kind)) for name, kind in columns]
         # Without any column Arrow would not say how many rows there were.
         self._parsed_schema = pa.schema(parsed or [("\0", pa.null())])
 
-    def decode(self, values: pa.Array) -> Decoded:
+    def decode(self, values: pa.Array, keys: pa.Array | None = None) -> Decoded:
         """`values`: binary. Every row is either in `rows` or in `bad`."""
         import pyarrow as pa
 
@@ -86,7 +77,7 @@ class JsonDecoder:
         try:
             text = values.cast(pa.string())
         except pa.ArrowInvalid:
-            text = _utf8_only(values, bad)
+            text = utf8_only(values, bad)
         plain = compute.match_substring_regex(text, _PLAIN)
         if compute.all(plain, skip_nulls=False).as_py():
             return text
@@ -113,7 +104,8 @@ class JsonDecoder:
             error = str(problem).split(" in row ")[0]
         if len(lines) == 1:
             row = rows[0].as_py()
-            bad[row] = BadRow(row, _error_class(error), error[:_ERROR_CHARS_MAX])
+            bad[row] = BadRow(row, _error_class(error), error[:ERROR_CHARS_MAX])
+            self._note_needed(lines[0].as_py())
             return []
         if len(lines) <= _CHECKED_ROWS_MAX:
             kept = self._without_mismatches(lines, rows, bad)
@@ -137,20 +129,31 @@ class JsonDecoder:
             error = _mismatch_in(line, self._columns)
             if error:
                 bad[row] = BadRow(row, "wrong_type", error)
+                self._note_needed(line)
             else:
                 kept.append(place)
         return pa.array(kept, pa.int64())
 
+    def _note_needed(self, line: str) -> None:
+        """Note, of a record that its columns can't hold, the types that they must grow to."""
+        if not self._widen:
+            return
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            return
+        self._note(needed_type(Type("struct", self._columns), value))
+
     def has_new_fields(self) -> bool:
-        """Whether a field was seen that could become a column."""
-        return evolve(self._columns, self.found) != self._columns
+        """Whether a field was seen that could become a column, or make one grow."""
+        return evolve(self._columns, self.found, widen=self._widen) != self._columns
 
     def _parse_block(self, lines: pa.Array) -> pa.Table:
         import pyarrow as pa
 
         table = self._read(lines)
         columns = [
-            _convert(table.column(name), kind, self.schema.field(name).type)
+            convert(table.column(name), kind, self.schema.field(name).type)
             for name, kind in self._columns
         ]
         return pa.table(columns, schema=self.schema)
@@ -167,7 +170,8 @@ class JsonDecoder:
             # Perhaps only because a field that is not known has values of several types.
             table = self._read_json(lines, "ignore")
             for line in lines.slice(0, _LOOKED_AT_ROWS_MAX).to_pylist():
-                self._note(type_of_value(json.loads(line)))
+                found = type_of_value(json.loads(line))
+                self._note(unknown_part(Type("struct", self._columns), found))
             return table
         self._note(type_of_arrow(pa.struct(list(table.schema))))
         return table
@@ -192,55 +196,12 @@ class JsonDecoder:
         )
 
 
-def arrow_type(kind: Type) -> pa.DataType:
-    """The type of the table's column."""
-    import pyarrow as pa
-
-    if kind.name == "array":
-        return pa.list_(pa.field("element", arrow_type(kind.fields[0][1])))
-    if kind.name == "struct":
-        return pa.struct([(name, arrow_type(child)) for name, child in kind.fields])
-    if kind.name.startswith("timestamp"):
-        return pa.timestamp("us", tz="UTC")
-    return {
-        "string": pa.string(), "boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(),
-        "int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(), "double": pa.float64(),
-        "date": pa.date32(),
-    }[kind.name]  # fmt: skip
-
-
 def _parsed_type(kind: Type) -> pa.DataType:
     """The type that Arrow's parser is asked for."""
     import pyarrow as pa
 
     parsed = {"date": pa.string(), "timestamp_ms": pa.int64(), "timestamp_s": pa.float64()}
     return parsed.get(kind.name) or arrow_type(kind)
-
-
-def _convert(column: pa.ChunkedArray, kind: Type, wanted: pa.DataType) -> pa.ChunkedArray:
-    import pyarrow as pa
-    from pyarrow import compute
-
-    if kind.name == "timestamp_ms":
-        micros = compute.multiply_checked(column, 1000)
-        return micros.cast(wanted)
-    if kind.name == "timestamp_s":
-        micros = compute.round(compute.multiply(column, 1e6)).cast(pa.int64())
-        return micros.cast(wanted)
-    return column.cast(wanted)
-
-
-def _utf8_only(values: pa.Array, bad: dict[int, BadRow]) -> pa.Array:
-    import pyarrow as pa
-
-    found: list[str | None] = []
-    for row, value in enumerate(values.to_pylist()):
-        try:
-            found.append(None if value is None else value.decode())
-        except UnicodeDecodeError as error:
-            found.append(None)
-            bad[row] = BadRow(row, "not_utf8", f"not UTF-8: {error.reason} at byte {error.start}")
-    return pa.array(found, pa.string())
 
 
 def _one_line(row: int, text: str | None, bad: dict[int, BadRow]) -> str | None:
@@ -305,4 +266,6 @@ def _fits(value: Any, kind: str) -> bool:
         return type(value) is int and -limit <= value < limit
     if kind in ("float", "double", "timestamp_s"):
         return type(value) in (int, float)
+    if decimal_digits(kind) is not None:
+        return type(value) in (int, float, str)
     return isinstance(value, bool if kind == "boolean" else str)

@@ -19,9 +19,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_plugin.errors import NoTable, TableError
-from spark_plugin.export.columns import check_columns, check_partitioned
+from spark_plugin.export.columns import check_partitioned, fitting
+from spark_plugin.export.delta_widening import is_widened, rewrite
 from spark_plugin.export.files import Folder, path_of
 from spark_plugin.export.partitioning import PartitionField, with_partition_columns
+from spark_plugin.export.settings import Evolve
 from spark_plugin.export.stats import delta_stats
 from spark_plugin.export.table import ExportKey, LiveFile, Progress, TableConflict, WrittenFile
 
@@ -40,17 +42,20 @@ class DeltaLakeTable:
         location: str,
         schema: pa.Schema | None,
         fields: Sequence[PartitionField] = (),
-        more_columns: bool = False,
+        evolve: Evolve = "strict",
     ) -> None:
         """Open the table, created with `schema` and `fields` if absent; without a schema it must be
-        there. TableError if it is not, or if its columns or partitioning differ."""
+        there, and changed as far as `evolve` allows it. TableError if it is not, or if its columns
+        or partitioning differ."""
         self.location = location
         whole = None if schema is None else with_partition_columns(schema, fields)
         self._partition_by = [field.name for field in fields]
         self._table = self._open_or_create(whole)
         if whole is not None:
-            check_columns(location, self._columns(), whole, more_columns)
             check_partitioned(location, self._table.metadata().partition_columns, fields)
+            change = fitting(location, self._columns(), whole, evolve)
+            if change is not None:
+                self.add_columns(change)
 
     def _open_or_create(self, schema: pa.Schema | None) -> DeltaTable:
         from deltalake import DeltaTable
@@ -113,13 +118,16 @@ class DeltaLakeTable:
         from deltalake import write_deltalake
 
         partition_by = self._table.metadata().partition_columns
-        for field in self._columns():
-            if field.name in partition_by and field.name not in schema.names:
-                schema = schema.append(field)
-        write_deltalake(
-            self.location, schema.empty_table(), mode="append", schema_mode="merge",
-            partition_by=partition_by or None,
-        )  # fmt: skip
+        wider = fitting(self.location, self._columns(), schema, "widen")
+        if wider is None:
+            return
+        if is_widened(self._columns(), wider):
+            rewrite(self._table, self.location, wider)
+        else:
+            write_deltalake(
+                self.location, wider.empty_table(), mode="append", schema_mode="merge",
+                partition_by=partition_by or None,
+            )  # fmt: skip
         self.reload()
 
     def expire(self, before_s: float) -> int:

@@ -3,50 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from spark_plugin.export.decode import JsonDecoder
-from spark_plugin.export.evolution import columns_of_table, evolve, merge_found, schema_text
-from spark_plugin.export.json_schema import Type, parse_schema
+from spark_plugin.export.arrow_types import arrow_type
+from spark_plugin.export.column_types import Type, parse_schema
+from spark_plugin.export.decoders import EXPLODING, open_decoder
+from spark_plugin.export.decoding import Decoder
+from spark_plugin.export.evolution import (
+    Columns,
+    columns_of_table,
+    evolve,
+    merge_found,
+    schema_text,
+)
 from spark_plugin.export.partitioning import parse_partition_by
+from spark_plugin.export.rows import with_meta
 from spark_plugin.export.settings import ExportSettings
 from spark_plugin.export.table import LakeTable, TaskResult
 from spark_plugin.export.write_task import schema_to_text
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def decoded_schema(settings: ExportSettings) -> pa.Schema:
+    """Columns of the rows that an export's records are decoded to: the journal's, or those of the
+    decoder and `_meta`."""
+    from plugins.native.sdk.arrow import arrow_schema
+
+    if settings.format == "raw":
+        return arrow_schema()
+    decoder = open_decoder(
+        settings.format, settings.value_schema, message=settings.message,
+        delimiter=settings.delimiter,
+    )  # fmt: skip
+    return with_meta(decoder.schema, parts=settings.format in EXPLODING)
+
 
 class EvolvingColumns:
-    """What tasks are told of columns. For raw exports the columns never change."""
+    """What tasks are told of columns. Only those of JSON change while an export runs."""
 
     def __init__(self, settings: ExportSettings, table: LakeTable) -> None:
         self._table = table
-        self._given = parse_schema(settings.json_schema) if settings.json_schema else ()
+        self._settings = settings
+        self.value_schema = settings.value_schema
+        """What tasks decode values by."""
+        self._changes = settings.format == "json" and not settings.sql
+        self._widen = settings.evolve == "widen"
+        self._given: Columns = ()
+        if self._changes and settings.value_schema:
+            self._given = parse_schema(settings.value_schema)
         self._without = [field.name for field in parse_partition_by(settings.partition_by)
                          if field.transform != "identity"]  # fmt: skip
-        self.find_new = settings.evolve == "add"
-        """Whether tasks look for fields without a column."""
+        self.evolve = settings.evolve if self._changes else "strict"
+        """What tasks look for besides the columns."""
         self.refresh()
 
     def refresh(self) -> None:
         """Take the columns that the table has now."""
+        settings = self._settings
+        if settings.sql:  # tasks write what the query reads, not what the table holds
+            self.table_schema = schema_to_text(decoded_schema(settings))
+            return
         schema = self._table.arrow_schema()
         self.table_schema = schema_to_text(schema)
         """Arrow schema of data files, as tasks get it."""
         self._columns = self._given
-        if self.find_new:
-            self._columns = columns_of_table(schema, self._given, self._without)
-        self.json_schema = schema_text(self._columns)
-        """Column list to decode values by; empty: records as they are."""
+        if self.evolve != "strict":
+            self._columns = columns_of_table(schema, self._given, self._without, widen=self._widen)
+            self.value_schema = schema_text(self._columns)
 
-    def decoder(self) -> JsonDecoder:
-        return JsonDecoder(self._columns)
+    def decoder(self) -> Decoder:
+        settings = self._settings
+        return open_decoder(
+            settings.format, self.value_schema, message=settings.message,
+            delimiter=settings.delimiter,
+        )  # fmt: skip
 
     def extend(self, results: Sequence[TaskResult]) -> bool:
-        """Give the table columns for the fields that tasks told of; False if they told of none."""
+        """Give the table the columns and types that tasks found need of; False: none."""
+        import pyarrow as pa
+
         found: dict[str, Type] = {}
         for result in sorted(results, key=lambda each: (each.partition, each.start)):
             if result.kind == "fields":
                 found = merge_found(found, dict(parse_schema(result.file.footer.decode())))
         if not found:
             return False
-        self._table.add_columns(JsonDecoder(evolve(self._columns, found)).schema)
+        columns = evolve(self._columns, found, widen=self._widen)
+        self._table.add_columns(pa.schema([(name, arrow_type(kind)) for name, kind in columns]))
         self.refresh()
         return True

@@ -17,6 +17,7 @@ from spark_plugin.errors import ExportError, ExportFenced, OptionError, TopicRec
 from spark_plugin.export import table as lake
 from spark_plugin.export.compaction import Compacted, compact
 from spark_plugin.export.dead_letters import DeadLetters
+from spark_plugin.export.decoders import EXPLODING
 from spark_plugin.export.evolving import EvolvingColumns
 from spark_plugin.export.files import (
     Folder,
@@ -29,7 +30,8 @@ from spark_plugin.export.partitioning import parse_partition_by
 from spark_plugin.export.replay import Replayed, write_decodable
 from spark_plugin.export.report import CommitReport, check_complete
 from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult
+from spark_plugin.export.sql_query import SqlQuery
+from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult, WrittenFile
 from spark_plugin.export.write_task import WriteTask, schema_to_text
 from spark_plugin.journal import client_of, retrying, view_of
 from spark_plugin.offsets import TopicCursor
@@ -38,6 +40,8 @@ from spark_plugin.planning import OffsetRange, TopicView
 RunTasks = Callable[[Sequence[WriteTask]], list[TaskResult]]
 """Runs tasks somewhere and returns what they wrote: Spark, or in tests this process."""
 
+_STAGED = "staged"
+"""Folder in an attempt's folder: decoded records for the query of `--sql`."""
 _EVOLUTIONS_MAX = 20
 _TASK_BYTES_MIN = 8 << 20
 """A range smaller than this is not split further."""
@@ -54,8 +58,10 @@ class Exporter:
         *,
         parallelism: int = 2,
         dlq: LakeTable | None = None,
+        query: SqlQuery | None = None,
     ) -> None:
         self.settings = settings
+        self._query = query
         self._table = table
         self._run_tasks = run_tasks
         self._parallelism = parallelism
@@ -127,15 +133,18 @@ class Exporter:
     ) -> CommitReport:
         after = self._after(key, before, ranges)
         folder = attempt_folder(key, self._epoch, after.attempt)
-        self._folder.create(folder)
         dead_folder = self._dead.new_folder(key) if self._dead is not None else ""
         known = self._dead.known(key, before.offsets) if self._dead is not None else {}
         started = time.monotonic()
-        tasks = partial(self._tasks, ranges, topic, folder, dead_folder, known)
-        results = self._run_evolving(tasks, folder, dead_folder)
+        place = f"{folder}/{_STAGED}" if self._query is not None else folder
+        self._folder.create(place)
+        tasks = partial(self._tasks, ranges, topic, place, dead_folder, known)
+        results = self._run_evolving(tasks, place, dead_folder)
         check_complete(ranges, results)
-        written = time.monotonic()
         files = [result.file for result in results if result.kind == "data"]
+        if self._query is not None:
+            files = self._run_query(self._query, files, folder)
+        written = time.monotonic()
         dead = [result.file for result in results if result.kind == "dlq"]
         if self._dead is not None:
             self._dead.commit(key, dead, dead_folder, after.offsets)
@@ -154,6 +163,17 @@ class Exporter:
             job_s=written - started,
             commit_s=time.monotonic() - written,
         )
+
+    def _run_query(
+        self, query: SqlQuery, staged: list[WrittenFile], folder: str
+    ) -> list[WrittenFile]:
+        """The result of the query over the staged files, which are then gone."""
+        files = query.run(
+            [file.path for file in staged], self._table.location, folder,
+            self._table.arrow_schema(), self.settings.file_bytes_max, self.settings.partition_by,
+        )  # fmt: skip
+        self._folder.delete(f"{folder}/{_STAGED}")
+        return files
 
     def _run_evolving(
         self, tasks: Callable[[], list[WriteTask]], folder: str, dead_folder: str
@@ -186,7 +206,11 @@ class Exporter:
     def replay(self) -> Replayed:
         """Land the dead letters that decode by now."""
         if self._dead is None:
-            raise OptionError("only exports with --format json have dead letters")
+            raise OptionError("exports of --format raw have no dead letters")
+        if self.settings.sql:
+            raise OptionError(
+                "dead letters of an export with --sql can't be replayed"
+            )
         key = self._key(self._look())
         before = self._progress(key)
         self._check_epoch(key, before)
@@ -195,7 +219,7 @@ class Exporter:
         self._folder.create(place)
         files, outcome = write_decodable(
             key, self._table, self._dead.table, place, self._columns.decoder(),
-            parse_partition_by(self.settings.partition_by),
+            self.settings.format in EXPLODING, parse_partition_by(self.settings.partition_by),
         )  # fmt: skip
         if not files:
             self._folder.delete(place)
@@ -265,7 +289,8 @@ class Exporter:
                 file_bytes_max=settings.file_bytes_max, format=settings.format,
                 retry_timeout_s=settings.retry_timeout_s,
                 fail_on_data_loss=settings.fail_on_data_loss,
-                json_schema=self._columns.json_schema, find_new=self._columns.find_new,
+                value_schema=self._columns.value_schema, message=settings.message,
+                delimiter=settings.delimiter, evolve=self._columns.evolve,
                 partition_by=settings.partition_by,
                 dlq_location=dead.table.location if dead is not None else "",
                 dlq_folder=dead_folder, dlq_schema=self._dead_schema,

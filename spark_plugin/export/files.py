@@ -37,6 +37,7 @@ class Folder:
         except pa.ArrowException as error:
             raise TableError(f"{location}: {error}") from None
         self.local = isinstance(self._files, fs.LocalFileSystem)
+        self._location = location.rstrip("/")
 
     @property
     def filesystem(self) -> fs.FileSystem:
@@ -44,6 +45,10 @@ class Folder:
 
     def full_path(self, path: str) -> str:
         return posixpath.join(self._root, path) if path else self._root
+
+    def uri(self, path: str) -> str:
+        """For another process; on a local disk the path."""
+        return self.full_path(path) if self.local else f"{self._location}/{path}"
 
     def create(self, path: str) -> None:
         self._files.create_dir(self.full_path(path), recursive=True)

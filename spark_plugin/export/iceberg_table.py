@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_plugin.errors import NoTable
-from spark_plugin.export.columns import check_columns, check_partitioned
+from spark_plugin.export.columns import check_partitioned, fitting
 from spark_plugin.export.files import path_of
 from spark_plugin.export.iceberg_partitions import (
     add_fields,
@@ -25,6 +25,7 @@ from spark_plugin.export.iceberg_partitions import (
     to_values,
 )
 from spark_plugin.export.partitioning import PartitionField
+from spark_plugin.export.settings import Evolve
 from spark_plugin.export.stats import read_footer
 from spark_plugin.export.table import (
     ExportKey,
@@ -52,10 +53,11 @@ class IcebergTable:
         catalog: Mapping[str, str],
         schema: pa.Schema | None,
         fields: Sequence[PartitionField] = (),
-        more_columns: bool = False,
+        evolve: Evolve = "strict",
     ) -> None:
         """Open the table, created with `schema` and `fields` if absent; without a schema it must be
-        there. TableError if it is not, or if its columns or partitioning differ."""
+        there, and changed as far as `evolve` allows it. TableError if it is not, or if its columns
+        or partitioning differ."""
         from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import NoSuchTableError
 
@@ -69,8 +71,10 @@ class IcebergTable:
             self._table = self._create(name, schema, fields)
         self.location = f"{self._table.location().rstrip('/')}/data"
         if schema is not None:
-            check_columns(name, self.arrow_schema(), schema, more_columns)
             check_partitioned(name, field_names(self._table), fields)
+            change = fitting(name, self.arrow_schema(), schema, evolve)
+            if change is not None:
+                self.add_columns(change)
 
     def _create(self, name: str, schema: pa.Schema, fields: Sequence[PartitionField]) -> Table:
         from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_plugin.errors import MissingDependency
 from spark_plugin.export.partitioning import PartitionField, check_partitioning
-from spark_plugin.export.settings import Target
+from spark_plugin.export.settings import Evolve, Target
 from spark_plugin.export.table import LakeTable
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ def open_table(
     schema: pa.Schema | None,
     fields: Sequence[PartitionField] = (),
     *,
-    more_columns: bool = False,
+    evolve: Evolve = "strict",
 ) -> LakeTable:
     """The table, created with `schema` and `fields` if absent; without one, NoTable if it is not.
-    TableError if its columns differ; with `more_columns` it may have further ones.
+    TableError if its columns differ in a way that `evolve` does not allow.
     MissingDependency names what to install."""
     if schema is not None:
         check_partitioning(fields, schema)
@@ -30,14 +30,14 @@ def open_table(
         if target.format == "delta":
             from spark_plugin.export.delta_table import DeltaLakeTable
 
-            return DeltaLakeTable(target.path, schema, fields, more_columns)
+            return DeltaLakeTable(target.path, schema, fields, evolve)
         if target.format == "iceberg":
             from spark_plugin.export.iceberg_table import IcebergTable
 
-            return IcebergTable(target.table, target.catalog, schema, fields, more_columns)
+            return IcebergTable(target.table, target.catalog, schema, fields, evolve)
         from spark_plugin.export.parquet_table import ParquetTable
 
-        return ParquetTable(target.path, schema, fields, more_columns)
+        return ParquetTable(target.path, schema, fields, evolve)
     except ImportError as error:
         raise MissingDependency(
             f"{error.name or error} is missing: pip install 'lakemq[spark]'"

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_plugin.errors import NoTable, TableError
-from spark_plugin.export.columns import check_columns, check_partitioned
+from spark_plugin.export.columns import check_partitioned, fitting
 from spark_plugin.export.files import Folder
 from spark_plugin.export.partitioning import PartitionField, with_partition_columns
+from spark_plugin.export.settings import Evolve
 from spark_plugin.export.table import ExportKey, LiveFile, Progress, TableConflict, WrittenFile
 
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ class ParquetTable:
         location: str,
         schema: pa.Schema | None,
         fields: Sequence[PartitionField] = (),
-        more_columns: bool = False,
+        evolve: Evolve = "strict",
     ) -> None:
         """Open the table, created with `schema` and `fields` if absent; without a schema it must be
-        there. TableError if it is not, or if its columns or partitioning differ."""
+        there, and changed as far as `evolve` allows it. TableError if it is not, or if its columns
+        or partitioning differ."""
         self.location = location
         self._folder = Folder(location)
         self._number = 0
@@ -51,8 +53,10 @@ class ParquetTable:
             self._create(whole, [field.name for field in fields])
         head = self._read(1)
         if whole is not None:
-            check_columns(location, self._schema, whole, more_columns)
             check_partitioned(location, head["partition_by"], fields)
+            change = fitting(location, self._schema, whole, evolve)
+            if change is not None:
+                self.add_columns(change)
 
     def _create(self, schema: pa.Schema, partition_by: list[str]) -> None:
         head = {
@@ -148,10 +152,10 @@ class ParquetTable:
         return list(found.values())
 
     def add_columns(self, schema: pa.Schema) -> None:
-        import pyarrow as pa
-
         while True:
-            merged = pa.unify_schemas([self._schema, schema])
+            merged = fitting(self.location, self._schema, schema, "widen")
+            if merged is None:
+                return
             number = self._number + 1
             change = {"v": VERSION, "number": number, "schema": _schema_text(merged), "files": []}
             try:

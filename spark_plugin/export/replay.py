@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_plugin.export.audit import table_rows
-from spark_plugin.export.decode import JsonDecoder
+from spark_plugin.export.decoding import Decoder
 from spark_plugin.export.file_writer import PartitionedWriter
 from spark_plugin.export.files import Folder
-from spark_plugin.export.json_schema import META
 from spark_plugin.export.partitioning import PartitionField
-from spark_plugin.export.rows import meta_column
+from spark_plugin.export.rows import with_meta_column
 from spark_plugin.export.runs import Run, merge, outside
 from spark_plugin.export.table import ExportKey, LakeTable, WrittenFile
 
@@ -42,7 +41,8 @@ def write_decodable(
     table: LakeTable,
     dlq: LakeTable,
     place: str,
-    decoder: JsonDecoder,
+    decoder: Decoder,
+    parts: bool,
     fields: Sequence[PartitionField],
 ) -> tuple[list[WrittenFile], Replayed]:
     """Decode the dead letters that are not in the table, and write those that are good now to
@@ -58,10 +58,9 @@ def write_decodable(
         before += batch.num_rows - fresh.num_rows
         if not fresh.num_rows:
             continue
-        decoded = decoder.decode(fresh.column("value"))
-        good = fresh.take(decoded.rows)
-        writer.write(decoded.columns.append_column(META, meta_column(good)))
-        landed += good.num_rows
+        decoded = decoder.decode(fresh.column("value"), fresh.column("key"))
+        writer.write(with_meta_column(decoded, fresh, parts))
+        landed += fresh.num_rows - len(decoded.bad)
         bad += len(decoded.bad)
     return writer.close(), Replayed(landed, before, bad)
 

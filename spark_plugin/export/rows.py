@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spark_plugin.export.json_schema import META
+import numpy as np
+
+from spark_plugin.export.column_types import META
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_plugin.export.decode import BadRow
+    from spark_plugin.export.decoding import BadRow, Decoded
 
+PART = "part"
+"""Field of `_meta`: number of the row among those of its record, from 0."""
 _META_FIELDS = ("topic", "partition", "offset", "timestamp", "key")
 
 
@@ -22,22 +26,30 @@ def _field_types() -> dict[str, pa.DataType]:
     return {field.name: field.type for field in schema}
 
 
-def with_meta(schema: pa.Schema) -> pa.Schema:
-    """A decoded schema and `_meta`: where in the journal each row came from."""
+def with_meta(schema: pa.Schema, parts: bool = False) -> pa.Schema:
+    """A decoded schema and `_meta`: where in the journal each row came from. With `parts` also
+    which of its record's rows it is."""
     import pyarrow as pa
 
     types = _field_types()
-    meta = pa.struct([(name, types[name]) for name in _META_FIELDS])
+    fields = [(name, types[name]) for name in _META_FIELDS]
+    meta = pa.struct([*fields, (PART, pa.int32())] if parts else fields)
     return schema.append(pa.field(META, meta))
 
 
-def meta_column(batch: pa.RecordBatch) -> pa.Array:
-    """`_meta` of the rows of a batch with the journal's columns."""
+def with_meta_column(decoded: Decoded, batch: pa.RecordBatch, parts: bool = False) -> pa.Table:
+    """The decoded rows with their `_meta`; `batch` holds the journal's columns of all rows."""
     import pyarrow as pa
 
-    return pa.StructArray.from_arrays(
-        [batch.column(name) for name in _META_FIELDS], names=list(_META_FIELDS)
-    )
+    one_each = not parts and len(decoded.rows) == batch.num_rows
+    good = batch if one_each else batch.take(decoded.rows)
+    arrays, names = [good.column(name) for name in _META_FIELDS], list(_META_FIELDS)
+    if parts:
+        rows = decoded.rows.to_numpy()
+        first = np.searchsorted(rows, rows)  # of the row's own record
+        arrays.append(pa.array((np.arange(len(rows)) - first).astype(np.int32)))
+        names.append(PART)
+    return decoded.columns.append_column(META, pa.StructArray.from_arrays(arrays, names=names))
 
 
 def dead_letter_schema() -> pa.Schema:

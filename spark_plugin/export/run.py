@@ -7,51 +7,45 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from plugins.native.sdk import connect
-from plugins.native.sdk.arrow import arrow_schema
 from spark_plugin.errors import NoTable
 from spark_plugin.export.audit import PartitionAudit, audit
-from spark_plugin.export.decode import JsonDecoder
+from spark_plugin.export.evolving import decoded_schema
 from spark_plugin.export.exporter import Exporter, RunTasks
 from spark_plugin.export.fused_source import run_tasks
-from spark_plugin.export.json_schema import parse_schema
 from spark_plugin.export.open_table import open_table
 from spark_plugin.export.partitioning import parse_partition_by
 from spark_plugin.export.replay import Replayed
-from spark_plugin.export.rows import dead_letter_schema, with_meta
+from spark_plugin.export.rows import dead_letter_schema
 from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.sql_query import SqlQuery
 from spark_plugin.export.table import ExportKey, TaskResult
 from spark_plugin.export.write_task import WriteTask
 from spark_plugin.journal import view_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
 def open_exporter(spark: SparkSession, settings: ExportSettings) -> Exporter:
     """An exporter whose tasks run in Spark's executors."""
-    return make_exporter(settings, partial(run_tasks, spark), spark.sparkContext.defaultParallelism)
+    query = SqlQuery(spark, settings.sql, decoded_schema(settings)) if settings.sql else None
+    run = partial(run_tasks, spark)
+    return make_exporter(settings, run, spark.sparkContext.defaultParallelism, query)
 
 
-def table_schema(settings: ExportSettings) -> pa.Schema:
-    """Columns of an export's table: the journal's, or those of `--schema` and `_meta`."""
-    if settings.format == "raw":
-        return arrow_schema()
-    columns = parse_schema(settings.json_schema) if settings.json_schema else ()
-    return with_meta(JsonDecoder(columns).schema)
-
-
-def make_exporter(settings: ExportSettings, run: RunTasks, parallelism: int = 2) -> Exporter:
+def make_exporter(
+    settings: ExportSettings, run: RunTasks, parallelism: int = 2, query: SqlQuery | None = None
+) -> Exporter:
     """An exporter with its tables open, created if absent."""
+    schema = query.schema if query is not None else decoded_schema(settings)
     fields = parse_partition_by(settings.partition_by)
     table = open_table(
-        settings.target, table_schema(settings), fields,
-        more_columns=settings.evolve == "add",
+        settings.target, schema, fields, evolve=settings.evolve
     )  # fmt: skip
     dlq = None
-    if settings.format == "json":
+    if settings.format != "raw":
         dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())
-    return Exporter(settings, table, run, parallelism=parallelism, dlq=dlq)
+    return Exporter(settings, table, run, parallelism=parallelism, dlq=dlq, query=query)
 
 
 def audit_target(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from spark_plugin.errors import OptionError
 
 TableFormat = Literal["delta", "iceberg", "parquet"]
-RecordFormat = Literal["raw", "json"]
+RecordFormat = Literal["raw", "json", "csv", "avro", "protobuf", "sparkplug"]
+Evolve = Literal["strict", "add", "widen"]
+FORMATS: Final = get_args(RecordFormat)
+EVOLVE: Final = get_args(Evolve)
 _EXPORT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -61,9 +64,18 @@ class ExportSettings:
     compact_files: int = 200
     """Small files are put together when there are more than this; 0: never."""
     format: RecordFormat = "raw"
-    json_schema: str = ""
-    evolve: Literal["strict", "add"] = "strict"
-    """What becomes of JSON fields without a column: left out, or they become columns."""
+    value_schema: str = ""
+    """What values are decoded by: a column list (JSON, CSV), a schema as JSON (Avro), or base64 of
+    a FileDescriptorSet (Protobuf)."""
+    message: str = ""
+    """Full name of the Protobuf message."""
+    delimiter: str = ","
+    """Between the fields of CSV."""
+    evolve: Evolve = "strict"
+    """What becomes of fields without a column: left out, or (`add`) they become columns; `widen`
+    also lets a column's type grow."""
+    sql: str = ""
+    """A query over the view `records`, whose result lands; empty: the records as decoded."""
     partition_by: str = ""
     """`day(timestamp), device`."""
     dlq: str = ""
@@ -79,10 +91,22 @@ class ExportSettings:
             raise OptionError(
                 f"export id {self.export_id!r} must be 1 to 128 letters, digits, '.', '_' or '-'"
             )
-        if self.format == "json" and not self.json_schema and self.evolve == "strict":
+        if len(self.delimiter) != 1:
+            raise OptionError(f"--delimiter is {self.delimiter!r}; it takes one character")
+        self._check_schema()
+
+    def _check_schema(self) -> None:
+        needs_none = self.format in ("raw", "sparkplug")
+        if needs_none and self.value_schema:
+            raise OptionError(f"--format {self.format} takes no --schema")
+        if self.format == "raw" and self.evolve != "strict" and not self.sql:
+            raise OptionError("--schema and --evolve are for formats that decode, not for raw")
+        if needs_none or self.value_schema:
+            return
+        if self.format != "json":
+            raise OptionError(f"--format {self.format} needs --schema")
+        if self.evolve == "strict" or self.sql:
             raise OptionError(
                 "--format json needs --schema, such as --schema 'time timestamp, value double', or "
-                "--evolve add, which takes the columns from the records"
+                "--infer, or without --sql --evolve add, which takes the columns from the records"
             )
-        if self.format == "raw" and (self.json_schema or self.evolve != "strict"):
-            raise OptionError("--schema and --evolve are for --format json")

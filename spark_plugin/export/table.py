@@ -64,8 +64,8 @@ class TaskResult(NamedTuple):
     end: int
     """Offsets [start, end) of the task."""
     file: WrittenFile
-    """Of kind `read`: no file; `rows` is the number of records read. Of kind `fields`: `footer` is
-    a column list of JSON fields, some of which the table has no column for."""
+    """Of kind `read`: no file; `rows` is the number of rows that the task's files must hold. Of
+    kind `fields`: `footer` is a column list of fields that need columns, or wider ones."""
 
 
 class LiveFile(NamedTuple):
@@ -108,8 +108,8 @@ class LakeTable(Protocol):
         which may not be rewritten as they are."""
 
     def add_columns(self, schema: pa.Schema) -> None:
-        """Give the table the columns of `schema` that it lacks, also within structs; rows that are
-        there have null in them."""
+        """Give the table the columns of `schema` that it lacks, also within structs (rows that are
+        there have null in them), and the wider types that `schema` has."""
 
     def expire(self, before_s: float) -> int:
         """Forget states of the table older than a time (s since 1970), which then can't be read

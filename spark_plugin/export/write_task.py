@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from spark_plugin.export.decode import JsonDecoder
+from spark_plugin.export.decoders import EXPLODING, open_decoder
 from spark_plugin.export.evolution import schema_text
 from spark_plugin.export.file_writer import FileWriter, PartitionedWriter
 from spark_plugin.export.files import Folder
-from spark_plugin.export.json_schema import META, parse_schema
 from spark_plugin.export.partitioning import parse_partition_by
-from spark_plugin.export.rows import dead_letter_rows, meta_column
+from spark_plugin.export.rows import dead_letter_rows, with_meta_column
+from spark_plugin.export.settings import Evolve, RecordFormat
 from spark_plugin.export.table import TaskResult, WrittenFile
 from spark_plugin.journal import client_of, read_arrow
 from spark_plugin.planning import OffsetRange
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 RAW_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _RAW_ROWS: Final = 4096
-_JSON_ROWS: Final = 32_768
+_DECODED_ROWS: Final = 32_768
 """Rows handled at once: raw ones are only gathered, so putting batches together is in vain."""
 
 
@@ -48,12 +48,14 @@ class WriteTask:
     retry_timeout_s: float = 60.0
     fail_on_data_loss: bool = True
     partition_by: str = ""
-    format: str = "raw"
-    """`raw` or `json`."""
-    json_schema: str = ""
-    """Column list to decode values by."""
-    find_new: bool = False
-    """Look for fields that `json_schema` does not name; if there are any, only tell them."""
+    format: RecordFormat = "raw"
+    value_schema: str = ""
+    message: str = ""
+    delimiter: str = ","
+    """What values are decoded by, as in `ExportSettings`."""
+    evolve: Evolve = "strict"
+    """Look for fields that `value_schema` does not name, or values that need a wider type; if there
+    are any, only tell them."""
     dlq_location: str = ""
     dlq_folder: str = ""
     dlq_schema: str = ""
@@ -90,14 +92,12 @@ def run(task: WriteTask) -> Iterator[TaskResult]:
         Folder(task.location), task.folder, name, schema_from_text(task.schema),
         task.file_bytes_max, parse_partition_by(task.partition_by),
     )  # fmt: skip
-    write = _JsonRows(task, data, name) if task.format == "json" else _RawRows(data)
-    rows = 0
+    write = _RawRows(data) if task.format == "raw" else _DecodedRows(task, data, name)
     for batch in read_arrow(
         client_of(task.bootstrap), offsets, columns=RAW_COLUMNS, fetch_bytes=task.fetch_bytes,
         retry_timeout_s=task.retry_timeout_s, fail_on_data_loss=task.fail_on_data_loss,
-        batch_rows=_JSON_ROWS if task.format == "json" else _RAW_ROWS,
+        batch_rows=_RAW_ROWS if task.format == "raw" else _DECODED_ROWS,
     ):  # fmt: skip
-        rows += batch.num_rows
         write(batch)
     for kind, files in write.close():
         for file in files:
@@ -105,29 +105,30 @@ def run(task: WriteTask) -> Iterator[TaskResult]:
     if write.new_fields:
         told = WrittenFile("", 0, 0, write.new_fields.encode())
         yield TaskResult("fields", offsets.partition, offsets.start, offsets.end, told)
-    nothing = WrittenFile("", rows - write.skipped, 0, b"")
+    nothing = WrittenFile("", write.rows, 0, b"")
     yield TaskResult("read", offsets.partition, offsets.start, offsets.end, nothing)
 
 
 class _RawRows:
     """Records as they are."""
 
-    skipped = 0
     new_fields = ""
 
     def __init__(self, data: PartitionedWriter) -> None:
         self._data = data
+        self.rows = 0
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         import pyarrow as pa
 
+        self.rows += batch.num_rows
         self._data.write(pa.Table.from_batches([batch]))
 
     def close(self) -> list[tuple[str, list[WrittenFile]]]:
         return [("data", self._data.close())]
 
 
-class _JsonRows:
+class _DecodedRows:
     """Values decoded to columns, beside `_meta`; what can't be decoded goes to the dead letters."""
 
     def __init__(self, task: WriteTask, data: PartitionedWriter, name: str) -> None:
@@ -136,25 +137,27 @@ class _JsonRows:
             Folder(task.dlq_location), task.dlq_folder, name, schema_from_text(task.dlq_schema),
             task.file_bytes_max,
         )  # fmt: skip
-        columns = parse_schema(task.json_schema) if task.json_schema else ()
-        self._decoder = JsonDecoder(columns, find_new=task.find_new)
+        self._decoder = open_decoder(
+            task.format, task.value_schema, message=task.message, delimiter=task.delimiter,
+            evolve=task.evolve,
+        )  # fmt: skip
+        self._parts = task.format in EXPLODING
         self._topic_id = task.offsets.topic_id
         self._known = frozenset(task.dlq_known)
-        self.skipped = 0
-        """Bad rows that an earlier run has put into the dead letters already."""
+        self.rows = 0
+        """Rows that must be in the files: without bad ones that are dead letters already."""
         self.new_fields = ""
         """Column list of fields that the table has no column for; nothing is written then."""
 
     def __call__(self, batch: pa.RecordBatch) -> None:
-        decoded = self._decoder.decode(batch.column("value"))
+        decoded = self._decoder.decode(batch.column("value"), batch.column("key"))
         if self._decoder.has_new_fields():
             self.new_fields = schema_text(self._decoder.found.items())
             return
-        good = batch if len(decoded.rows) == batch.num_rows else batch.take(decoded.rows)
-        self._data.write(decoded.columns.append_column(META, meta_column(good)))
+        self._data.write(with_meta_column(decoded, batch, self._parts))
         offsets = batch.column("offset")
         bad = [each for each in decoded.bad if offsets[each.row].as_py() not in self._known]
-        self.skipped += len(decoded.bad) - len(bad)
+        self.rows += len(decoded.rows) + len(bad)
         if bad:
             self._dead.write(dead_letter_rows(batch, bad, self._topic_id))
 

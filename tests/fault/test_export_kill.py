@@ -67,7 +67,7 @@ def table_rows(target, decoded: bool) -> list[tuple[int, int, bytes | None]]:
 def settings(node: NodeProcess, target, **more) -> dict[str, object]:
     return {
         "bootstrap": node.native, "topic": "t", "target": dataclasses.asdict(target),
-        "export_id": "e", "format": "json", "json_schema": "n bigint", "commit_rows": 400,
+        "export_id": "e", "format": "json", "value_schema": "n bigint", "commit_rows": 400,
         "retry_timeout_s": 60.0, **more,
     }  # fmt: skip
 

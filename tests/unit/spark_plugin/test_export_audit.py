@@ -109,7 +109,7 @@ def test_a_complete_table_is_said_to_be(memory, target, audit):
 def test_dead_letters_count(memory, target, audit):
     fill(memory)
     memory.append_values("t", 0, b"poison")
-    export(target, format="json", json_schema="n bigint")
+    export(target, format="json", value_schema="n bigint")
     assert audit(by_key=True)[0] == (
         "t-0: complete up to offset 100 (101 records, 101 rows, 1 of them dead letters)"
     )

@@ -23,7 +23,7 @@ def target(request, tmp_path):
 
 
 def make(target, schema="n bigint", **settings):
-    settings = {"format": "json", "json_schema": schema, "commit_rows": 30, **settings}
+    settings = {"format": "json", "value_schema": schema, "commit_rows": 30, **settings}
     return make_exporter(ExportSettings("memory", "t", target, "e", **settings), run_here)
 
 

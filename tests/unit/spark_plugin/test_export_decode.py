@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_plugin.errors import OptionError
+from spark_plugin.export.column_types import Type, parse_schema
 from spark_plugin.export.decode import JsonDecoder
-from spark_plugin.export.json_schema import Type, parse_schema
 
 ALL_TYPES = (
     "s string, b boolean, i int, l bigint, t tinyint, f float, d double, day date, at timestamp, "

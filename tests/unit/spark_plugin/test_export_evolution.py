@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from spark_plugin.errors import OptionError, TableError
 from spark_plugin.export import write_task
+from spark_plugin.export.column_types import META, SCALARS, Type, parse_schema
 from spark_plugin.export.evolution import (
     evolve,
     merge_found,
     schema_text,
     type_of_value,
 )
-from spark_plugin.export.json_schema import META, SCALARS, Type, parse_schema
 from spark_plugin.export.run import make_exporter
 from spark_plugin.export.settings import ExportSettings
 from spark_plugin.export.write_task import WriteTask
@@ -37,7 +37,8 @@ def target(request, tmp_path):
 def export(target, schema="n bigint", evolve="add", run=run_here, **settings):
     exporter = make_exporter(
         ExportSettings(
-            "memory", "t", target, "e", format="json", json_schema=schema, evolve=evolve, **settings
+            "memory", "t", target, "e", format="json", value_schema=schema, evolve=evolve,
+            **settings,
         ),
         run,
     )  # fmt: skip
@@ -158,7 +159,7 @@ def test_a_table_that_evolved_is_not_taken_for_a_strict_one(memory, target):
 def test_columns_are_asked_for_one_way_or_the_other():
     with pytest.raises(OptionError, match="--format json needs --schema"):
         ExportSettings("b", "t", target_in_nowhere(), "e", format="json")
-    with pytest.raises(OptionError, match="are for --format json"):
+    with pytest.raises(OptionError, match="are for formats that decode"):
         ExportSettings("b", "t", target_in_nowhere(), "e", evolve="add")
 
 

@@ -345,7 +345,7 @@ def test_a_table_with_other_columns_is_refused(memory, export):
     fill(memory)
     export.run()
     with pytest.raises(TableError, match="it lacks device, n, _meta; it also has topic"):
-        export.run(format="json", json_schema=SCHEMA)
+        export.run(format="json", value_schema=SCHEMA)
 
 
 def test_tasks_that_do_not_answer_for_everything_are_noticed(memory, export):

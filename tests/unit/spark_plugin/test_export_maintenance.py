@@ -32,7 +32,7 @@ def target(request, tmp_path):
 
 
 def settings(target, schema="", **more):
-    more = {"format": "json" if schema else "raw", "json_schema": schema, **more}
+    more = {"format": "json" if schema else "raw", "value_schema": schema, **more}
     return ExportSettings("memory", "t", target, "e", **more)
 
 
@@ -54,7 +54,7 @@ def bad_numbers(memory, target):
     values = [b'{"n":1}', b'{"n":3000000000}', b"poison", b'{"n":4}']
     memory.append("t", 0, Columns(values, [b"k0", b"k1", b"k2", b"k3"]))
     # The table takes bigint, so that it can hold the number once it decodes.
-    open_table(target, run.table_schema(settings(target, "n bigint")))
+    open_table(target, run.decoded_schema(settings(target, "n bigint")))
     export(settings(target, "n int"))
     assert places(read_table(target)) == [(0, 0), (0, 3)]
     return memory

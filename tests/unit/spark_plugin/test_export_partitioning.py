@@ -36,7 +36,7 @@ def target(request, tmp_path):
 
 
 def export(target, partition_by, schema="", **settings):
-    settings = {"format": "json" if schema else "raw", "json_schema": schema, **settings}
+    settings = {"format": "json" if schema else "raw", "value_schema": schema, **settings}
     exporter = make_exporter(
         ExportSettings("memory", "t", target, "e", partition_by=partition_by, **settings), run_here
     )

@@ -1,8 +1,9 @@
 """The column list of `--schema`, as Spark writes one: `time timestamp, tags array<string>`. Pure.
 
     columns   name type {, name type}
-    type      string | boolean | tinyint | smallint | int | bigint | float | double | date
-              | timestamp | timestamp_ms | timestamp_s | array<type> | struct<name: type, ...>
+    type      string | binary | boolean | tinyint | smallint | int | bigint | float | double
+              | decimal(digits, behind the point) | date | timestamp | timestamp_ms | timestamp_s
+              | array<type> | struct<name: type, ...>
 
 `timestamp` takes ISO 8601 text (UTC where it names no zone), `timestamp_ms` and `timestamp_s` take
 numbers since 1970.
@@ -20,19 +21,28 @@ META: Final = "_meta"
 """Column that says where in the journal a row came from."""
 
 SCALARS: Final = (
-    "string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date",
-    "timestamp", "timestamp_ms", "timestamp_s",
+    "string", "binary", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double",
+    "date", "timestamp", "timestamp_ms", "timestamp_s", "decimal",
 )  # fmt: skip
 _TOP_ONLY: Final = ("date", "timestamp_ms", "timestamp_s")
 """Converted after parsing, which is done for whole columns only."""
-_TOKEN: Final = re.compile(r"\s*(?:(\w+)|`([^`]+)`|([<>,:]))")
+_TOKEN: Final = re.compile(r"\s*(?:(\w+)|`([^`]+)`|([<>,:()]))")
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_DECIMAL_DIGITS_MAX: Final = 38
 
 
 class Type(NamedTuple):
-    """A type: a scalar's name, or `array` of one unnamed field, or `struct` of named fields."""
+    """A type: a scalar's name (`decimal(10,2)` with its digits), or `array` of one unnamed field,
+    or `struct` of named fields."""
 
     name: str
     fields: tuple[tuple[str, Type], ...] = ()
+
+
+def decimal_digits(name: str) -> tuple[int, int] | None:
+    """(digits, digits behind the point) of `decimal(10,2)`; None: another type."""
+    match = _DECIMAL.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def parse_schema(text: str) -> tuple[tuple[str, Type], ...]:
@@ -101,7 +111,20 @@ class _Parser:
             raise self._error(f"there is no type {name or '(none)'}{nearest(kind, SCALARS)},")
         if kind in _TOP_ONLY and not top:
             raise self._error(f"{kind} can't stand inside array or struct,")
-        return Type(kind)
+        return self._decimal() if kind == "decimal" else Type(kind)
+
+    def _decimal(self) -> Type:
+        self._expect("(")
+        digits = self._next()
+        behind, separator = "0", self._next()
+        if separator == ",":
+            behind, separator = self._next(), self._next()
+        numbers = digits.isdecimal() and behind.isdecimal() and separator == ")"
+        if not numbers or not int(behind) <= int(digits) <= _DECIMAL_DIGITS_MAX or digits == "0":
+            raise self._error(
+                f"decimal takes up to {_DECIMAL_DIGITS_MAX} digits, such as decimal(10, 2),"
+            )
+        return Type(f"decimal({int(digits)},{int(behind)})")
 
     def _expect(self, token: str) -> None:
         found = self._next()

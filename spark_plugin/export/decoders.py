@@ -1,0 +1,48 @@
+"""Format -> the decoder of its values. No IO."""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+from spark_plugin.export.column_types import parse_schema
+from spark_plugin.export.decoding import Decoder
+from spark_plugin.export.settings import Evolve, RecordFormat
+
+COLUMN_LISTS: Final = ("json", "csv")
+"""Formats whose columns are a list in `--schema`."""
+EXPLODING: Final = ("sparkplug",)
+"""Formats of which a record may make several rows."""
+
+
+def open_decoder(
+    format: RecordFormat,
+    schema: str,
+    *,
+    message: str = "",
+    delimiter: str = ",",
+    evolve: Evolve = "strict",
+) -> Decoder:
+    """The decoder of a format that decodes. OptionError if the schema is none."""
+    if format == "json":
+        from spark_plugin.export.decode import JsonDecoder
+
+        columns = parse_schema(schema) if schema else ()
+        return JsonDecoder(columns, find_new=evolve != "strict", widen=evolve == "widen")
+    if format == "csv":
+        from spark_plugin.export.csv_values import CsvDecoder
+
+        return CsvDecoder(parse_schema(schema), delimiter=delimiter)
+    if format == "avro":
+        from spark_plugin.export.avro_values import AvroDecoder
+
+        return AvroDecoder(schema)
+    if format == "protobuf":
+        from spark_plugin.export.protobuf_values import ProtobufDecoder
+
+        return ProtobufDecoder(base64.b64decode(schema), message)
+    if format == "sparkplug":
+        from spark_plugin.export.sparkplug_values import SparkplugDecoder
+
+        return SparkplugDecoder()
+    raise ValueError(f"records of format {format} are not decoded")
