@@ -208,9 +208,7 @@ class Exporter:
         if self._dead is None:
             raise OptionError("exports of --format raw have no dead letters")
         if self.settings.sql:
-            raise OptionError(
-                "dead letters of an export with --sql can't be replayed"
-            )
+            raise OptionError("dead letters of an export with --sql can't be replayed")
         key = self._key(self._look())
         before = self._progress(key)
         self._check_epoch(key, before)
