@@ -15,6 +15,7 @@ class Target(Protocol):
     topics: Any
     leases: Any
     auth: Any
+    schemas: Any
 
     async def close(self) -> None: ...
 

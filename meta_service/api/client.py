@@ -20,6 +20,7 @@ import grpc
 from meta_service.api import auth_pb2_grpc as auth_rpc
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
+from meta_service.api import schemas_pb2_grpc as schemas_rpc
 from meta_service.api.auth_calls import AuthCalls
 from meta_service.api.calls import Stub, Target
 from meta_service.api.control import ControlCalls
@@ -38,6 +39,7 @@ from meta_service.api.errors import (
     SessionExpired,
 )
 from meta_service.api.failures import error_of_failure
+from meta_service.api.schema_calls import SchemaCalls
 from meta_service.api.session import Session
 from meta_service.api.types import (
     Compare,
@@ -82,13 +84,14 @@ class _Channel:
         self.cluster: Any = rpc.ClusterStub(self._channel)
         self.topics: Any = rpc.TopicsStub(self._channel)
         self.leases: Any = rpc.LeasesStub(self._channel)
+        self.schemas: Any = schemas_rpc.SchemasStub(self._channel)
         self.auth: Any = auth_rpc.AuthStub(self._channel)
 
     async def close(self) -> None:
         await self._channel.close()
 
 
-class RemoteClient(ControlCalls, AuthCalls):
+class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
     """Implements `MetaClient` over gRPC. Addresses are `host:port` of any members."""
 
     def __init__(

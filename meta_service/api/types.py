@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from meta_service.api.auth import AuthPort
+from meta_service.api.schemas import SchemasPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class MetaStatus:
     detail: Mapping[str, str | int] = field(default_factory=dict)
 
 
-class MetaClient(AuthPort, Protocol):
+class MetaClient(AuthPort, SchemasPort, Protocol):
     """What brokers call. Reads are linearizable unless `stale`; raises `MetaError`s."""
 
     async def status(self) -> MetaStatus: ...

@@ -18,7 +18,7 @@ from meta_service.api.errors import (
     SessionExpired,
     UnsupportedCommand,
 )
-from meta_service.catalog import entries, kv, leases, nodes, partitions, topics
+from meta_service.catalog import entries, kv, leases, nodes, partitions, schemas, topics
 from meta_service.catalog.auth import DELETIONS, PutQuota, PutRule, PutUser
 from meta_service.catalog.command_codec import FEATURE_LEVEL, Command, Header, decode_command
 from meta_service.catalog.commands import (
@@ -111,6 +111,9 @@ _HANDLERS: Final[dict[type[Command], Callable[[Draft, Any], Any]]] = {
     RemoveNode: nodes.remove_node,
     ElectLeaders: partitions.elect_leaders,
     ChangeInSync: partitions.change_in_sync,
+    schemas.RegisterSchema: schemas.register_schema,
+    schemas.DeleteSchema: schemas.delete_schema,
+    schemas.SetCompatibility: schemas.set_compatibility,
     **dict.fromkeys((PutUser, PutRule, PutQuota), entries.put_entry),
     **dict.fromkeys(DELETIONS.values(), entries.delete_entry),
 }

@@ -53,6 +53,7 @@ class LocalTarget:
         self.cluster: Any = _LocalStub(services.cluster)
         self.topics: Any = _LocalStub(services.topics)
         self.leases: Any = _LocalStub(services.leases)
+        self.schemas: Any = _LocalStub(services.schemas)
         self.auth: Any = _LocalStub(services.auth)
 
     async def close(self) -> None:

@@ -11,6 +11,7 @@ import grpc
 
 from meta_service.api import auth_pb2_grpc as auth_rpc
 from meta_service.api import meta_pb2_grpc as rpc
+from meta_service.api import schemas_pb2_grpc as schemas_rpc
 from meta_service.api.errors import StartupFailed
 from meta_service.server.auth_service import AuthService
 from meta_service.server.control_services import (
@@ -19,6 +20,7 @@ from meta_service.server.control_services import (
     LeasesService,
 )
 from meta_service.server.maintenance import MaintenanceService
+from meta_service.server.schemas_service import SchemasService
 from meta_service.server.services import KvService
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -43,6 +45,7 @@ class Services:
     leases: LeasesService
     maintenance: MaintenanceService
     auth: AuthService
+    schemas: SchemasService
 
 
 class GrpcServer:
@@ -55,6 +58,7 @@ class GrpcServer:
         rpc.add_TopicsServicer_to_server(services.topics, self._server)
         rpc.add_LeasesServicer_to_server(services.leases, self._server)
         rpc.add_MaintenanceServicer_to_server(services.maintenance, self._server)
+        schemas_rpc.add_SchemasServicer_to_server(services.schemas, self._server)
         auth_rpc.add_AuthServicer_to_server(services.auth, self._server)
 
     async def start(

@@ -116,6 +116,7 @@ class MetaMember:
         )
         from meta_service.server.grpc_server import Services
         from meta_service.server.maintenance import MaintenanceService
+        from meta_service.server.schemas_service import SchemasService
         from meta_service.server.services import KvService
 
         gateway, controller = assembly.gateway, assembly.controller
@@ -129,6 +130,7 @@ class MetaMember:
                 gateway, assembly.snapshots, assembly.cluster_id, self._leader_address
             ),
             AuthService(*shared),
+            SchemasService(*shared),
         )
 
     def client(self) -> MetaClient:

@@ -20,6 +20,7 @@ PROTOS = (
     "plugins/native/admin.proto",
     "meta_service/api/meta.proto",
     "meta_service/api/auth.proto",
+    "meta_service/api/schemas.proto",
 )
 PAGES = {
     "docs/configuration.md": configuration_page,

@@ -1,0 +1,114 @@
+"""Calls on schemas."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from meta_service.api import schemas_pb2 as pb
+from meta_service.api.calls import Calls
+from meta_service.api.schemas import Schema, Subject, SubjectChange
+
+
+def schema_of(message: pb.Schema) -> Schema:
+    return Schema(
+        message.subject, message.version, message.schema_id, message.schema_type, message.text
+    )
+
+
+def schema_message(schema: Schema) -> pb.Schema:
+    return pb.Schema(
+        subject=schema.subject,
+        version=schema.version,
+        schema_id=schema.schema_id,
+        schema_type=schema.schema_type,
+        text=schema.text,
+    )
+
+
+def subject_of(message: pb.Subject) -> Subject:
+    return Subject(
+        message.name,
+        message.compatibility or None,
+        message.latest_version,
+        tuple((each.version, each.schema_id) for each in message.versions),
+        message.revision,
+    )
+
+
+def subject_message(subject: Subject) -> pb.Subject:
+    return pb.Subject(
+        name=subject.name,
+        compatibility=subject.compatibility or "",
+        latest_version=subject.latest_version,
+        versions=[pb.Subject.Version(version=v, schema_id=i) for v, i in subject.versions],
+        revision=subject.revision,
+    )
+
+
+class SchemaCalls(Calls):
+    """Implements `SchemasPort`."""
+
+    async def register_schema(
+        self, subject: str, schema_type: str, text: str, *, expected_version: int | None = None
+    ) -> Schema:
+        request = pb.RegisterSchemaRequest(
+            subject=subject, schema_type=schema_type, text=text, expected_version=expected_version
+        )
+        return schema_of(await self._write(lambda t: t.schemas.Register, request))
+
+    async def schema(self, schema_id: int) -> Schema | None:
+        if schema_id < 1:
+            return None
+        return await self._schema(pb.GetSchemaRequest(schema_id=schema_id))
+
+    async def schema_version(self, subject: str, version: int | None = None) -> Schema | None:
+        return await self._schema(pb.GetSchemaRequest(subject=subject, version=version or 0))
+
+    async def _schema(self, request: pb.GetSchemaRequest) -> Schema | None:
+        response = await self._call(lambda t: t.schemas.Get, request)
+        return schema_of(response.schema) if response.HasField("schema") else None
+
+    async def subject(self, name: str) -> Subject | None:
+        request = pb.ListSubjectsRequest(name=name)
+        response = await self._call(lambda t: t.schemas.ListSubjects, request)
+        return subject_of(response.subjects[0]) if response.subjects else None
+
+    async def subjects(self) -> tuple[int, Sequence[Subject]]:
+        found: list[Subject] = []
+        revision, more = 0, True
+        while more:
+            request = pb.ListSubjectsRequest(after=found[-1].name if found else "")
+            response = await self._call(lambda t: t.schemas.ListSubjects, request)
+            found.extend(map(subject_of, response.subjects))
+            revision = revision or response.revision
+            more = response.more
+        return revision, found
+
+    async def delete_schema(self, subject: str, version: int | None = None) -> None:
+        request = pb.DeleteSchemaRequest(subject=subject, version=version or 0)
+        await self._write(lambda t: t.schemas.Delete, request)
+
+    async def set_compatibility(self, subject: str, compatibility: str | None) -> None:
+        request = pb.SetCompatibilityRequest(subject=subject, compatibility=compatibility or "")
+        await self._write(lambda t: t.schemas.SetCompatibility, request)
+
+    async def default_compatibility(self) -> str:
+        request = pb.ListSubjectsRequest(name="*")
+        response = await self._call(lambda t: t.schemas.ListSubjects, request)
+        return str(response.default_compatibility)
+
+    def watch_subjects(self, start_revision: int) -> AsyncIterator[SubjectChange]:
+        return self._watch_subjects(start_revision)
+
+    async def _watch_subjects(self, start_revision: int) -> AsyncIterator[SubjectChange]:
+        def request(revision: int) -> pb.WatchSubjectsRequest:
+            return pb.WatchSubjectsRequest(start_revision=revision)
+
+        changes: Any = self._stream(lambda t: t.schemas.WatchSubjects, request, start_revision)
+        async with contextlib.aclosing(changes):
+            async for change in changes:
+                if change.name:
+                    subject = subject_of(change.subject) if change.HasField("subject") else None
+                    yield SubjectChange(change.revision, change.name, subject)
