@@ -8,8 +8,6 @@ from contextlib import suppress
 
 from broker_core.access import Access
 from broker_core.api.errors import (
-    BatchTooLarge,
-    CorruptBatch,
     InvalidRequest,
     LakeMQError,
     OutcomeUnknown,
@@ -26,7 +24,7 @@ from broker_core.api.ports import (
     Storage,
     Tap,
 )
-from broker_core.api.record_batch import CONTROL, HEADER_BYTES, SPARSE, check_body, read_header
+from broker_core.api.transactions import Transactions
 from broker_core.api.types import (
     NO_CONTEXT,
     AccessContext,
@@ -43,8 +41,9 @@ from broker_core.api.types import (
     TopicConfig,
     TopicInfo,
 )
+from broker_core.batch_check import checked_header
 from broker_core.publisher import Publisher
-from broker_core.settings import TopicSettings
+from broker_core.settings import TopicSettings, TransactionSettings
 from broker_core.taps import Taps
 from broker_core.topic_names import (
     altered_config,
@@ -53,6 +52,7 @@ from broker_core.topic_names import (
     config_from_catalog,
     config_to_catalog,
 )
+from broker_core.transactions.coordinator import Coordinator
 from meta_service.api import errors as meta_errors
 from meta_service.api.types import MetaClient, TopicDescription
 
@@ -83,6 +83,7 @@ class CoreBroker:
         topic_settings: TopicSettings,
         now_ms: Callable[[], int],
         plugins: Sequence[PluginInfo] = (),
+        transaction_settings: TransactionSettings | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -99,6 +100,9 @@ class CoreBroker:
         self._taps = Taps()
         self._publisher = Publisher(self.partition, now_ms)
         self._plugins = tuple(plugins)
+        self._coordinator = Coordinator(
+            self, transaction_settings or TransactionSettings(), now_ms=now_ms
+        )
         self._changing = asyncio.Lock()
         self._altering = asyncio.Lock()
         self._producer_ids = iter(range(0))
@@ -116,9 +120,11 @@ class CoreBroker:
             await self._storage.delete_topic(topic_id)
         for topic in topics:
             await self._apply(topic)
+        await self._coordinator.start()
         self._follower = asyncio.create_task(self._follow(revision + 1))
 
     async def stop(self) -> None:
+        await self._coordinator.stop()
         if self._follower is not None:
             self._follower.cancel()
             with suppress(asyncio.CancelledError):
@@ -328,16 +334,12 @@ class CoreBroker:
     ) -> asyncio.Future[AppendResult]:
         log = self.partition(topic, partition)
         self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
-        limit = self._topics[topic].config.batch_bytes_max
-        if len(batch) > limit:
-            raise BatchTooLarge(f"batch of {len(batch)} bytes; topic {topic} takes {limit}")
-        header = read_header(batch)
-        if header.attributes & (SPARSE | CONTROL):
-            raise CorruptBatch("producers send neither sparse nor control batches")
-        if header.raw_body_bytes > max(limit, 64 * 1024 * 1024):
-            raise BatchTooLarge(f"batch of {header.raw_body_bytes} bytes when decompressed")
-        check_body(header, batch[HEADER_BYTES:])
+        header = checked_header(self._topics[topic], batch)
         return log.append(batch, header, acks)
+
+    @property
+    def transactions(self) -> Transactions:
+        return self._coordinator
 
     # -- who and what
 

@@ -18,7 +18,13 @@ from typing import Any, Final, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from broker_core.api.errors import ConfigError
-from broker_core.settings import AdminSettings, NodeSettings, TelemetrySettings, TopicSettings
+from broker_core.settings import (
+    AdminSettings,
+    NodeSettings,
+    TelemetrySettings,
+    TopicSettings,
+    TransactionSettings,
+)
 from broker_core.toml_lines import line_of
 from meta_service.api.settings import MetaSettings
 
@@ -27,6 +33,7 @@ SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "node": NodeSettings,
     "meta": MetaSettings,
     "topics": TopicSettings,
+    "transactions": TransactionSettings,
     "admin": AdminSettings,
     "telemetry": TelemetrySettings,
 }
@@ -99,6 +106,7 @@ class Config:
     node: NodeSettings
     meta: MetaSettings
     topics: TopicSettings
+    transactions: TransactionSettings
     admin: AdminSettings
     telemetry: TelemetrySettings
     source: ConfigSource

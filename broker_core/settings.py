@@ -45,6 +45,29 @@ class TopicSettings(Section):
     """Largest record batch accepted (bytes)."""
 
 
+class TransactionSettings(Section):
+    """Staged batches and transactions."""
+
+    staged_bytes_max: int = Field(default=4 * 1024 * 1024 * 1024, ge=1024 * 1024)
+    """Batches that are staged and not committed, of all sinks and transactions together (bytes)."""
+    owner_bytes_max: int = Field(default=2 * 1024 * 1024 * 1024, ge=1024 * 1024)
+    """The same for one sink or transactional id (bytes)."""
+    owner_batches_max: int = Field(default=100_000, ge=1, le=10_000_000)
+    """Batches that one sink or transactional id may have staged."""
+    owners_max: int = Field(default=10_000, ge=1)
+    """Sinks and transactional ids that are known at a time."""
+    sink_timeout_ms: int = Field(default=60 * 60 * 1000, ge=1000)
+    """What a sink has staged is forgotten when nothing was added to it for so long (ms)."""
+    transaction_timeout_ms: int = Field(default=60_000, ge=100)
+    """The same for a transaction that asks for no other time (ms)."""
+    timeout_ms_max: int = Field(default=24 * 60 * 60 * 1000, ge=1000)
+    """Longest time that a client may ask for (ms)."""
+    transaction_expiry_ms: int = Field(default=7 * 24 * 60 * 60 * 1000, ge=60_000)
+    """A transactional id that is not used for so long is forgotten (ms); sinks never are."""
+    commit_wait_ms: int = Field(default=30_000, ge=100)
+    """A commit is answered after this time at the latest, applied or not: it is decided (ms)."""
+
+
 class AdminSettings(Section):
     """HTTP admin: health, metrics, topics."""
 

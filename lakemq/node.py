@@ -124,6 +124,7 @@ class Node:
             ),
             interceptors=interceptors,
             topic_settings=self.config.topics,
+            transaction_settings=self.config.transactions,
             now_ms=self._now_ms,
             plugins=[
                 PluginInfo(each.name, each.version, each.distribution, each.enabled, each.hooks)

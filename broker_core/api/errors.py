@@ -22,6 +22,10 @@
     ├── UnknownMember            consumer group: the session has ended; join again
     ├── MemberFenced             consumer group: the partition is another member's by now
     ├── InstanceInUse            consumer group: another process has this instance id; try again
+    ├── UnknownTransaction       nobody opened this sink or transactional id, or it was forgotten
+    ├── TransactionAborted       what was staged is not there any more; begin the batch anew
+    ├── BatchCommitted           this batch id, or a higher one, is committed already
+    ├── StagingFull              too much is staged and not committed; try again when there is room
     ├── StaleEpoch               a leader that has been replaced
     ├── CorruptLog               stored bytes fail their CRC: names file, position, offsets
     ├── StorageFenced            a write or fsync failed; this log takes no more appends
@@ -124,6 +128,23 @@ class MemberFenced(LakeMQError):
 
 class InstanceInUse(LakeMQError):
     code = "INSTANCE_IN_USE"
+    retriable = True
+
+
+class UnknownTransaction(LakeMQError):
+    code = "UNKNOWN_TRANSACTION"
+
+
+class TransactionAborted(LakeMQError):
+    code = "TRANSACTION_ABORTED"
+
+
+class BatchCommitted(LakeMQError):
+    code = "BATCH_COMMITTED"
+
+
+class StagingFull(LakeMQError):
+    code = "STAGING_FULL"
     retriable = True
 
 

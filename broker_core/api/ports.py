@@ -16,6 +16,7 @@ from opentelemetry.metrics import Meter
 from broker_core.api.errors import LakeMQError
 from broker_core.api.record_batch import BatchHeader
 from broker_core.api.settings import PluginSettings
+from broker_core.api.transactions import Transactions
 from broker_core.api.types import (
     NO_CONTEXT,
     Accepted,
@@ -256,6 +257,10 @@ class Broker(Protocol):
         acks: Acks = Acks.LEADER,
     ) -> asyncio.Future[AppendResult]:
         """Append one batch as its producer made it; its header and CRCs are checked here."""
+
+    @property
+    def transactions(self) -> Transactions:
+        """Staged batches, and commits that take effect in many partitions at once."""
 
     def tap(self, topic: str, tap: Tap) -> Callable[[], None]:
         """Call `tap` with every batch of the topic that becomes readable, also of partitions

@@ -1,0 +1,1 @@
+"""Staged batches, transactions and scheduled records: pure decisions, and the edge around them."""

@@ -1,0 +1,117 @@
+"""Applying a commit that is decided: its batches to their partitions, once, whatever happened
+before. Edge: awaits the broker.
+
+In every target partition the batches go in the order of the commit, with the producer's identity
+of that commit, numbered from 0. So what an interrupted try has appended is a prefix, and is found
+by reading headers from the log end that the commit noted; the journal refuses a repetition besides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from broker_core.api.errors import LakeMQError, UnknownTopic
+from broker_core.api.ports import Broker, PartitionLog
+from broker_core.api.record_batch import HEADER_BYTES, pack_header, read_header, split
+from broker_core.api.types import Acks, AppendResult, Offset
+from broker_core.transactions.coordinator_log import CoordinatorLog
+from broker_core.transactions.state import OwnerState, Target
+
+_TARGETS_AT_ONCE: Final = 8
+_BATCHES_AHEAD: Final = 64
+_BYTES_AHEAD: Final = 8 * 1024 * 1024
+_SCAN_BYTES: Final = 4 * 1024 * 1024
+_SCAN_WAIT_MS: Final = 500
+
+
+class Applier:
+    """Writes targets of commits."""
+
+    def __init__(self, broker: Broker, log: CoordinatorLog, noted: Callable[[int], None]) -> None:
+        self._broker = broker
+        self._log = log
+        self._noted = noted
+        self._room = asyncio.Semaphore(_TARGETS_AT_ONCE)
+
+    async def apply(
+        self, state: OwnerState, targets: Sequence[Target], *, resumed: bool
+    ) -> tuple[list[Target], LakeMQError | None]:
+        """One try: (targets that are left, why). `resumed`: some may be there already."""
+        outcomes = await asyncio.gather(
+            *(self._target(state, target, resumed) for target in targets), return_exceptions=True
+        )
+        left, reason = [], None
+        for target, outcome in zip(targets, outcomes, strict=True):
+            if isinstance(outcome, LakeMQError):
+                left.append(target)
+                reason = outcome
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        return left, reason
+
+    async def _target(self, state: OwnerState, target: Target, resumed: bool) -> None:
+        async with self._room:
+            try:
+                if self._broker.topic(target.topic).topic_id != target.topic_id:
+                    return
+            except UnknownTopic:
+                return  # Its records are gone with it.
+            log = self._broker.partition(target.topic, target.partition)
+            there = await records_there(log, state, target.floor_offset) if resumed else 0
+            await self._append_all(log, state, target, there)
+
+    async def _append_all(
+        self, log: PartitionLog, state: OwnerState, target: Target, there: int
+    ) -> None:
+        """Everything behind the first `there` records."""
+        under_way: deque[tuple[int, asyncio.Future[AppendResult]]] = deque()
+        ahead = sequence = 0
+        try:
+            for entry in target.entries:
+                if sequence < there:
+                    sequence += entry.records
+                    continue
+                batch = await self._log.read_staged(entry)
+                header = read_header(batch)._replace(
+                    base_offset=0,
+                    producer_id=state.producer_id,
+                    producer_epoch=state.producer_epoch,
+                    base_sequence=sequence,
+                )
+                stamped = b"".join((pack_header(header), memoryview(batch)[HEADER_BYTES:]))
+                under_way.append((len(stamped), log.append(stamped, header, Acks.REPLICATED)))
+                sequence += entry.records
+                ahead += len(stamped)
+                while under_way and (len(under_way) > _BATCHES_AHEAD or ahead > _BYTES_AHEAD):
+                    ahead -= await self._settle(*under_way.popleft())
+            while under_way:
+                await self._settle(*under_way.popleft())
+        finally:
+            # Whoever tries again must find no append of this try still under way.
+            await asyncio.gather(*(each for _, each in under_way), return_exceptions=True)
+
+    async def _settle(self, size: int, future: asyncio.Future[AppendResult]) -> int:
+        await future
+        self._noted(size)
+        return size
+
+
+async def records_there(log: PartitionLog, state: OwnerState, floor_offset: int) -> int:
+    """How many records of the state's commit the partition has."""
+    end = log.log_end_offset
+    found, offset = 0, Offset(max(floor_offset, log.log_start_offset))
+    while offset < end:
+        # Waits for what was under way when the last try ended, unless that failed.
+        got = await log.fetch(offset, bytes_max=_SCAN_BYTES, wait_ms=_SCAN_WAIT_MS)
+        end = min(end, log.log_end_offset)
+        for _, header in split(got.data):
+            if (header.producer_id, header.producer_epoch) == (
+                state.producer_id,
+                state.producer_epoch,
+            ):
+                found = max(found, header.base_sequence + header.last_offset_delta + 1)
+        offset = got.next_offset
+    return found

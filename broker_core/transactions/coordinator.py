@@ -1,0 +1,409 @@
+"""The coordinator of staged batches: implements the `Transactions` port. Edge: clock and broker.
+
+What is decided lies in `state` and `staged`, which are pure; here are the order of things and the
+waiting. One owner does one thing at a time (its lock); staging needs no lock, for what is staged
+counts only when a commit names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from broker_core.api.errors import (
+    BatchCommitted,
+    InvalidRequest,
+    LakeMQError,
+    Unavailable,
+    UnknownTopic,
+    UnknownTransaction,
+)
+from broker_core.api.ports import Broker
+from broker_core.api.transactions import (
+    SINK,
+    CommitAnswer,
+    CommitOutcome,
+    Effect,
+    Opened,
+    Owner,
+    OwnerStatus,
+    Participant,
+    StagePlace,
+    TransactionCounters,
+    Winner,
+)
+from broker_core.api.types import AppendResult, Operation, Principal, Resource
+from broker_core.batch_check import checked_header
+from broker_core.settings import TransactionSettings
+from broker_core.transactions import state as states
+from broker_core.transactions.coordinator_log import CoordinatorLog
+from broker_core.transactions.formats import StagedKey
+from broker_core.transactions.owned import Owned, Participants, decide_all
+from broker_core.transactions.staged import Limits, Staged, StagedTable
+from broker_core.transactions.state import Pending, Target, check_epoch, outcome_of
+
+_log = logging.getLogger("lakemq.transactions")
+_T = TypeVar("_T")
+
+_TICK_S: Final = 0.5
+_FREE_EVERY_TICKS: Final = 4
+_STALL_MS: Final = 5_000
+_RECORDS_MAX: Final = 2**31 - 1
+"""Of one commit in one partition: sequence numbers must not wrap."""
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def steady_clock_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class Coordinator:
+    """All owners of this node."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: TransactionSettings,
+        *,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        steady_ms: Callable[[], int] = steady_clock_ms,
+    ) -> None:
+        self.counters = TransactionCounters()
+        self._broker = broker
+        self._settings = settings
+        self._now_ms = now_ms
+        self._steady_ms = steady_ms
+        self._log = CoordinatorLog(broker)
+        self._staged = StagedTable(
+            Limits(
+                settings.owner_bytes_max, settings.staged_bytes_max, settings.owner_batches_max
+            )
+        )  # fmt: skip
+        self._owners: dict[Owner, Owned] = {}
+        self._participants = Participants()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ticked_ms: int | None = None
+
+    # -- life
+
+    async def start(self) -> None:
+        """Read back what is on disk; go on with commits that were decided."""
+        steady_ms = self._steady_ms()
+        for owner, state in (await self._log.load_states()).items():
+            self._owners[owner] = Owned(state)
+        async for staged in self._log.load_staged():
+            owned = self._owners.get(staged.key.place.owner)
+            if owned is not None and owned.needs(staged.key.place):
+                self._staged.load(staged, steady_ms)
+        for owner, owned in self._owners.items():
+            if owned.state.pending is not None:
+                self.counters.resumed += 1
+                self._begin_applying(owner, owned, resumed=True)
+        self._spawn(self._run())
+
+    async def stop(self) -> None:
+        """Commits under way go on at the next start."""
+        tasks, self._tasks = set(self._tasks), set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to whoever waits, who may have left
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """What changes an owner must not be left half done when its caller goes away."""
+        return await asyncio.shield(self._spawn(work))
+
+    async def _run(self) -> None:
+        ticks = 0
+        while True:
+            await asyncio.sleep(_TICK_S)
+            ticks += 1
+            try:
+                await self.tick()
+                if ticks % _FREE_EVERY_TICKS == 0:
+                    await self._log.free(self._staged.lowest_offsets())
+            except LakeMQError as error:
+                _log.warning("transactions: %s", error)
+
+    async def tick(self) -> None:
+        """Forget what waits too long for its commit, and ids that nobody uses."""
+        now_ms = self._steady_ms()
+        gap_ms = 0 if self._ticked_ms is None else now_ms - self._ticked_ms
+        self._ticked_ms = now_ms
+        if gap_ms > _STALL_MS:
+            self._staged.stalled(gap_ms)
+        timeouts = {
+            owner: owned.known.timeout_ms for owner, owned in self._owners.items() if owned.known
+        }
+        for owner, batch_id in self._staged.expired(timeouts, now_ms):
+            owned = self._owners.get(owner)
+            if owned is None or not (owned.busy or batch_id <= owned.state.last_batch_id):
+                self.counters.expired += 1
+                self._staged.drop(owner, only=batch_id)
+        idle_since_ms = self._now_ms() - self._settings.transaction_expiry_ms
+        for owner, owned in list(self._owners.items()):
+            if owner.kind != SINK and not owned.busy and owned.state.updated_ms < idle_since_ms:
+                await self._forget(owner, owned)
+
+    # -- owners
+
+    async def open(self, owner: Owner, *, principal: Principal, timeout_ms: int = 0) -> Opened:
+        states.check_owner(owner)
+        self._authorize(principal, Operation.WRITE, owner)
+        timeout_ms = self._timeout(owner, timeout_ms)
+        state = await self._to_the_end(self._open(owner, timeout_ms))
+        return Opened(state.epoch, state.last_batch_id)
+
+    def _timeout(self, owner: Owner, asked_ms: int) -> int:
+        settings = self._settings
+        if not asked_ms:
+            sink = owner.kind == SINK
+            return settings.sink_timeout_ms if sink else settings.transaction_timeout_ms
+        if not 100 <= asked_ms <= settings.timeout_ms_max:
+            raise InvalidRequest(
+                f"timeout_ms is {asked_ms}; it takes 100 to {settings.timeout_ms_max}"
+            )
+        return asked_ms
+
+    async def _open(self, owner: Owner, timeout_ms: int) -> states.OwnerState:
+        await self._log.ensure_topics()
+        owned = self._owners.get(owner)
+        if owned is None:
+            if len(self._owners) >= self._settings.owners_max:
+                raise InvalidRequest(f"{len(self._owners)} sinks and transactional ids are known")
+            owned = self._owners[owner] = Owned(None)
+        async with owned.lock:
+            await self._applied(owner, owned)
+            state = states.opened(owned.known, timeout_ms, self._now_ms())
+            await self._log.append_state(owner, state, state.updated_ms)
+            self.counters.fenced += owned.known is not None
+            owned.known = state
+            self._staged.drop(owner)
+            return state
+
+    async def _applied(self, owner: Owner, owned: Owned) -> None:
+        """Wait until nothing is left of the newest commit. Raises Unavailable."""
+        if not await owned.wait_applied(self._settings.commit_wait_ms / 1000):
+            raise Unavailable(
+                f"{owner}: batch {owned.state.last_batch_id} is committed and still being applied"
+                + (f": {owned.detail}" if owned.detail else "")
+            )
+
+    def _owned(self, owner: Owner, epoch: int) -> Owned:
+        """Raises UnknownTransaction, ProducerFenced."""
+        owned = self._owners.get(owner)
+        if owned is None or owned.known is None:
+            raise UnknownTransaction(f"nobody has opened {owner}")
+        check_epoch(owner, owned.known, epoch)
+        return owned
+
+    def _authorize(self, principal: Principal, operation: Operation, owner: Owner) -> None:
+        kind = "sink" if owner.kind == SINK else "transactional_id"
+        self._broker.authorize(principal, operation, Resource(kind, owner.name))
+
+    # -- staging
+
+    def stage(
+        self, place: StagePlace, topic: str, partition: int, batch: bytes, *, principal: Principal
+    ) -> asyncio.Future[bool]:
+        owned = self._owned(place.owner, place.epoch)
+        states.check_batch_id(place.batch_id)
+        if place.batch_id <= owned.state.last_batch_id:
+            raise BatchCommitted(
+                f"{place.owner}: batch {place.batch_id} can't be staged, "
+                f"{owned.state.last_batch_id} is committed"
+            )
+        self._authorize(principal, Operation.WRITE, place.owner)
+        self._broker.authorize(principal, Operation.WRITE, Resource("topic", topic))
+        info = self._broker.topic(topic)
+        self._broker.partition(topic, partition)
+        header = checked_header(info, batch)
+        key = StagedKey(
+            place, topic, info.topic_id, partition, header.record_count, header.body_crc32c
+        )
+        return self._keep(key, batch)
+
+    def _keep(self, key: StagedKey, batch: bytes) -> asyncio.Future[bool]:
+        steady_ms = self._steady_ms()
+        kept = asyncio.get_running_loop().create_future()
+        found = self._staged.find(key, steady_ms)
+        if found is not None:
+            found.when_durable(kept)
+            return kept
+        self._staged.check_room(key.place.owner, len(batch))
+        staged, written = self._log.append_staged(key, batch, self._now_ms())
+        self._staged.add(staged, steady_ms)
+        staged.when_durable(kept)
+        written.add_done_callback(lambda done: self._written(staged, done))
+        return kept
+
+    def _written(self, staged: Staged, done: asyncio.Future[AppendResult]) -> None:
+        error = Unavailable("the append was cancelled") if done.cancelled() else done.exception()
+        if error is None and done.result().base_offset != staged.offset:
+            error = Unavailable("the batch went to another place than it was given")
+        if error is None:
+            self.counters.staged_batches += 1
+            self.counters.staged_bytes += staged.size_bytes
+            staged.settle(None)
+            return
+        self._staged.lost(staged)
+        staged.settle(error)
+
+    # -- commit
+
+    async def commit(
+        self,
+        owner: Owner,
+        epoch: int,
+        batch_id: int,
+        winners: Sequence[Winner],
+        *,
+        principal: Principal,
+        effects: Sequence[Effect] = (),
+    ) -> CommitAnswer:
+        states.check_batch_id(batch_id)
+        states.check_winners(winners)
+        self._authorize(principal, Operation.WRITE, owner)
+        owned = self._owned(owner, epoch)
+        outcome = await self._to_the_end(
+            self._commit(owner, owned, epoch, batch_id, winners, effects)
+        )
+        applied = await owned.wait_applied(self._settings.commit_wait_ms / 1000)
+        return CommitAnswer(outcome, owned.state.last_batch_id, applied)
+
+    async def _commit(
+        self,
+        owner: Owner,
+        owned: Owned,
+        epoch: int,
+        batch_id: int,
+        winners: Sequence[Winner],
+        effects: Sequence[Effect],
+    ) -> CommitOutcome:
+        async with owned.lock:
+            check_epoch(owner, owned.state, epoch)  # it may have been fenced meanwhile
+            outcome = outcome_of(owned.state, batch_id)
+            if outcome is CommitOutcome.COMMITTED:
+                await self._applied(owner, owned)
+                await self._decide(owner, owned, batch_id, winners, effects)
+            return outcome
+
+    async def _decide(
+        self,
+        owner: Owner,
+        owned: Owned,
+        batch_id: int,
+        winners: Sequence[Winner],
+        effects: Sequence[Effect],
+    ) -> None:
+        """Write the commit's record; from then on it is decided."""
+        fresh = await self._broker.allocate_producer_id() if owned.state.needs_producer_id else None
+        targets = self._targets(self._staged.chosen(owner, batch_id, winners))
+        decided, undo = decide_all(self._participants, effects)
+        pending = Pending(targets, decided)
+        state = states.committed(owned.state, batch_id, pending, fresh, self._now_ms())
+        try:
+            await self._log.append_state(owner, state, state.updated_ms)
+        except BaseException:
+            undo()
+            raise
+        owned.known = state
+        self.counters.commits += 1
+        self._begin_applying(owner, owned, resumed=False)
+
+    def _targets(self, chosen: Sequence[Staged]) -> tuple[Target, ...]:
+        """Raises UnknownTopic when one was deleted since."""
+        floors: dict[tuple[str, int], int] = {}
+        records: dict[tuple[str, int], int] = {}
+        for staged in chosen:
+            place = (staged.key.topic, staged.key.partition)
+            if self._broker.topic(staged.key.topic).topic_id != staged.key.topic_id:
+                raise UnknownTopic(f"topic {staged.key.topic} was created again since")
+            if place not in floors:
+                floors[place] = self._broker.partition(*place).log_end_offset
+            records[place] = records.get(place, 0) + staged.key.records
+        if any(count > _RECORDS_MAX for count in records.values()):
+            raise InvalidRequest(f"a commit takes {_RECORDS_MAX} records a partition")
+        return states.targets_of(
+            ((each.key.topic, each.key.topic_id, each.key.partition, each.entry)
+             for each in chosen),
+            floors,
+        )  # fmt: skip
+
+    def _begin_applying(self, owner: Owner, owned: Owned, *, resumed: bool) -> None:
+        owned.begin()
+        self._spawn(self._apply(owner, owned, resumed))
+
+    async def _apply(self, owner: Owner, owned: Owned, resumed: bool) -> None:
+        work = owned.work(self._broker, self._log, self._participants, self.counters)
+        await work.run(owner, resumed, self._now_ms)
+        self._staged.drop(owner, up_to=owned.state.last_batch_id)
+        owned.finish()
+        with suppress(LakeMQError):  # the next start finds everything there, and does nothing
+            await self._log.append_state(owner, owned.state, self._now_ms())
+
+    # -- the rest
+
+    async def abort(self, owner: Owner, epoch: int, batch_id: int, *, principal: Principal) -> None:
+        self._authorize(principal, Operation.WRITE, owner)
+        owned = self._owned(owner, epoch)
+        async with owned.lock:
+            if batch_id > owned.state.last_batch_id:
+                self._staged.drop(owner, only=batch_id)
+
+    def describe(self, *, principal: Principal) -> Sequence[OwnerStatus]:
+        return [
+            owned.status(owner, *self._staged.size_of(owner))
+            for owner, owned in sorted(self._owners.items())
+            if owned.known is not None and self._may_describe(principal, owner)
+        ]
+
+    def _may_describe(self, principal: Principal, owner: Owner) -> bool:
+        try:
+            self._authorize(principal, Operation.DESCRIBE, owner)
+        except LakeMQError:
+            return False
+        return True
+
+    async def fence(self, owner: Owner, *, principal: Principal) -> None:
+        self._authorize(principal, Operation.ALTER, owner)
+        await self._to_the_end(self._open(owner, self._known(owner).state.timeout_ms))
+
+    async def forget(self, owner: Owner, *, principal: Principal) -> None:
+        self._authorize(principal, Operation.DELETE, owner)
+        await self._to_the_end(self._forget(owner, self._known(owner)))
+
+    def _known(self, owner: Owner) -> Owned:
+        owned = self._owners.get(owner)
+        if owned is None or owned.known is None:
+            raise UnknownTransaction(f"{owner} is not known")
+        return owned
+
+    async def _forget(self, owner: Owner, owned: Owned) -> None:
+        async with owned.lock:
+            await self._applied(owner, owned)
+            await self._log.append_state(owner, None, self._now_ms())
+            self._staged.drop(owner)
+            self._owners.pop(owner, None)
+
+    async def take_part(self, name: str, participant: Participant) -> None:
+        self._participants.add(name, participant)
+        for owned in list(self._owners.values()):
+            await owned.effects_done(name)

@@ -1,0 +1,161 @@
+"""Keys and values of the coordinator's own topics: bytes <-> values. Pure.
+
+`docs/formats/transactions.md` gives every byte. Little-endian; a CRC-32C guards the batch around.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from broker_core.api.transactions import SINK, TRANSACTION, Owner, StagePlace
+from broker_core.transactions.state import Entry, OwnerState, Pending, Target
+
+STAGED_TOPIC: Final = "_lakemq_staged"
+TRANSACTIONS_TOPIC: Final = "_lakemq_transactions"
+
+_VERSION: Final = 1
+_KINDS: Final = {SINK: 1, TRANSACTION: 2}
+_NAMES: Final = {number: name for name, number in _KINDS.items()}
+_OWNER: Final = struct.Struct("<BBH")
+_STAGED: Final = struct.Struct("<IqIII16sIIIH")
+_STATE: Final = struct.Struct("<BIqqHIqBIH")
+_TARGET: Final = struct.Struct("<H16sIqI")
+_ENTRY: Final = struct.Struct("<HqI")
+_EFFECT: Final = struct.Struct("<HI")
+
+
+class StagedKey(NamedTuple):
+    """What the key of a staged batch tells; its value is the batch itself."""
+
+    place: StagePlace
+    topic: str
+    topic_id: str
+    partition: int
+    records: int
+    body_crc32c: int
+    """Tells a batch that was sent again from another one."""
+
+
+def encode_owner(owner: Owner) -> bytes:
+    name = owner.name.encode()
+    return _OWNER.pack(_VERSION, _KINDS[owner.kind], len(name)) + name
+
+
+def _decode_owner(data: bytes) -> tuple[Owner, int]:
+    """The owner, and where it ends. ValueError."""
+    try:
+        version, kind, size = _OWNER.unpack_from(data)
+        end = _OWNER.size + size
+        if version != _VERSION or kind not in _NAMES or len(data) < end:
+            raise ValueError(f"no owner of version {_VERSION}: {data[:32]!r}")
+        return Owner(_NAMES[kind], data[_OWNER.size : end].decode()), end
+    except struct.error as error:
+        raise ValueError(f"no owner: {error}") from None
+
+
+def decode_owner(data: bytes) -> Owner:
+    """Key of the topic of transactions. ValueError: not a key of this version."""
+    owner, end = _decode_owner(data)
+    if end != len(data):
+        raise ValueError(f"{len(data) - end} bytes behind the owner")
+    return owner
+
+
+def encode_staged_key(key: StagedKey) -> bytes:
+    place, topic = key.place, key.topic.encode()
+    return b"".join(
+        (
+            encode_owner(place.owner),
+            _STAGED.pack(
+                place.epoch, place.batch_id, place.task, place.attempt, place.number,
+                bytes.fromhex(key.topic_id), key.partition, key.records, key.body_crc32c,
+                len(topic),
+            ),
+            topic,
+        )
+    )  # fmt: skip
+
+
+def decode_staged_key(data: bytes) -> StagedKey:
+    """ValueError: not a key of this version."""
+    owner, at = _decode_owner(data)
+    try:
+        (epoch, batch_id, task, attempt, index, topic_id, partition, records, crc,
+         size) = _STAGED.unpack_from(data, at)  # fmt: skip
+    except struct.error as error:
+        raise ValueError(f"a staged batch's key: {error}") from None
+    at += _STAGED.size
+    if len(data) != at + size:
+        raise ValueError(f"a staged batch's key of {len(data)} bytes")
+    place = StagePlace(owner, epoch, batch_id, task, attempt, index)
+    return StagedKey(place, data[at:].decode(), topic_id.hex(), partition, records, crc)
+
+
+def encode_state(state: OwnerState) -> bytes:
+    pending = state.pending
+    targets, effects = (pending.targets, pending.effects) if pending else ((), ())
+    parts = [
+        _STATE.pack(
+            _VERSION, state.epoch, state.last_batch_id, state.producer_id, state.producer_epoch,
+            state.timeout_ms, state.updated_ms, pending is not None, len(targets), len(effects),
+        )
+    ]  # fmt: skip
+    for target in targets:
+        topic = target.topic.encode()
+        parts += (
+            _TARGET.pack(
+                len(topic), bytes.fromhex(target.topic_id), target.partition,
+                target.floor_offset, len(target.entries),
+            ),
+            topic,
+        )  # fmt: skip
+        parts += [_ENTRY.pack(*entry) for entry in target.entries]
+    for name, data in effects:
+        parts += (_EFFECT.pack(len(name.encode()), len(data)), name.encode(), data)
+    return b"".join(parts)
+
+
+def decode_state(data: bytes) -> OwnerState:
+    """ValueError: not a state of this version."""
+    try:
+        (version, epoch, last_batch_id, producer_id, producer_epoch, timeout_ms, updated_ms,
+         has_pending, target_count, effect_count) = _STATE.unpack_from(data)  # fmt: skip
+        if version != _VERSION:
+            raise ValueError(f"version {version} of a state; this build reads {_VERSION}")
+        reader = _Reader(data, _STATE.size)
+        targets = tuple(reader.target() for _ in range(target_count))
+        effects = tuple(reader.effect() for _ in range(effect_count))
+    except struct.error as error:
+        raise ValueError(f"a state of {len(data)} bytes: {error}") from None
+    if reader.at != len(data):
+        raise ValueError(f"{len(data) - reader.at} bytes behind the state")
+    return OwnerState(
+        epoch, last_batch_id, producer_id, producer_epoch, timeout_ms, updated_ms,
+        Pending(targets, effects) if has_pending else None,
+    )  # fmt: skip
+
+
+class _Reader:
+    """Walks along the parts of a state."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self.at = at
+
+    def _bytes(self, size: int) -> bytes:
+        self.at += size
+        if self.at > len(self._data):
+            raise ValueError(f"a state of {len(self._data)} bytes ends too early")
+        return self._data[self.at - size : self.at]
+
+    def target(self) -> Target:
+        size, topic_id, partition, floor, count = _TARGET.unpack(self._bytes(_TARGET.size))
+        topic = self._bytes(size).decode()
+        rows = self._bytes(count * _ENTRY.size)
+        entries = tuple(Entry(*row) for row in _ENTRY.iter_unpack(rows))
+        return Target(topic, topic_id.hex(), partition, floor, entries)
+
+    def effect(self) -> tuple[str, bytes]:
+        name, size = _EFFECT.unpack(self._bytes(_EFFECT.size))
+        return self._bytes(name).decode(), self._bytes(size)

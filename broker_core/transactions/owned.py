@@ -1,0 +1,224 @@
+"""One owner while the node runs, and the work of applying its newest commit. Edge: waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from broker_core.api.errors import InvalidRequest, LakeMQError
+from broker_core.api.ports import Broker
+from broker_core.api.transactions import (
+    Effect,
+    Owner,
+    OwnerStatus,
+    Participant,
+    StagePlace,
+    TransactionCounters,
+)
+from broker_core.transactions.applier import Applier
+from broker_core.transactions.coordinator_log import CoordinatorLog
+from broker_core.transactions.state import OwnerState, Target, applied, progressed
+
+_log = logging.getLogger("lakemq.transactions")
+_PAUSE_FIRST_S: Final = 0.05
+_PAUSE_MOST_S: Final = 5.0
+
+
+class Participants:
+    """Who takes part in commits, by name; a commit may wait for one that is not there yet."""
+
+    def __init__(self) -> None:
+        self._there: dict[str, Participant] = {}
+        self._came = asyncio.Event()
+
+    def add(self, name: str, participant: Participant) -> None:
+        self._there[name] = participant
+        self._came.set()
+        self._came = asyncio.Event()
+
+    def get(self, name: str) -> Participant:
+        """Raises InvalidRequest."""
+        if name not in self._there:
+            raise InvalidRequest(f"nobody takes part in commits as {name!r}")
+        return self._there[name]
+
+    async def wait(self, name: str) -> Participant:
+        while name not in self._there:
+            await self._came.wait()
+        return self._there[name]
+
+
+def decide_all(
+    participants: Participants, effects: Sequence[Effect]
+) -> tuple[tuple[tuple[str, bytes], ...], Callable[[], None]]:
+    """(participant, data) of all effects, and what undoes them. Raises what one raises, with the
+    others undone."""
+    decided: list[tuple[str, bytes]] = []
+    undos: list[Callable[[], None]] = []
+
+    def undo() -> None:
+        for each in reversed(undos):
+            each()
+
+    for effect in effects:
+        try:
+            decision = participants.get(effect.participant).decide(effect.asked)
+        except LakeMQError:
+            undo()
+            raise
+        decided.append((effect.participant, decision.data))
+        undos.append(decision.undo)
+    return tuple(decided), undo
+
+
+class Owned:
+    """An owner of this node."""
+
+    def __init__(self, known: OwnerState | None) -> None:
+        self.known = known
+        """`None` while it is being opened for the first time."""
+        self.lock = asyncio.Lock()
+        self.detail = ""
+        self._applied = asyncio.Event()
+        self._applied.set()
+        self._effects: dict[str, asyncio.Event] = {}
+
+    @property
+    def state(self) -> OwnerState:
+        assert self.known is not None
+        return self.known
+
+    @property
+    def busy(self) -> bool:
+        """Something is going on that time must not disturb."""
+        return self.known is None or self.lock.locked() or not self._applied.is_set()
+
+    def needs(self, place: StagePlace) -> bool:
+        """Whether a staged batch that was found on disk may still count."""
+        state = self.state
+        if place.epoch != state.epoch:
+            return False
+        if state.pending is not None and place.batch_id == state.last_batch_id:
+            return True
+        return place.batch_id > state.last_batch_id
+
+    def begin(self) -> None:
+        self._applied.clear()
+        pending = self.state.pending
+        names = [name for name, _ in pending.effects] if pending else []
+        self._effects = {name: asyncio.Event() for name in names}
+
+    def finish(self) -> None:
+        self.known = applied(self.state)
+        self.detail = ""
+        self._applied.set()
+
+    async def wait_applied(self, wait_s: float) -> bool:
+        """Whether the newest commit is applied within that time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._applied.wait()
+        return self._applied.is_set()
+
+    async def effects_done(self, name: str) -> None:
+        if name in self._effects:
+            await self._effects[name].wait()
+
+    def status(self, owner: Owner, batches: int, size_bytes: int) -> OwnerStatus:
+        state = self.state
+        doing = "applying" if not self._applied.is_set() else "staging" if batches else "idle"
+        return OwnerStatus(
+            owner, state.epoch, state.last_batch_id, doing, batches, size_bytes,
+            state.timeout_ms, self.detail,
+        )  # fmt: skip
+
+    def work(
+        self,
+        broker: Broker,
+        log: CoordinatorLog,
+        participants: Participants,
+        counters: TransactionCounters,
+    ) -> Work:
+        return Work(self, broker, log, participants, counters)
+
+    def effect_applied(self, name: str) -> None:
+        self._effects[name].set()
+
+
+class Work:
+    """Applies the pending commit of an owner, however long it takes."""
+
+    def __init__(
+        self,
+        owned: Owned,
+        broker: Broker,
+        log: CoordinatorLog,
+        participants: Participants,
+        counters: TransactionCounters,
+    ) -> None:
+        self._owned = owned
+        self._log = log
+        self._participants = participants
+        self._counters = counters
+        self._applier = Applier(broker, log, self._noted)
+
+    def _noted(self, _: int) -> None:
+        self._counters.applied_batches += 1
+
+    async def run(self, owner: Owner, resumed: bool, now_ms: Callable[[], int]) -> None:
+        """Returns when all records and effects are where they belong."""
+        pending = self._owned.state.pending
+        assert pending is not None
+        effects = asyncio.ensure_future(self._apply_effects(owner, pending.effects))
+        try:
+            targets, pause_s = list(pending.targets), _PAUSE_FIRST_S
+            while targets:
+                left, reason = await self._applier.apply(
+                    self._owned.state, targets, resumed=resumed
+                )
+                if left:
+                    self._complain(owner, reason)
+                    await self._progress(owner, targets, left, effects.done(), now_ms())
+                    await asyncio.sleep(pause_s)
+                targets, resumed, pause_s = left, True, min(_PAUSE_MOST_S, 2 * pause_s)
+            await effects
+        finally:
+            effects.cancel()
+
+    def _complain(self, owner: Owner, reason: LakeMQError | None) -> None:
+        if str(reason) != self._owned.detail:
+            self._owned.detail = str(reason)
+            _log.warning("%s: its commit is not applied yet: %s", owner, reason)
+
+    async def _progress(
+        self,
+        owner: Owner,
+        before: list[Target],
+        left: list[Target],
+        effects_done: bool,
+        now_ms: int,
+    ) -> None:
+        """Note down what is done, so that a restart need not look for it: by then its records may
+        have been compacted away."""
+        if len(left) == len(before):
+            return
+        self._owned.known = progressed(self._owned.state, left, effects_done)
+        with suppress(LakeMQError):
+            await self._log.append_state(owner, self._owned.state, now_ms)
+
+    async def _apply_effects(self, owner: Owner, effects: Sequence[tuple[str, bytes]]) -> None:
+        for name, data in effects:
+            participant = await self._participants.wait(name)
+            pause_s = _PAUSE_FIRST_S
+            while True:
+                try:
+                    await participant.apply(data)
+                    break
+                except LakeMQError as error:
+                    self._complain(owner, error)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(_PAUSE_MOST_S, 2 * pause_s)
+            self._owned.effect_applied(name)

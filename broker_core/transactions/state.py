@@ -1,0 +1,157 @@
+"""What is durable of an owner, and how it changes. Pure.
+
+One record in the topic of transactions holds the whole state of an owner; the newest one counts.
+A commit is such a record with `pending` set: from then on it is decided, and what is left to do is
+in it. The producer's identity makes applying repeatable: every commit has a producer epoch of its
+own, its records are numbered from 0 in every partition, so what is there already can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from broker_core.api.errors import InvalidRequest, ProducerFenced
+from broker_core.api.transactions import CommitOutcome, Owner, Winner
+
+PRODUCER_EPOCH_MAX: Final = 0xFFFF
+NAME_BYTES_MAX: Final = 249
+BATCH_ID_MAX: Final = 2**63 - 1
+
+
+class Entry(NamedTuple):
+    """A staged batch that counts, by its place in the topic of staged batches."""
+
+    log_partition: int
+    offset: int
+    records: int
+
+
+class Target(NamedTuple):
+    """What one partition is to get."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    floor_offset: int
+    """Log end when the commit was decided: none of its records lies below."""
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A commit that is decided and not known to be applied."""
+
+    targets: tuple[Target, ...]
+    effects: tuple[tuple[str, bytes], ...] = ()
+    """(participant, its data)"""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerState:
+    epoch: int = 0
+    last_batch_id: int = -1
+    producer_id: int = -1
+    producer_epoch: int = 0
+    """Of the newest commit."""
+    timeout_ms: int = 0
+    updated_ms: int = 0
+    """Wall clock of the last change; only for telling which owners are idle."""
+    pending: Pending | None = None
+
+    @property
+    def needs_producer_id(self) -> bool:
+        return self.producer_id < 0 or self.producer_epoch >= PRODUCER_EPOCH_MAX
+
+
+def check_owner(owner: Owner) -> None:
+    """Raises InvalidRequest."""
+    if not 1 <= len(owner.name.encode()) <= NAME_BYTES_MAX or not owner.name.isprintable():
+        raise InvalidRequest(
+            f"{owner.kind} id is {owner.name[:300]!r}; it takes 1 to {NAME_BYTES_MAX} printable "
+            "characters"
+        )
+
+
+def opened(state: OwnerState | None, timeout_ms: int, now_ms: int) -> OwnerState:
+    """Somebody new acts for the owner."""
+    before = state or OwnerState()
+    return replace(before, epoch=before.epoch + 1, timeout_ms=timeout_ms, updated_ms=now_ms)
+
+
+def check_epoch(owner: Owner, state: OwnerState, epoch: int) -> None:
+    """Raises ProducerFenced."""
+    if epoch != state.epoch:
+        raise ProducerFenced(f"{owner}: epoch {epoch} is over, {state.epoch} acts now")
+
+
+def check_batch_id(batch_id: int) -> None:
+    """Raises InvalidRequest."""
+    if not 0 <= batch_id <= BATCH_ID_MAX:
+        raise InvalidRequest(f"batch_id is {batch_id}; it takes 0 and more")
+
+
+def outcome_of(state: OwnerState, batch_id: int) -> CommitOutcome:
+    """COMMITTED: it may be committed now."""
+    if batch_id > state.last_batch_id:
+        return CommitOutcome.COMMITTED
+    same = batch_id == state.last_batch_id
+    return CommitOutcome.ALREADY_COMMITTED if same else CommitOutcome.OLDER
+
+
+def check_winners(winners: Sequence[Winner]) -> None:
+    """Raises InvalidRequest: a task with two winners, or a negative number."""
+    seen = set()
+    for each in winners:
+        if min(each) < 0:
+            raise InvalidRequest(f"winner {tuple(each)} has a negative number")
+        if each.task in seen:
+            raise InvalidRequest(f"task {each.task} has two winners")
+        seen.add(each.task)
+
+
+def committed(
+    state: OwnerState,
+    batch_id: int,
+    pending: Pending,
+    producer_id: int | None,
+    now_ms: int,
+) -> OwnerState:
+    """The decision. `producer_id`: a fresh one, when `needs_producer_id` said so."""
+    fresh = producer_id is not None
+    return replace(
+        state,
+        last_batch_id=batch_id,
+        producer_id=state.producer_id if producer_id is None else producer_id,
+        producer_epoch=0 if fresh else state.producer_epoch + 1,
+        updated_ms=now_ms,
+        pending=pending,
+    )
+
+
+def progressed(state: OwnerState, targets: Iterable[Target], effects_done: bool) -> OwnerState:
+    """Some of the commit is applied; `targets` are left."""
+    assert state.pending is not None
+    effects = () if effects_done else state.pending.effects
+    return replace(state, pending=Pending(tuple(targets), effects))
+
+
+def applied(state: OwnerState) -> OwnerState:
+    return replace(state, pending=None)
+
+
+def targets_of(
+    batches: Iterable[tuple[str, str, int, Entry]], floors: Mapping[tuple[str, int], int]
+) -> tuple[Target, ...]:
+    """(topic, topic id, partition, entry) in the order of the commit -> what each partition gets.
+
+    `floors`: (topic, partition) -> log end offset now.
+    """
+    found: dict[tuple[str, str, int], list[Entry]] = {}
+    for topic, topic_id, partition, entry in batches:
+        found.setdefault((topic, topic_id, partition), []).append(entry)
+    return tuple(
+        Target(*place, floors[place[0], place[2]], tuple(entries))
+        for place, entries in found.items()
+    )
