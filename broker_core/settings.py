@@ -64,7 +64,7 @@ class TransactionSettings(Section):
     """Longest time that a client may ask for (ms)."""
     transaction_expiry_ms: int = Field(default=7 * 24 * 60 * 60 * 1000, ge=60_000)
     """A transactional id that is not used for so long is forgotten (ms); sinks never are."""
-    commit_wait_ms: int = Field(default=30_000, ge=100)
+    commit_wait_ms: int = Field(default=10_000, ge=100)
     """A commit is answered after this time at the latest, applied or not: it is decided (ms)."""
 
 

@@ -131,6 +131,10 @@ class Participant(Protocol):
         """Whether the effect may be taken: raises a LakeMQError if not. Called right before the
         commit's record is appended; must not block."""
 
+    def restore(self, data: bytes) -> None:
+        """The effect of a commit that was decided before a restart is in force again. Called when
+        the participant registers, before `apply`; must not block."""
+
     async def apply(self, data: bytes) -> None:
         """Make the effect durable. Called at least once for every commit, also after a restart, so
         that it must not do harm when it was applied before."""
@@ -188,5 +192,6 @@ class Transactions(Protocol):
     async def forget(self, owner: Owner, *, principal: Principal) -> None:
         """Forget the owner and which batch it committed last."""
 
-    async def take_part(self, name: str, participant: Participant) -> None:
-        """Register a participant; done when the commits that waited for it are applied."""
+    def take_part(self, name: str, participant: Participant) -> None:
+        """Register a participant: commits that waited for it since the start are restored at
+        once, and applied."""

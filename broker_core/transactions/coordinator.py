@@ -403,7 +403,9 @@ class Coordinator:
             self._staged.drop(owner)
             self._owners.pop(owner, None)
 
-    async def take_part(self, name: str, participant: Participant) -> None:
+    def take_part(self, name: str, participant: Participant) -> None:
+        for owned in self._owners.values():
+            for effect, data in owned.waiting_effects():
+                if effect == name:
+                    participant.restore(data)
         self._participants.add(name, participant)
-        for owned in list(self._owners.values()):
-            await owned.effects_done(name)

@@ -84,7 +84,6 @@ class Owned:
         self.detail = ""
         self._applied = asyncio.Event()
         self._applied.set()
-        self._effects: dict[str, asyncio.Event] = {}
 
     @property
     def state(self) -> OwnerState:
@@ -107,9 +106,6 @@ class Owned:
 
     def begin(self) -> None:
         self._applied.clear()
-        pending = self.state.pending
-        names = [name for name, _ in pending.effects] if pending else []
-        self._effects = {name: asyncio.Event() for name in names}
 
     def finish(self) -> None:
         self.known = applied(self.state)
@@ -123,9 +119,10 @@ class Owned:
                 await self._applied.wait()
         return self._applied.is_set()
 
-    async def effects_done(self, name: str) -> None:
-        if name in self._effects:
-            await self._effects[name].wait()
+    def waiting_effects(self) -> Sequence[tuple[str, bytes]]:
+        """Of the commit that is being applied."""
+        pending = self.known.pending if self.known else None
+        return pending.effects if pending else ()
 
     def status(self, owner: Owner, batches: int, size_bytes: int) -> OwnerStatus:
         state = self.state
@@ -143,9 +140,6 @@ class Owned:
         counters: TransactionCounters,
     ) -> Work:
         return Work(self, broker, log, participants, counters)
-
-    def effect_applied(self, name: str) -> None:
-        self._effects[name].set()
 
 
 class Work:
@@ -221,4 +215,3 @@ class Work:
                     self._complain(owner, error)
                     await asyncio.sleep(pause_s)
                     pause_s = min(_PAUSE_MOST_S, 2 * pause_s)
-            self._owned.effect_applied(name)

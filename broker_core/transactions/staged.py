@@ -100,8 +100,8 @@ class StagedTable:
             found = staged[place.number]
             if found.key != key:
                 raise InvalidRequest(
-                    f"{place.owner} task {place.task} attempt {place.attempt}: batch {place.number} "
-                    "is another one; take a new attempt"
+                    f"{place.owner} task {place.task} attempt {place.attempt}: batch "
+                    f"{place.number} is another one; take a new attempt"
                 )
             self._touch(place, now_ms)
             return found

@@ -21,6 +21,7 @@ from plugins.native import native_pb2 as pb
 from plugins.native.config import NativeSettings
 from plugins.native.convert import error_message
 from plugins.native.groups import Assignment, Coordinator, Group, Heartbeat, Tells
+from plugins.native.offset_effect import OFFSETS, OffsetsParticipant
 from plugins.native.offset_expiry import OffsetExpiry
 from plugins.native.offset_log import OffsetLog
 from plugins.native.offset_table import check_commit, check_group_name
@@ -79,6 +80,8 @@ class GroupHost:
 
     async def start(self) -> None:
         await self.offsets.load()
+        # Offsets of decided transactions are in force before anybody joins or commits.
+        self._broker.transactions.take_part(OFFSETS, OffsetsParticipant(self))
         self._tasks = [
             asyncio.create_task(self._tick()),
             asyncio.create_task(self._expire_offsets()),
@@ -256,6 +259,13 @@ class GroupHost:
 
     async def commit(self, request: pb.CommitOffsetsRequest, principal: Principal) -> None:
         """Raises InvalidRequest, UnknownMember, MemberFenced, GroupNotEmpty, UnknownTopic."""
+        epoch, offsets = self.checked(request, principal)
+        await self.offsets.commit(request.group, epoch, offsets)
+
+    def checked(
+        self, request: pb.CommitOffsetsRequest, principal: Principal
+    ) -> tuple[int, dict[TopicPartition, tuple[int, str]]]:
+        """(epoch, offsets) of a commit that may be taken. Raises as `commit`."""
         check_group_name(request.group)
         operation = Operation.READ if request.member_id else Operation.ALTER
         self._broker.authorize(principal, operation, Resource("group", request.group))
@@ -269,8 +279,14 @@ class GroupHost:
         group = self._coordinator.groups.get(request.group) or Group(request.group)
         group.check_commit(request.member_id, request.member_epoch, request.sequence, offsets)
         self.commits += 1
-        epoch = request.member_epoch if request.member_id else 0
-        await self.offsets.commit(request.group, epoch, offsets)
+        return request.member_epoch if request.member_id else 0, offsets
+
+    def withdraw(self, name: str, places: Iterable[TopicPartition], member_id: str) -> None:
+        """Offsets that the table showed for a moment were not committed after all: whoever but
+        `member_id` has begun to read there must not commit."""
+        group = self._coordinator.groups.get(name)
+        if group is not None:
+            group.withdraw(frozenset(places), member_id)
 
     def describe(self, names: Sequence[str], principal: Principal) -> list[pb.Group]:
         """Raises UnknownGroup, NotAuthorized."""

@@ -243,6 +243,17 @@ class Group:
             )
         member.commit_sequence = sequence
 
+    def withdraw(self, places: frozenset[TopicPartition], but: str) -> None:
+        """Members other than `but` that own one of these lose them, and have to join anew: they
+        began to read from an offset that did not hold."""
+        for member in self.members.values():
+            wrong = places & member.owned.keys()
+            if wrong and member.member_id != but:
+                for place in wrong:
+                    del member.owned[place]
+                    member.revoking.pop(place, None)
+                member.fenced = True
+
     # -- decisions
 
     def _join(self, beat: Heartbeat, partitions: Mapping[str, int], now_ms: int) -> Tells:

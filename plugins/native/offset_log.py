@@ -59,6 +59,15 @@ class OffsetLog:
         The table shows them at once: who gets a partition next begins behind what was committed,
         also while that is being written. Raises UnknownTopic and what the append fails with.
         """
+        changes = self.changes(group, epoch, offsets)
+        if changes:
+            self.table.put(group, changes)
+            await self.write(group, changes)
+
+    def changes(
+        self, group: str, epoch: int, offsets: Mapping[TopicPartition, tuple[int, str]]
+    ) -> dict[TopicPartition, Committed | None]:
+        """What committing them would put into the table. Raises UnknownTopic."""
         now_ms = time.time_ns() // 1_000_000
         changes: dict[TopicPartition, Committed | None] = {}
         for place, (offset, metadata) in offsets.items():
@@ -68,18 +77,16 @@ class OffsetLog:
                 continue
             topic_id = self._broker.topic(place.topic).topic_id
             changes[place] = Committed(offset, epoch, now_ms, topic_id, metadata)
-        if changes:
-            self.table.put(group, changes)
-            await self._write(group, changes, now_ms)
+        return changes
 
     async def forget(self, group: str) -> None:
         """Forget everything that the group committed."""
         await self.commit(group, 0, dict.fromkeys(self.table.of(group), (-1, "")))
 
-    async def _write(
-        self, group: str, changes: Mapping[TopicPartition, Committed | None], now_ms: int
-    ) -> None:
+    async def write(self, group: str, changes: Mapping[TopicPartition, Committed | None]) -> None:
+        """Returns when they are on disk."""
         await self._ensure_topic()
+        now_ms = time.time_ns() // 1_000_000
         partition = partition_of(group.encode(), self._broker.topic(OFFSETS_TOPIC).partitions)
         columns = Columns(
             [None if each is None else encode_value(each) for each in changes.values()],

@@ -18,6 +18,8 @@ from plugins.native.handlers import add_service
 from plugins.native.native_pb2_grpc import add_NativeServicer_to_server
 from plugins.native.service import NativeService
 from plugins.native.tls import server_credentials
+from plugins.native.transaction_service import TransactionService
+from plugins.native.transactions_pb2_grpc import add_TransactionsServicer_to_server
 
 _STOP_GRACE_S: Final = 2.0
 _SEND_BYTES_MAX: Final = 288 * 1024 * 1024
@@ -33,6 +35,7 @@ class NativeListener:
         self._settings = settings
         self._service = NativeService(broker, settings)
         self._admin = AdminService(broker)
+        self._transactions = TransactionService(broker, settings)
         self._server: grpc.aio.Server | None = None
         self._port = 0
         self._observe(meter)
@@ -81,6 +84,7 @@ class NativeListener:
         )
         add_service(server, self._service, add_NativeServicer_to_server)
         add_service(server, self._admin, add_AdminServicer_to_server)
+        add_service(server, self._transactions, add_TransactionsServicer_to_server)
         address = f"{self._settings.host}:{self._settings.port}"
         try:
             # gRPC's core would write its own lines to standard error before ours.

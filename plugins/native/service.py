@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 
 import grpc
@@ -32,6 +31,7 @@ from plugins.native.handlers import abort
 from plugins.native.internal_topics import refuse_internal
 from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, until
 from plugins.native.native_pb2_grpc import NativeServicer
+from plugins.native.produce_window import Window
 
 _Context = grpc.aio.ServicerContext[object, object]
 
@@ -143,7 +143,7 @@ class NativeService(NativeServicer):
             principal = await self._principal(context)
         except LakeMQError as error:
             await abort(context, error)
-        window = _ProduceWindow(self._settings.produce_bytes_in_flight_max)
+        window: Window[AppendResult] = Window(self._settings.produce_bytes_in_flight_max)
         reader = asyncio.create_task(self._read_produce(request_iterator, principal, window))
         try:
             while (pending := await window.next()) is not None:
@@ -159,7 +159,7 @@ class NativeService(NativeServicer):
         self,
         requests: AsyncIterator[pb.ProduceRequest],
         principal: Principal,
-        window: _ProduceWindow,
+        window: Window[AppendResult],
     ) -> None:
         try:
             async for request in requests:
@@ -275,48 +275,6 @@ class NativeService(NativeServicer):
 
     async def _principal(self, context: _Context) -> Principal:
         return await principal_of(self._broker, context)
-
-
-class _ProduceWindow:
-    """Appends of one stream that wait for their answer, in order, bounded in bytes."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._pending: deque[tuple[int, int, asyncio.Future[AppendResult] | LakeMQError]] = deque()
-        self._ended = False
-        self._changed = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-
-    def add(
-        self, request_id: int, size: int, outcome: asyncio.Future[AppendResult] | LakeMQError
-    ) -> None:
-        self._bytes += size
-        if self._bytes >= self._bytes_max:
-            self._room.clear()
-        self._pending.append((request_id, size, outcome))
-        self._changed.set()
-
-    async def room(self) -> None:
-        await self._room.wait()
-
-    def end(self) -> None:
-        self._ended = True
-        self._changed.set()
-
-    async def next(self) -> tuple[int, int, asyncio.Future[AppendResult] | LakeMQError] | None:
-        while not self._pending:
-            if self._ended:
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        return self._pending.popleft()
-
-    def answered(self, size: int) -> None:
-        self._bytes -= size
-        if self._bytes < self._bytes_max:
-            self._room.set()
 
 
 async def _produced(

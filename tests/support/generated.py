@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 PROTOS = (
     "plugins/native/native.proto",
     "plugins/native/admin.proto",
+    "plugins/native/transactions.proto",
     "meta_service/api/meta.proto",
     "meta_service/api/auth.proto",
     "meta_service/api/schemas.proto",

@@ -1,6 +1,7 @@
 """The Python SDK of LakeMQ's native protocol; `import lakemq` re-exports it."""
 
 from broker_core.api.errors import (
+    BatchCommitted,
     BatchTooLarge,
     CorruptBatch,
     CorruptLog,
@@ -16,16 +17,20 @@ from broker_core.api.errors import (
     OutcomeUnknown,
     OutOfOrderSequence,
     ProducerFenced,
+    StagingFull,
     StorageFenced,
     StorageFull,
     TopicExists,
+    TransactionAborted,
     Unavailable,
     UnknownGroup,
     UnknownMember,
     UnknownPartition,
     UnknownTopic,
+    UnknownTransaction,
 )
 from broker_core.api.record_batch import RecordBatch
+from broker_core.api.transactions import CommitOutcome
 from broker_core.api.types import (
     Acks,
     Columns,
@@ -41,9 +46,24 @@ from plugins.native.sdk.consumer import Consumer, ConsumerOptions
 from plugins.native.sdk.counters import ConsumerCounters, ProducerCounters
 from plugins.native.sdk.filtering import Condition, RecordFilter
 from plugins.native.sdk.producer import Producer
+from plugins.native.sdk.staging import (
+    CommitResult,
+    StagedWinner,
+    StagedWriter,
+    Staging,
+    StagingOwner,
+    StagingSession,
+)
 from plugins.native.sdk.sync_client import SyncClient, connect
 from plugins.native.sdk.sync_consumer import SyncConsumer
+from plugins.native.sdk.sync_staging import (
+    SyncStagedWriter,
+    SyncStaging,
+    SyncTransaction,
+    SyncTransactionalProducer,
+)
 from plugins.native.sdk.tls import Tls
+from plugins.native.sdk.transaction import Transaction, TransactionalProducer
 from plugins.native.sdk.types import (
     ClusterDescription,
     ConsumerRecord,
@@ -61,12 +81,15 @@ from plugins.native.sdk.types import (
 __all__ = [
     "Acks",
     "Admin",
+    "BatchCommitted",
     "BatchTooLarge",
     "Client",
     "ClusterDescription",
-    "Condition",
     "Columns",
+    "CommitOutcome",
+    "CommitResult",
     "Compression",
+    "Condition",
     "Consumer",
     "ConsumerCounters",
     "ConsumerOptions",
@@ -99,20 +122,34 @@ __all__ = [
     "RecordBatch",
     "RecordFilter",
     "RecordMetadata",
+    "StagedWinner",
+    "StagedWriter",
+    "Staging",
+    "StagingFull",
+    "StagingOwner",
+    "StagingSession",
     "StorageFenced",
     "StorageFull",
     "SyncAdmin",
     "SyncClient",
     "SyncConsumer",
+    "SyncStagedWriter",
+    "SyncStaging",
+    "SyncTransaction",
+    "SyncTransactionalProducer",
     "Tls",
     "TopicExists",
     "TopicOffsets",
     "TopicPartition",
+    "Transaction",
+    "TransactionAborted",
+    "TransactionalProducer",
     "Unavailable",
     "UnknownGroup",
     "UnknownMember",
     "UnknownPartition",
     "UnknownTopic",
+    "UnknownTransaction",
     "connect",
     "from_arrow",
     "to_arrow",

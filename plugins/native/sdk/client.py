@@ -11,6 +11,7 @@ import grpc
 
 from broker_core.api.errors import UnknownPartition
 from broker_core.api.record_batch import RecordBatch, split
+from broker_core.api.transactions import TRANSACTION
 from broker_core.api.types import Acks, Compression, Record, TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
@@ -19,8 +20,10 @@ from plugins.native.sdk.admin import Admin
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.producer import Producer
+from plugins.native.sdk.staging import Staging
 from plugins.native.sdk.sync_client import first_offset
 from plugins.native.sdk.tls import Tls, open_async_channel
+from plugins.native.sdk.transaction import TransactionalProducer
 from plugins.native.sdk.types import GroupDescription, TopicOffsets
 
 if TYPE_CHECKING:  # exists in the stub file only
@@ -40,6 +43,7 @@ class Client:
         self.timeout_s = timeout_s
         self._channel = open_async_channel(bootstrap, tls)
         self._stub: NativeAsyncStub = NativeStub(self._channel)
+        self.staging = Staging(self._channel, self)
 
         self.admin = Admin(self._channel, bootstrap, timeout_s)
         """What operators do: topics' settings and partitions, records, the cluster."""
@@ -173,6 +177,22 @@ class Client:
             batch_bytes_max=batch_bytes_max,
             buffer_bytes_max=buffer_bytes_max,
             delivery_timeout_ms=delivery_timeout_ms,
+        )
+
+    async def transactional_producer(
+        self,
+        transactional_id: str,
+        *,
+        timeout_ms: int = 0,
+        compression: Compression = Compression.NONE,
+        batch_bytes_max: int = 1024 * 1024,
+    ) -> TransactionalProducer:
+        """A producer of transactions; use it as an async context manager. Fences an older one of
+        the same id, and forgets what that one has not committed. `timeout_ms`: a transaction that
+        sends nothing for so long is aborted; 0: the broker's default."""
+        session = await self.staging.open(TRANSACTION, transactional_id, timeout_ms=timeout_ms)
+        return TransactionalProducer(
+            self.staging, session, compression=compression, batch_bytes_max=batch_bytes_max
         )
 
     # -- reading

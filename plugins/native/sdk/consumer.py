@@ -180,6 +180,11 @@ class Consumer:
         await self._stream.leave()
 
     @property
+    def member_id(self) -> str:
+        """New for every joining."""
+        return self._membership.member_id
+
+    @property
     def assignment(self) -> Partitions:
         """Partitions that this member reads now."""
         return frozenset(self._positions)
@@ -440,25 +445,33 @@ class Consumer:
             if fresh:
                 await self._send_commit(fresh)
                 self.counters.commits += 1
-                for place, offset in fresh.items():
-                    if place in self._positions:
-                        self._committed[place] = offset
+                self.was_committed(fresh)
+
+    def commit_request(self, offsets: Mapping[TopicPartition, int]) -> pb.CommitOffsetsRequest:
+        """A commit of this member; every one supersedes those made before."""
+        self._commit_sequence += 1
+        return pb.CommitOffsetsRequest(
+            group=self.group,
+            member_id=self._membership.member_id,
+            member_epoch=self._membership.epoch,
+            sequence=self._commit_sequence,
+            offsets=[
+                pb.OffsetCommit(topic=at.topic, partition=at.partition, offset=offset)
+                for at, offset in offsets.items()
+            ],
+        )
+
+    def was_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """A transaction has committed these."""
+        for place, offset in offsets.items():
+            if place in self._positions:
+                self._committed[place] = offset
 
     async def _send_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         member_id = self._membership.member_id
         deadline_ms = now_ms() + self._client.timeout_s * 1000
         for pause_s in backoff_s():
-            self._commit_sequence += 1
-            request = pb.CommitOffsetsRequest(
-                group=self.group,
-                member_id=member_id,
-                member_epoch=self._membership.epoch,
-                sequence=self._commit_sequence,
-                offsets=[
-                    pb.OffsetCommit(topic=at.topic, partition=at.partition, offset=offset)
-                    for at, offset in offsets.items()
-                ],
-            )
+            request = self.commit_request(offsets)
             try:
                 await self._stub.CommitOffsets(request, timeout=self._client.timeout_s)
                 return

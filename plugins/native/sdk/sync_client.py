@@ -27,6 +27,7 @@ from plugins.native.sdk.types import GroupDescription, NewRecord, RecordMetadata
 if TYPE_CHECKING:
     from plugins.native.sdk.consumer import ConsumerOptions
     from plugins.native.sdk.sync_consumer import SyncConsumer
+    from plugins.native.sdk.sync_staging import LoopThread, SyncStaging, SyncTransactionalProducer
 
 
 class SyncClient:
@@ -46,10 +47,32 @@ class SyncClient:
         self._partitioner = StickyPartitioner()
         self._partition_counts: dict[str, int] = {}
         self._produce_lock = threading.Lock()
+        self._staging_lock = threading.Lock()
+        self._loop_thread: LoopThread | None = None
         self._sequences: SequenceNumbers | None = None
 
     def close(self) -> None:
+        with self._staging_lock:
+            thread, self._loop_thread = self._loop_thread, None
+        if thread is not None:
+            thread.close()
         self._channel.close()
+
+    def _thread(self) -> LoopThread:
+        """Where staging and transactions run; made when it is first needed."""
+        from plugins.native.sdk.sync_staging import LoopThread
+
+        with self._staging_lock:
+            if self._loop_thread is None:
+                self._loop_thread = LoopThread(self)
+            return self._loop_thread
+
+    @property
+    def staging(self) -> SyncStaging:
+        """Staged batches: a sink's driver opens and commits, its tasks write."""
+        from plugins.native.sdk.sync_staging import SyncStaging
+
+        return SyncStaging(self._thread())
 
     def __enter__(self) -> Self:
         return self
@@ -274,6 +297,16 @@ class SyncClient:
             self._partition_counts[topic] = len(self.describe_topic(topic).partitions)
         homes = self._partitioner.split(columns, self._partition_counts[topic])
         return [self._produce(topic, home, each, acks, compression) for home, each in homes.items()]
+
+    def transactional_producer(
+        self, transactional_id: str, *, timeout_ms: int = 0
+    ) -> SyncTransactionalProducer:
+        """As `Client.transactional_producer`; a context manager."""
+        from plugins.native.sdk.sync_staging import SyncTransactionalProducer
+
+        thread = self._thread()
+        work = thread.client.transactional_producer(transactional_id, timeout_ms=timeout_ms)
+        return SyncTransactionalProducer(thread, thread.run(work))
 
     def _produce(
         self, topic: str, partition: int, columns: Columns, acks: Acks, compression: Compression

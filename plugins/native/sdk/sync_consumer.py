@@ -74,6 +74,11 @@ class SyncConsumer:
                 yield record
 
     @property
+    def consumer(self) -> Consumer:
+        """The member itself, whose heartbeats run in a thread."""
+        return self._consumer
+
+    @property
     def assignment(self) -> Partitions:
         """Partitions that this member reads now."""
         return self._consumer.assignment

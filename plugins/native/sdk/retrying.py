@@ -1,0 +1,31 @@
+"""Calls that may be made twice, until they succeed or time is over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from broker_core.api.errors import LakeMQError
+from plugins.native.sdk.sequencing import backoff_s
+
+T = TypeVar("T")
+
+
+async def retrying(call: Callable[[], Awaitable[T]], timeout_s: float) -> T:
+    """`await call()`, again after a pause while its error says that it may pass."""
+    deadline = time.monotonic() + timeout_s
+    for pause_s in backoff_s():
+        try:
+            return await call()
+        except LakeMQError as error:
+            if not error.retriable or time.monotonic() + pause_s > deadline:
+                raise
+        await asyncio.sleep(pause_s)
+    raise AssertionError("backoff never ends")
+
+
+def now_ms() -> int:
+    """Wall clock, milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
