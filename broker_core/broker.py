@@ -24,7 +24,7 @@ from broker_core.api.ports import (
     Storage,
     Tap,
 )
-from broker_core.api.transactions import Transactions
+from broker_core.api.transaction_ports import Transactions
 from broker_core.api.types import (
     NO_CONTEXT,
     AccessContext,

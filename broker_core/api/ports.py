@@ -16,7 +16,7 @@ from opentelemetry.metrics import Meter
 from broker_core.api.errors import LakeMQError
 from broker_core.api.record_batch import BatchHeader
 from broker_core.api.settings import PluginSettings
-from broker_core.api.transactions import Transactions
+from broker_core.api.transaction_ports import Transactions
 from broker_core.api.types import (
     NO_CONTEXT,
     Accepted,

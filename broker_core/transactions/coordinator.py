@@ -23,6 +23,7 @@ from broker_core.api.errors import (
     UnknownTransaction,
 )
 from broker_core.api.ports import Broker
+from broker_core.api.transaction_ports import Participant
 from broker_core.api.transactions import (
     SINK,
     CommitAnswer,
@@ -31,7 +32,6 @@ from broker_core.api.transactions import (
     Opened,
     Owner,
     OwnerStatus,
-    Participant,
     StagePlace,
     TransactionCounters,
     Winner,

@@ -10,11 +10,11 @@ from typing import Final
 
 from broker_core.api.errors import InvalidRequest, LakeMQError
 from broker_core.api.ports import Broker
+from broker_core.api.transaction_ports import Participant
 from broker_core.api.transactions import (
     Effect,
     Owner,
     OwnerStatus,
-    Participant,
     StagePlace,
     TransactionCounters,
 )

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from broker_core.api.errors import InvalidRequest, LakeMQError
 from broker_core.api.ports import Broker
+from broker_core.api.transaction_ports import Transactions
 from broker_core.api.transactions import (
     SINK,
     TRANSACTION,
@@ -14,7 +15,6 @@ from broker_core.api.transactions import (
     Owner,
     OwnerStatus,
     StagePlace,
-    Transactions,
     Winner,
 )
 from broker_core.api.types import Principal

@@ -1,12 +1,11 @@
 """Goal: staged batches through the SDK against a real node: nobody sees them before the commit that
-names them, then everybody sees each once; losers, older epochs and older batch ids count for nothing.
+names them, then everybody sees each once; losers, older epochs and batch ids count for nothing.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -161,13 +160,15 @@ def test_single_records_are_gathered_by_key(client: lakemq.SyncClient, topic: st
 def test_too_much_is_refused_and_room_comes_back(client: lakemq.SyncClient, topic: str) -> None:
     session = client.staging.open_sink(topic)
     big = columns(b"x" * 600_000)
-    with lakemq.connect(client.bootstrap, timeout_s=0.5) as hasty:
-        with hasty.staging.writer(session, 0, 0) as writer:
-            writer.send_batch(topic, big, partition=0)
-            with pytest.raises(lakemq.StagingFull, match="1048576 is the most"):
-                for _ in range(3):
-                    writer.send_batch(topic, big, partition=0)
-                writer.finish()
+    with (
+        lakemq.connect(client.bootstrap, timeout_s=0.5) as hasty,
+        hasty.staging.writer(session, 0, 0) as writer,
+    ):
+        writer.send_batch(topic, big, partition=0)
+        with pytest.raises(lakemq.StagingFull, match="1048576 is the most"):
+            for _ in range(3):
+                writer.send_batch(topic, big, partition=0)
+            writer.finish()
     client.staging.abort(session, 0)
     with client.staging.writer(session, 1, 0) as writer:
         writer.send_batch(topic, big, partition=0)

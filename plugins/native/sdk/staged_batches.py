@@ -1,5 +1,5 @@
 """Batches that one attempt stages: numbered, kept until they are acknowledged, sent again in order.
-Pure.
+No IO.
 """
 
 from __future__ import annotations
