@@ -1,11 +1,13 @@
-"""Who is it, and may they? Plugins are asked first, in order; then the built-in rules: anonymous
-clients on the loopback interface only, and whoever is known may do everything.
+"""Who is it, and may they? Authenticators and authorizers are asked in order, those of plugins
+first. Whoever nobody knows is anonymous where that is allowed: on the loopback interface only,
+unless told otherwise.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 from broker_core.api.errors import NotAuthenticated, NotAuthorized, UnknownMechanism
 from broker_core.api.ports import Authenticator, Authorizer, Credentials, Exchange, Mechanism
@@ -17,6 +19,21 @@ from broker_core.api.types import (
     Principal,
     Resource,
 )
+from broker_core.security.attempts import AttemptRules, Attempts
+
+Anonymous = Literal["loopback", "never", "always"]
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """An authenticator that tells which credentials are meant for it: shown to it, they make
+    nobody anonymous."""
+
+    def judges(self, credentials: Credentials) -> bool: ...
+
+
+async def _no_work(password: bytes) -> None:
+    """Nothing takes time where nobody has a password."""
 
 
 class Access:
@@ -27,24 +44,78 @@ class Access:
         authenticators: Sequence[Authenticator],
         authorizers: Sequence[Authorizer],
         mechanisms: Sequence[Mechanism] = (),
+        *,
+        anonymous: Anonymous = "loopback",
+        attempts: Attempts | None = None,
+        now_ms: Callable[[], int] = lambda: 0,
+        work_for_nobody: Callable[[bytes], Awaitable[object]] = _no_work,
     ) -> None:
         self._authenticators = tuple(authenticators)
         self._authorizers = tuple(authorizers)
         self._mechanisms: dict[str, Mechanism] = {}
         for mechanism in mechanisms:
             self._mechanisms.setdefault(mechanism.name, mechanism)
+        self._anonymous = anonymous
+        self._attempts = attempts or Attempts(AttemptRules(0, 0))
+        self._now_ms = now_ms
+        self._work_for_nobody = work_for_nobody
+        """Takes as long as checking a password, so that users can't be found out by time."""
         self._watchers: list[Callable[[], None]] = []
+        self.accepted = 0
+        self.refused = 0
 
     async def authenticate(self, credentials: Credentials) -> Principal:
-        """The first principal that an authenticator names. Raises NotAuthenticated."""
+        """The first principal that an authenticator names. Raises NotAuthenticated, Unavailable."""
+        try:
+            if credentials.password is None and credentials.token is None:
+                principal = await self._principal(credentials)
+            else:
+                principal = await self._guarded(credentials)
+        except NotAuthenticated:
+            self.refused += 1
+            raise
+        self.accepted += 1
+        return principal
+
+    async def _guarded(self, credentials: Credentials) -> Principal:
+        """The same for credentials that could be guessed."""
+        host, name = credentials.peer_host, credentials.username or ""
+        self._refuse_the_hasty(host, name)
+        try:
+            principal = await self._principal(credentials)
+        except NotAuthenticated:
+            self._attempts.failed(host, name, self._now_ms())
+            raise
+        self._refuse_the_hasty(host, name)  # it may have guessed many at a time
+        self._attempts.succeeded(host, name)
+        return principal
+
+    def _refuse_the_hasty(self, host: str, name: str) -> None:
+        wait_ms = self._attempts.wait_ms(host, name, self._now_ms())
+        if wait_ms:
+            raise NotAuthenticated(f"too many failures; try again in {-(-wait_ms // 1000)} s")
+
+    async def _principal(self, credentials: Credentials) -> Principal:
         for authenticator in self._authenticators:
             principal = await authenticator.authenticate(credentials)
             if principal is not None:
                 return principal
-        if is_loopback(credentials.peer_host):
+        judges = (one for one in self._authenticators if isinstance(one, Judge))
+        if credentials.token is not None or any(one.judges(credentials) for one in judges):
+            await self._work_for_nobody(credentials.password or b"")
+            raise NotAuthenticated("wrong user or password")
+        return self._stranger(credentials.peer_host)
+
+    def _stranger(self, host: str) -> Principal:
+        if self._anonymous == "always":
             return ANONYMOUS
-        raise NotAuthenticated(f"anonymous clients are taken on the loopback interface only, not "
-                               f"from {credentials.peer_host}")  # fmt: skip
+        if self._anonymous == "never":
+            raise NotAuthenticated("anonymous clients are not taken; show who you are")
+        if is_loopback(host):
+            return ANONYMOUS
+        raise NotAuthenticated(
+            f"anonymous clients are taken on the loopback interface only, not from {host}"
+        )
 
     def mechanisms(self) -> Sequence[str]:
         return tuple(self._mechanisms)
@@ -64,7 +135,9 @@ class Access:
         resource: Resource,
         context: AccessContext = NO_CONTEXT,
     ) -> None:
-        """Raises NotAuthorized when an authorizer says no."""
+        """Raises NotAuthorized when an authorizer says no. Nodes may do everything."""
+        if principal.kind == "node":
+            return
         for authorizer in self._authorizers:
             verdict = authorizer.authorize(principal, operation, resource, context)
             if verdict is True:

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from broker_core.api.errors import ConfigError
+from broker_core.security.settings import SecuritySettings
 from broker_core.settings import (
     AdminSettings,
     NodeSettings,
@@ -36,6 +37,7 @@ SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "transactions": TransactionSettings,
     "admin": AdminSettings,
     "telemetry": TelemetrySettings,
+    "security": SecuritySettings,
 }
 """Sections that are not a plugin's, in the order in which they are documented."""
 
@@ -86,7 +88,7 @@ class ConfigSource:
             return model.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
-            where = tuple(str(part) if isinstance(part, str) else part for part in first["loc"])
+            where = _written_path(values, first["loc"])
             if where and where[0] in overrides:
                 variable = overrides[str(where[0])][0]
                 raise ConfigError(f"{variable}: {_complaint(first, model)}") from None
@@ -109,6 +111,7 @@ class Config:
     transactions: TransactionSettings
     admin: AdminSettings
     telemetry: TelemetrySettings
+    security: SecuritySettings
     source: ConfigSource
 
 
@@ -177,24 +180,63 @@ def _nearest(name: str, known: list[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
 
 
+def _written_path(values: Any, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """pydantic's place of an error without the kinds that it names between the keys."""
+    at, written = values, list[str | int]()
+    for part in path:
+        if isinstance(at, Mapping) and part not in at and at.get("kind") == part:
+            continue
+        written.append(part)
+        if isinstance(at, Mapping):
+            at = at.get(part)
+        elif isinstance(at, list) and isinstance(part, int):
+            at = at[part]
+    return tuple(written)
+
+
 def _complaint(error: Any, model: type[BaseModel]) -> str:
     """pydantic's finding in our words."""
-    name = str(error["loc"][-1]) if error["loc"] else ""
     if error["type"] == "extra_forbidden":
-        return f"unknown setting{_nearest(name, list(_fields_at(model, error['loc'][:-1])))}"
+        name = str(error["loc"][-1])
+        return f"unknown setting{_nearest(name, _fields_at(model, error['loc'][:-1]))}"
     if error["type"] == "missing":
         return "this setting is required"
-    message = error["msg"]
-    return f"{message[0].lower()}{message[1:]}, not {error['input']!r}"
+    if error["type"] == "union_tag_not_found":
+        return "kind is missing"
+    if error["type"] == "union_tag_invalid":
+        context = error["ctx"]
+        known = context["expected_tags"].replace("'", "").split(", ")
+        return f"unknown kind {context['tag']!r}{_nearest(context['tag'], known)}"
+    message = error["msg"].removeprefix("Value error, ")
+    said = f"{message[0].lower()}{message[1:]}"
+    if isinstance(error["input"], Mapping):  # all of a table says nothing, and may hold a secret
+        return said
+    return f"{said}, not {error['input']!r}"
 
 
 def _fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """Names of the settings that are known at `path` below `model`."""
-    at: Any = model
+    models = [model]
     for part in path:
         if isinstance(part, int):
             continue
-        at = at.model_fields[part].annotation if part in at.model_fields else model
-        while get_args(at):
-            at = next((each for each in get_args(at) if each is not type(None)), None)
-    return list(at.model_fields) if hasattr(at, "model_fields") else list(model.model_fields)
+        of_kind = [each for each in models if part in _kinds(each)]
+        models = of_kind or [
+            inner
+            for each in models
+            if part in each.model_fields
+            for inner in models_in(each.model_fields[part].annotation)
+        ]
+    return [name for each in models or [model] for name in each.model_fields]
+
+
+def _kinds(model: type[BaseModel]) -> tuple[Any, ...]:
+    """What `kind` says in tables of that model, where it tells several apart."""
+    return get_args(model.model_fields["kind"].annotation) if "kind" in model.model_fields else ()
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Models of the tables that a setting of that type holds."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for each in get_args(annotation) for found in models_in(each)]

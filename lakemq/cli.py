@@ -17,6 +17,7 @@ from rich.table import Table
 from broker_core.api.errors import LakeMQError
 from broker_core.config import Config, ConfigSource, load_config
 from broker_core.plugin_host import PluginHost
+from lakemq.user_commands import user
 from meta_service.cli import meta
 from spark_plugin.commands import commands as spark_commands
 
@@ -31,6 +32,7 @@ config_app = typer.Typer(no_args_is_help=True, help="The configuration file.")
 app.add_typer(plugin_app, name="plugin")
 app.add_typer(config_app, name="config")
 app.add_typer(meta, name="meta")
+app.add_typer(user, name="user")
 
 ConfigFile = Annotated[
     Path | None,

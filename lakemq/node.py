@@ -10,13 +10,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from broker_core.access import Access
 from broker_core.api.errors import PluginError, StartupError
 from broker_core.api.ports import Listener, PluginContext, Storage
 from broker_core.api.types import PluginInfo
 from broker_core.broker import CoreBroker
 from broker_core.config import Config
 from broker_core.plugin_host import LoadedPlugin, PluginHost
+from broker_core.security.assembly import Security
 from lakemq.admin import AdminListener
 from lakemq.data_folder import DataFolder
 from lakemq.telemetry import Telemetry
@@ -64,6 +64,9 @@ class Node:
         storage = self._storage()
         await storage.start()
         self._stack.push_async_callback(storage.stop)
+        self.security = self._security()
+        await self.security.start()
+        self._stack.push_async_callback(self.security.stop)
         self.broker = self._core(storage)
         await self.broker.start()
         self._stack.push_async_callback(self.broker.stop)
@@ -107,22 +110,30 @@ class Node:
         storage: Storage = found[0][1]
         return storage
 
-    def _core(self, storage: Storage) -> CoreBroker:
-        def collected(hook: str) -> list[Any]:
-            found = self.plugins.collect(hook, lambda plugin: {"context": self._context(plugin)})
-            return [value for _, value in found]
+    def _collected(self, hook: str) -> list[Any]:
+        """What plugins return for a hook that takes nothing but the context."""
+        found = self.plugins.collect(hook, lambda plugin: {"context": self._context(plugin)})
+        return [value for _, value in found]
 
-        interceptors = [each for group in collected("register_interceptors") for each in group]
-        mechanisms = [each for group in collected("register_mechanisms") for each in group]
+    def _security(self) -> Security:
+        groups = self._collected("register_mechanisms")
+        return Security(
+            self.config.security,
+            self._now_ms,
+            authenticators=self._collected("register_authenticator"),
+            authorizers=self._collected("register_authorizer"),
+            mechanisms=[mechanism for group in groups for mechanism in group],
+        )
+
+    def _core(self, storage: Storage) -> CoreBroker:
+        groups = self._collected("register_interceptors")
         return CoreBroker(
             node_id=self.node_id,
             cluster_id=self._member.cluster_id,
             meta=self._member.client(),
             storage=storage,
-            access=Access(
-                collected("register_authenticator"), collected("register_authorizer"), mechanisms
-            ),
-            interceptors=interceptors,
+            access=self.security.access,
+            interceptors=[interceptor for group in groups for interceptor in group],
             topic_settings=self.config.topics,
             transaction_settings=self.config.transactions,
             now_ms=self._now_ms,

@@ -100,23 +100,3 @@ def alternative_names(certificate: dict[str, Any] | None) -> tuple[str, ...]:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
-
-
-def common_name(subject: str) -> str | None:
-    """The CN out of what `subject_of` gave."""
-    part, parts, escaped = "", [], False
-    for character in subject:
-        if escaped:
-            part, escaped = part + character, False
-        elif character == "\\":
-            escaped = True
-        elif character == ",":
-            parts.append(part)
-            part = ""
-        else:
-            part += character
-    parts.append(part)
-    for each in parts:
-        if each.startswith("CN="):
-            return each[3:]
-    return None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+
 import grpc
 
+from broker_core.api.errors import NotAuthenticated
 from broker_core.api.ports import Broker, Credentials
 from broker_core.api.types import Principal
-from plugins.native.tls import subject_of
+from plugins.native.tls import alternative_names, subject_of
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -15,5 +19,36 @@ async def principal_of(broker: Broker, context: Context) -> Principal:
     """Raises NotAuthenticated."""
     peer = context.peer()
     host = peer.partition(":")[2].rpartition(":")[0].replace("%5B", "").replace("%5D", "")
-    subject = subject_of(context.auth_context())
-    return await broker.authenticate(Credentials("native", "", host, certificate_subject=subject))
+    shown = context.auth_context()
+    username, password, token = _authorization(context)
+    return await broker.authenticate(
+        Credentials(
+            "native",
+            "",
+            host,
+            username,
+            password,
+            subject_of(shown),
+            alternative_names(shown),
+            token,
+            "native",
+        )
+    )
+
+
+def _authorization(context: Context) -> tuple[str | None, bytes | None, str | None]:
+    """User, password and token out of the metadata `authorization` (RFC 7617, RFC 6750)."""
+    texts = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+    if not texts:
+        return None, None, None
+    scheme, _, rest = str(texts[0]).partition(" ")
+    if scheme.lower() == "bearer" and rest:
+        return None, None, rest.strip()
+    if scheme.lower() == "basic":
+        try:
+            username, found, password = base64.b64decode(rest, validate=True).partition(b":")
+            if found:
+                return username.decode(), password, None
+        except (binascii.Error, UnicodeDecodeError):
+            pass
+    raise NotAuthenticated("authorization is neither Bearer <token> nor Basic <base64>")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker_core.api.hooks import hookimpl
-from broker_core.api.ports import Authenticator, Broker, Commands, Listener, PluginContext
+from broker_core.api.ports import Broker, Commands, Listener, PluginContext
 from broker_core.api.settings import PluginSettings
 from plugins.native.config import NativeSettings
 
@@ -13,13 +13,6 @@ from plugins.native.config import NativeSettings
 @hookimpl
 def register_settings() -> type[PluginSettings]:
     return NativeSettings
-
-
-@hookimpl
-def register_authenticator(context: PluginContext) -> Authenticator:
-    from plugins.native.tls import CertificateAuthenticator
-
-    return CertificateAuthenticator()
 
 
 @hookimpl

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from broker_core.api.errors import NotAuthenticated, StartupError
-from broker_core.api.ports import Credentials
-from broker_core.api.types import Principal
+from broker_core.api.errors import StartupError
 
 
 def server_credentials(certificate: str, key: str, client_ca: str) -> grpc.ServerCredentials:
@@ -48,23 +46,11 @@ def subject_of(auth_context: Mapping[str, Iterable[bytes]]) -> str | None:
     return subject.decode() or f"CN={name.decode()}"
 
 
-def common_name(subject: str) -> str | None:
-    """The CN of a subject; None: it has none."""
-    for part in subject.replace("/", ",").split(","):
-        kind, found, name = part.strip().partition("=")
-        if found and kind == "CN" and name:
-            return name
-    return None
-
-
-class CertificateAuthenticator:
-    """A native client that showed a verified certificate is the user of its common name."""
-
-    async def authenticate(self, credentials: Credentials) -> Principal | None:
-        subject = credentials.certificate_subject
-        if credentials.protocol != "native" or subject is None:
-            return None
-        name = common_name(subject)
-        if name is None:
-            raise NotAuthenticated(f"certificate {subject} has no common name")
-        return Principal(name, attributes={"certificate_subject": subject})
+def alternative_names(auth_context: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
+    """Other names of the verified client certificate, like `DNS:spark.acme.org`."""
+    kinds = {"x509_dns": "DNS", "x509_uri": "URI", "x509_email": "email", "x509_ip": "IP"}
+    return tuple(
+        f"{kind}:{name.decode()}"
+        for key, kind in kinds.items()
+        for name in auth_context.get(key, ())
+    )

@@ -21,13 +21,14 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from broker_core.api.errors import ConfigError, NotAuthenticated, StartupError
 from broker_core.api.types import ANONYMOUS, Credentials, Principal
+from broker_core.security.certificates import CertificateAuthenticator, subject_parts
+from broker_core.security.settings import CertificateSettings
 from plugins.mqtt.codec import Decoder
 from plugins.mqtt.config import MqttSettings
 from plugins.mqtt.encoding import encode
 from plugins.mqtt.packets import Connack, Connect, Packet, Publish, Subscribe
 from plugins.mqtt.packets import Filter as TopicFilter
-from plugins.mqtt.plugin import CertificateAuthenticator
-from plugins.mqtt.tls import common_name, subject_of
+from plugins.mqtt.tls import alternative_names, subject_of
 from tests.support.mqtt_certificates import Authority
 from tests.support.mqtt_memory_broker import MemoryBroker, MqttServer, running_server
 
@@ -46,6 +47,9 @@ def server_files(authority: Authority) -> dict[str, str]:
     return {"certificate": str(certificate), "key": str(key)}
 
 
+BY_CERTIFICATE = CertificateAuthenticator(CertificateSettings(kind="certificate"))
+
+
 class NotingBroker(MemoryBroker):
     """Remembers what clients showed."""
 
@@ -55,7 +59,7 @@ class NotingBroker(MemoryBroker):
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         self.shown.append(credentials)
-        return await CertificateAuthenticator().authenticate(credentials) or ANONYMOUS
+        return await BY_CERTIFICATE.authenticate(credentials) or ANONYMOUS
 
 
 def round_trip(
@@ -140,16 +144,16 @@ async def test_mutual_tls_names_the_user(
                 if await asyncio.wait_for(reader.read(), WAIT_S) == b"":
                     raise ConnectionError
     assert {each.certificate_subject for each in broker.shown} == {"O=Acme,CN=dev\\,ice-1"}
-    principal = await CertificateAuthenticator().authenticate(broker.shown[0])
+    principal = await CertificateAuthenticator(
+        CertificateSettings(kind="certificate")
+    ).authenticate(broker.shown[0])
     assert principal is not None
     assert principal.name == "dev,ice-1"
 
 
 async def test_the_authenticator_judges_certificates_alone() -> None:
-    authenticator = CertificateAuthenticator()
+    authenticator = BY_CERTIFICATE
     assert await authenticator.authenticate(Credentials("mqtt", "c", "127.0.0.1")) is None
-    other = Credentials("native", "c", "127.0.0.1", certificate_subject="CN=x")
-    assert await authenticator.authenticate(other) is None
     with pytest.raises(NotAuthenticated):
         await authenticator.authenticate(
             Credentials("mqtt", "c", "127.0.0.1", certificate_subject="O=Acme")
@@ -159,7 +163,10 @@ async def test_the_authenticator_judges_certificates_alone() -> None:
 def test_subjects_keep_their_commas() -> None:
     subject = subject_of({"subject": ((("commonName", "a,b=c\\"),), (("organizationName", "O"),))})
     assert subject == "O=O,CN=a\\,b\\=c\\\\"
-    assert common_name(subject) == "a,b=c\\"
+    assert subject_parts(subject) == [("O", "O"), ("CN", "a,b=c\\")]
+    names = {"subjectAltName": (("DNS", "d.acme.org"), ("URI", "spiffe://acme/d"))}
+    assert alternative_names(names) == ("DNS:d.acme.org", "URI:spiffe://acme/d")
+    assert alternative_names(None) == ()
     assert subject_of({}) is None
     assert subject_of(None) is None
 

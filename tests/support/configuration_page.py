@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from broker_core.config import SECTIONS, ConfigSource
+from broker_core.config import SECTIONS, ConfigSource, models_in
 from broker_core.plugin_host import PluginHost
 
 _INTRODUCTION = """\
@@ -52,11 +52,13 @@ def _section(name: str, model: type[BaseModel]) -> str:
     nested: list[tuple[str, type[BaseModel]]] = []
     for field, info in model.model_fields.items():
         lines.append(_row(field, info))
-        inner = _model_in(info.annotation)
-        if inner is not None:
-            nested.append((field, inner))
+        nested += [(field, inner) for inner in models_in(info.annotation)]
     for field, inner in nested:
-        lines += ["", f"Each entry of `{field}` (`[[{name}.{field}]]`):", ""]
+        if [each for each, _ in nested].count(field) > 1:
+            said = " ".join((inner.__doc__ or "").split())
+            lines += ["", f"An entry of `{field}` (`[[{name}.{field}]]`). {said}", ""]
+        else:
+            lines += ["", f"Each entry of `{field}` (`[[{name}.{field}]]`):", ""]
         lines += ["| setting | type | default | what it does |", "|---|---|---|---|"]
         lines += [_row(each, info) for each, info in inner.model_fields.items()]
     return "\n".join(lines) + "\n"
@@ -97,8 +99,11 @@ def _type_name(annotation: Any) -> str:
     arguments = typing.get_args(annotation)
     if origin is Literal:
         return " or ".join(f"`{json.dumps(each)}`" for each in arguments)
+    if origin is typing.Annotated:
+        return _type_name(arguments[0])
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_type_name(each) for each in arguments if each is not type(None))
+        names = [_type_name(each) for each in arguments if each is not type(None)]
+        return " or ".join(dict.fromkeys(names))
     if origin in (list, tuple, set, frozenset):
         return f"list of {_type_name(arguments[0])}"
     if origin is dict:
@@ -108,12 +113,3 @@ def _type_name(annotation: Any) -> str:
     return {str: "text", int: "whole number", float: "number", bool: "true or false"}.get(
         annotation, str(getattr(annotation, "__name__", annotation))
     )
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for each in typing.get_args(annotation):
-        if (found := _model_in(each)) is not None:
-            return found
-    return None

@@ -1,0 +1,112 @@
+"""Section `[security]` -> the chains that a node asks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from broker_core.access import Access
+from broker_core.api.ports import Authenticator, Authorizer, Mechanism
+from broker_core.security.attempts import Attempts
+from broker_core.security.certificates import CertificateAuthenticator
+from broker_core.security.http_callback import HttpAuthenticator
+from broker_core.security.password_users import (
+    FileUsers,
+    PasswordAuthenticator,
+    ScramMechanism,
+    Users,
+)
+from broker_core.security.passwords import PasswordChecker
+from broker_core.security.rule_book import RuleBook
+from broker_core.security.scram import HASHES
+from broker_core.security.settings import (
+    AuthenticatorSettings,
+    CertificateSettings,
+    HttpSettings,
+    JwtSettings,
+    PasswordFileSettings,
+    SecuritySettings,
+)
+from broker_core.security.tokens import TokenAuthenticator
+
+_LOOK_EVERY_S: Final = 1.0
+
+
+class Security:
+    """Authentication and authorization of one node: opened before its listeners, closed after."""
+
+    def __init__(
+        self,
+        settings: SecuritySettings,
+        now_ms: Callable[[], int],
+        *,
+        authenticators: Sequence[Authenticator] = (),
+        authorizers: Sequence[Authorizer] = (),
+        mechanisms: Sequence[Mechanism] = (),
+    ) -> None:
+        """Plugins' own come first. Raises ConfigError, naming the file that is missing or wrong."""
+        self._settings = settings
+        self._now_ms = now_ms
+        self._attempts = Attempts(settings.attempt_rules())
+        self._checker = PasswordChecker(settings.password_threads, settings.passwords_waiting_max)
+        self._users: list[Users] = []
+        self._callbacks: list[HttpAuthenticator] = []
+        own = [self._authenticator(each) for each in settings.authenticators]
+        self.rule_book = RuleBook(settings, self._rules_changed)
+        self.access = Access(
+            [*authenticators, *own],
+            [*authorizers, self.rule_book],
+            [*mechanisms, *self._scram()],
+            anonymous=settings.anonymous,
+            attempts=self._attempts,
+            now_ms=now_ms,
+            work_for_nobody=self._work_for_nobody,
+        )
+        self._watcher: asyncio.Task[None] | None = None
+
+    def _authenticator(self, settings: AuthenticatorSettings) -> Authenticator:
+        if isinstance(settings, CertificateSettings):
+            return CertificateAuthenticator(settings)
+        if isinstance(settings, JwtSettings):
+            return TokenAuthenticator(settings, self._now_ms)
+        if isinstance(settings, HttpSettings):
+            callback = HttpAuthenticator(settings, self._now_ms)
+            self._callbacks.append(callback)
+            return callback
+        assert isinstance(settings, PasswordFileSettings)
+        users = FileUsers(settings.file)
+        self._users.append(users)
+        return PasswordAuthenticator(users, self._checker)
+
+    def _scram(self) -> list[Mechanism]:
+        if not (self._settings.scram and self._users):
+            return []
+        return [ScramMechanism(name, self._users, self._attempts, self._now_ms) for name in HASHES]
+
+    async def _work_for_nobody(self, password: bytes) -> None:
+        if self._users:
+            await self._checker.check(None, password)
+
+    def _rules_changed(self) -> None:
+        self.access.rules_changed()
+
+    # -- life
+
+    async def start(self) -> None:
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            self.rule_book.refresh()
+
+    async def stop(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
+        for callback in self._callbacks:
+            await callback.close()
+        self._checker.close()

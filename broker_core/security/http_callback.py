@@ -1,0 +1,222 @@
+"""A web service that is asked who a client is, and what it may do.
+
+It answers 200 with JSON, or 204 for "yes, as it says it is":
+
+    {"result": "allow", "user": "ann", "roles": ["operator"], "expires_in_ms": 3600000,
+     "rules": [{"operations": ["publish"], "resources": ["topic_name:devices/%c/#"]}]}
+
+`result`: `allow`, `deny`, or `ignore` (ask the next authenticator). 401 and 403 are `deny`.
+Anything else is no answer. `rules`, when there, are all that the client may do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import aiohttp
+from pydantic import Field, ValidationError
+
+from broker_core.api.access import Rule
+from broker_core.api.errors import ConfigError, NotAuthenticated, Unavailable
+from broker_core.api.ports import Credentials
+from broker_core.api.settings import Section
+from broker_core.api.types import Principal
+from broker_core.security.settings import HttpSettings, RuleSettings
+
+log = logging.getLogger(__name__)
+ANSWER_BYTES_MAX: Final = 256 * 1024
+_KNOWN_MAX: Final = 10_000
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_FIELD: Final = re.compile(
+    r"\{(username|password|token|client_id|peer_host|protocol|listener|certificate_subject)\}"
+)
+
+
+class _AnswerRule(RuleSettings):
+    """A rule in an answer; it is about the client that was asked about."""
+
+    who: list[str] = Field(default_factory=lambda: ["any"])
+    """Whom it is about."""
+
+
+class _Answer(Section):
+    """What the service says."""
+
+    result: str
+    """`allow`, `deny` or `ignore`."""
+    user: str = Field(default="", max_length=1024)
+    """Name of the user; empty: as it said itself."""
+    roles: list[str] = Field(default_factory=list, max_length=1000)
+    """The user's roles."""
+    rules: list[_AnswerRule] | None = Field(default=None, max_length=1000)
+    """What it may do."""
+    expires_in_ms: int | None = Field(default=None, ge=0)
+    """How long that holds (ms)."""
+
+
+class NoAnswer(Exception):
+    """The service said nothing of use."""
+
+
+class HttpAuthenticator:
+    """Asks a web service, a bounded number of questions at a time."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        now_ms: Callable[[], int],
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._settings = settings
+        self._now_ms = now_ms
+        self._headers = {
+            name: _VARIABLE.sub(lambda match: _variable(match.group(1), environment), text)
+            for name, text in settings.headers.items()
+        }
+        self._session: aiohttp.ClientSession | None = None
+        self._turns = asyncio.Semaphore(settings.calls_max)
+        self._known: OrderedDict[bytes, tuple[int, Principal | None | NotAuthenticated]]
+        self._known = OrderedDict()
+        self.failures = 0
+
+    def judges(self, credentials: Credentials) -> bool:
+        return credentials.username is not None or credentials.token is not None
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """Raises NotAuthenticated; Unavailable when there is no answer."""
+        if not self.judges(credentials):
+            return None
+        body = self._body(credentials)
+        mark = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).digest()
+        known = self._known.get(mark)
+        now_ms = self._now_ms()
+        if known is None or known[0] <= now_ms:
+            try:
+                outcome = await self._asked(body, credentials)
+            except NoAnswer as error:
+                self.failures += 1
+                log.warning("%s: no answer: %s", self._settings.url, error)
+                if self._settings.unreachable == "next":
+                    return None
+                raise Unavailable("who you are can't be told now; try again") from None
+            until_ms = now_ms + self._settings.cache_ms
+            if isinstance(outcome, Principal) and outcome.expires_ms is not None:
+                until_ms = min(until_ms, outcome.expires_ms)
+            known = (until_ms, outcome)
+            self._remember(mark, known)
+        outcome = known[1]
+        if isinstance(outcome, NotAuthenticated):
+            raise NotAuthenticated(str(outcome))
+        return outcome
+
+    def _remember(
+        self, mark: bytes, known: tuple[int, Principal | None | NotAuthenticated]
+    ) -> None:
+        if self._settings.cache_ms:
+            self._known[mark] = known
+            if len(self._known) > _KNOWN_MAX:
+                self._known.popitem(last=False)
+
+    def _body(self, credentials: Credentials) -> dict[str, str]:
+        password = (credentials.password or b"").decode("utf-8", "replace")
+        values = {
+            "username": credentials.username or "",
+            "password": password,
+            "token": credentials.token or "",
+            "client_id": credentials.client_id,
+            "peer_host": credentials.peer_host,
+            "protocol": credentials.protocol,
+            "listener": credentials.listener,
+            "certificate_subject": credentials.certificate_subject or "",
+        }
+        return {
+            name: _FIELD.sub(lambda match: values[match.group(1)], template)
+            for name, template in self._settings.body.items()
+        }
+
+    async def _asked(
+        self, body: dict[str, str], credentials: Credentials
+    ) -> Principal | None | NotAuthenticated:
+        settings = self._settings
+        how: dict[str, Any] = {"params": body} if settings.method == "GET" else {"json": body}
+        try:
+            async with self._turns, asyncio.timeout(settings.timeout_ms / 1000):
+                session = self._open()
+                async with session.request(
+                    settings.method, settings.url, headers=self._headers, allow_redirects=False,
+                    **how,
+                ) as response:  # fmt: skip
+                    data = await response.content.read(ANSWER_BYTES_MAX + 1)
+                    while len(data) <= ANSWER_BYTES_MAX and not response.content.at_eof():
+                        data += await response.content.read(ANSWER_BYTES_MAX + 1 - len(data))
+                    status = response.status
+        except TimeoutError:
+            raise NoAnswer(f"nothing within {settings.timeout_ms} ms") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoAnswer(type(error).__name__) from None
+        return self._judged(status, data, credentials)
+
+    def _judged(
+        self, status: int, data: bytes, credentials: Credentials
+    ) -> Principal | None | NotAuthenticated:
+        if status in (401, 403):
+            return NotAuthenticated("wrong user or password")
+        if status == 204:
+            answer = _Answer(result="allow")
+        elif status != 200 or len(data) > ANSWER_BYTES_MAX:
+            raise NoAnswer(f"status {status}, {len(data)} bytes")
+        else:
+            try:
+                answer = _Answer.model_validate_json(data)
+            except ValidationError as error:
+                first = error.errors()[0]
+                place = ".".join(str(part) for part in first["loc"])
+                raise NoAnswer(f"{place or 'the answer'}: {first['type']}") from None
+        if answer.result == "ignore":
+            return None
+        if answer.result != "allow":
+            return NotAuthenticated("wrong user or password")
+        name = answer.user or credentials.username
+        if not name:
+            raise NoAnswer("it names no user")
+        return Principal(
+            name,
+            roles=tuple(sorted(set(answer.roles))),
+            rules=_rules(answer.rules),
+            expires_ms=(
+                None if answer.expires_in_ms is None else self._now_ms() + answer.expires_in_ms
+            ),
+        )
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+_NOTHING: Final = Rule(("any",), ("all",), "nothing", "*")
+"""Stands for an empty list of rules: its bearer may do nothing."""
+
+
+def _rules(rules: list[_AnswerRule] | None) -> tuple[Rule, ...]:
+    if rules is None:
+        return ()
+    return tuple(rule for each in rules for rule in each.rules()) or (_NOTHING,)
+
+
+def _variable(name: str, environment: Mapping[str, str]) -> str:
+    if name not in environment:
+        raise ConfigError(f"security.authenticators: http: there is no variable {name}")
+    return environment[name]

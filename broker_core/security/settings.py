@@ -1,0 +1,238 @@
+"""Section `[security]` of the TOML file. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from broker_core.api.access import Rule
+from broker_core.api.settings import Section
+from broker_core.security.attempts import AttemptRules
+from broker_core.security.rules import check_rule
+
+Algorithm = Literal[
+    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
+    "ES256", "ES384", "ES512", "EdDSA",
+]  # fmt: skip
+
+
+_SAFE: Final[tuple[Algorithm, ...]] = ("RS256", "PS256", "ES256", "EdDSA")
+
+
+class CertificateSettings(Section):
+    """Who showed a verified client certificate is the user that it names."""
+
+    kind: Literal["certificate"]
+    """`certificate`."""
+    user: str = "{CN}"
+    """The user's name, made of parts of the subject (`{CN}`, `{O}`, `{OU}`, ...), of its other
+    names (`{DNS}`, `{URI}`, `{email}`, the first of the kind), or `{subject}`, all of it."""
+    roles: list[str] = Field(default_factory=list)
+    """Roles, made likewise; one whose parts the certificate does not have is left out."""
+
+
+class PasswordFileSettings(Section):
+    """Users and passwords in a file; `lakemq user --file` writes it."""
+
+    kind: Literal["password_file"]
+    """`password_file`."""
+    file: str = Field(min_length=1)
+    """The file. It is read again when it changes."""
+
+
+class JwtSettings(Section):
+    """JSON Web Tokens, as a bearer token or in place of a password."""
+
+    kind: Literal["jwt"]
+    """`jwt`."""
+    key_file: str = ""
+    """File with the issuer's public key (PEM), for RS, PS, ES and EdDSA."""
+    secret_file: str = ""
+    """File with the secret that is shared with the issuer, for HS; its bytes without a last line
+    break."""
+    jwks_file: str = ""
+    """File with a JSON Web Key Set. All three are read again when they change."""
+    algorithms: list[Algorithm] = Field(default_factory=lambda: [*_SAFE])
+    """What tokens may be signed with; each key takes only what fits its own kind."""
+    issuer: str = ""
+    """What `iss` must be; empty: anything."""
+    audience: str = ""
+    """What `aud` must be or hold; empty: tokens that name an audience are refused."""
+    leeway_ms: int = Field(default=0, ge=0, le=300_000)
+    """How far clocks may differ (ms)."""
+    user_claim: str = "sub"
+    """Claim that names the user."""
+    roles_claim: str = "roles"
+    """Claim with the roles: a list, or a text of names with blanks between them."""
+    rules_claim: str = "lakemq_rules"
+    """Claim with rules of its own: a list of tables like `[[security.rules]]`, without `who`. Such
+    a token's bearer may do what a rule allows and nothing else."""
+    client_id_claim: str = ""
+    """Claim that the MQTT client id must equal; empty: any client id."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        files = [each for each in (self.key_file, self.secret_file, self.jwks_file) if each]
+        if len(files) != 1:
+            raise ValueError("one of key_file, secret_file and jwks_file is needed")
+        shared = any(each.startswith("HS") for each in self.algorithms)
+        if self.secret_file and not all(each.startswith("HS") for each in self.algorithms):
+            raise ValueError("secret_file goes with algorithms HS256, HS384, HS512 alone")
+        if self.key_file and shared:
+            raise ValueError("key_file holds a public key; HS algorithms take a secret_file")
+        return self
+
+
+class HttpSettings(Section):
+    """A web service is asked who a client is and what it may do."""
+
+    kind: Literal["http"]
+    """`http`."""
+    url: str = Field(pattern=r"^https?://")
+    """Where to ask."""
+    method: Literal["POST", "GET"] = "POST"
+    """`POST` sends `body` as JSON; `GET` as the query."""
+    body: dict[str, str] = Field(
+        default_factory=lambda: {
+            "username": "{username}",
+            "password": "{password}",
+            "client_id": "{client_id}",
+            "peer_host": "{peer_host}",
+            "protocol": "{protocol}",
+        }
+    )
+    """What is sent: names and texts, in which `{username}`, `{password}`, `{token}`, `{client_id}`,
+    `{peer_host}`, `{protocol}`, `{listener}` and `{certificate_subject}` are filled."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Headers sent along; `${NAME}` stands for an environment variable, for secrets."""
+    timeout_ms: int = Field(default=2_000, ge=10, le=60_000)
+    """How long an answer may take (ms)."""
+    unreachable: Literal["refuse", "next"] = "refuse"
+    """What happens to clients when there is no answer: they are told to try again, or the next
+    authenticator is asked."""
+    cache_ms: int = Field(default=10_000, ge=0)
+    """How long an answer is remembered for the same credentials (ms); 0: not at all."""
+    calls_max: int = Field(default=100, ge=1)
+    """Questions under way at a time; further clients wait."""
+
+
+AuthenticatorSettings = Annotated[
+    CertificateSettings | PasswordFileSettings | JwtSettings | HttpSettings,
+    Field(discriminator="kind"),
+]
+
+
+class RuleSettings(Section):
+    """Who may do what. A rule that denies wins over all that allow."""
+
+    allow: bool = True
+    """Whether this allows or denies."""
+    who: list[str]
+    """`user:<name>`, `role:<name>`, `anonymous` or `any`."""
+    operations: list[str]
+    """`read`, `write`, `create`, `alter`, `delete`, `describe`, `publish` (write), `subscribe`
+    (read) or `all`. Who may read, write, alter or delete may also describe."""
+    resources: list[str]
+    """`topic:<name>`, `topic_name:<MQTT topic filter>`, `group:<name>`, `cluster:*` or `any:*`. A
+    last `*` stands for any rest; `%c` and `%u` for the client id and the user."""
+    qos: list[int] = Field(default_factory=list)
+    """Only publishes and subscriptions of these QoS; empty: of any."""
+    retain: bool | None = None
+    """Only publishes that are (true) or are not (false) retained; left out: both."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not self.resources:
+            raise ValueError("resources is empty")
+        for rule in self.rules():
+            if complaint := check_rule(rule):
+                raise ValueError(complaint)
+        return self
+
+    def rules(self) -> list[Rule]:
+        return [
+            Rule(
+                tuple(self.who),
+                tuple(self.operations),
+                *_resource(text),
+                self.allow,
+                tuple(self.qos),
+                self.retain,
+            )
+            for text in self.resources
+        ]
+
+
+def _resource(text: str) -> tuple[str, str]:
+    kind, found, name = text.partition(":")
+    if not found:
+        raise ValueError(f"resource {text!r} is not <kind>:<name>")
+    return kind, name
+
+
+def _certificates() -> list[AuthenticatorSettings]:
+    return [CertificateSettings(kind="certificate")]
+
+
+class SecuritySettings(Section):
+    """Who clients are and what they may do, for every protocol."""
+
+    anonymous: Literal["loopback", "never", "always"] = "loopback"
+    """Where clients that show nothing are taken in: on the loopback interface and unix sockets,
+    nowhere, or everywhere."""
+    authenticators: list[AuthenticatorSettings] = Field(default_factory=_certificates)
+    """Who is asked who a client is, in this order, after plugins. The first that knows decides; a
+    user or token that nobody knows is refused."""
+    scram: bool = True
+    """Whether SCRAM-SHA-256 and -512 are offered, for users whose keys are kept."""
+    admins: list[str] = Field(default_factory=list)
+    """`user:<name>` or `role:<name>`: they may do everything, whatever the rules."""
+    rules: list[RuleSettings] = Field(default_factory=list)
+    """Who may do what, together with `rules_file`."""
+    rules_file: str = ""
+    """TOML file with more `[[rules]]`. It is read again when it changes."""
+    unmatched: Literal["", "allow", "deny"] = ""
+    """What holds for what no rule is about; empty: `deny` where `rules` or `rules_file` is written,
+    else `allow`."""
+    password_threads: int = Field(default=2, ge=1, le=64)
+    """Threads that check passwords."""
+    passwords_waiting_max: int = Field(default=1_000, ge=1)
+    """Logins that may wait for them; further ones are told to try again."""
+    failures_max: int = Field(default=5, ge=0)
+    """Wrong passwords for one user from one address before it has to wait; 0: never."""
+    failures_per_host_max: int = Field(default=50, ge=0)
+    """The same for all users of one address; 0: never."""
+    lockout_ms: int = Field(default=1_000, ge=1)
+    """First wait, doubled by each further failure (ms)."""
+    lockout_ms_max: int = Field(default=60_000, ge=1)
+    """Longest wait (ms)."""
+
+    @field_validator("admins")
+    @classmethod
+    def _principals(cls, value: list[str]) -> list[str]:
+        for each in value:
+            head, _, tail = each.partition(":")
+            if head not in ("user", "role") or not tail:
+                raise ValueError(f"{each!r} is neither user:<name> nor role:<name>")
+        return value
+
+    def unmatched_allows(self) -> bool:
+        if self.unmatched:
+            return self.unmatched == "allow"
+        return not (self.rules or self.rules_file)
+
+    def attempt_rules(self) -> AttemptRules:
+        return AttemptRules(
+            self.failures_max,
+            self.failures_per_host_max,
+            self.lockout_ms,
+            max(self.lockout_ms, self.lockout_ms_max),
+        )
+
+
+class RulesFile(Section):
+    """A file that `rules_file` names."""
+
+    rules: list[RuleSettings] = Field(default_factory=list)
+    """The rules."""

@@ -1,0 +1,250 @@
+"""Goal: a real node lets in who it should, by each mechanism, and nobody may do more than its
+rules say."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import jwt
+import paho.mqtt.client as paho
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from typer.testing import CliRunner
+
+from lakemq.cli import app
+from plugins.native import native_pb2 as pb
+from plugins.native.native_pb2_grpc import NativeStub
+from tests.support.node import PORTS_FREE, NodeProcess
+
+WAIT_S = 10
+ISSUER = ed25519.Ed25519PrivateKey.generate()
+EXP = 4_000_000_000
+
+CONFIG = """
+[security]
+anonymous = "never"
+admins = ["user:root"]
+failures_max = 3
+lockout_ms = 60000
+
+[[security.authenticators]]
+kind = "password_file"
+file = "{folder}/users"
+
+[[security.authenticators]]
+kind = "jwt"
+key_file = "{folder}/issuer.pem"
+issuer = "acme"
+
+[[security.rules]]
+who = ["role:device"]
+operations = ["publish"]
+resources = ["topic_name:devices/%c/#"]
+qos = [0, 1]
+
+[[security.rules]]
+who = ["user:reader", "role:device"]
+operations = ["subscribe"]
+resources = ["topic_name:devices/#", "topic_name:commands/%u"]
+
+[[security.rules]]
+who = ["user:reader"]
+operations = ["read"]
+resources = ["topic:mqtt", "group:readers-*"]
+"""
+
+
+def add_user(folder: Path, name: str, *roles: str) -> None:
+    arguments = ["user", "add", name, "--file", str(folder / "users"), "--password-stdin"]
+    for role in roles:
+        arguments += ["--role", role]
+    outcome = CliRunner().invoke(app, arguments, input=f"{name}'s password\n")
+    assert outcome.exit_code == 0, outcome.output
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    folder = tmp_path_factory.mktemp("security")
+    for name, roles in (("root", ()), ("reader", ()), ("sensor", ("device",)), ("victim", ())):
+        add_user(folder, name, *roles)
+    pem = ISSUER.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (folder / "issuer.pem").write_bytes(pem)
+    with NodeProcess(folder, PORTS_FREE + CONFIG.format(folder=folder)) as running:
+        yield running
+    log = running.log_file.read_text()
+    for secret in ("'s password", "eyJ", "$argon2"):
+        assert secret not in log
+    assert "Traceback" not in log
+
+
+class Device:
+    """A paho client that notes what it is told."""
+
+    def __init__(
+        self,
+        node: NodeProcess,
+        client_id: str,
+        user: str | None = None,
+        password: str | None = None,
+        *,
+        version: int = paho.MQTTv5,
+    ) -> None:
+        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, protocol=version)
+        self.answers: list[tuple[str, Any]] = []
+        self.changed = threading.Condition()
+        self.client.username_pw_set(user, password)
+        self.client.on_connect = lambda c, u, f, reason, p: self._note("connect", reason.value)
+        self.client.on_publish = lambda c, u, mid, reason, p: self._note("publish", reason.value)
+        self.client.on_subscribe = lambda c, u, mid, codes, p: self._note(
+            "subscribe", [code.value for code in codes]
+        )
+        self.client.on_disconnect = lambda c, u, f, reason, p: self._note("end", reason.value)
+        self.client.on_message = lambda c, u, message: self._note(
+            "message", (message.topic, message.payload)
+        )
+        self.client.connect("127.0.0.1", node.mqtt_port)
+        self.client.loop_start()
+
+    def _note(self, kind: str, value: Any) -> None:
+        with self.changed:
+            self.answers.append((kind, value))
+            self.changed.notify_all()
+
+    def next(self, kind: str) -> Any:
+        """The next answer of that kind."""
+        with self.changed:
+            found = self.changed.wait_for(
+                lambda: [value for name, value in self.answers if name == kind], WAIT_S
+            )
+            assert found, f"no {kind}; there are {self.answers}"
+            self.answers.remove((kind, found[0]))
+            return found[0]
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+def token(user: str = "sensor", **claims: Any) -> str:
+    body = {"sub": user, "iss": "acme", "exp": EXP, "roles": ["device"], **claims}
+    return jwt.encode(body, ISSUER, "EdDSA")
+
+
+def test_passwords_over_mqtt(node: NodeProcess) -> None:
+    with Device(node, "s1", "sensor", "sensor's password") as device:
+        assert device.next("connect") == 0
+    for user, password in (("sensor", "wrong"), ("nobody", "x"), (None, None)):
+        with Device(node, "s1", user, password) as device:
+            assert device.next("connect") == 0x86
+    with Device(node, "s1", "sensor", "wrong", version=paho.MQTTv311) as device:
+        assert device.next("connect") in (0x86, 4)
+
+
+def test_tokens_over_mqtt(node: NodeProcess) -> None:
+    with Device(node, "t1", "ignored", token()) as device:
+        assert device.next("connect") == 0
+    with Device(node, "t1", "ignored", token(exp=1)) as device:
+        assert device.next("connect") == 0x86
+
+
+def test_a_device_publishes_where_it_may(node: NodeProcess) -> None:
+    """The default binding stores it in topic mqtt, to which the device itself has no right."""
+    with (
+        Device(node, "r1", "reader", "reader's password") as reader,
+        Device(node, "s2", "sensor", "sensor's password") as device,
+    ):
+        assert reader.next("connect") == 0 and device.next("connect") == 0
+        reader.client.subscribe("devices/#", 1)
+        assert reader.next("subscribe") == [1]
+        device.client.publish("devices/s2/t", b"21.5", 1)
+        assert device.next("publish") == 0
+        assert reader.next("message") == ("devices/s2/t", b"21.5")
+        device.client.publish("devices/other/t", b"x", 1)
+        assert device.next("publish") == 0x87
+        device.client.publish("devices/s2/t", b"x", 2)  # QoS 2 is not among its rights
+        assert device.next("publish") >= 0x80  # paho tells of the packet after PUBREC's 0x87
+        device.client.publish("devices/s2/t", b"22", 1)
+        assert device.next("publish") == 0
+
+
+def test_a_filter_wider_than_the_rights_is_refused(node: NodeProcess) -> None:
+    with Device(node, "r2", "reader", "reader's password") as reader:
+        assert reader.next("connect") == 0
+        for wanted, code in (
+            ("#", 0x87), ("devices/+/t", 0), ("commands/reader", 0), ("commands/root", 0x87),
+            ("$share/g/devices/#", 0), ("$share/g/#", 0x87),
+        ):  # fmt: skip
+            reader.client.subscribe(wanted, 0)
+            assert reader.next("subscribe") == [code], wanted
+
+
+def test_3_1_1_ends_the_connection_of_who_publishes_where_it_may_not(node: NodeProcess) -> None:
+    with Device(node, "s3", "sensor", "sensor's password", version=paho.MQTTv311) as device:
+        assert device.next("connect") == 0
+        device.client.publish("devices/other/t", b"x", 1)
+        assert device.next("end") != 0
+
+
+def test_a_token_brings_its_own_rules(node: NodeProcess) -> None:
+    mine = [{"operations": ["publish"], "resources": ["topic_name:x/%u"]}]
+    with Device(node, "t2", "", token("eve", lakemq_rules=mine, roles=[])) as device:
+        assert device.next("connect") == 0
+        device.client.publish("x/eve", b"1", 1)
+        assert device.next("publish") == 0
+        device.client.publish("x/ann", b"1", 1)
+        assert device.next("publish") == 0x87
+
+
+def test_guessing_is_stopped(node: NodeProcess) -> None:
+    """Three failures, then even the right password has to wait. The address is everybody's here, so
+    the victim is a user that no other test needs."""
+    for _ in range(3):
+        with Device(node, "g", "victim", "guess") as device:
+            assert device.next("connect") == 0x86
+    with Device(node, "g", "victim", "victim's password") as device:
+        assert device.next("connect") == 0x86
+
+
+def call(node: NodeProcess, header: str | None, names: list[str] | None = None) -> Any:
+    metadata = (("authorization", header),) if header else ()
+    with grpc.insecure_channel(node.native) as channel:
+        request = pb.DescribeRequest(topics=names or [])
+        return NativeStub(channel).Describe(request, metadata=metadata, timeout=WAIT_S)
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_native_takes_basic_and_bearer(node: NodeProcess) -> None:
+    answer = call(node, basic("root", "root's password"))
+    assert "mqtt" in [topic.name for topic in answer.topics]
+    answer = call(node, basic("reader", "reader's password"))
+    assert [topic.name for topic in answer.topics] == ["mqtt"]
+    assert not call(node, f"Bearer {token()}").topics, "what one may not see is left out"
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [
+        (None, grpc.StatusCode.UNAUTHENTICATED),
+        (basic("root", "wrong"), grpc.StatusCode.UNAUTHENTICATED),
+        ("Bearer nonsense", grpc.StatusCode.UNAUTHENTICATED),
+        ("Basic !!!", grpc.StatusCode.UNAUTHENTICATED),
+        ("Digest x", grpc.StatusCode.UNAUTHENTICATED),
+        (basic("sensor", "sensor's password"), grpc.StatusCode.PERMISSION_DENIED),
+    ],
+)
+def test_native_refuses(node: NodeProcess, header: str | None, code: grpc.StatusCode) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(node, header, ["mqtt"])
+    assert caught.value.code() is code  # type: ignore[attr-defined]
