@@ -33,6 +33,11 @@ class Elections(Membership):
             timing.election_s_min + (timing.election_s_max - timing.election_s_min) * DICE.random()
         )
 
+    @property
+    def _may_campaign(self) -> bool:
+        """A new member's log, once it has something, may still lack what its old disk held."""
+        return self.can_vote and not (self.log.is_new and self.log.last_term > 0)
+
     def _gate_election(self) -> None:
         """Before pysyncobj looks at the deadline: ask first whether others would vote."""
         now = CLOCK()
@@ -41,7 +46,7 @@ class Elections(Membership):
             self.election_deadline = float("-inf")
         if self.is_leader or self.election_deadline >= now:
             return
-        if not self.can_vote:
+        if not self._may_campaign:
             self.election_deadline = now + self._election_timeout_s()
             return
         if self._prevote_won or self._transferring or not self.voters:
@@ -80,7 +85,14 @@ class Elections(Membership):
         return CLOCK() < self._heard_leader + self.timing.election_s_min
 
     def _has_newer_log(self, message: Message) -> bool:
-        """Whether the candidate's log is at least as new as ours (§5.4.1)."""
+        """Whether the candidate's log is at least as new as ours (§5.4.1).
+
+        A member that begins with an empty disk may be a voter that lost what it acknowledged. Until
+        a leader has brought it up to date it only votes where nobody has anything: at the beginning
+        of a cluster.
+        """
+        if self.log.is_new and message["last_term"] > 0:
+            return False
         candidate = (message["last_term"], message["last_index"])
         return candidate >= (self.log.last_term, self.log.last_index)
 
@@ -104,6 +116,7 @@ class Elections(Membership):
             if self.voted_for is None:
                 self._SyncObj__setCurrentTerm(self.term, peer.id)
             self.election_deadline = CLOCK() + self._election_timeout_s()
+            self.log.settle()
         self._answer_vote(peer, self.term, granted=granted, pre=False)
 
     def _answer_vote(self, peer: Any, term: int, *, granted: bool, pre: bool) -> None:
@@ -161,6 +174,6 @@ class Elections(Membership):
 
     def _on_timeout_now(self, peer: Any, message: Message) -> None:
         """The leader asks this member to take over at once."""
-        if message["term"] == self.term and peer == self.leader and self.can_vote:
+        if message["term"] == self.term and peer == self.leader and self._may_campaign:
             self._transferring = True
             self.election_deadline = float("-inf")

@@ -22,7 +22,7 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """A folder. `replace` is atomic, and durable when it returns."""
+    """A folder. `replace` is atomic; it and `remove` are durable when they return."""
 
     def exists(self, name: str) -> bool: ...
     def open(self, name: str, *, fresh: bool = False) -> File:
@@ -90,6 +90,7 @@ class Folder:
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             (self.path / name).unlink()
+            sync_folder(self.path)
 
 
 def sync_folder(path: Path) -> None:

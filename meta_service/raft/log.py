@@ -25,6 +25,8 @@ from meta_service.raft.log_format import (
 
 LOG_NAME: Final = "raft.log"
 VOTE_NAME: Final = "raft.vote"
+NEW_NAME: Final = "raft.new"
+"""There while this member does not know what it may have promised on a disk that it had before."""
 NOOP: Final = b"\x01"
 """pysyncobj's NO_OP command."""
 
@@ -72,7 +74,10 @@ class RaftLog:
             file.close()
 
     def _open_log(self) -> None:
+        self.is_new = self._disk.exists(NEW_NAME)
         if not self._disk.exists(LOG_NAME):
+            self._write_new(NEW_NAME, b"")
+            self.is_new = True
             self._entries: list[Entry] = []
             self._positions: list[int] = []
             self._replace_file([Entry(NOOP, 1, 0)])
@@ -195,6 +200,13 @@ class RaftLog:
         """Start anew behind a state that holds everything up to an index."""
         self._pending.clear()
         self._replace_file([Entry(NOOP, index, term)])
+
+    def settle(self) -> None:
+        """From here on this member votes like any other: it lacks nothing that it ever promised."""
+        if self.is_new:
+            self.sync()
+            self._guard(lambda: self._disk.remove(NEW_NAME))
+            self.is_new = False
 
     def _replace_file(self, entries: list[Entry]) -> None:
         parts = [encode_log_header()]

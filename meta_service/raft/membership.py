@@ -127,7 +127,7 @@ class Membership(EngineState):
         group = self.group
         if name not in group.learners:
             raise Refused(f"{name} is no learner")
-        lag = self.log.last_index - self.match_index.get(Peer(name), 0)
+        lag = self._lag(Peer(name))
         if lag > LAG_MAX:
             raise Refused(f"{name} still lacks {lag} entries")
         learners = {other: where for other, where in group.learners.items() if other != name}
@@ -154,15 +154,23 @@ class Membership(EngineState):
 
     def _refuse_without_majority(self, group: Group) -> None:
         """A group whose majority is down could never commit the change, nor take it back."""
-        since = CLOCK() - self.timing.leader_fallback_s
-        answering = sum(
-            name == self.member_id or self.response_time.get(Peer(name), since) > since
-            for name in group.voters
-        )
-        if answering <= len(group.voters) // 2:
+        sound = sum(self._is_sound(name) for name in group.voters)
+        if sound <= len(group.voters) // 2:
             raise Refused(
-                f"only {answering} of the {len(group.voters)} voters that there would be answer"
+                f"only {sound} of the {len(group.voters)} voters that there would be answer and "
+                "have nearly everything"
             )
+
+    def _is_sound(self, name: str) -> bool:
+        peer = Peer(name)
+        if name == self.member_id:
+            return True
+        answered = self.response_time.get(peer, float("-inf"))
+        return answered > CLOCK() - self.timing.leader_fallback_s and self._lag(peer) <= LAG_MAX
+
+    def _lag(self, peer: Any) -> int:
+        """Entries that it is not known to have."""
+        return self.log.last_index - self.match_index.get(peer, 0)
 
     def _change(self, group: Group) -> None:
         if not self.is_leader:

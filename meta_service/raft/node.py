@@ -212,6 +212,7 @@ class RaftNode(Elections, SnapshotTransfer):
     def _SyncObj__onBecomeLeader(self) -> None:
         self._start_leading()
         self._handing_over_until = float("-inf")
+        self.log.settle()
         super()._SyncObj__onBecomeLeader()
 
     def _stop_leading(self) -> None:

@@ -39,8 +39,9 @@ class Replication(Membership):
     def _on_peer_connected(self, peer: Any) -> None:
         self.connected.add(peer)
         if self.is_leader and peer in self.next_index:
-            # Not known to hold anything yet: ask at the end, it says where to go on.
-            self._probe(peer, (self.match_index[peer] or self.log.last_index) + 1)
+            # It may have been away, even with its disk: ask at the end, it says where to go on.
+            self.match_index[peer] = 0
+            self._probe(peer, self.log.last_index + 1)
             self._send_appends(peer, CLOCK(), is_heartbeat=True)
 
     def _forget_peer(self, peer: Any) -> None:
@@ -124,7 +125,10 @@ class Replication(Membership):
             self._send_appends(peer, CLOCK(), is_heartbeat=False)
         else:
             hint = min(index, self.next_index[peer] - 1, self.log.last_index + 1)
+            before = self.next_index[peer]
             self._probe(peer, max(hint, self.match_index[peer] + 1, 1))
+            if self.next_index[peer] == before:
+                return  # the next heartbeat asks again: an answer for each answer never ends
             if self.next_index[peer] <= self.log.first_index:
                 self._send_snapshot(peer, CLOCK())
             else:
@@ -145,7 +149,14 @@ class Replication(Membership):
             self._take(message["entries"], index)
             index += len(message["entries"])
             self._advance_commit(min(message["commit"], index))
+            if self.log.is_new and self._holds_all(message["commit"], index):
+                self.log.settle()
         self._answer_append(peer, message, ok=ok, index=index)
+
+    def _holds_all(self, commit: int, index: int) -> bool:
+        """Whether a new member has everything that was committed before it came: the leader knows
+        what was once it has committed an entry of its own term (§5.4.2)."""
+        return commit <= index and self.log.term_at(commit) == self.term
 
     def _follow(self, peer: Any, term: int) -> None:
         """A message of the term's only leader arrived."""

@@ -214,6 +214,8 @@ class Assembly:
             "log_first_index": self.log.first_index,
             "snapshots_installed": node.snapshots_installed,
             "elections": node.elections,
+            "learners": ", ".join(node.group.learners),
+            "catching_up": int(self.log.is_new),
         }
 
     def _warm(self) -> None:

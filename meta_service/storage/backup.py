@@ -110,4 +110,5 @@ def _install(folder: Path, sink: FolderSink, cluster_id: str) -> None:
     log = RaftLog(Folder(folder))
     log.setCurrentTerm(sink.term, None)
     log.reset(sink.log_index, sink.term)
+    log.settle()
     log.close()

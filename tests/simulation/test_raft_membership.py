@@ -229,7 +229,8 @@ def _change_something(cluster: Cluster) -> None:
             if name in node.group.learners and dice.random() < 0.7:
                 node.promote(name)
             elif name in node.group.voters or name in node.group.learners:
-                if len(node.group.voters) > 2:
+                any_is_new = any(cluster.members[voter].is_new for voter in node.group.voters)
+                if len(node.group.voters) > (3 if any_is_new else 2):
                     node.remove_member(name)
             else:
                 node.add_learner(name, "here")

@@ -293,6 +293,49 @@ def test_a_follower_that_reconnects_gets_no_snapshot_that_it_does_not_need(
     assert node.match_index[Peer(member.name)] == node.log.last_index
 
 
+def test_a_voter_whose_disk_was_replaced_elects_nobody_without_what_it_acknowledged(
+    cluster: Cluster,
+) -> None:
+    """m0 leads, its write is on m0 and m1. m1 loses its disk, m0 dies: m2 has never seen it."""
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    kept, behind = followers(cluster)
+    cluster.isolate(behind.name)
+    answers = submit(leader, b"precious")
+    cluster.run_until(lambda: answers)
+    assert answers == [""]
+    leader.crash()
+    kept.wipe()
+    cluster.network.cut.clear()
+    kept.start()
+    cluster.run_for(10)
+    assert cluster.leader() is None
+    assert node_of(kept).log.is_new
+    leader.start()
+    cluster.wait_for_leader()
+    cluster.run_for(2)
+    assert not node_of(kept).log.is_new
+    assert any(b"precious" in entry.command for entry in node_of(kept).log[:])
+    leader.crash()
+    again = cluster.run_until(lambda: cluster.leader() not in (None, leader) and cluster.leader())
+    assert any(b"precious" in entry.command for entry in node_of(again).log[:])
+
+
+def test_a_new_member_that_has_a_part_of_the_log_does_not_campaign(cluster: Cluster) -> None:
+    cluster.wait_for_leader()
+    cluster.run_for(1)
+    member = followers(cluster)[0]
+    member.wipe()
+    member.start()
+    node = node_of(member)
+    node.log.add(b"\x01", 2, node.term + 1)
+    cluster.isolate(member.name)
+    assert not node._may_campaign
+    term = node.term
+    cluster.run_for(5)
+    assert (node.term, node.elections) == (term, 0)
+
+
 def test_a_leader_that_stops_closes_the_snapshots_that_it_sends(cluster: Cluster) -> None:
     leader = cluster.wait_for_leader()
     cluster.run_for(1)

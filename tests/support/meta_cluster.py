@@ -15,7 +15,7 @@ from typing import Any
 
 from meta_service.catalog.apply import Applied
 from meta_service.raft import engine
-from meta_service.raft.log import RaftLog, reconcile
+from meta_service.raft.log import LOG_NAME, NEW_NAME, RaftLog, reconcile
 from meta_service.raft.log_format import Entry
 from meta_service.raft.node import RaftNode
 from meta_service.raft.state import Message, RaftTiming
@@ -165,9 +165,15 @@ class Member:
         )
         for other in others:
             self.node.peer_connected(other)
+            self.cluster.at(0.01, lambda other=other: self._show_up_at(other))  # type: ignore[misc] # mypy cannot infer a lambda with a default
         self.cluster.invariants.started(self.name, self.node)
         self._incarnation += 1
         self._tick_later(self._incarnation)
+
+    def _show_up_at(self, other: str) -> None:
+        """As its link comes up again there."""
+        member = self.cluster.members[other]
+        member.call(lambda: member.node and member.node.peer_connected(self.name))
 
     def _on_installed(self) -> None:
         """What was received is kept as a durable snapshot."""
@@ -222,6 +228,16 @@ class Member:
         self.disk.lose_power(self.cluster.dice)
         self.store.lose_power(self.cluster.dice)
         self.cluster.invariants.stopped(self.name)
+
+    def wipe(self) -> None:
+        """Its disk is replaced by an empty one. Longer than any message is under way."""
+        self.crash()
+        self.disk, self.store, self.snapshot = MemoryDisk(), MemoryStore(), None
+
+    @property
+    def is_new(self) -> bool:
+        """It has not caught up with what it may have promised on an earlier disk."""
+        return self.disk.exists(NEW_NAME) or not self.disk.exists(LOG_NAME)
 
     def pause(self) -> None:
         self.paused = True

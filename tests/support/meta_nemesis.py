@@ -28,6 +28,7 @@ class Nemesis:
                 self._one_way,
                 self._bad_network,
                 self._transfer,
+                self._wipe,
             ],
             self._dice.randint(1, 5),
         ) + list(extra)
@@ -66,6 +67,17 @@ class Nemesis:
         member = self._cluster.members[self._any()]
         member.disk.cut_at = member.disk.steps + self._dice.randint(1, 12)
         self._cluster.at(self._dice.uniform(0.3, 1.5), member.start)
+
+    def _wipe(self) -> None:
+        """A disk dies and is replaced: of one member at a time, as a majority must remember."""
+        members = self._cluster.members
+        groups = [member.node.group.voters for member in members.values() if member.node]
+        voters = [name for name in members if any(name in group for group in groups)]
+        name = self._any()
+        enough = all(len(group) >= 3 for group in groups if group) and len(groups) == len(members)
+        if enough and not any(members[other].is_new for other in voters if other != name):
+            members[name].wipe()
+            self._cluster.at(self._dice.uniform(1.0, 2.0), members[name].start)
 
     def _pause(self) -> None:
         member = self._cluster.members[self._any()]
