@@ -1,4 +1,4 @@
-"""Who a verified certificate names. Pure."""
+"""Who a verified certificate names."""
 
 from __future__ import annotations
 

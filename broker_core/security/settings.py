@@ -1,4 +1,4 @@
-"""Section `[security]` of the TOML file. Pure."""
+"""Section `[security]` of the TOML file."""
 
 from __future__ import annotations
 
