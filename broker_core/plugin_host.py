@@ -17,7 +17,7 @@ from broker_core.api.hooks import ENTRY_POINT_GROUP, PROJECT, PluginHooks
 from broker_core.api.settings import PluginSettings
 from broker_core.config import ConfigSource
 
-BUILT_IN: Final = ("journal", "mqtt", "native")
+BUILT_IN: Final = ("journal", "mqtt", "native", "bridge")
 """Plugins that are on without a section."""
 HOOKS: Final = tuple(name for name in vars(PluginHooks) if not name.startswith("_"))
 

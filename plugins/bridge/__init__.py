@@ -1,0 +1,1 @@
+"""Bridges to remote MQTT brokers."""
