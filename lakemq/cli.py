@@ -17,6 +17,7 @@ from rich.table import Table
 from broker_core.api.errors import LakeMQError
 from broker_core.config import Config, ConfigSource, load_config
 from broker_core.plugin_host import PluginHost
+from lakemq.acl_commands import acl
 from lakemq.user_commands import user
 from meta_service.cli import meta
 from spark_plugin.commands import commands as spark_commands
@@ -33,6 +34,7 @@ app.add_typer(plugin_app, name="plugin")
 app.add_typer(config_app, name="config")
 app.add_typer(meta, name="meta")
 app.add_typer(user, name="user")
+app.add_typer(acl, name="acl")
 
 ConfigFile = Annotated[
     Path | None,

@@ -120,6 +120,7 @@ class Node:
         return Security(
             self.config.security,
             self._now_ms,
+            meta=self._member.client(),
             authenticators=self._collected("register_authenticator"),
             authorizers=self._collected("register_authorizer"),
             mechanisms=[mechanism for group in groups for mechanism in group],

@@ -1,11 +1,12 @@
-"""`lakemq user`: users with passwords."""
+"""`lakemq user`: users with passwords, in the MetaService or in a password file."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,12 +14,32 @@ from rich.table import Table
 
 from broker_core.api.errors import LakeMQError
 from broker_core.security.users import UserRecord, check_roles, check_user_name
-from lakemq.user_file import put_user, remove_user, users_of, with_password
+from lakemq.meta_access import (
+    DEFAULT_ADDRESS,
+    Addresses,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    ask_meta,
+    fail,
+)
+from lakemq.user_file import with_password
+from lakemq.user_store import FileStore, MetaStore, UserStore
 
-user = typer.Typer(no_args_is_help=True, help="Users with passwords.")
+user = typer.Typer(
+    no_args_is_help=True,
+    help="Users with passwords: in the MetaService, for all nodes, or in a password file.",
+)
 
 File = Annotated[
-    Path, typer.Option("--file", "-f", envvar="LAKEMQ_USER_FILE", help="The password file.")
+    Path | None,
+    typer.Option(
+        "--file",
+        "-f",
+        envvar="LAKEMQ_USER_FILE",
+        metavar="FILE",
+        help="A password file, in place of the MetaService.",
+    ),
 ]
 Roles = Annotated[
     list[str] | None, typer.Option("--role", "-r", metavar="ROLE", help="A role; repeatable.")
@@ -28,9 +49,10 @@ FromStdin = Annotated[
 ]
 
 
-def _fail(error: Exception | str) -> NoReturn:
-    typer.echo(f"lakemq: {error}", err=True)
-    raise typer.Exit(1)
+def _store(file: Path | None, address: list[str], cert: str, key: str, ca: str) -> UserStore:
+    if file is not None:
+        return FileStore(file)
+    return MetaStore(functools.partial(ask_meta, address, cert, key, ca))
 
 
 def _password(from_stdin: bool) -> str:
@@ -39,76 +61,118 @@ def _password(from_stdin: bool) -> str:
     else:
         password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     if not password:
-        _fail("the password is empty")
+        fail("the password is empty")
     return password
 
 
+def _found(store: UserStore, name: str) -> UserRecord:
+    found = store.find(name)
+    if found is None:
+        fail(f"there is no user {name}")
+    return found
+
+
 @user.command("add")
-def add(name: str, file: File, role: Roles = None, password_stdin: FromStdin = False) -> None:
+def add(
+    name: str,
+    file: File = None,
+    role: Roles = None,
+    password_stdin: FromStdin = False,
+    address: Addresses = DEFAULT_ADDRESS,
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    tls_ca: TlsCa = "",
+) -> None:
     """Add a user; asks for the password."""
+    store = _store(file, address, tls_cert, tls_key, tls_ca)
     try:
         check_user_name(name)
         check_roles(role or ())
-        if name in users_of(file):
-            _fail(f"user {name} exists already; 'lakemq user passwd' changes the password")
+        if store.find(name) is not None:
+            fail(f"user {name} exists already; 'lakemq user passwd' changes the password")
         made = UserRecord(name, roles=tuple(dict.fromkeys(role or ())))
-        put_user(file, with_password(made, _password(password_stdin)))
+        store.put(with_password(made, _password(password_stdin)))
     except LakeMQError as error:
-        _fail(error)
+        fail(error)
     typer.echo(f"added {name}")
 
 
 @user.command("passwd")
-def passwd(name: str, file: File, password_stdin: FromStdin = False) -> None:
+def passwd(
+    name: str,
+    file: File = None,
+    password_stdin: FromStdin = False,
+    address: Addresses = DEFAULT_ADDRESS,
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    tls_ca: TlsCa = "",
+) -> None:
     """Give a user another password."""
+    store = _store(file, address, tls_cert, tls_key, tls_ca)
     try:
-        found = _found(file, name)
-        put_user(file, with_password(found, _password(password_stdin)))
+        store.put(with_password(_found(store, name), _password(password_stdin)))
     except LakeMQError as error:
-        _fail(error)
+        fail(error)
     typer.echo(f"changed the password of {name}")
 
 
 @user.command("roles")
-def roles(name: str, file: File, role: Roles = None) -> None:
+def roles(
+    name: str,
+    file: File = None,
+    role: Roles = None,
+    address: Addresses = DEFAULT_ADDRESS,
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    tls_ca: TlsCa = "",
+) -> None:
     """Give a user these roles in place of those it has."""
+    store = _store(file, address, tls_cert, tls_key, tls_ca)
     try:
         check_roles(role or ())
-        put_user(file, replace(_found(file, name), roles=tuple(dict.fromkeys(role or ()))))
+        store.put(replace(_found(store, name), roles=tuple(dict.fromkeys(role or ()))))
     except LakeMQError as error:
-        _fail(error)
+        fail(error)
     typer.echo(f"{name}: {', '.join(role or ()) or 'no roles'}")
 
 
 @user.command("remove")
-def remove(name: str, file: File) -> None:
+def remove(
+    name: str,
+    file: File = None,
+    address: Addresses = DEFAULT_ADDRESS,
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    tls_ca: TlsCa = "",
+) -> None:
     """Remove a user."""
+    store = _store(file, address, tls_cert, tls_key, tls_ca)
     try:
-        _found(file, name)
-        remove_user(file, name)
+        _found(store, name)
+        store.remove(name)
     except LakeMQError as error:
-        _fail(error)
+        fail(error)
     typer.echo(f"removed {name}")
 
 
 @user.command("list")
-def list_users(file: File) -> None:
+def list_users(
+    file: File = None,
+    address: Addresses = DEFAULT_ADDRESS,
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    tls_ca: TlsCa = "",
+) -> None:
     """List users, their roles and how they can log in."""
     try:
-        users = users_of(file)
+        users = _store(file, address, tls_cert, tls_key, tls_ca).users()
     except LakeMQError as error:
-        _fail(error)
+        fail(error)
     table = Table(box=None, pad_edge=False)
     for heading in ("user", "roles", "logs in by"):
         table.add_column(heading, overflow="fold")
-    for each in sorted(users.values(), key=lambda one: one.name):
+    for each in sorted(users, key=lambda one: one.name):
         ways = ["password"] * bool(each.password_hash) + [keys.mechanism for keys in each.scram]
-        table.add_row(each.name, ", ".join(each.roles), ", ".join(ways) or "nothing")
+        said = "disabled" if each.disabled else ", ".join(ways) or "nothing"
+        table.add_row(each.name, ", ".join(each.roles), said)
     Console().print(table)
-
-
-def _found(file: Path, name: str) -> UserRecord:
-    users = users_of(file)
-    if name not in users:
-        _fail(f"there is no user {name} in {file}")
-    return users[name]

@@ -12,6 +12,7 @@ from broker_core.api.ports import Authenticator, Authorizer, Mechanism
 from broker_core.security.attempts import Attempts
 from broker_core.security.certificates import CertificateAuthenticator
 from broker_core.security.http_callback import HttpAuthenticator
+from broker_core.security.kept import KeptAccess
 from broker_core.security.password_users import (
     FileUsers,
     PasswordAuthenticator,
@@ -28,8 +29,10 @@ from broker_core.security.settings import (
     JwtSettings,
     PasswordFileSettings,
     SecuritySettings,
+    UsersSettings,
 )
 from broker_core.security.tokens import TokenAuthenticator
+from meta_service.api.auth import AuthPort
 
 _LOOK_EVERY_S: Final = 1.0
 
@@ -42,6 +45,7 @@ class Security:
         settings: SecuritySettings,
         now_ms: Callable[[], int],
         *,
+        meta: AuthPort | None = None,
         authenticators: Sequence[Authenticator] = (),
         authorizers: Sequence[Authorizer] = (),
         mechanisms: Sequence[Mechanism] = (),
@@ -53,8 +57,13 @@ class Security:
         self._checker = PasswordChecker(settings.password_threads, settings.passwords_waiting_max)
         self._users: list[Users] = []
         self._callbacks: list[HttpAuthenticator] = []
-        own = [self._authenticator(each) for each in settings.authenticators]
         self.rule_book = RuleBook(settings, self._rules_changed)
+        self._kept = KeptAccess(meta, self.rule_book.replace) if meta is not None else None
+        own = [
+            self._authenticator(each)
+            for each in settings.authenticators
+            if self._kept is not None or not isinstance(each, UsersSettings)
+        ]
         self.access = Access(
             [*authenticators, *own],
             [*authorizers, self.rule_book],
@@ -75,8 +84,12 @@ class Security:
             callback = HttpAuthenticator(settings, self._now_ms)
             self._callbacks.append(callback)
             return callback
-        assert isinstance(settings, PasswordFileSettings)
-        users = FileUsers(settings.file)
+        users: Users
+        if isinstance(settings, PasswordFileSettings):
+            users = FileUsers(settings.file)
+        else:
+            assert self._kept is not None
+            users = self._kept
         self._users.append(users)
         return PasswordAuthenticator(users, self._checker)
 
@@ -86,7 +99,7 @@ class Security:
         return [ScramMechanism(name, self._users, self._attempts, self._now_ms) for name in HASHES]
 
     async def _work_for_nobody(self, password: bytes) -> None:
-        if self._users:
+        if any(users.any_known() for users in self._users):
             await self._checker.check(None, password)
 
     def _rules_changed(self) -> None:
@@ -95,6 +108,9 @@ class Security:
     # -- life
 
     async def start(self) -> None:
+        """Returns when it knows all that the MetaService keeps."""
+        if self._kept is not None:
+            await self._kept.start()
         self._watcher = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
@@ -107,6 +123,8 @@ class Security:
             self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watcher
+        if self._kept is not None:
+            await self._kept.stop()
         for callback in self._callbacks:
             await callback.close()
         self._checker.close()

@@ -102,6 +102,16 @@ class RuleSet:
         context: AccessContext,
     ) -> bool:
         """Whether the principal may."""
+        return self.verdict(principal, operation, resource, context)[0]
+
+    def verdict(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext,
+    ) -> tuple[bool, Rule | None]:
+        """Whether it may, and the rule that says so; None: no rule is about it."""
         key = (
             principal.kind, principal.name, principal.roles, principal.rules,
             operation, resource.kind,
@@ -115,11 +125,11 @@ class RuleSet:
         asked = levels_of(resource.name) if resource.kind == "topic_name" else ()
         for pattern in judgement.denies:
             if _is_about(pattern, principal, resource, asked, context):
-                return False
+                return False, pattern.rule
         for pattern in judgement.allows:
             if _is_about(pattern, principal, resource, asked, context):
-                return True
-        return self.unmatched_allows and not principal.rules
+                return True, pattern.rule
+        return self.unmatched_allows and not principal.rules, None
 
     def _judgement(self, principal: Principal, operation: Operation, kind: str) -> _Judgement:
         denies: list[_Pattern] = []

@@ -41,6 +41,14 @@ class PasswordFileSettings(Section):
     """The file. It is read again when it changes."""
 
 
+class UsersSettings(Section):
+    """Users that the MetaService keeps for all nodes; `lakemq user` manages them. As long as there
+    are none, names and passwords mean nothing to it."""
+
+    kind: Literal["users"]
+    """`users`."""
+
+
 class JwtSettings(Section):
     """JSON Web Tokens, as a bearer token or in place of a password."""
 
@@ -118,7 +126,7 @@ class HttpSettings(Section):
 
 
 AuthenticatorSettings = Annotated[
-    CertificateSettings | PasswordFileSettings | JwtSettings | HttpSettings,
+    CertificateSettings | PasswordFileSettings | UsersSettings | JwtSettings | HttpSettings,
     Field(discriminator="kind"),
 ]
 
@@ -171,8 +179,8 @@ def _resource(text: str) -> tuple[str, str]:
     return kind, name
 
 
-def _certificates() -> list[AuthenticatorSettings]:
-    return [CertificateSettings(kind="certificate")]
+def _certificates_then_users() -> list[AuthenticatorSettings]:
+    return [CertificateSettings(kind="certificate"), UsersSettings(kind="users")]
 
 
 class SecuritySettings(Section):
@@ -181,7 +189,7 @@ class SecuritySettings(Section):
     anonymous: Literal["loopback", "never", "always"] = "loopback"
     """Where clients that show nothing are taken in: on the loopback interface and unix sockets,
     nowhere, or everywhere."""
-    authenticators: list[AuthenticatorSettings] = Field(default_factory=_certificates)
+    authenticators: list[AuthenticatorSettings] = Field(default_factory=_certificates_then_users)
     """Who is asked who a client is, in this order, after plugins. The first that knows decides; a
     user or token that nobody knows is refused."""
     scram: bool = True
@@ -189,7 +197,8 @@ class SecuritySettings(Section):
     admins: list[str] = Field(default_factory=list)
     """`user:<name>` or `role:<name>`: they may do everything, whatever the rules."""
     rules: list[RuleSettings] = Field(default_factory=list)
-    """Who may do what, together with `rules_file`."""
+    """Who may do what, together with `rules_file` and the rules that the MetaService keeps
+    (`lakemq acl`)."""
     rules_file: str = ""
     """TOML file with more `[[rules]]`. It is read again when it changes."""
     unmatched: Literal["", "allow", "deny"] = ""

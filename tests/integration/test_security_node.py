@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ lockout_ms = 60000
 [[security.authenticators]]
 kind = "password_file"
 file = "{folder}/users"
+
+[[security.authenticators]]
+kind = "users"
 
 [[security.authenticators]]
 kind = "jwt"
@@ -248,3 +252,64 @@ def test_native_refuses(node: NodeProcess, header: str | None, code: grpc.Status
     with pytest.raises(grpc.RpcError) as caught:
         call(node, header, ["mqtt"])
     assert caught.value.code() is code  # type: ignore[attr-defined]
+
+
+# -- what the MetaService keeps
+
+
+def command(node: NodeProcess, *arguments: str, input: str = "", fails: bool = False) -> str:
+    where = ["--address", node.addresses["meta"]]
+    outcome = CliRunner().invoke(app, [*arguments, *where], input=input)
+    assert (outcome.exit_code != 0) is fails, outcome.output
+    return outcome.output
+
+
+def eventually(check: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not check():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.05)
+
+
+def logs_in(node: NodeProcess, user: str, password: str) -> bool:
+    with Device(node, f"probe-{user}", user, password) as device:
+        return bool(device.next("connect") == 0)
+
+
+def test_users_and_rules_of_the_metaservice(node: NodeProcess) -> None:
+    command(node, "user", "add", "kept", "--role", "plant", "--password-stdin", input="one\n")
+    eventually(lambda: logs_in(node, "kept", "one"))
+    assert not logs_in(node, "kept", "two")
+    assert "plant" in command(node, "user", "list")
+
+    with Device(node, "k1", "kept", "one") as device:
+        assert device.next("connect") == 0
+
+        def publish() -> int:
+            device.client.publish("plant/1", b"x", 1)
+            return int(device.next("publish"))
+
+        assert publish() == 0x87
+        rule = ("-w", "role:plant", "-o", "publish", "-r", "topic_name:plant/+")
+        command(node, "acl", "add", *rule, "--id", "plants")
+        eventually(lambda: publish() == 0)  # the live connection asks anew
+        assert "plants" in command(node, "acl", "list")
+        asked = ("-o", "publish", "-r", "topic_name:plant/1", "--role", "plant", "--user", "x")
+        assert "allowed: rule plants" in command(node, "acl", "test", *asked)
+        command(node, "acl", "add", *rule, "--deny", "--id", "no-plants")
+        eventually(lambda: publish() == 0x87)
+        told = command(node, "acl", "test", *asked, fails=True)
+        assert "denied: rule no-plants" in told
+        command(node, "acl", "remove", "no-plants")
+        eventually(lambda: publish() == 0)
+
+    command(node, "user", "passwd", "kept", "--password-stdin", input="two\n")
+    eventually(lambda: logs_in(node, "kept", "two"))
+    command(node, "user", "remove", "kept")
+    eventually(lambda: not logs_in(node, "kept", "two"))
+
+
+def test_wrong_rules_are_refused_by_the_command(node: NodeProcess) -> None:
+    wrong = ("acl", "add", "-w", "ann", "-o", "publish", "-r", "topic_name:a")
+    assert "who 'ann'" in command(node, *wrong, fails=True)
+    assert "does not exist" in command(node, "acl", "remove", "nothing", fails=True)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.api.access import ANONYMOUS, AccessContext, Operation, Principal, Resource, Rule
+from broker_core.security.kept_forms import kept_rules, rule_of
 from broker_core.security.rules import RuleSet, check_rule
 from tests.unit.security.test_security_filters import FILTERS, NAMES, matched
 
@@ -223,3 +224,24 @@ def test_agrees_with_the_plain_evaluator(
     context = AccessContext("mqtt", "c1", qos=qos, retain=retain)
     expected = plainly(rules, principal, operation, name, context)
     assert may(rules, principal, operation, f"topic_name:{name}", context) is expected
+
+
+# -- as the MetaService keeps them
+
+
+@given(RULES)
+def test_a_kept_rule_says_the_same(written: Rule) -> None:
+    kept = [rule_of(each) for each in kept_rules(written)]
+    assert len({each.rule_id for each in kept}) == len({(e.who, e.operations) for e in kept})
+    for each in kept:
+        assert (each.kind, each.name, each.allow) == (written.kind, written.name, written.allow)
+        assert (set(each.qos), each.retain) == (set(written.qos), written.retain)
+    assert {each.who[0] for each in kept} == set(written.who)
+    assert {each.operations[0] for each in kept} == set(written.operations)
+
+
+@pytest.mark.parametrize("name", ["topic:a", "topic:a*", "topic:*", "any:*", "group:%u-*"])
+def test_names_survive_the_way_to_the_catalog(name: str) -> None:
+    written = rule("any", "all", name, rule_id="one")
+    (kept,) = kept_rules(written)
+    assert rule_of(kept) == written

@@ -1,0 +1,83 @@
+"""Users and rules that the MetaService keeps, as a local copy that follows it: nothing is asked
+over the network when somebody logs in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker_core.api.access import Rule
+from broker_core.security.kept_forms import record_of, rule_of
+from broker_core.security.rules import check_rule
+from broker_core.security.users import UserRecord
+from meta_service.api.auth import AuthCopy, AuthPort, Quota
+from meta_service.api.errors import MetaError
+
+log = logging.getLogger(__name__)
+_AGAIN_AFTER_S: Final = 1.0
+
+
+class KeptAccess:
+    """Implements `Users`; tells of rules and quotas that changed."""
+
+    def __init__(
+        self,
+        meta: AuthPort,
+        rules_changed: Callable[[Mapping[str, Rule]], None],
+        quotas_changed: Callable[[Mapping[str, Quota]], None] = lambda quotas: None,
+    ) -> None:
+        self._meta = meta
+        self._rules_changed = rules_changed
+        self._quotas_changed = quotas_changed
+        self._copy = AuthCopy()
+        self._loaded = asyncio.Event()
+        self._follower: asyncio.Task[None] | None = None
+
+    def find(self, name: str) -> UserRecord | None:
+        user = self._copy.users.get(name)
+        return None if user is None else record_of(user)
+
+    def any_known(self) -> bool:
+        return bool(self._copy.users)
+
+    async def start(self) -> None:
+        """Returns when the copy is whole."""
+        self._follower = asyncio.create_task(self._follow())
+        await self._loaded.wait()
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async for change in self._meta.follow_auth(self._copy):
+                    self._tell(change.kind if change is not None else "")
+                    self._loaded.set()
+            except (MetaError, OSError) as error:
+                log.warning("users and rules are as they were: %s", error)
+            await asyncio.sleep(_AGAIN_AFTER_S)
+
+    def _tell(self, kind: str) -> None:
+        """`kind` empty: all of it may be new."""
+        if kind in ("", "rule"):
+            self._rules_changed(self._rules())
+        if kind in ("", "quota"):
+            self._quotas_changed(dict(self._copy.quotas))
+
+    def _rules(self) -> dict[str, Rule]:
+        found = {}
+        for rule_id, kept in self._copy.rules.items():
+            rule = rule_of(kept)
+            if complaint := check_rule(rule):
+                log.error("rule %s of the MetaService is left out: %s", rule_id, complaint)
+            else:
+                found[rule_id] = rule
+        return found
+
+    async def stop(self) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._follower

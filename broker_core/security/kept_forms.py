@@ -1,0 +1,103 @@
+"""Users and rules as the broker has them <-> as the MetaService keeps them. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+
+from broker_core.api.access import Rule
+from broker_core.security.scram import ScramKeys
+from broker_core.security.users import UserRecord
+from meta_service.api.auth import AclRule, ScramCredential, User
+
+
+def record_of(user: User) -> UserRecord:
+    return UserRecord(
+        user.name,
+        user.password_hash,
+        tuple(
+            ScramKeys(each.mechanism, each.salt, each.iterations, each.stored_key, each.server_key)
+            for each in user.scram
+        ),
+        user.roles,
+        user.attributes,
+        user.disabled,
+    )
+
+
+def user_of(record: UserRecord) -> User:
+    return User(
+        record.name,
+        record.roles,
+        record.attributes,
+        record.disabled,
+        tuple(
+            ScramCredential(
+                each.mechanism, each.salt, each.iterations, each.stored_key, each.server_key
+            )
+            for each in record.scram
+        ),
+        record.password_hash,
+    )
+
+
+def rule_of(kept: AclRule) -> Rule:
+    """`*` there is `any`, `all` or `any:*` here; a prefix there has a `*` behind it here."""
+    name = kept.pattern + "*" if kept.pattern_type == "prefixed" else kept.pattern
+    return Rule(
+        ("any" if kept.principal == "*" else kept.principal,),
+        ("all" if kept.operation == "*" else kept.operation,),
+        "any" if kept.resource == "*" else kept.resource,
+        name,
+        kept.effect != "deny",
+        kept.qos,
+        kept.retain,
+        kept.rule_id,
+    )
+
+
+def kept_rules(rule: Rule) -> list[AclRule]:
+    """Inverse; one for each principal and operation. Without an id of its own, a rule's id is made
+    of what it says, so that the same rule twice is one."""
+    found: list[AclRule] = []
+    for who in rule.who:
+        for operation in rule.operations:
+            made = _kept(rule, who, operation)
+            several = len(rule.who) * len(rule.operations) > 1
+            if not rule.rule_id:
+                rule_id = hashlib.sha256(repr(made).encode()).hexdigest()[:12]
+            else:
+                rule_id = f"{rule.rule_id}-{len(found) + 1}" if several else rule.rule_id
+            found.append(
+                AclRule(
+                    rule_id,
+                    made.principal,
+                    made.effect,
+                    made.operation,
+                    made.resource,
+                    made.pattern,
+                    made.pattern_type,
+                    made.qos,
+                    made.retain,
+                )  # fmt: skip
+            )
+    return found
+
+
+def _kept(rule: Rule, who: str, operation: str) -> AclRule:
+    if rule.kind == "topic_name":
+        pattern, pattern_type = rule.name, "filter"
+    elif rule.name.endswith("*") and rule.name != "*":
+        pattern, pattern_type = rule.name[:-1], "prefixed"
+    else:
+        pattern, pattern_type = rule.name, "literal"
+    return AclRule(
+        "",
+        "*" if who == "any" else who,
+        "allow" if rule.allow else "deny",
+        "*" if operation == "all" else operation,
+        "*" if rule.kind == "any" else rule.kind,
+        pattern,
+        pattern_type,
+        tuple(sorted(set(rule.qos))),
+        rule.retain,
+    )
