@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from broker_core.api.settings import PluginSettings, Port, Section
 from plugins.mqtt.bans import BanRules
 from plugins.mqtt.bindings import Binding
+from plugins.mqtt.delayed import DelayLimits
 from plugins.mqtt.delivery import DeliveryLimits
 from plugins.mqtt.hub import Limits
 from plugins.mqtt.packets import NO_LOCAL
@@ -198,6 +199,12 @@ class MqttSettings(PluginSettings):
     """Most subscriptions of one session."""
     replays_max: int = Field(default=1000, ge=0)
     """Most subscriptions of connected clients that read history (`$replay/...`) at once."""
+    delayed_s_max: int = Field(default=4_294_967, ge=0)
+    """Longest delay of a publish to `$delayed/<seconds>/...` (s); longer ones are refused."""
+    delayed_count_max: int = Field(default=100_000, ge=0)
+    """Most publishes that are delayed at once."""
+    delayed_bytes_max: int = Field(default=64 * 1024 * 1024, ge=0)
+    """Most bytes of them; they are held in memory beside the journal."""
     shared_strategy: Literal[
         "round_robin", "random", "sticky", "hash_client", "hash_topic", "least_inflight"
     ] = "round_robin"
@@ -284,6 +291,9 @@ class MqttSettings(PluginSettings):
 
     def limits(self) -> Limits:
         return Limits(**{name: getattr(self, name) for name in Limits.__dataclass_fields__})
+
+    def delay_limits(self) -> DelayLimits:
+        return DelayLimits(self.delayed_s_max, self.delayed_count_max, self.delayed_bytes_max)
 
     def delivery_limits(self) -> DeliveryLimits:
         return DeliveryLimits(

@@ -23,6 +23,8 @@ from broker_core.api.types import CommittedBatch, Placed
 from plugins.mqtt.appends import Lane
 from plugins.mqtt.bans import Bans
 from plugins.mqtt.config import MqttSettings
+from plugins.mqtt.delayed import Delays
+from plugins.mqtt.delaying import release_due
 from plugins.mqtt.history import History, committed
 from plugins.mqtt.history_reader import HistoryReader
 from plugins.mqtt.hub import Hub
@@ -77,6 +79,7 @@ class MqttEngine:
             shared_strategy=settings.shared_strategy,
             durable=settings.durable,
             bans=Bans(settings.ban_rules()),
+            delays=Delays(settings.delay_limits(), f"{secrets.token_hex(6)}-"),
             rewrites=[rule.rule() for rule in settings.rewrites],
             auto_subscriptions=[(one.filter, one.options()) for one in settings.auto_subscriptions],
         )
@@ -166,6 +169,7 @@ class MqttEngine:
                 await asyncio.sleep(0)
             journal.checkpoint()
             journal.write_sessions(self.after)
+            journal.delays.write(self.after)
         if journal.writing:
             await asyncio.wait(journal.writing, timeout=GOODBYE_S)
 
@@ -179,7 +183,12 @@ class MqttEngine:
         hub = self.hub
         ledger_due = hub.ledger is not None and hub.ledger.due
         if not self._turn_due and (
-            hub.dirty or hub.appends or hub.loads or hub.reads or ledger_due
+            hub.dirty
+            or hub.appends
+            or hub.loads
+            or hub.reads
+            or ledger_due
+            or self.journal.delays.due
         ):
             self._turn_due = True
             self.loop.call_soon(self._turn)
@@ -189,6 +198,7 @@ class MqttEngine:
         for lane in self.hub.appends.take():
             self._append(lane)
         self.journal.write_sessions(self.after)
+        self.journal.delays.write(self.after)
         loads, self.hub.loads = self.hub.loads, []
         for session in loads:
             self._begin(self._load(session))
@@ -248,7 +258,7 @@ class MqttEngine:
                 for message, meta in self._reader.read(batch):
                     assert message.place is not None
                     if message.place.offset >= start and self._accepts(topic, message.topic):
-                        if meta.qos_2_id is not None:
+                        if meta.marked:
                             hub.note_stored(message, meta)
                         hub.route(message, now_ms)
                         if hub.histories:
@@ -280,6 +290,7 @@ class MqttEngine:
         self._ticker = self.loop.call_later(TICK_S, self._tick)
         now_ms = self.now_ms()
         self.hub.tick(now_ms)
+        self._release_due()
         if now_ms - self._last_checkpoint_ms >= self.settings.checkpoint_ms:
             self._last_checkpoint_ms = now_ms
             self.journal.checkpoint()
@@ -290,6 +301,11 @@ class MqttEngine:
             self.hub.bans.forget(now_ms)
         for call in self.on_tick:
             call()
+        self.after()
+
+    def _release_due(self) -> None:
+        if release_due(self.hub, self.now_ms()):
+            self.later(0.02, self._release_due)
         self.after()
 
     # -- who is it

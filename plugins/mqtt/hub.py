@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING
 from broker_core.api.errors import LakeMQError
 from broker_core.api.types import AccessContext, Acks, Operation, Principal, Resource
 from plugins.mqtt import history
-from plugins.mqtt.appends import Appends
+from plugins.mqtt.appends import Appends, Receiver
 from plugins.mqtt.bans import BanRules, Bans
 from plugins.mqtt.bindings import Binding, binding_of
+from plugins.mqtt.delayed import PREFIX, Delays, split_delayed
+from plugins.mqtt.delaying import delay
 from plugins.mqtt.delivery import Delivery, DeliveryLimits
 from plugins.mqtt.history import History
 from plugins.mqtt.ledger import Ledger
 from plugins.mqtt.messages import Message, message_of
 from plugins.mqtt.packets import RETAIN_AS_PUBLISHED, Publish
-from plugins.mqtt.reasons import Reason
+from plugins.mqtt.reasons import MqttError, Reason
 from plugins.mqtt.records import Meta, record_headers
 from plugins.mqtt.retained import Retained
 from plugins.mqtt.rewrite import RewriteRule, rewritten
@@ -105,6 +107,7 @@ class Hub:
         shared_strategy: str = "round_robin",
         durable: bool = False,
         bans: Bans | None = None,
+        delays: Delays | None = None,
         rewrites: Sequence[RewriteRule] = (),
         auto_subscriptions: Sequence[tuple[str, int]] = (),
     ) -> None:
@@ -133,6 +136,7 @@ class Hub:
         """Up to where records of each partition were delivered."""
         self.delivered = 0
         """Records delivered."""
+        self.delays = delays or Delays()
         self.bans = bans or Bans(BanRules())
         self.auto_subscriptions = auto_subscriptions
         """(filter, options) that every client gets; `%c` and `%u` stand for its client id and
@@ -217,7 +221,7 @@ class Hub:
         key: bytes,
         packet: Publish,
         headers: bytes,
-        connection: Connection | None,
+        receiver: Receiver | None,
     ) -> None:
         """Have a publish stored; subscribers get it when it is committed."""
         acks = Acks.LEADER if packet.qos else Acks.MEMORY
@@ -226,7 +230,7 @@ class Hub:
         # A null value is what compaction takes for "forget this key".
         lane.values.append(packet.payload or (None if packet.retain else b""))
         lane.headers.append(headers)
-        lane.tokens.append((connection, packet.packet_id, packet.qos))
+        lane.tokens.append((receiver, packet.packet_id, packet.qos))
 
     def route(self, message: Message, now_ms: int) -> None:
         """Deliver to all who subscribed, and retain if it says so."""
@@ -240,7 +244,10 @@ class Hub:
 
     def note_stored(self, message: Message, meta: Meta, *, recovering: bool = False) -> None:
         """A QoS 2 publish is in the journal, whether its answer came already or not: the session
-        knows it from now on, as it knows every record up to `positions`."""
+        knows it from now on, as it knows every record up to `positions`. So is one that was
+        delayed: it is not published again."""
+        if meta.delayed_id is not None:
+            self.delays.finished(meta.delayed_id)
         if meta.qos_2_id is None or message.origin is None or message.place is None:
             return
         incarnation, packet_id = meta.qos_2_id
@@ -289,25 +296,46 @@ class Hub:
     def publish_will(self, session: Session, now_ms: int) -> None:
         """Publish a session's will, once [MQTT-3.1.2-8]."""
         will, session.will, session.will_due_ms = session.will, None, None
-        if will is not None:
-            session.touch()
         if will is None:
             return
-        context = AccessContext("mqtt", session.client_id, qos=will.qos, retain=will.retain)
-        if not self.allowed(session.principal, Operation.WRITE, will.topic, context):
+        session.touch()
+        delay_s, name, principal = None, will.topic, session.principal
+        packet = Publish(name, will.payload, will.qos, will.retain, properties=will.properties)
+        try:
+            if name.startswith(PREFIX):
+                delay_s, packet.topic = split_delayed(name)
+            context = AccessContext("mqtt", session.client_id, qos=will.qos, retain=will.retain)
+            self._authorize(
+                principal, Operation.WRITE, Resource("topic_name", packet.topic), context
+            )
+            if delay_s is not None:
+                delay(self, packet, delay_s, session.client_id, principal, now_ms)
+        except (LakeMQError, MqttError):
+            self.counters.publishes_refused += 1
             return
         self.counters.wills_published += 1
-        packet = Publish(
-            will.topic, will.payload, will.qos, will.retain, properties=will.properties
-        )
-        binding = self.binding(will.topic)
-        if binding is not None and binding.takes(will.qos):
-            by_client = binding.key_is_client_id
-            key = session.client_id if by_client else will.topic
-            headers = record_headers(packet, session.client_id, key_is_client_id=by_client)
-            self.store(binding, session.principal, key.encode(), packet, headers, None)
-        else:
-            self.route(message_of(packet, now_ms, session.client_id), now_ms)
+        if delay_s is None:
+            self.publish_for(packet, session.client_id, principal, now_ms)
+
+    def publish_for(
+        self,
+        packet: Publish,
+        client_id: str,
+        principal: Principal,
+        now_ms: int,
+        receiver: Receiver | None = None,
+        headers: bytes = b"",
+    ) -> None:
+        """Publish for a client that is not here. `receiver` hears what becomes of it if it is
+        stored; `headers` are put behind those of its record."""
+        binding = self.binding(packet.topic)
+        if binding is None or not binding.takes(packet.qos):
+            self.route(message_of(packet, now_ms, client_id), now_ms)
+            return
+        by_client = binding.key_is_client_id
+        key = (client_id if by_client else packet.topic).encode()
+        headers = record_headers(packet, client_id, key_is_client_id=by_client) + headers
+        self.store(binding, principal, key, packet, headers, receiver)
 
     # -- sessions
 
@@ -421,8 +449,7 @@ class Hub:
             heapq.heappush(self._timers, (due_ms, self._timer_count, session))
 
     def tick(self, now_ms: int) -> None:
-        """Whatever time brings: wills, ends of sessions, keep-alive, expired retained messages.
-        Call about once a second."""
+        """Whatever time brings: wills, ends of sessions, keep-alive. Call about once a second."""
         while self._timers and self._timers[0][0] <= now_ms:
             session = heapq.heappop(self._timers)[2]
             if (

@@ -11,13 +11,16 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Final
 
-from broker_core.api.errors import LakeMQError, OffsetOutOfRange, TopicExists
+from broker_core.api.errors import LakeMQError, TopicExists
 from broker_core.api.ports import Broker
-from broker_core.api.record_batch import RecordBatch, split
-from broker_core.api.types import Columns, CommittedBatch, Offset, Placed, Principal
+from broker_core.api.record_batch import RecordBatch
+from broker_core.api.types import Columns, Placed, Principal
+from plugins.mqtt.delay_log import DelayLog
+from plugins.mqtt.delayed import TOPIC as DELAYED
 from plugins.mqtt.delivery import Delivery
 from plugins.mqtt.hub import Hub
 from plugins.mqtt.messages import Message, Place
+from plugins.mqtt.reading import batches_of
 from plugins.mqtt.records import RecordReader
 from plugins.mqtt.replay import Replay
 from plugins.mqtt.sessions import Session
@@ -41,32 +44,9 @@ SYSTEM: Final = Principal("mqtt", "node")
 _POSITIONS_KEY: Final = b""
 """Key of the record in `RETAINED` that tells up to where it is complete."""
 _SEGMENT_BYTES: Final = 16 * 1024 * 1024
-_FETCH_BYTES: Final = 1024 * 1024
 _LOADS_AT_ONCE: Final = 64
 
 Outcomes = list[Placed | LakeMQError]
-
-
-async def batches_of(
-    broker: Broker, topic: str, partition: int, start: int, end: int
-) -> AsyncIterator[CommittedBatch]:
-    """Committed batches of a partition from `start` (or what is left behind it) up to `end`."""
-    source = broker.partition(topic, partition)
-    offset = max(start, source.log_start_offset)
-    while offset < end:
-        try:
-            got = await source.fetch(Offset(offset), bytes_max=_FETCH_BYTES)
-        except OffsetOutOfRange:
-            if source.log_start_offset <= offset:
-                raise
-            offset = source.log_start_offset  # retention was quicker
-            continue
-        for position, header in split(got.data):
-            data = got.data[position : position + header.total_bytes]
-            yield CommittedBatch(topic, partition, Offset(header.base_offset), data)
-        if got.next_offset <= offset:
-            return
-        offset = got.next_offset
 
 
 class MqttJournal:
@@ -91,6 +71,7 @@ class MqttJournal:
         self._retained_written_at = 0
         self._retained_writing = False
         self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
+        self.delays = DelayLog(hub, broker, self._publish, now_ms)
         self.unreadable = 0
         """Records of our own topics that could not be read; they were left out."""
         self.writing: set[asyncio.Future[Outcomes]] = set()
@@ -105,6 +86,7 @@ class MqttJournal:
         retained_from = await self._read_retained()
         hub = self._hub
         replay = Replay(hub, states, retained_from)
+        await self.delays.read()
         for topic in dict.fromkeys(binding.topic for binding in hub.bindings):
             for partition in range(self._broker.topic(topic).partitions):
                 end = self._broker.partition(topic, partition).high_watermark
@@ -115,6 +97,7 @@ class MqttJournal:
                             replay.record(message, meta, self._now_ms())
                 hub.positions[topic, partition] = end
         replay.finish(self._now_ms())
+        self.delays.begin()
 
     async def _create_topics(self) -> None:
         defaults = self._broker.topic_defaults()
@@ -126,7 +109,7 @@ class MqttJournal:
             segment_bytes_max=_SEGMENT_BYTES,
         )
         known = {topic.name for topic in self._broker.topics()}
-        for name in (SESSIONS, RETAINED):
+        for name in (SESSIONS, RETAINED, DELAYED):
             if name not in known:
                 try:
                     await self._broker.create_topic(name, 1, config)
@@ -212,6 +195,7 @@ class MqttJournal:
         if hub.ledger is not None:
             hub.ledger.checkpoint(hub.delivered, self._checkpoint_records, 10_000)
             self._write_retained()
+            self.delays.checkpoint(self._checkpoint_records // 4)
 
     def _write_retained(self) -> None:
         hub = self._hub

@@ -24,7 +24,7 @@ def _callback(read: Read) -> Callable[[CallbackOptions], Iterable[Observation]]:
 
 
 def _growing(hub: Hub) -> dict[str, tuple[Read, str]]:
-    counters, delivery, retained = hub.counters, hub.delivery, hub.retained
+    counters, delivery, retained, delays = hub.counters, hub.delivery, hub.retained, hub.delays
     return {
         "connections.accepted": (lambda: counters.connections_accepted, "CONNECTs let in"),
         "connections.refused": (lambda: counters.connections_refused, "CONNECTs refused"),
@@ -43,6 +43,8 @@ def _growing(hub: Hub) -> dict[str, tuple[Read, str]]:
         "dropped.too_large": (lambda: delivery.dropped_too_large, "dropped: too large for client"),
         "dropped.qos_0": (lambda: delivery.dropped_qos_0, "QoS 0 dropped: client slow or gone"),
         "dropped.gone": (lambda: delivery.dropped_gone, "dropped: no more in the journal"),
+        "delayed.published": (lambda: delays.published, "delayed publishes that were published"),
+        "delayed.refused": (lambda: delays.refused, "delayed publishes not taken, or not allowed"),
         "retained.refused": (lambda: retained.refused, "retained messages not kept: full"),
     }
 
@@ -52,6 +54,8 @@ def _levels(hub: Hub) -> dict[str, tuple[Read, str]]:
         "connections": (lambda: len(hub.connections), "network connections"),
         "sessions": (lambda: len(hub.sessions), "sessions, connected or not"),
         "subscriptions": (lambda: hub.index.count, "subscriptions"),
+        "delayed": (lambda: len(hub.delays.entries), "publishes that wait for their time"),
+        "delayed.bytes": (lambda: hub.delays.size_bytes, "bytes of them"),
         "replays": (lambda: len(hub.histories), "subscriptions that read history now"),
         "retained": (lambda: hub.retained.count, "retained messages"),
         "retained.bytes": (lambda: hub.retained.size_bytes, "bytes of retained messages"),

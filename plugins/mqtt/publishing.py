@@ -8,10 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from broker_core.api.errors import StorageFull
 from broker_core.api.types import Operation
 from plugins.mqtt.appends import Outcome
 from plugins.mqtt.bindings import Binding
 from plugins.mqtt.codec import Decoder
+from plugins.mqtt.delayed import PREFIX, split_delayed
+from plugins.mqtt.delayed import TOPIC as DELAYED
+from plugins.mqtt.delaying import delay
 from plugins.mqtt.encoding import PUBACK, PUBCOMP, PUBREC, PUBREL
 from plugins.mqtt.messages import Place, message_of
 from plugins.mqtt.packets import (
@@ -24,8 +28,8 @@ from plugins.mqtt.packets import (
     PublishRun,
 )
 from plugins.mqtt.reasons import FAILURE, ProtocolError, Reason, publish_reason
-from plugins.mqtt.records import qos_2_header, record_headers
-from plugins.mqtt.sessions import NOWHERE
+from plugins.mqtt.records import client_header, qos_2_header, record_headers
+from plugins.mqtt.sessions import NOWHERE, Session
 from plugins.mqtt.states import State
 from plugins.mqtt.topics import check_topic_name
 from plugins.mqtt.wire import STRING_BYTES_MAX
@@ -51,6 +55,8 @@ class Route:
     """Key of its records."""
     headers: tuple[bytes, bytes, bytes]
     """Record headers by QoS, for publishes without properties that are not retained."""
+    delay_s: int | None = None
+    """How long its publishes wait; None: they do not."""
 
 
 def forget_routes(connection: Connection, now_ms: int) -> None:
@@ -62,8 +68,11 @@ def forget_routes(connection: Connection, now_ms: int) -> None:
 
 def _route(connection: Connection, topic: str) -> Route:
     hub, routes = connection.hub, connection.routes
-    written, topic = topic, hub.topic_name(topic)
-    possible = not topic.startswith(SYSTEM) and (
+    written, delay_s = topic, None
+    if topic.startswith(PREFIX):
+        delay_s, topic = split_delayed(topic)
+    topic = hub.topic_name(topic)
+    possible = not topic.startswith((SYSTEM, PREFIX)) and (
         topic == written or len(topic.encode()) <= STRING_BYTES_MAX
     )
     allowed = [None if possible else False] * 6
@@ -74,7 +83,14 @@ def _route(connection: Connection, topic: str) -> Route:
         for qos in range(3)
     ]
     key = (client_id if by_client else topic).encode()
-    route = Route(topic, allowed, binding, key, (plain[0], plain[1], plain[2]))
+    route = Route(
+        topic,
+        allowed,
+        binding if delay_s is None else None,
+        key,
+        (plain[0], plain[1], plain[2]),
+        delay_s,
+    )
     if len(routes) >= ROUTES_MAX:
         routes.clear()
     routes[written] = route
@@ -113,10 +129,13 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     if binding is not None and binding.takes(packet.qos):
         _store(connection, packet, binding, route)
         return
+    if route.delay_s is not None:
+        _delay(connection, packet, route.delay_s, now_ms)
+        return
     hub.route(message_of(packet, now_ms, connection.client_id), now_ms)
     if packet.qos:
         connection.inflow.qos_1 -= packet.qos == 1
-        _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE)
+        _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE, now_ms)
 
 
 def _store(connection: Connection, packet: Publish, binding: Binding, route: Route) -> None:
@@ -131,6 +150,24 @@ def _store(connection: Connection, packet: Publish, binding: Binding, route: Rou
     if packet.qos == 2 and session is not None and session.durable:
         headers += qos_2_header(session.incarnation, packet.packet_id)
     connection.hub.store(binding, connection.principal, route.key, packet, headers, connection)
+
+
+def _delay(connection: Connection, packet: Publish, delay_s: int, now_ms: int) -> None:
+    """Keep a publish until it is due."""
+    connection.inflow.appends += 1
+    connection.inflow.appends_bytes += len(packet.payload)
+    session, headers = connection.session, b""
+    if packet.qos == 2 and session is not None and session.durable:
+        headers = client_header(session.client_id)
+        headers += qos_2_header(session.incarnation, packet.packet_id)
+    hub, client_id, principal = connection.hub, connection.client_id, connection.principal
+    outcome: Outcome = NOWHERE
+    try:
+        if delay(hub, packet, delay_s, client_id, principal, now_ms, connection, headers):
+            return
+    except StorageFull as error:
+        outcome = error
+    connection.settled(packet.packet_id, packet.qos, len(packet.payload), outcome, now_ms)
 
 
 def _begin(connection: Connection, packet: Publish) -> bool:
@@ -186,10 +223,12 @@ def _refuse(connection: Connection, packet: Publish, now_ms: int) -> None:
     elif connection.hub.limits.refused_publish_disconnects:
         connection.close(Reason.NOT_AUTHORIZED, f"may not publish to {packet.topic}", now_ms)
     elif packet.qos:
-        _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE)
+        _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE, now_ms)
 
 
-def _acknowledge(connection: Connection, packet_id: int, qos: int, place: Place) -> None:
+def _acknowledge(
+    connection: Connection, packet_id: int, qos: int, place: Place, now_ms: int
+) -> None:
     """The publish is where it belongs."""
     if qos == 1:
         connection.write(PUBACK + packet_id.to_bytes(2, "big"))
@@ -197,7 +236,15 @@ def _acknowledge(connection: Connection, packet_id: int, qos: int, place: Place)
     session = connection.session
     assert session is not None
     session.incoming[packet_id] = place
-    peer = session.connection  # the client may have come back on another one meanwhile
+    if place.topic == DELAYED:  # its record may be gone before the session is read again
+        session.keep(None, lambda _: _say_received(session, packet_id), now_ms)
+    else:
+        _say_received(session, packet_id)
+
+
+def _say_received(session: Session, packet_id: int) -> None:
+    """PUBREC, on the connection that the client has by now."""
+    peer = session.connection
     if peer is not None and peer.state is State.CONNECTED:
         peer.write(PUBREC + packet_id.to_bytes(2, "big"))
 
@@ -227,7 +274,7 @@ def settled(
     connection.inflow.qos_1 -= qos == 1
     if isinstance(outcome, Place):
         if qos == 2 or (qos and live):
-            _acknowledge(connection, packet_id, qos, outcome)
+            _acknowledge(connection, packet_id, qos, outcome, now_ms)
         return
     connection.hub.counters.publishes_failed += 1
     connection.inflow.qos_2.discard(packet_id)

@@ -31,6 +31,8 @@ RESPONSE_TOPIC: Final = "mqtt.response_topic"
 CORRELATION_DATA: Final = "mqtt.correlation_data"
 QOS_2_ID: Final = "mqtt.qos2_id"
 """Session and packet identifier of a QoS 2 publish: tells it again after a crash."""
+DELAYED_ID: Final = "mqtt.delayed_id"
+"""Key of the delayed record that a publish was: tells after a crash that it was published."""
 _RESERVED: Final = "mqtt."
 _ESCAPED: Final = "mqtt.user."
 """In front of a user property whose own name begins with `mqtt.`."""
@@ -53,9 +55,19 @@ def record_headers(packet: Publish, client_id: str, *, key_is_client_id: bool) -
     return encode_headers(tuple(headers))
 
 
+def client_header(client_id: str) -> bytes:
+    """The encoded header that names the publisher."""
+    return encode_headers(((CLIENT, client_id.encode()),))
+
+
 def qos_2_header(incarnation: str, packet_id: int) -> bytes:
     """Encoded header to put behind those of `record_headers`."""
     return encode_headers(((QOS_2_ID, f"{incarnation}/{packet_id}".encode()),))
+
+
+def delayed_header(key: str) -> bytes:
+    """Encoded header to put behind those of `record_headers`."""
+    return encode_headers(((DELAYED_ID, key.encode()),))
 
 
 def _property_headers(properties: Properties) -> Iterator[tuple[str, bytes]]:
@@ -87,6 +99,13 @@ class Meta(NamedTuple):
     expiry_s: int | None
     qos_2_id: tuple[str, int] | None = None
     """Session's incarnation and packet identifier."""
+    delayed_id: str | None = None
+    """Key of the delayed record that it was."""
+
+    @property
+    def marked(self) -> bool:
+        """Whether the broker must take note of the record, beside delivering it."""
+        return self.qos_2_id is not None or self.delayed_id is not None
 
 
 def parse_headers(headers: Headers) -> Meta:
@@ -118,6 +137,7 @@ def parse_headers(headers: Headers) -> Meta:
         bare_properties(properties),
         _number(known.get(MESSAGE_EXPIRY)),
         _qos_2_id(_text(known.get(QOS_2_ID))),
+        _text(known.get(DELAYED_ID)),
     )
 
 
@@ -206,7 +226,7 @@ class RecordReader:
 
     def _parse(self, headers: bytes) -> Meta:
         meta = parse_headers(decode_headers(headers))
-        if len(headers) <= _PARSED_BYTES_MAX and meta.qos_2_id is None:
+        if len(headers) <= _PARSED_BYTES_MAX and not meta.marked:
             if len(self._parsed) >= _PARSED_MAX:
                 self._parsed.clear()
             self._parsed[headers] = meta

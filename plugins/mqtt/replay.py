@@ -39,6 +39,9 @@ class Replay:
     def start_of(self, topic: str, partition: int, high_watermark: int) -> int:
         """First offset of a partition that is needed again."""
         known = [self._retained_from, *self._positions.values()]
+        delays = self._hub.delays
+        if delays.entries and delays.kept_positions is not None:
+            known.append(delays.kept_positions)
         key = (topic, partition)
         if not any(name == topic for positions in known for name, _ in positions):
             self._new_topics.add(topic)  # bound since now: its history is nobody's
@@ -52,6 +55,8 @@ class Replay:
         hub, key = self._hub, (place.topic, place.partition)
         if message.retain and place.offset >= self._retained_from.get(key, 0):
             hub.retained.put(message)
+        if meta.delayed_id is not None:
+            hub.delays.finished(meta.delayed_id)
         session = hub.sessions.get(message.origin or "")
         if session is not None and self._wants(session, place):
             hub.note_stored(message, meta, recovering=True)

@@ -110,10 +110,9 @@ def session_bytes(session: Session, positions: Positions) -> bytes:
         if (value := copies.value(delivery)) is not None
     ]
     queue = [value for one in outbound.queue or () if (value := copies.value(one)) is not None]
-    principal = session.principal
     state = {
         "v": VERSION,
-        "who": [principal.name, principal.kind, dict(principal.attributes), list(principal.roles)],
+        "who": principal_value(session.principal),
         "inc": session.incarnation,
         "exp": session.expiry_s,
         "end": session.ends_ms,
@@ -127,7 +126,7 @@ def session_bytes(session: Session, positions: Positions) -> bytes:
         "out": inflight,
         "que": queue,
         "pos": _positions_value(positions),
-        "will": _will_value(session.will),
+        "will": will_value(session.will),
         "due": session.will_due_ms,
     }
     if session.histories:
@@ -138,7 +137,16 @@ def session_bytes(session: Session, positions: Positions) -> bytes:
     return bytes(msgpack.packb(state))
 
 
-def _will_value(will: Will | None) -> list[Any] | None:
+def principal_value(principal: Principal) -> list[Any]:
+    return [principal.name, principal.kind, dict(principal.attributes), list(principal.roles)]
+
+
+def read_principal(value: list[Any]) -> Principal:
+    name, kind, attributes, *roles = value
+    return Principal(name, kind, attributes, tuple(roles[0]) if roles else ())
+
+
+def will_value(will: Will | None) -> list[Any] | None:
     if will is None:
         return None
     named = will.properties
@@ -150,7 +158,7 @@ def _will_value(will: Will | None) -> list[Any] | None:
     return [will.topic, will.payload, will.qos, will.retain, properties]
 
 
-def _will(value: list[Any] | None) -> Will | None:
+def read_will(value: list[Any] | None) -> Will | None:
     if value is None:
         return None
     topic, payload, qos, retain, named = value
@@ -160,7 +168,7 @@ def _will(value: list[Any] | None) -> Will | None:
     return Will(topic, payload, qos, retain, properties)
 
 
-def _unpacked(data: bytes) -> Mapping[str, Any]:
+def unpacked(data: bytes) -> Mapping[str, Any]:
     try:
         value = msgpack.unpackb(data, strict_map_key=False)
     except (ValueError, msgpack.UnpackException) as error:
@@ -172,9 +180,8 @@ def _unpacked(data: bytes) -> Mapping[str, Any]:
 
 def read_session(client_id: str, data: bytes) -> SessionState:
     """Inverse of `session_bytes`. Raises BadSnapshot."""
-    value = _unpacked(data)
+    value = unpacked(data)
     try:
-        name, kind, attributes, *roles = value["who"]
         inflight = []
         for packet_id, released, content in value["out"]:
             delivery = _delivery(content)
@@ -182,7 +189,7 @@ def read_session(client_id: str, data: bytes) -> SessionState:
             inflight.append((packet_id, delivery))
         return SessionState(
             client_id,
-            Principal(name, kind, attributes, tuple(roles[0]) if roles else ()),
+            read_principal(value["who"]),
             value["inc"],
             value["exp"],
             value["end"],
@@ -192,7 +199,7 @@ def read_session(client_id: str, data: bytes) -> SessionState:
             inflight,
             [_delivery(each) for each in value["que"]],
             _positions(value["pos"]),
-            _will(value["will"]),
+            read_will(value["will"]),
             value["due"],
             {
                 text: (Start(offset, since_ms), _positions(positions))
@@ -210,7 +217,7 @@ def retained_bytes(message: Message) -> bytes:
 def read_retained(data: bytes) -> Message:
     """Inverse of `retained_bytes`. Raises BadSnapshot."""
     try:
-        return _message(_unpacked(data)["m"])
+        return _message(unpacked(data)["m"])
     except (KeyError, TypeError, ValueError) as error:
         raise BadSnapshot(f"a field is missing or wrong: {error!r}") from None
 
@@ -222,6 +229,6 @@ def positions_bytes(positions: Positions) -> bytes:
 def read_positions(data: bytes) -> Positions:
     """Inverse of `positions_bytes`. Raises BadSnapshot."""
     try:
-        return _positions(_unpacked(data)["pos"])
+        return _positions(unpacked(data)["pos"])
     except (KeyError, TypeError, ValueError) as error:
         raise BadSnapshot(f"a field is missing or wrong: {error!r}") from None

@@ -30,6 +30,8 @@ from broker_core.api.types import (
 from plugins.mqtt.appends import Lane
 from plugins.mqtt.bindings import Binding
 from plugins.mqtt.codec import Decoder
+from plugins.mqtt.delayed import DelayLimits, Delays
+from plugins.mqtt.delaying import release_due
 from plugins.mqtt.delivery import DeliveryLimits
 from plugins.mqtt.encoding import encode
 from plugins.mqtt.history import committed, read_on
@@ -137,6 +139,7 @@ class Bench:
         strategy: str = "round_robin",
         retained: Retained | None = None,
         durable: bool = False,
+        delay_limits: DelayLimits | None = None,
     ) -> None:
         self.now_ms = START_MS
         self.forbidden: set[tuple[Operation, str]] = set()
@@ -145,7 +148,7 @@ class Bench:
         """What storage holds."""
         self.log: dict[str, list[CommittedBatch]] = {}
         """The same as batches."""
-        ids = itertools.count(1)
+        ids, lives = itertools.count(1), itertools.count(1)
 
         def new_hub() -> Hub:
             return Hub(
@@ -157,6 +160,7 @@ class Bench:
                 shared_strategy=strategy,
                 retained=retained,
                 durable=durable,
+                delays=Delays(delay_limits, f"{next(lives)}-"),
             )
 
         self._topics = tuple(dict.fromkeys(binding.topic for binding in bindings))
@@ -286,6 +290,8 @@ class Bench:
     def pass_time(self, seconds: float) -> None:
         self.now_ms += int(1000 * seconds)
         self.hub.tick(self.now_ms)
+        while release_due(self.hub, self.now_ms):
+            pass
 
 
 def disconnected_with(device: Device) -> int | None:

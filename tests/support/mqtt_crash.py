@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from broker_core.api.record_batch import encode as encode_batch
-from broker_core.api.types import ANONYMOUS, CommittedBatch, Offset, Placed
+from broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Placed
 from plugins.mqtt.appends import Lane
+from plugins.mqtt.delayed import TOPIC as DELAYED
+from plugins.mqtt.delaying import POSITIONS_KEY, DelayRecovery, release_removed
 from plugins.mqtt.packets import NO_PROPERTIES, V311, Connack, Connect
 from plugins.mqtt.records import RecordReader
 from plugins.mqtt.replay import Replay
@@ -37,6 +39,7 @@ class CrashBench(Bench):
         self.kept_positions = positions_bytes({})
         self.crashes = 0
         self._unconfirmed: list[Callable[[], None]] = []
+        self._write_delays([])
 
     # -- storage, in two steps
 
@@ -44,7 +47,7 @@ class CrashBench(Bench):
     def can_write(self) -> bool:
         ledger = self.hub.ledger
         assert ledger is not None
-        return bool(self.hub.appends) or ledger.due
+        return bool(self.hub.appends) or ledger.due or bool(self.hub.delays.removed)
 
     @property
     def can_confirm(self) -> bool:
@@ -59,6 +62,9 @@ class CrashBench(Bench):
             batch = CommittedBatch(lane.topic, 0, Offset(base), data)
             self.stored.append(lane)
             self._unconfirmed.append(self._settlement(lane, base, count))
+            if lane.topic == DELAYED:
+                self.log.setdefault(DELAYED, []).append(batch)
+                continue
             self.commit(batch)
             self.hub.delivered += count
 
@@ -83,6 +89,25 @@ class CrashBench(Bench):
                 self.kept_sessions.pop(client_id, None)
         self._unconfirmed.append(lambda: ledger.done(alive, hub.delivered, self.now_ms))
 
+    def write_delays(self) -> None:
+        """Removals of delayed publishes become durable; what waited for that comes later."""
+        delays = self.hub.delays
+        if delays.removed:
+            removed, delays.removed = delays.removed, []
+            hub, leaving, now_ms = self.hub, delays.take_leaving(), self.now_ms
+            self._write_delays(removed)
+            self._unconfirmed.append(lambda: release_removed(hub, leaving, now_ms))
+
+    def _write_delays(self, removed: list[str]) -> None:
+        delays = self.hub.delays
+        delays.kept_positions = dict(self.hub.positions)
+        keys = [*(key.encode() for key in removed), POSITIONS_KEY]
+        values = [*([None] * len(removed)), positions_bytes(delays.kept_positions)]
+        base = self._offsets.get(DELAYED, 0)
+        self._offsets[DELAYED] = base + len(keys)
+        data = encode_batch(Columns(values, keys), now_ms=self.now_ms, base_offset=base)
+        self.log.setdefault(DELAYED, []).append(CommittedBatch(DELAYED, 0, Offset(base), data))
+
     def checkpoint(self) -> None:
         """Lazy sessions become urgent; retained messages become durable."""
         assert self.hub.ledger is not None
@@ -104,6 +129,7 @@ class CrashBench(Bench):
         while self.can_write or self.can_confirm or self.hub.loads:
             self.write_records()
             self.write_sessions()
+            self.write_delays()
             while self.can_confirm:
                 self.confirm()
             self.load()
@@ -113,6 +139,7 @@ class CrashBench(Bench):
         while self.can_write or self.can_confirm:
             self.write_records()
             self.write_sessions()
+            self.write_delays()
             while self.can_confirm:
                 self._unconfirmed.pop(0)()
 
@@ -135,6 +162,10 @@ class CrashBench(Bench):
             self.hub.retained.put(read_retained(kept))
         self.hub.retained.take_changes()
         replay = Replay(self.hub, states, read_positions(self.kept_positions))
+        delays = DelayRecovery(self.hub)
+        for batch in self.log.get(DELAYED, ()):
+            delays.batch(batch)
+        assert not delays.finish()
         self.messages.clear()
         for topic in self._topics:
             end = self._offsets.get(topic, 0)
@@ -147,6 +178,7 @@ class CrashBench(Bench):
                         replay.record(message, meta, self.now_ms)
             self.hub.positions[topic, 0] = end
         replay.finish(self.now_ms)
+        self._write_delays([])
 
     def connect(self, client_id: str = "", **options: Any) -> Device:  # type: ignore[override]
         """As in `Bench`; storage answers as far as CONNACK needs it."""

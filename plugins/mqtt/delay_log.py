@@ -1,0 +1,101 @@
+"""Delayed publishes in their topic: read at start, removed when published. Edge: awaits broker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from broker_core.api.errors import LakeMQError
+from broker_core.api.ports import Broker
+from broker_core.api.types import Columns
+from plugins.mqtt.delayed import TOPIC, Delayed
+from plugins.mqtt.delaying import POSITIONS_KEY, DelayRecovery, release_removed
+from plugins.mqtt.hub import Hub
+from plugins.mqtt.reading import batches_of
+from plugins.mqtt.snapshots import positions_bytes
+
+log = logging.getLogger(__name__)
+
+_REMOVALS_MAX: Final = 10_000
+
+Publish = Callable[[str, Columns, Callable[[LakeMQError | None], None]], None]
+"""Append to a topic; what is called then gets the first error."""
+
+
+class DelayLog:
+    """Topic `__mqtt_delayed`: one record for each publish that waits."""
+
+    def __init__(
+        self, hub: Hub, broker: Broker, publish: Publish, now_ms: Callable[[], int]
+    ) -> None:
+        self._hub = hub
+        self._broker = broker
+        self._publish = publish
+        self._now_ms = now_ms
+        self._written_at = 0
+        self._writing = False
+        self._failed = False
+        """The last append failed: the next one waits for a checkpoint."""
+        self.unreadable = 0
+
+    async def read(self) -> None:
+        """Know all publishes that wait. Sessions must be there already: they learn which of their
+        QoS 2 publishes are in this topic."""
+        recovery = DelayRecovery(self._hub)
+        end = self._broker.partition(TOPIC, 0).high_watermark
+        async for batch in batches_of(self._broker, TOPIC, 0, 0, end):
+            recovery.batch(batch)
+        for problem in recovery.finish():
+            self.unreadable += 1
+            log.error("a record of %s is unreadable and is left out: %s", TOPIC, problem)
+
+    @property
+    def due(self) -> bool:
+        """Whether an append can and should begin."""
+        return bool(self._hub.delays.removed) and not self._writing and not self._failed
+
+    def write(self, after: Callable[[], None]) -> None:
+        """Remove what was published, if anything was and no removal is under way."""
+        delays = self._hub.delays
+        if self.due:
+            removed, delays.removed = delays.removed[:_REMOVALS_MAX], delays.removed[_REMOVALS_MAX:]
+            leaving = delays.take_leaving() if not delays.removed else []
+            self._write(removed, leaving, after)
+
+    def begin(self) -> None:
+        """Everything was read: keep from where on publishes of this life may lie."""
+        self._hub.delays.ready = False
+        self._write([], [], lambda: None)
+
+    def checkpoint(self, records_max: int) -> None:
+        """Keep how far the bound topics need not be read again, when that has grown much."""
+        self._failed = False
+        behind = self._hub.delivered - self._written_at
+        delays = self._hub.delays
+        old = bool(delays.entries) and behind > records_max
+        if not self._writing and (old or not delays.ready):
+            self._write([], [], lambda: None)
+
+    def _write(self, removed: list[str], leaving: list[Delayed], after: Callable[[], None]) -> None:
+        """One append, so that the positions are never kept without the removals below them."""
+        hub, delivered = self._hub, self._hub.delivered
+        positions = dict(hub.positions)
+
+        def written(error: LakeMQError | None) -> None:
+            self._writing = False
+            if error is None:
+                self._written_at = delivered
+                hub.delays.kept_positions, hub.delays.ready = positions, True
+                release_removed(hub, leaving, self._now_ms())
+            else:
+                self._failed = True
+                log.error("delayed publishes could not be removed yet: %s", error)
+                hub.delays.removed = removed + hub.delays.removed
+                hub.delays.leaving = leaving + hub.delays.leaving
+            after()
+
+        self._writing = True
+        keys = [*(key.encode() for key in removed), POSITIONS_KEY]
+        values: list[bytes | None] = [*([None] * len(removed)), positions_bytes(positions)]
+        self._publish(TOPIC, Columns(values, keys), written)
