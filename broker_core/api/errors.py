@@ -26,6 +26,7 @@
     ├── TransactionAborted       what was staged is not there any more; begin the batch anew
     ├── BatchCommitted           this batch id, or a higher one, is committed already
     ├── StagingFull              too much is staged and not committed; try again when there is room
+    ├── LockLost                 queue: the record's lock has ended; another consumer may have it
     ├── StaleEpoch               a leader that has been replaced
     ├── CorruptLog               stored bytes fail their CRC: names file, position, offsets
     ├── StorageFenced            a write or fsync failed; this log takes no more appends
@@ -146,6 +147,10 @@ class BatchCommitted(LakeMQError):
 class StagingFull(LakeMQError):
     code = "STAGING_FULL"
     retriable = True
+
+
+class LockLost(LakeMQError):
+    code = "LOCK_LOST"
 
 
 class StaleEpoch(LakeMQError):

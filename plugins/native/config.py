@@ -56,6 +56,15 @@ class NativeSettings(PluginSettings):
     group_offsets_retention_ms: int = Field(default=7 * 24 * 3_600_000, ge=1000)
     """A group that has had no member and no commit for so long is forgotten, and its committed
     offsets with it (ms)."""
+    queues_max: int = Field(default=1000, ge=1)
+    """Queues that there may be."""
+    queue_consumers_max: int = Field(default=1000, ge=1)
+    """Consumers that one queue may have at a time."""
+    queue_prefetch_max: int = Field(default=10_000, ge=1, le=100_000)
+    """Records that one consumer of a queue may hold at a time."""
+    queue_window_records_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    """Unfinished records of a partition that a queue keeps in view; it goes on behind them when the
+    oldest are finished."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

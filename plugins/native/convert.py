@@ -33,6 +33,7 @@ _STATUS: Final[dict[type[LakeMQError], grpc.StatusCode]] = {
     errors.CorruptLog: grpc.StatusCode.DATA_LOSS,
     errors.StorageFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.LockLost: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StaleEpoch: grpc.StatusCode.FAILED_PRECONDITION,
     errors.OutOfOrderSequence: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ProducerFenced: grpc.StatusCode.FAILED_PRECONDITION,

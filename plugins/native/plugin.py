@@ -28,8 +28,9 @@ def register_commands() -> Commands:
     from plugins.native.admin_commands import cluster
     from plugins.native.commands import consume, produce, topic
     from plugins.native.group_commands import group
+    from plugins.native.queue_commands import queue
 
     return [
-        ("topic", topic), ("group", group), ("cluster", cluster), ("produce", produce),
-        ("consume", consume),
+        ("topic", topic), ("group", group), ("queue", queue), ("cluster", cluster),
+        ("produce", produce), ("consume", consume),
     ]  # fmt: skip

@@ -16,6 +16,9 @@ from plugins.native.admin_service import AdminService
 from plugins.native.config import NativeSettings
 from plugins.native.handlers import add_service
 from plugins.native.native_pb2_grpc import add_NativeServicer_to_server
+from plugins.native.queues.metrics import observe_queues
+from plugins.native.queues.service import QueueService
+from plugins.native.queues_pb2_grpc import add_QueuesServicer_to_server
 from plugins.native.service import NativeService
 from plugins.native.tls import server_credentials
 from plugins.native.transaction_service import TransactionService
@@ -36,9 +39,11 @@ class NativeListener:
         self._service = NativeService(broker, settings)
         self._admin = AdminService(broker)
         self._transactions = TransactionService(broker, settings)
+        self._queues = QueueService(broker, settings)
         self._server: grpc.aio.Server | None = None
         self._port = 0
         self._observe(meter)
+        observe_queues(meter, self._queues.host)
 
     def _observe(self, meter: Meter) -> None:
         service = self._service
@@ -85,6 +90,7 @@ class NativeListener:
         add_service(server, self._service, add_NativeServicer_to_server)
         add_service(server, self._admin, add_AdminServicer_to_server)
         add_service(server, self._transactions, add_TransactionsServicer_to_server)
+        add_service(server, self._queues, add_QueuesServicer_to_server)
         address = f"{self._settings.host}:{self._settings.port}"
         try:
             # gRPC's core would write its own lines to standard error before ours.
@@ -97,6 +103,7 @@ class NativeListener:
         except RuntimeError:
             raise StartupError(f"native: cannot listen on {address}") from None
         await self._service.groups.start()
+        await self._queues.host.start()
         await server.start()
         self._server = server
 
@@ -113,5 +120,6 @@ class NativeListener:
     async def stop(self) -> None:
         self._service.stopping = True
         await self._service.groups.stop()
+        await self._queues.host.stop()
         if self._server is not None:
             await self._server.stop(_STOP_GRACE_S)

@@ -19,6 +19,7 @@ PROTOS = (
     "plugins/native/native.proto",
     "plugins/native/admin.proto",
     "plugins/native/transactions.proto",
+    "plugins/native/queues.proto",
     "meta_service/api/meta.proto",
     "meta_service/api/auth.proto",
     "meta_service/api/schemas.proto",

@@ -10,6 +10,7 @@ from broker_core.api.errors import (
     InvalidRequest,
     InvalidTopicName,
     LakeMQError,
+    LockLost,
     MemberFenced,
     NotAuthenticated,
     NotAuthorized,
@@ -46,6 +47,8 @@ from plugins.native.sdk.consumer import Consumer, ConsumerOptions
 from plugins.native.sdk.counters import ConsumerCounters, ProducerCounters
 from plugins.native.sdk.filtering import Condition, RecordFilter
 from plugins.native.sdk.producer import Producer
+from plugins.native.sdk.queue import Queue, QueueOptions
+from plugins.native.sdk.queue_message import QueueMessage
 from plugins.native.sdk.staging import (
     CommitResult,
     StagedWinner,
@@ -56,6 +59,7 @@ from plugins.native.sdk.staging import (
 )
 from plugins.native.sdk.sync_client import SyncClient, connect
 from plugins.native.sdk.sync_consumer import SyncConsumer
+from plugins.native.sdk.sync_queue import SyncQueue, SyncQueueMessage
 from plugins.native.sdk.sync_staging import (
     SyncStagedWriter,
     SyncStaging,
@@ -74,6 +78,8 @@ from plugins.native.sdk.types import (
     NodeDescription,
     PartitionOffsets,
     PluginDescription,
+    QueueDescription,
+    QueuePartitionDescription,
     RecordMetadata,
     TopicOffsets,
 )
@@ -105,6 +111,7 @@ __all__ = [
     "InvalidRequest",
     "InvalidTopicName",
     "LakeMQError",
+    "LockLost",
     "MemberFenced",
     "NewRecord",
     "NodeDescription",
@@ -118,6 +125,11 @@ __all__ = [
     "Producer",
     "ProducerCounters",
     "ProducerFenced",
+    "Queue",
+    "QueueDescription",
+    "QueueMessage",
+    "QueueOptions",
+    "QueuePartitionDescription",
     "Record",
     "RecordBatch",
     "RecordFilter",
@@ -137,6 +149,8 @@ __all__ = [
     "SyncStaging",
     "SyncTransaction",
     "SyncTransactionalProducer",
+    "SyncQueue",
+    "SyncQueueMessage",
     "Tls",
     "TopicExists",
     "TopicOffsets",

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import grpc
 
+from broker_core.api.errors import InvalidRequest
 from plugins.native import admin_pb2 as pb
+from plugins.native import queues_pb2
 from plugins.native.admin_pb2_grpc import AdminStub
+from plugins.native.queues_pb2_grpc import QueuesStub
 from plugins.native.sdk import wire
 from plugins.native.sdk.types import (
     ClusterDescription,
     NodeDescription,
     PluginDescription,
+    QueueDescription,
+    QueuePartitionDescription,
     TopicOffsets,
 )
 
 if TYPE_CHECKING:  # exists in the stub file only
     from plugins.native.admin_pb2_grpc import AdminAsyncStub
+    from plugins.native.queues_pb2_grpc import QueuesAsyncStub
+    from plugins.native.sdk.queue import QueueOptions
 
 
 class Admin:
@@ -26,6 +33,7 @@ class Admin:
 
     def __init__(self, channel: grpc.aio.Channel, bootstrap: str, timeout_s: float) -> None:
         self._stub: AdminAsyncStub = AdminStub(channel)
+        self._queues: QueuesAsyncStub = QueuesStub(channel)
         self._bootstrap = bootstrap
         self._timeout_s = timeout_s
 
@@ -76,12 +84,54 @@ class Admin:
             wire.raise_for(error, self._bootstrap)
         return _cluster(answer)
 
+    # -- queues
+
+    async def queues(self, group: str = "", topic: str = "") -> list[QueueDescription]:
+        """Queues, of all groups and topics unless told otherwise."""
+        request = queues_pb2.DescribeQueuesRequest(group=group, topic=topic)
+        try:
+            answer = await self._queues.DescribeQueues(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+        return [_queue(each) for each in answer.queues]
+
+    async def alter_queue(
+        self, group: str, topic: str, **settings: Unpack[QueueOptions]
+    ) -> dict[str, str | int]:
+        """Change settings of a queue, or make it; all that hold now. Raises InvalidRequest,
+        GroupNotEmpty (`order` of a queue in use)."""
+        request = _queue_alteration(group, topic, settings)
+        try:
+            answer = await self._queues.AlterQueue(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+        return _queue_settings(answer.settings)
+
+    async def reset_queue(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Let a queue without consumers go on from these offsets; -1: earliest, -2: latest.
+
+        Raises UnknownGroup, GroupNotEmpty, OffsetOutOfRange."""
+        request = queues_pb2.ResetQueueRequest(group=group, topic=topic, offsets=offsets)
+        try:
+            await self._queues.ResetQueue(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+
+    async def delete_queue(self, group: str, topic: str) -> None:
+        """Forget a queue without consumers. Raises UnknownGroup, GroupNotEmpty."""
+        request = queues_pb2.DeleteQueueRequest(group=group, topic=topic)
+        try:
+            await self._queues.DeleteQueue(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+
 
 class SyncAdmin:
     """Made by `SyncClient.admin`: as `Admin`, but blocking."""
 
     def __init__(self, channel: grpc.Channel, bootstrap: str, timeout_s: float) -> None:
         self._stub = AdminStub(channel)
+        self._queues = QueuesStub(channel)
         self._bootstrap = bootstrap
         self._timeout_s = timeout_s
 
@@ -124,6 +174,44 @@ class SyncAdmin:
             wire.raise_for(error, self._bootstrap)
         return _cluster(answer)
 
+    # -- queues
+
+    def queues(self, group: str = "", topic: str = "") -> list[QueueDescription]:
+        """As `Admin.queues`."""
+        request = queues_pb2.DescribeQueuesRequest(group=group, topic=topic)
+        try:
+            answer = self._queues.DescribeQueues(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+        return [_queue(each) for each in answer.queues]
+
+    def alter_queue(
+        self, group: str, topic: str, **settings: Unpack[QueueOptions]
+    ) -> dict[str, str | int]:
+        """As `Admin.alter_queue`."""
+        request = _queue_alteration(group, topic, settings)
+        try:
+            answer = self._queues.AlterQueue(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+        return _queue_settings(answer.settings)
+
+    def reset_queue(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """As `Admin.reset_queue`."""
+        request = queues_pb2.ResetQueueRequest(group=group, topic=topic, offsets=offsets)
+        try:
+            self._queues.ResetQueue(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+
+    def delete_queue(self, group: str, topic: str) -> None:
+        """As `Admin.delete_queue`."""
+        request = queues_pb2.DeleteQueueRequest(group=group, topic=topic)
+        try:
+            self._queues.DeleteQueue(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            wire.raise_for(error, self._bootstrap)
+
 
 def _alteration(
     name: str, config: Mapping[str, str] | None, reset: Sequence[str], partitions: int | None
@@ -157,3 +245,33 @@ def _cluster(answer: pb.DescribeClusterResponse) -> ClusterDescription:
             for each in answer.plugins
         ),
     )
+
+
+def _queue_alteration(
+    group: str, topic: str, settings: QueueOptions
+) -> queues_pb2.AlterQueueRequest:
+    try:
+        message = queues_pb2.QueueSettings(**settings)  # type: ignore[misc]  # checked here
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"queue: {error}") from None
+    return queues_pb2.AlterQueueRequest(group=group, topic=topic, settings=message)
+
+
+def _queue_settings(message: queues_pb2.QueueSettings) -> dict[str, str | int]:
+    return {field.name: value for field, value in message.ListFields()}
+
+
+def _queue(message: queues_pb2.Queue) -> QueueDescription:
+    return QueueDescription(
+        message.group,
+        message.topic,
+        _queue_settings(message.settings),
+        message.consumers,
+        tuple(
+            QueuePartitionDescription(
+                each.partition, each.start_offset, each.high_watermark, each.held, each.backlog,
+                each.dead_letters,
+            )
+            for each in message.partitions
+        ),
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
@@ -20,6 +21,7 @@ from plugins.native.sdk.admin import Admin
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.producer import Producer
+from plugins.native.sdk.queue import Queue, QueueOptions
 from plugins.native.sdk.staging import Staging
 from plugins.native.sdk.sync_client import first_offset
 from plugins.native.sdk.tls import Tls, open_async_channel
@@ -48,7 +50,11 @@ class Client:
         self.admin = Admin(self._channel, bootstrap, timeout_s)
         """What operators do: topics' settings and partitions, records, the cluster."""
 
+        self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+
     async def close(self) -> None:
+        for queue in list(self._queues):
+            await queue.close()
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -118,6 +124,18 @@ class Client:
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         return Consumer(self, self._stub, names, group, **options)
+
+    def queue(self, topic: str, *, group: str, **options: Unpack[QueueOptions]) -> Queue:
+        """A consumer of the queue that `group` has on `topic`: records are shared one by one.
+
+        Iterate it; `QueueOptions` lists the options. Closed with the client, or as an async
+        context manager.
+        """
+        return Queue(self, self._channel, topic, group, options)
+
+    def opened(self, queue: Queue) -> None:
+        """To be closed with the client."""
+        self._queues.add(queue)
 
     async def groups(self) -> list[GroupDescription]:
         """All consumer groups, by name."""

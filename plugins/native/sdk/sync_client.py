@@ -26,7 +26,9 @@ from plugins.native.sdk.types import GroupDescription, NewRecord, RecordMetadata
 
 if TYPE_CHECKING:
     from plugins.native.sdk.consumer import ConsumerOptions
+    from plugins.native.sdk.queue import QueueOptions
     from plugins.native.sdk.sync_consumer import SyncConsumer
+    from plugins.native.sdk.sync_queue import SyncQueue
     from plugins.native.sdk.sync_staging import LoopThread, SyncStaging, SyncTransactionalProducer
 
 
@@ -223,6 +225,15 @@ class SyncClient:
 
         names = [topics] if isinstance(topics, str) else list(topics)
         return SyncConsumer(self, names, group, options)
+
+    def queue(self, topic: str, *, group: str, **options: Unpack[QueueOptions]) -> SyncQueue:
+        """A consumer of the queue that `group` has on `topic`; use it as a context manager.
+
+        `QueueOptions` lists the options.
+        """
+        from plugins.native.sdk.sync_queue import SyncQueue
+
+        return SyncQueue(self, topic, group, options)
 
     def groups(self) -> list[GroupDescription]:
         """All consumer groups, by name."""

@@ -151,3 +151,34 @@ class ClusterDescription:
     revision: int
     plugins: tuple[PluginDescription, ...]
     """Of the node that answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePartitionDescription:
+    """Where a queue stands in one partition."""
+
+    partition: int
+    start_offset: int
+    """Every record below is finished."""
+    high_watermark: int
+    held: int
+    """Records that consumers have now."""
+    backlog: int
+    """Records that are not finished, at most: gaps in offsets count."""
+    dead_letters: int
+    """Records on their way to the dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDescription:
+    """A queue: what one group has on one topic."""
+
+    group: str
+    topic: str
+    settings: Mapping[str, str | int]
+    consumers: int
+    partitions: tuple[QueuePartitionDescription, ...]
+
+    @property
+    def backlog(self) -> int:
+        return sum(each.backlog for each in self.partitions)

@@ -14,7 +14,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
 
 from broker_core.api.errors import BY_CODE
-from plugins.native import admin_pb2, native_pb2, transactions_pb2
+from plugins.native import admin_pb2, native_pb2, queues_pb2, transactions_pb2
 from plugins.native.convert import status_of
 
 ROOT = Path(__file__).parents[3]
@@ -24,6 +24,7 @@ PAGES: dict[FileDescriptor, Path] = {
     native_pb2.DESCRIPTOR: PAGE,
     admin_pb2.DESCRIPTOR: ROOT / "docs/formats/native-admin.md",
     transactions_pb2.DESCRIPTOR: ROOT / "docs/formats/native-transactions.md",
+    queues_pb2.DESCRIPTOR: ROOT / "docs/formats/native-queues.md",
 }
 """Every proto file of the package, and the page that describes it."""
 PROTOS = pytest.mark.parametrize("proto", PAGES, ids=lambda proto: Path(proto.name).name)

@@ -1,0 +1,39 @@
+"""Settings and states of queues <-> protobuf. No IO."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from plugins.native import queues_pb2 as pb
+from plugins.native.queues.queue import RunningQueue
+from plugins.native.queues.settings import QueueSettings
+
+
+def given_settings(message: pb.QueueSettings) -> dict[str, Any]:
+    """The settings that are present, by name."""
+    return {field.name: value for field, value in message.ListFields()}
+
+
+def settings_message(settings: QueueSettings) -> pb.QueueSettings:
+    return pb.QueueSettings(**asdict(settings))
+
+
+def queue_message(queue: RunningQueue) -> pb.Queue:
+    return pb.Queue(
+        group=queue.group,
+        topic=queue.topic.name,
+        settings=settings_message(queue.settings),
+        consumers=len(queue.sessions),
+        partitions=[
+            pb.QueuePartitionState(
+                partition=number,
+                start_offset=part.state.start,
+                high_watermark=part.log.high_watermark,
+                held=part.state.held,
+                backlog=part.state.backlog(part.log.high_watermark),
+                dead_letters=len(part.state.dying(1_000_000)),
+            )
+            for number, part in sorted(queue.parts.items())
+        ],
+    )

@@ -1,0 +1,264 @@
+"""All queues of this node: made, opened, described, changed, forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from broker_core.api.errors import (
+    GroupNotEmpty,
+    InvalidRequest,
+    LakeMQError,
+    OffsetOutOfRange,
+    UnknownGroup,
+    UnknownTopic,
+)
+from broker_core.api.ports import Broker
+from broker_core.api.types import Operation, Principal, Resource, TopicInfo
+from plugins.native import queues_pb2 as pb
+from plugins.native.config import NativeSettings
+from plugins.native.internal_topics import refuse_internal
+from plugins.native.offset_table import check_group_name
+from plugins.native.queues.convert import given_settings, queue_message
+from plugins.native.queues.partition import fresh
+from plugins.native.queues.queue import QueueCounters, QueueLimits, RunningQueue
+from plugins.native.queues.session import Session
+from plugins.native.queues.settings import QueueSettings, agreed, checked
+from plugins.native.queues.snapshot import QueueKey
+from plugins.native.queues.store import QueueStore
+
+_log = logging.getLogger("lakemq.native")
+_PREFETCH: int = 100
+_Name = tuple[str, str]
+"""(group, topic)"""
+EARLIEST, LATEST = -1, -2
+
+
+class QueueHost:
+    """Everything is called on the event loop."""
+
+    def __init__(self, broker: Broker, settings: NativeSettings) -> None:
+        self.counters = QueueCounters()
+        self._broker = broker
+        self._settings = settings
+        self._store = QueueStore(broker)
+        self._running: dict[_Name, RunningQueue] = {}
+        self._changing = asyncio.Lock()
+        self._numbers = itertools.count(1)
+        self._limits = QueueLimits(settings.queue_window_records_max, settings.fetch_bytes_max)
+
+    async def start(self) -> None:
+        """Read what is kept, and forget queues whose topic is gone."""
+        await self._store.load()
+        topics = {topic.name for topic in self._broker.topics()}
+        for name in [each for each in self._store.settings if each[1] not in topics]:
+            try:
+                await self._forget(name)
+            except LakeMQError as error:
+                _log.warning("queue %s of a topic that is gone stays for now: %s", name, error)
+
+    async def stop(self) -> None:
+        queues, self._running = list(self._running.values()), {}
+        await asyncio.gather(*(queue.stop() for queue in queues))
+
+    # -- what metrics read
+
+    def queues(self) -> Iterable[RunningQueue]:
+        return list(self._running.values())
+
+    def dead_letters(self) -> int:
+        return sum(each.buried for queue in self.queues() for each in queue.undertakers.values())
+
+    # -- consumers
+
+    async def join(
+        self, request: pb.OpenQueue, principal: Principal
+    ) -> tuple[RunningQueue, Session]:
+        """Open a queue for one consumer; it is made if it is new. Raises InvalidRequest,
+        NotAuthorized, UnknownTopic."""
+        self._check(request.group, request.topic, principal, Operation.READ)
+        prefetch = request.prefetch or _PREFETCH
+        if not 1 <= prefetch <= self._settings.queue_prefetch_max:
+            raise InvalidRequest(
+                f"prefetch is {prefetch}; it takes 1 to {self._settings.queue_prefetch_max}"
+            )
+        given = given_settings(request.settings)
+        async with self._changing:
+            name = (request.group, request.topic)
+            topic = self._broker.topic(request.topic)
+            settings = self._store.settings.get(name)
+            if settings is None:
+                await self._make(name, topic, given, principal)
+            else:
+                agreed(settings, given)
+            queue = await self._queue(name)
+        if len(queue.sessions) >= self._settings.queue_consumers_max:
+            raise InvalidRequest(f"queue {name} has {len(queue.sessions)} consumers, the most")
+        session = Session(next(self._numbers), prefetch)
+        queue.join(session)
+        return queue, session
+
+    def _check(self, group: str, topic: str, principal: Principal, operation: Operation) -> None:
+        check_group_name(group)
+        self._broker.authorize(principal, operation, Resource("group", group))
+        if operation is Operation.READ:
+            self._broker.authorize(principal, Operation.READ, Resource("topic", topic))
+        refuse_internal(topic)
+
+    async def _make(
+        self, name: _Name, topic: TopicInfo, given: dict[str, Any], principal: Principal
+    ) -> None:
+        """Where it begins is kept before it is there at all."""
+        if len(self._store.settings) >= self._settings.queues_max:
+            raise InvalidRequest(f"there are {len(self._store.settings)} queues; no more are taken")
+        settings = checked(replace(QueueSettings(), **given))
+        await self._check_dead_letter(settings.dead_letter, topic.name, principal)
+        for number in range(topic.partitions):
+            log = self._broker.partition(topic.name, number)
+            latest = settings.start == "latest"
+            start = log.high_watermark if latest else log.log_start_offset
+            key = QueueKey(*name, number)
+            self._store.snapshots[key] = fresh(topic.topic_id, start)
+            await self._store.keep(key, self._store.snapshots[key])
+        await self._store.keep(QueueKey(*name), settings)
+        self._store.settings[name] = settings
+
+    async def _check_dead_letter(self, name: str, topic: str, principal: Principal) -> None:
+        if not name:
+            return
+        if name == topic:
+            raise InvalidRequest(f"dead_letter is {name}, the queue's own topic")
+        refuse_internal(name)
+        self._broker.authorize(principal, Operation.WRITE, Resource("topic", name))
+        try:
+            self._broker.topic(name)
+        except UnknownTopic:
+            self._broker.authorize(principal, Operation.CREATE, Resource("topic", name))
+            await self._broker.ensure_topic(name)
+
+    async def _queue(self, name: _Name) -> RunningQueue:
+        """The queue at work. Raises UnknownGroup, UnknownTopic."""
+        settings = self._store.settings.get(name)
+        if settings is None:
+            raise UnknownGroup(f"there is no queue of group {name[0]!r} on topic {name[1]!r}")
+        topic = self._broker.topic(name[1])
+        queue = self._running.get(name)
+        if queue is not None and queue.topic.topic_id == topic.topic_id:
+            return queue
+        if queue is not None:
+            await queue.stop(UnknownTopic(f"topic {topic.name} was created again"))
+            self._drop_snapshots(name)
+        queue = self._running[name] = RunningQueue(
+            self._broker, name[0], topic, settings, self._keep, self._limits, self.counters
+        )
+        for number in range(topic.partitions):
+            snapshot = self._store.snapshots.get(QueueKey(*name, number))
+            if snapshot is None or snapshot.topic_id != topic.topic_id:
+                snapshot = fresh(topic.topic_id, 0)
+            queue.add_part(snapshot, number)
+        return queue
+
+    async def _keep(self, key: QueueKey, state: Any) -> None:
+        await self._store.keep(key, state)
+
+    def _drop_snapshots(self, name: _Name) -> None:
+        for key in [each for each in self._store.snapshots if each[:2] == name]:
+            del self._store.snapshots[key]
+
+    # -- operators
+
+    async def describe(
+        self, request: pb.DescribeQueuesRequest, principal: Principal
+    ) -> list[pb.Queue]:
+        found = []
+        for name in sorted(self._store.settings):
+            if request.group not in ("", name[0]) or request.topic not in ("", name[1]):
+                continue
+            try:
+                self._check(*name, principal, Operation.DESCRIBE)
+                async with self._changing:
+                    found.append(queue_message(await self._queue(name)))
+            except LakeMQError:  # not the caller's to see, or its topic is gone
+                continue
+        return found
+
+    async def alter(self, request: pb.AlterQueueRequest, principal: Principal) -> QueueSettings:
+        """Raises UnknownTopic, InvalidRequest, GroupNotEmpty (`order` of a queue in use)."""
+        self._check(request.group, request.topic, principal, Operation.ALTER)
+        given = given_settings(request.settings)
+        async with self._changing:
+            name = (request.group, request.topic)
+            topic = self._broker.topic(request.topic)
+            if name not in self._store.settings:
+                await self._make(name, topic, given, principal)
+                return self._store.settings[name]
+            queue = await self._queue(name)
+            settings = checked(replace(queue.settings, **given))
+            if settings.order != queue.settings.order and queue.sessions:
+                raise GroupNotEmpty(f"queue {name} has consumers; its order can't change now")
+            if settings.dead_letter != queue.settings.dead_letter:
+                await self._check_dead_letter(settings.dead_letter, topic.name, principal)
+            await self._store.keep(QueueKey(*name), settings)
+            self._store.settings[name] = settings
+            if settings.order != queue.settings.order:
+                await self._restart(name, queue)
+            else:
+                queue.change_settings(settings)
+            return settings
+
+    async def _restart(self, name: _Name, queue: RunningQueue) -> None:
+        """Take it up anew from its state: keys come into play, or out of it."""
+        await queue.stop()
+        for number, part in queue.parts.items():
+            self._store.snapshots[QueueKey(*name, number)] = part.state.snapshot()
+        del self._running[name]
+
+    async def reset(self, request: pb.ResetQueueRequest, principal: Principal) -> None:
+        """Raises UnknownGroup, GroupNotEmpty, UnknownPartition, OffsetOutOfRange."""
+        self._check(request.group, request.topic, principal, Operation.ALTER)
+        async with self._changing:
+            name = (request.group, request.topic)
+            queue = await self._unused(name)
+            offsets = {}
+            for number, offset in request.offsets.items():
+                log = self._broker.partition(request.topic, number)
+                wanted = {EARLIEST: log.log_start_offset, LATEST: log.high_watermark}
+                offsets[number] = wanted.get(offset, offset)
+                if not log.log_start_offset <= offsets[number] <= log.high_watermark:
+                    raise OffsetOutOfRange(
+                        f"offset {offset} is not within {log.log_start_offset}.."
+                        f"{log.high_watermark} of {request.topic} partition {number}"
+                    )
+                if number not in queue.parts:
+                    queue.add_part(fresh(queue.topic.topic_id, 0), number)
+            await queue.reset(offsets)
+
+    async def delete(self, request: pb.DeleteQueueRequest, principal: Principal) -> None:
+        """Raises UnknownGroup, GroupNotEmpty."""
+        self._check(request.group, request.topic, principal, Operation.DELETE)
+        async with self._changing:
+            name = (request.group, request.topic)
+            queue = await self._unused(name)
+            await queue.stop()
+            del self._running[name]
+            for number in queue.parts:
+                self._store.snapshots.setdefault(QueueKey(*name, number), fresh("0" * 32, 0))
+            await self._forget(name)
+
+    async def _unused(self, name: _Name) -> RunningQueue:
+        queue = await self._queue(name)
+        if queue.sessions:
+            raise GroupNotEmpty(f"queue {name} has {len(queue.sessions)} consumer(s)")
+        return queue
+
+    async def _forget(self, name: _Name) -> None:
+        """Settings last: what is half forgotten is forgotten the next time."""
+        for key in [each for each in self._store.snapshots if each[:2] == name]:
+            await self._store.keep(key, None)
+            del self._store.snapshots[key]
+        await self._store.keep(QueueKey(*name), None)
+        del self._store.settings[name]

@@ -1,0 +1,42 @@
+"""What OpenTelemetry reads of queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from plugins.native.queues.host import QueueHost
+from plugins.native.queues.queue import RunningQueue
+
+
+def observe_queues(meter: Meter, host: QueueHost) -> None:
+    """Register the instruments; they read plain numbers when somebody asks."""
+    counters = host.counters
+
+    def counter(name: str, read: Callable[[], int]) -> None:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(read())
+
+        meter.create_observable_counter(f"lakemq.native.queue.{name}", [observe])
+
+    def gauge(name: str, read: Callable[[RunningQueue], int]) -> None:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            for queue in host.queues():
+                labels = {"group": queue.group, "topic": queue.topic.name}
+                yield Observation(read(queue), labels)
+
+        meter.create_observable_gauge(f"lakemq.native.queue.{name}", [observe])
+
+    counter("delivered", lambda: counters.delivered)
+    counter("settled", lambda: counters.settled)
+    counter("expired", lambda: counters.expired)
+    counter("dead_letters", host.dead_letters)
+    gauge("consumers", lambda queue: len(queue.sessions))
+    gauge("held", lambda queue: sum(part.state.held for part in queue.parts.values()))
+    gauge(
+        "backlog",
+        lambda queue: sum(
+            part.state.backlog(part.log.high_watermark) for part in queue.parts.values()
+        ),
+    )

@@ -1,0 +1,159 @@
+"""The gRPC edge of `queues.proto`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from broker_core.api.errors import InvalidRequest, LakeMQError
+from broker_core.api.ports import Broker
+from plugins.native import queues_pb2 as pb
+from plugins.native.callers import Context, principal_of
+from plugins.native.config import NativeSettings
+from plugins.native.convert import error_message
+from plugins.native.handlers import abort
+from plugins.native.queues.convert import settings_message
+from plugins.native.queues.host import QueueHost
+from plugins.native.queues.queue import RunningQueue
+from plugins.native.queues.session import Session
+from plugins.native.queues_pb2_grpc import QueuesServicer
+
+_UNANSWERED_MAX: Final = 1000
+"""Settlements of one stream that wait for the disk; the broker reads no more of it then."""
+_OFFSETS_MAX: Final = 100_000
+"""In all ranges of one settlement."""
+
+
+class QueueService(QueuesServicer):
+    """Implements `queues.proto`; its docstrings are there."""
+
+    def __init__(self, broker: Broker, settings: NativeSettings) -> None:
+        self.host = QueueHost(broker, settings)
+        self._broker = broker
+
+    async def ConsumeQueue(
+        self, request_iterator: AsyncIterator[pb.QueueRequest], context: Context
+    ) -> AsyncIterator[pb.QueueResponse]:
+        try:
+            principal = await principal_of(self._broker, context)
+            first = await anext(request_iterator, None)
+            if first is None or not first.HasField("open"):
+                raise InvalidRequest("the first request opens a queue")
+            queue, session = await self.host.join(first.open, principal)
+        except LakeMQError as error:
+            await abort(context, error)
+        session.say(
+            pb.QueueResponse(
+                opened=pb.QueueOpened(
+                    settings=settings_message(queue.settings), topic_id=queue.topic.topic_id
+                )
+            )
+        )
+        reader = asyncio.create_task(_read(request_iterator, queue, session))
+        try:
+            while (said := await session.next()) is not None:
+                yield said
+                if said.HasField("delivery"):
+                    queue.wake()
+            if session.failure is not None:
+                await abort(context, session.failure)
+        finally:
+            session.end()
+            reader.cancel()
+            queue.leave(session)
+
+    async def DescribeQueues(
+        self, request: pb.DescribeQueuesRequest, context: Context
+    ) -> pb.DescribeQueuesResponse:
+        try:
+            principal = await principal_of(self._broker, context)
+            return pb.DescribeQueuesResponse(queues=await self.host.describe(request, principal))
+        except LakeMQError as error:
+            await abort(context, error)
+
+    async def AlterQueue(
+        self, request: pb.AlterQueueRequest, context: Context
+    ) -> pb.AlterQueueResponse:
+        try:
+            principal = await principal_of(self._broker, context)
+            settings = await self.host.alter(request, principal)
+            return pb.AlterQueueResponse(settings=settings_message(settings))
+        except LakeMQError as error:
+            await abort(context, error)
+
+    async def ResetQueue(
+        self, request: pb.ResetQueueRequest, context: Context
+    ) -> pb.ResetQueueResponse:
+        try:
+            await self.host.reset(request, await principal_of(self._broker, context))
+            return pb.ResetQueueResponse()
+        except LakeMQError as error:
+            await abort(context, error)
+
+    async def DeleteQueue(
+        self, request: pb.DeleteQueueRequest, context: Context
+    ) -> pb.DeleteQueueResponse:
+        try:
+            await self.host.delete(request, await principal_of(self._broker, context))
+            return pb.DeleteQueueResponse()
+        except LakeMQError as error:
+            await abort(context, error)
+
+
+async def _read(
+    requests: AsyncIterator[pb.QueueRequest], queue: RunningQueue, session: Session
+) -> None:
+    """Settlements of one stream, until it ends."""
+    room = asyncio.Semaphore(_UNANSWERED_MAX)
+    failure: LakeMQError | None = None
+    try:
+        async for request in requests:
+            await room.acquire()
+            _settle(request, queue, session, room)
+    except LakeMQError as error:
+        failure = error
+    finally:
+        session.end(failure)
+
+
+def _settle(
+    request: pb.QueueRequest, queue: RunningQueue, session: Session, room: asyncio.Semaphore
+) -> None:
+    settle = request.settle
+    try:
+        _check(request)
+        lost, kept = queue.settle(session, settle)
+    except LakeMQError as error:
+        room.release()
+        answer = pb.RecordsSettled(request_id=settle.request_id, error=error_message(error))
+        session.say(pb.QueueResponse(settled=answer))
+        return
+    answer = pb.RecordsSettled(
+        request_id=settle.request_id,
+        lost=[pb.OffsetRange(first=first, last=last) for first, last in lost],
+    )
+
+    def say(_: object = None) -> None:
+        room.release()
+        session.say(pb.QueueResponse(settled=answer))
+
+    if kept is None:
+        say()
+    else:
+        kept.add_done_callback(say)
+
+
+def _check(request: pb.QueueRequest) -> None:
+    """Raises InvalidRequest, naming the field."""
+    settle = request.settle
+    if not request.HasField("settle"):
+        raise InvalidRequest("only the first request opens a queue; the others settle records")
+    if settle.settlement not in pb.Settlement.values():
+        raise InvalidRequest(f"settlement is {settle.settlement}; it takes 0 to 4")
+    if any(not 0 <= each.first <= each.last for each in settle.ranges):
+        raise InvalidRequest("ranges: each takes 0 <= first <= last")
+    if sum(each.last - each.first + 1 for each in settle.ranges) > _OFFSETS_MAX:
+        raise InvalidRequest(f"ranges: {_OFFSETS_MAX} offsets at most")
+    if settle.HasField("delay_ms") and not 0 <= settle.delay_ms <= 24 * 3_600_000:
+        raise InvalidRequest(f"delay_ms is {settle.delay_ms}; it takes 0 to 86400000")

@@ -1,0 +1,191 @@
+"""What is kept of a queue's partition, as run lengths; and the keys of the topic of queues. Pure.
+
+`docs/formats/native-queues.md` gives the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from plugins.native.internal_topics import INTERNAL_PREFIX
+
+QUEUES_TOPIC: Final = INTERNAL_PREFIX + "queues"
+_VERSION: Final = 1
+_KEY_HEAD: Final = struct.Struct("<BHH")
+_KEY_TAIL: Final = struct.Struct("<I")
+_HEAD: Final = struct.Struct("<B16sq")
+_BURIAL: Final = struct.Struct("<qIH")
+DONE: Final = 0
+_RUNS_MAX: Final = 10_000_000
+
+
+class Fate(NamedTuple):
+    """An unfinished record."""
+
+    attempts: int = 0
+    """Deliveries so far that count."""
+    dying: int = 0
+    """1: delivered too often, 2: rejected; on its way to the dead letters. 0: neither."""
+
+
+class Run(NamedTuple):
+    """Offsets in a row with the same fate; None: finished."""
+
+    length: int
+    fate: Fate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Burial:
+    """Records that are being written to the dead letters, under an identity that makes it once."""
+
+    producer_id: int
+    topic: str
+    partition: int
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A partition as it is to be taken up again."""
+
+    topic_id: str
+    start: int
+    """Every record below is finished."""
+    runs: tuple[Run, ...] = ()
+    """From `start` on; behind them nothing was ever delivered."""
+    burial: Burial | None = None
+
+
+class QueueKey(NamedTuple):
+    """Key of a record of the topic: a queue's settings (partition -1), or one partition's state."""
+
+    group: str
+    topic: str
+    partition: int = -1
+
+
+def encode_key(key: QueueKey) -> bytes:
+    group, topic = key.group.encode(), key.topic.encode()
+    tail = b"" if key.partition < 0 else _KEY_TAIL.pack(key.partition)
+    return b"".join((_KEY_HEAD.pack(_VERSION, len(group), len(topic)), group, topic, tail))
+
+
+def decode_key(data: bytes) -> QueueKey:
+    """ValueError: not a key of this version."""
+    if len(data) < _KEY_HEAD.size or data[0] != _VERSION:
+        raise ValueError(f"not a key of a queue: {data[:32]!r}")
+    _, group_bytes, topic_bytes = _KEY_HEAD.unpack_from(data)
+    topic_at = _KEY_HEAD.size + group_bytes
+    tail = topic_at + topic_bytes
+    if len(data) not in (tail, tail + _KEY_TAIL.size):
+        raise ValueError(f"a key of a queue of {len(data)} bytes")
+    partition = -1 if len(data) == tail else _KEY_TAIL.unpack_from(data, tail)[0]
+    return QueueKey(
+        data[_KEY_HEAD.size : topic_at].decode(), data[topic_at:tail].decode(), partition
+    )
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    burial = snapshot.burial
+    parts = [_HEAD.pack(_VERSION, bytes.fromhex(snapshot.topic_id), snapshot.start)]
+    parts.append(_varints(_flat(snapshot.runs)))
+    if burial is not None:
+        name = burial.topic.encode()
+        parts.append(_BURIAL.pack(burial.producer_id, burial.partition, len(name)) + name)
+        parts.append(_varints([offset - snapshot.start for offset in burial.offsets]))
+    return b"".join(parts)
+
+
+def decode_snapshot(data: bytes) -> Snapshot:
+    """ValueError: not a snapshot of this version."""
+    if len(data) < _HEAD.size or data[0] != _VERSION:
+        raise ValueError(f"not the state of a queue: {data[:32]!r}")
+    _, topic_id, start = _HEAD.unpack_from(data)
+    flat, at = _read_varints(data, _HEAD.size)
+    if len(flat) % 2:
+        raise ValueError("half a run")
+    runs = tuple(
+        Run(length, _fate(value)) for length, value in zip(flat[::2], flat[1::2], strict=True)
+    )
+    burial = None
+    if at < len(data):
+        try:
+            producer_id, partition, name_bytes = _BURIAL.unpack_from(data, at)
+        except struct.error as error:
+            raise ValueError(f"burial: {error}") from None
+        at += _BURIAL.size
+        name = data[at : at + name_bytes].decode()
+        deltas, at = _read_varints(data, at + name_bytes)
+        burial = Burial(producer_id, name, partition, tuple(start + delta for delta in deltas))
+    if at != len(data):
+        raise ValueError(f"{len(data) - at} bytes too many")
+    return Snapshot(topic_id.hex(), start, runs, burial)
+
+
+def compact(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Neighbours of the same fate as one; fresh records at the end left out."""
+    found: list[Run] = []
+    for run in runs:
+        if not run.length:
+            continue
+        if found and found[-1].fate == run.fate:
+            found[-1] = Run(found[-1].length + run.length, run.fate)
+        else:
+            found.append(run)
+    while found and found[-1].fate == Fate():
+        found.pop()
+    return tuple(found)
+
+
+def _flat(runs: Sequence[Run]) -> list[int]:
+    found: list[int] = []
+    for length, fate in runs:
+        found += (length, DONE if fate is None else 1 + 3 * fate.attempts + fate.dying)
+    return found
+
+
+def _fate(value: int) -> Fate | None:
+    return None if value == DONE else Fate(*divmod(value - 1, 3))
+
+
+def _varints(numbers: Sequence[int]) -> bytes:
+    """Count, then each number, as LEB128."""
+    found = bytearray()
+    for number in (len(numbers), *numbers):
+        while number > 0x7F:
+            found.append(number & 0x7F | 0x80)
+            number >>= 7
+        found.append(number)
+    return bytes(found)
+
+
+def _read_varints(data: bytes, at: int) -> tuple[list[int], int]:
+    """(numbers, position behind them). ValueError."""
+    reader = _varints_from(data, at)
+    count, at = next(reader)
+    if count > _RUNS_MAX:
+        raise ValueError(f"{count} numbers")
+    found = []
+    for _ in range(count):
+        number, at = next(reader)
+        found.append(number)
+    return found, at
+
+
+def _varints_from(data: bytes, at: int) -> Iterator[tuple[int, int]]:
+    while True:
+        number = shift = 0
+        while True:
+            if at >= len(data) or shift > 63:
+                raise ValueError("a number without end")
+            byte = data[at]
+            at += 1
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+        yield number, at

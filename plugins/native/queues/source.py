@@ -1,0 +1,134 @@
+"""Records of one partition for its queue: a few stored batches, opened, and their rows."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from broker_core.api.errors import OffsetOutOfRange
+from broker_core.api.ports import PartitionLog
+from broker_core.api.record_batch import CONTROL, HEADER_BYTES, RecordBatch, encode, split
+from broker_core.api.types import Columns, Compression, Offset
+
+_CACHE_BYTES: Final = 4 * 1024 * 1024
+_READ_BYTES: Final = 256 * 1024
+_IN_THREAD_BYTES: Final = 128 * 1024
+"""Larger bodies are decompressed in a thread."""
+
+
+class Row(NamedTuple):
+    """One record, its headers still encoded."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.key or b"") + len(self.value or b"") + len(self.headers) + 32
+
+
+class Opened:
+    """A stored batch with its columns."""
+
+    def __init__(self, data: bytes, position: int) -> None:
+        batch = RecordBatch(data, position)
+        self.size = HEADER_BYTES + batch.header.raw_body_bytes
+        self.end = batch.header.last_offset + 1
+        control = bool(batch.header.attributes & CONTROL)
+        self.offsets: Sequence[int] = () if control else batch.offsets()
+        self.keys = batch.keys()
+        self._rows = (batch.timestamps_ms(), self.keys, batch.values(), batch.encoded_headers())
+
+    def row(self, offset: int) -> Row | None:
+        """None: there is no record of that offset."""
+        at = bisect_left(self.offsets, offset)
+        if at == len(self.offsets) or self.offsets[at] != offset:
+            return None
+        times, keys, values, headers = self._rows
+        return Row(offset, times[at], keys[at], values[at], headers[at])
+
+
+class Source:
+    """Reads one partition."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self._opened: OrderedDict[int, Opened] = OrderedDict()
+        """First offset -> batch, the least recently used first."""
+        self._bytes = 0
+
+    async def after(self, offset: int) -> list[Opened]:
+        """Some batches from the one on that holds `offset`; none: it is the high watermark.
+
+        Raises OffsetOutOfRange (retention was faster), CorruptLog, Unavailable.
+        """
+        got = await self.log.fetch(Offset(offset), bytes_max=_READ_BYTES)
+        found = []
+        for position, header in split(got.data):
+            large = header.raw_body_bytes > _IN_THREAD_BYTES
+            if large and header.compression is not Compression.NONE:
+                opened = await asyncio.to_thread(Opened, got.data, position)
+            else:
+                opened = Opened(got.data, position)
+            self._keep(header.base_offset, opened)
+            found.append(opened)
+        return found
+
+    def _keep(self, base: int, opened: Opened) -> None:
+        old = self._opened.pop(base, None)
+        self._bytes += opened.size - (old.size if old is not None else 0)
+        self._opened[base] = opened
+        while self._bytes > _CACHE_BYTES and len(self._opened) > 1:
+            _, gone = self._opened.popitem(last=False)
+            self._bytes -= gone.size
+
+    async def rows(self, offsets: Sequence[int]) -> list[Row]:
+        """Records of these offsets, ascending; those that are gone are left out."""
+        found: list[Row] = []
+        for offset in offsets:
+            opened = self._holding(offset)
+            if opened is None:
+                try:
+                    batches = await self.after(offset)
+                except OffsetOutOfRange:
+                    continue
+                opened = batches[0] if batches else None
+            row = opened.row(offset) if opened is not None else None
+            if row is not None:
+                found.append(row)
+        return found
+
+    def _holding(self, offset: int) -> Opened | None:
+        for base in reversed(self._opened):
+            opened = self._opened[base]
+            if base <= offset < opened.end:
+                return opened
+        return None
+
+    def forget(self) -> None:
+        """Give the memory back."""
+        self._opened.clear()
+        self._bytes = 0
+
+
+def batch_of(rows: Sequence[Row]) -> bytes:
+    """Rows, ascending, as one record batch with their own offsets."""
+    offsets, times, keys, values, headers = zip(*rows, strict=True)
+    base = offsets[0]
+    dense = offsets[-1] - base + 1 == len(offsets)
+    return encode(
+        Columns(
+            values,
+            None if keys.count(None) == len(keys) else keys,
+            headers if any(headers) else None,
+            times,
+        ),
+        base_offset=base,
+        offset_deltas=None if dense else [offset - base for offset in offsets],
+    )
