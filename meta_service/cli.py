@@ -1,55 +1,28 @@
-"""`lakemq meta`: status, members, digest, snapshot, transfer, backup and restore."""
+"""`lakemq meta`: the Raft group: status, members, digest, snapshot, backup and restore."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from meta_service import cli_nodes
 from meta_service.api.errors import MetaError
-from meta_service.api.settings import MetaSettings
 from meta_service.api.types import MetaStatus
+from meta_service.cli_calls import DEFAULT as _DEFAULT
+from meta_service.cli_calls import Addresses, TlsCa, TlsCert, TlsKey
+from meta_service.cli_calls import credentials_from as _credentials
+from meta_service.cli_calls import fail as _fail
+from meta_service.cli_calls import run as _run
 
 if TYPE_CHECKING:
     import grpc
 
 meta = typer.Typer(no_args_is_help=True, help="The MetaService: what the cluster agrees on.")
-T = TypeVar("T")
-
-Addresses = Annotated[
-    list[str],
-    typer.Option("--address", "-a", metavar="HOST:PORT", help="A member; may be repeated."),
-]
-TlsCert = Annotated[str, typer.Option(metavar="FILE", help="Certificate chain (PEM).")]
-TlsKey = Annotated[str, typer.Option(metavar="FILE", help="Its private key (PEM).")]
-TlsCa = Annotated[str, typer.Option(metavar="FILE", help="The members' authority (PEM).")]
-_DEFAULT = ["127.0.0.1:9701"]
-
-
-def _fail(error: object) -> NoReturn:
-    typer.echo(f"lakemq meta: {error}", err=True)
-    raise typer.Exit(1)
-
-
-def _credentials(cert: str, key: str, authority: str) -> grpc.ChannelCredentials | None:
-    from meta_service.server.tls import channel_credentials, load_pem
-
-    return channel_credentials(load_pem(MetaSettings(tls_cert=cert, tls_key=key, tls_ca=authority)))
-
-
-def _run(call: Callable[[], Awaitable[T]]) -> T:
-    async def called() -> T:
-        return await call()
-
-    try:
-        return asyncio.run(called())
-    except (MetaError, OSError) as error:
-        _fail(error)
+meta.add_typer(cli_nodes.app)
 
 
 async def _statuses(

@@ -283,12 +283,18 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
         return [node_of(node) for node in response.nodes]
 
     async def create_topic(
-        self, name: str, partitions: int, config: Mapping[str, str | int | None]
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, str | int | None],
+        *,
+        replication: int = 1,
     ) -> TopicDescription:
         request = pb.CreateTopicRequest(
             name=name,
             topic_id=uuid.uuid4().hex,
             partitions=max(0, partitions),
+            replication=max(0, replication),
             config=config_messages(config),
         )
         return topic_of(await self._write(lambda t: t.topics.Create, request))

@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import grpc
 
 from meta_service.api import meta_pb2 as pb
 from meta_service.api.calls import Calls
 from meta_service.api.failures import error_of_failure
+from meta_service.api.types import Rebalance, ReplicaMove
 
 Load = Mapping[str, float]
+RebalanceAction = Literal["plan", "start", "stop"]
+_ACTIONS: Final = {
+    "plan": pb.RebalanceRequest.PLAN,
+    "start": pb.RebalanceRequest.START,
+    "stop": pb.RebalanceRequest.STOP,
+}
 _PAUSE_S: Final = 0.05
 
 
@@ -75,6 +82,22 @@ class ControlCalls(Calls):
     async def remove_node(self, node_id: str) -> None:
         """Forget a node that holds no replicas. Raises InvalidArgument, NotFound."""
         await self._write(lambda t: t.cluster.RemoveNode, pb.NodeRequest(node_id=node_id))
+
+    async def rebalance(
+        self, action: RebalanceAction = "plan", *, leaving: Sequence[str] = (), at_once: int = 0
+    ) -> Rebalance:
+        """Show what would be moved (`plan`), move until nothing is left (`start`), or `stop`.
+
+        `leaving`: nodes that shall hold no replicas, beside those that drain. `at_once`: partitions
+        that move at a time; 0: 20.
+        """
+        request = pb.RebalanceRequest(action=_ACTIONS[action], leaving=leaving, at_once=at_once)
+        response = await self._write(lambda t: t.cluster.Rebalance, request)
+        moves = tuple(
+            ReplicaMove(move.topic, move.partition, tuple(move.replicas), tuple(move.target))
+            for move in response.moves
+        )
+        return Rebalance(moves, response.moving, response.running)
 
     async def change_in_sync(
         self,

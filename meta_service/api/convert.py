@@ -91,6 +91,7 @@ def topic_message(topic: TopicDescription) -> pb.Topic:
             partition_epoch=p.partition_epoch,
             replicas=p.replicas,
             in_sync=p.in_sync,
+            target=p.target,
         )
         for p in topic.partitions
     ]
@@ -100,6 +101,7 @@ def topic_message(topic: TopicDescription) -> pb.Topic:
         partitions=partitions,
         config=config_messages(topic.config),
         revision=topic.revision,
+        replication=topic.replication,
     )
 
 
@@ -112,11 +114,17 @@ def topic_of(message: pb.Topic) -> TopicDescription:
             p.partition_epoch,
             tuple(p.replicas),
             tuple(p.in_sync),
+            tuple(p.target),
         )
         for number, p in enumerate(message.partitions)
     )
     return TopicDescription(
-        message.name, message.topic_id, partitions, config_of(message.config), message.revision
+        message.name,
+        message.topic_id,
+        partitions,
+        config_of(message.config),
+        message.revision,
+        message.replication,
     )
 
 

@@ -795,6 +795,121 @@ class NodeRequest(_message.Message):
 Global___NodeRequest: _TypeAlias = NodeRequest  # noqa: Y015
 
 @_typing.final
+class RebalanceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Action:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[RebalanceRequest._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        PLAN: RebalanceRequest._Action.ValueType  # 0
+        """change nothing"""
+        START: RebalanceRequest._Action.ValueType  # 1
+        """move until there is nothing to move"""
+        STOP: RebalanceRequest._Action.ValueType  # 2
+        """begin no more moves; those that are under way go on"""
+
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
+    PLAN: RebalanceRequest.Action.ValueType  # 0
+    """change nothing"""
+    START: RebalanceRequest.Action.ValueType  # 1
+    """move until there is nothing to move"""
+    STOP: RebalanceRequest.Action.ValueType  # 2
+    """begin no more moves; those that are under way go on"""
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    AT_ONCE_FIELD_NUMBER: _builtins.int
+    ONCE_FIELD_NUMBER: _builtins.int
+    action: Global___RebalanceRequest.Action.ValueType
+    at_once: _builtins.int
+    """partitions that move at a time; 0: 20"""
+    @_builtins.property
+    def leaving(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """nodes that shall hold no replicas, beside those that drain"""
+
+    @_builtins.property
+    def once(self) -> Global___Once: ...
+    def __init__(
+        self,
+        *,
+        action: Global___RebalanceRequest.Action.ValueType = ...,
+        leaving: _abc.Iterable[_builtins.str] | None = ...,
+        at_once: _builtins.int = ...,
+        once: Global___Once | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["once", b"once"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "at_once", b"at_once", "leaving", b"leaving", "once", b"once"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RebalanceRequest: _TypeAlias = RebalanceRequest  # noqa: Y015
+
+@_typing.final
+class RebalanceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVES_FIELD_NUMBER: _builtins.int
+    MOVING_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    moving: _builtins.int
+    """partitions under way"""
+    running: _builtins.bool
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___Move]:
+        """what is left to do"""
+
+    def __init__(
+        self,
+        *,
+        moves: _abc.Iterable[Global___Move] | None = ...,
+        moving: _builtins.int = ...,
+        running: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moves", b"moves", "moving", b"moving", "running", b"running"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RebalanceResponse: _TypeAlias = RebalanceResponse  # noqa: Y015
+
+@_typing.final
+class Move(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the preferred leader first"""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        replicas: _abc.Iterable[_builtins.str] | None = ...,
+        target: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "replicas", b"replicas", "target", b"target", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Move: _TypeAlias = Move  # noqa: Y015
+
+@_typing.final
 class HeartbeatRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1152,6 +1267,7 @@ class Partition(_message.Message):
     PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     IN_SYNC_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
     leader: _builtins.str
     leader_epoch: _builtins.int
     partition_epoch: _builtins.int
@@ -1159,6 +1275,10 @@ class Partition(_message.Message):
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def in_sync(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """replicas that it shall have; empty: those that it has"""
+
     def __init__(
         self,
         *,
@@ -1167,10 +1287,11 @@ class Partition(_message.Message):
         partition_epoch: _builtins.int = ...,
         replicas: _abc.Iterable[_builtins.str] | None = ...,
         in_sync: _abc.Iterable[_builtins.str] | None = ...,
+        target: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "leader", b"leader"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "in_sync", b"in_sync", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "in_sync", b"in_sync", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "replicas", b"replicas", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
     _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
@@ -1208,10 +1329,13 @@ class Topic(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    REPLICATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.str
     """32 hex digits, new at every creation"""
     revision: _builtins.int
+    replication: _builtins.int
+    """0: as it was made"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
         """partition 0 first"""
@@ -1226,10 +1350,11 @@ class Topic(_message.Message):
         partitions: _abc.Iterable[Global___Partition] | None = ...,
         config: _abc.Mapping[_builtins.str, Global___Setting] | None = ...,
         revision: _builtins.int = ...,
+        replication: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name", "partitions", b"partitions", "revision", b"revision", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name", "partitions", b"partitions", "replication", b"replication", "revision", b"revision", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -361,6 +361,11 @@ class ClusterStub:
                 request_serializer=meta__service_dot_api_dot_meta__pb2.NodeRequest.SerializeToString,
                 response_deserializer=meta__service_dot_api_dot_meta__pb2.WriteResponse.FromString,
                 _registered_method=True)
+        self.Rebalance = channel.unary_unary(
+                '/lakemq.meta.v1.Cluster/Rebalance',
+                request_serializer=meta__service_dot_api_dot_meta__pb2.RebalanceRequest.SerializeToString,
+                response_deserializer=meta__service_dot_api_dot_meta__pb2.RebalanceResponse.FromString,
+                _registered_method=True)
         self.AllocateIds = channel.unary_unary(
                 '/lakemq.meta.v1.Cluster/AllocateIds',
                 request_serializer=meta__service_dot_api_dot_meta__pb2.AllocateIdsRequest.SerializeToString,
@@ -419,6 +424,13 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Rebalance(self, request, context):
+        """Move replicas so that nodes and racks carry alike, or only say which would be moved.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AllocateIds(self, request, context):
         """A block of ids that were never handed out before.
         """
@@ -463,6 +475,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.RemoveNode,
                     request_deserializer=meta__service_dot_api_dot_meta__pb2.NodeRequest.FromString,
                     response_serializer=meta__service_dot_api_dot_meta__pb2.WriteResponse.SerializeToString,
+            ),
+            'Rebalance': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rebalance,
+                    request_deserializer=meta__service_dot_api_dot_meta__pb2.RebalanceRequest.FromString,
+                    response_serializer=meta__service_dot_api_dot_meta__pb2.RebalanceResponse.SerializeToString,
             ),
             'AllocateIds': grpc.unary_unary_rpc_method_handler(
                     servicer.AllocateIds,
@@ -659,6 +676,33 @@ class Cluster:
             '/lakemq.meta.v1.Cluster/RemoveNode',
             meta__service_dot_api_dot_meta__pb2.NodeRequest.SerializeToString,
             meta__service_dot_api_dot_meta__pb2.WriteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rebalance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Cluster/Rebalance',
+            meta__service_dot_api_dot_meta__pb2.RebalanceRequest.SerializeToString,
+            meta__service_dot_api_dot_meta__pb2.RebalanceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -129,6 +129,8 @@ class ClusterStub:
     """Move leadership away from a node before it stops."""
     RemoveNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]
     """Forget a node that holds no replicas."""
+    Rebalance: _grpc.UnaryUnaryMultiCallable[_meta_pb2.RebalanceRequest, _meta_pb2.RebalanceResponse]
+    """Move replicas so that nodes and racks carry alike, or only say which would be moved."""
     AllocateIds: _grpc.UnaryUnaryMultiCallable[_meta_pb2.AllocateIdsRequest, _meta_pb2.AllocateIdsResponse]
     """A block of ids that were never handed out before."""
 
@@ -149,6 +151,8 @@ class ClusterAsyncStub(ClusterStub):
     """Move leadership away from a node before it stops."""
     RemoveNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
     """Forget a node that holds no replicas."""
+    Rebalance: _aio.UnaryUnaryMultiCallable[_meta_pb2.RebalanceRequest, _meta_pb2.RebalanceResponse]  # type: ignore[assignment]
+    """Move replicas so that nodes and racks carry alike, or only say which would be moved."""
     AllocateIds: _aio.UnaryUnaryMultiCallable[_meta_pb2.AllocateIdsRequest, _meta_pb2.AllocateIdsResponse]  # type: ignore[assignment]
     """A block of ids that were never handed out before."""
 
@@ -208,6 +212,14 @@ class ClusterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.WriteResponse, _abc.Awaitable[_meta_pb2.WriteResponse]]:
         """Forget a node that holds no replicas."""
+
+    @_abc_1.abstractmethod
+    def Rebalance(
+        self,
+        request: _meta_pb2.RebalanceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.RebalanceResponse, _abc.Awaitable[_meta_pb2.RebalanceResponse]]:
+        """Move replicas so that nodes and racks carry alike, or only say which would be moved."""
 
     @_abc_1.abstractmethod
     def AllocateIds(

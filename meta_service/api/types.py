@@ -63,7 +63,10 @@ class PartitionDescription:
     leader_epoch: int
     partition_epoch: int
     replicas: tuple[str, ...]
+    """The preferred leader first."""
     in_sync: tuple[str, ...]
+    target: tuple[str, ...] = ()
+    """Replicas that it shall have when they are all in sync; empty: those that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,11 @@ class TopicDescription:
     """32 hex digits, new at every creation."""
     partitions: tuple[PartitionDescription, ...]
     config: Mapping[str, str | int | None]
-    """Opaque to the MetaService; only what differs from the broker's defaults."""
+    """Opaque to the MetaService, but for `unclean_leader_election`; only what differs from the
+    broker's defaults."""
     revision: int
+    replication: int = 0
+    """Replicas that each partition shall have; 0: those that it was made with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,28 @@ class NodeRegistration:
     """`fenced`, `active` or `draining`; the controller decides."""
     heartbeats: bool = False
     """The node sends heartbeats: it is fenced until the first one and whenever they stay away."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMove:
+    """One partition's way to a new home."""
+
+    topic: str
+    partition: int
+    replicas: tuple[str, ...]
+    target: tuple[str, ...]
+    """The preferred leader first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """What is left to move."""
+
+    moves: tuple[ReplicaMove, ...]
+    """Not begun yet; at most 10,000 of them."""
+    moving: int
+    """Partitions under way."""
+    running: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +176,17 @@ class MetaClient(AuthPort, SchemasPort, Protocol):
     async def nodes(self) -> Sequence[NodeRegistration]: ...
 
     async def create_topic(
-        self, name: str, partitions: int, config: Mapping[str, str | int | None]
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, str | int | None],
+        *,
+        replication: int = 1,
     ) -> TopicDescription:
-        """Raises AlreadyExists, InvalidArgument."""
+        """Each partition has `replication` replicas, or as many as there are nodes.
+
+        Raises AlreadyExists, InvalidArgument.
+        """
 
     async def alter_topic(
         self,

@@ -18,7 +18,7 @@ from meta_service.api.errors import (
     SessionExpired,
     UnsupportedCommand,
 )
-from meta_service.catalog import entries, kv, leases, nodes, partitions, schemas, topics
+from meta_service.catalog import entries, kv, leases, moves, nodes, partitions, schemas, topics
 from meta_service.catalog.auth import DELETIONS, PutQuota, PutRule, PutUser
 from meta_service.catalog.command_codec import FEATURE_LEVEL, Command, Header, decode_command
 from meta_service.catalog.commands import (
@@ -39,6 +39,7 @@ from meta_service.catalog.control_commands import (
     ExpireSessions,
     GrantLease,
     RemoveNode,
+    RetireNode,
     RevokeLease,
     SetNodeState,
 )
@@ -109,6 +110,10 @@ _HANDLERS: Final[dict[type[Command], Callable[[Draft, Any], Any]]] = {
     ExpireSessions: leases.expire_sessions,
     SetNodeState: nodes.set_node_state,
     RemoveNode: nodes.remove_node,
+    RetireNode: nodes.retire_node,
+    moves.StartMoves: moves.start_moves,
+    moves.FinishMoves: moves.finish_moves,
+    moves.SetRebalance: moves.set_rebalance,
     ElectLeaders: partitions.elect_leaders,
     ChangeInSync: partitions.change_in_sync,
     schemas.RegisterSchema: schemas.register_schema,

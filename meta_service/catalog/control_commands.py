@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from meta_service.api.errors import InvalidArgument
 from meta_service.catalog.command_codec import (
@@ -87,6 +87,21 @@ class RemoveNode(Command):
 
     def check(self) -> None:
         check_name(self.node_id, "node_id")
+
+
+@command("node--")
+@dataclass(frozen=True, slots=True)
+class RetireNode(Command):
+    """Forget a node that was draining and holds no replicas any more."""
+
+    level: ClassVar[int] = 2
+
+    node_id: str
+    broker_epoch: int
+
+    def check(self) -> None:
+        check_name(self.node_id, "node_id")
+        check_integer(self.broker_epoch, "broker_epoch", 0, 2**62)
 
 
 @command("elect")

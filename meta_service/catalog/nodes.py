@@ -8,7 +8,14 @@ from typing import Any
 from meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
 from meta_service.api.types import NodeRegistration
 from meta_service.catalog.commands import RegisterNode
-from meta_service.catalog.control_commands import ACTIVE, FENCED, RemoveNode, SetNodeState
+from meta_service.catalog.control_commands import (
+    ACTIVE,
+    DRAINING,
+    FENCED,
+    RemoveNode,
+    RetireNode,
+    SetNodeState,
+)
 from meta_service.catalog.draft import Draft
 from meta_service.catalog.placement import Candidate
 from meta_service.catalog.tables import (
@@ -106,6 +113,16 @@ def set_node_state(draft: Draft, command: SetNodeState) -> Any:
         return False
     draft.put_row(node_key(node.node_id), encode_node(replace(node, state=command.state)))
     return True
+
+
+def retire_node(draft: Draft, command: RetireNode) -> Any:
+    """Raises CompareFailed unless that very registration drains."""
+    node = find_node(draft, command.node_id)
+    if (node.broker_epoch, node.state) != (command.broker_epoch, DRAINING):
+        raise CompareFailed(
+            f"node {node.node_id!r} is {node.state} in broker epoch {node.broker_epoch}"
+        )
+    return remove_node(draft, RemoveNode(command.node_id))
 
 
 def remove_node(draft: Draft, command: RemoveNode) -> Any:

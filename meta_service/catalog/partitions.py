@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
 from meta_service.api.types import PartitionDescription, TopicDescription
@@ -18,18 +18,29 @@ from meta_service.catalog.draft import Draft
 from meta_service.catalog.nodes import all_nodes
 from meta_service.catalog.topics import find_topic, save_topic, topic_key
 
+UNCLEAN: Final = "unclean_leader_election"
+"""Setting of a topic: a replica that lacks records may lead rather than nobody. Off by default."""
+
 
 def settle(
-    partition: PartitionDescription, states: Mapping[str, str], *, preferred: bool
+    partition: PartitionDescription,
+    states: Mapping[str, str],
+    *,
+    preferred: bool,
+    unclean: bool = False,
 ) -> PartitionDescription:
     """The partition as the states of the nodes want it; the same one where nothing is amiss.
 
     A fenced or unknown node leaves the in-sync set unless it is the last one. A draining node gives
-    up leadership if another in-sync replica can take it.
+    up leadership if another in-sync replica can take it. `unclean`: when no in-sync replica can
+    lead, one that lacks records may, and is then the only one in sync.
     """
     alive = {node for node, state in states.items() if state in (ACTIVE, DRAINING)}
     in_sync = tuple(node for node in partition.in_sync if node in alive) or partition.in_sync
     leader = _leader(partition, in_sync, states, preferred=preferred)
+    if leader is None and unclean:
+        leader = next((n for n in partition.replicas if states.get(n) == ACTIVE), None)
+        in_sync = in_sync if leader is None else (leader,)
     if leader == partition.leader and in_sync == partition.in_sync:
         return partition
     return replace(
@@ -59,9 +70,13 @@ def _leader(
 
 
 def settle_topic(
-    topic: TopicDescription, states: Mapping[str, str], *, preferred: bool
+    topic: TopicDescription, states: Mapping[str, str], *, preferred: bool, level: int
 ) -> TopicDescription:
-    partitions = tuple(settle(p, states, preferred=preferred) for p in topic.partitions)
+    """`level`: the cluster's feature level; from 2 on a topic may ask for unclean elections."""
+    unclean = level > 1 and topic.config.get(UNCLEAN) in (1, "true")
+    partitions = tuple(
+        settle(p, states, preferred=preferred, unclean=unclean) for p in topic.partitions
+    )
     return topic if partitions == topic.partitions else replace(topic, partitions=partitions)
 
 
@@ -73,7 +88,9 @@ def elect_leaders(draft: Draft, command: ElectLeaders) -> Any:
         if draft.row(topic_key(name)) is None:
             continue  # deleted meanwhile
         topic = find_topic(draft, name)
-        settled = settle_topic(topic, states, preferred=command.preferred)
+        settled = settle_topic(
+            topic, states, preferred=command.preferred, level=draft.state.feature_level
+        )
         if settled is not topic:
             save_topic(draft, settled)
             changed.append(name)

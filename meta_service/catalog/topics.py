@@ -31,21 +31,24 @@ def topic_key(name: str) -> bytes:
 def encode_topic(topic: TopicDescription) -> bytes:
     partitions = [
         [p.leader, p.leader_epoch, p.partition_epoch, p.replicas, p.in_sync]
+        + ([p.target] if p.target else [])
         for p in topic.partitions
     ]
-    return pack([topic.topic_id, dict(sorted(topic.config.items())), partitions])
+    fields = [topic.topic_id, dict(sorted(topic.config.items())), partitions]
+    return pack([*fields, topic.replication] if topic.replication else fields)
 
 
 def decode_topic(key: bytes, value: bytes, revision: int) -> TopicDescription:
     """`revision`: the row's `mod_revision`."""
     fields: Any = unpack(value)
-    topic_id, config, partitions = fields
+    topic_id, config, partitions, *replication = fields
     return TopicDescription(
         key[len(TOPIC_PREFIX) :].decode(),
         topic_id,
         tuple(PartitionDescription(n, *p) for n, p in enumerate(partitions)),
         config,
         revision,
+        *replication,
     )
 
 
@@ -62,7 +65,11 @@ def create_topic(draft: Draft, command: CreateTopic) -> Any:
     if draft.row(topic_key(command.name)) is not None:
         raise AlreadyExists(f"topic {command.name!r} exists already")
     partitions = _new_partitions(draft, 0, command.partitions, command.replication)
-    topic = TopicDescription(command.name, command.topic_id, partitions, command.config, 0)
+    # Members below level 2 could not read a row that holds it.
+    replication = command.replication if draft.state.feature_level > 1 else 0
+    topic = TopicDescription(
+        command.name, command.topic_id, partitions, command.config, 0, replication
+    )
     return save_topic(draft, topic)
 
 
@@ -79,7 +86,7 @@ def alter_topic(draft: Draft, command: AlterTopic) -> Any:
 def delete_topic(draft: Draft, command: DeleteTopic) -> Any:
     """The topic id that is gone."""
     topic = find_topic(draft, command.name)
-    _count_replicas(draft, topic.partitions, -1)
+    count_replicas(draft, topic.partitions, -1)
     draft.delete_row(topic_key(command.name))
     return topic.topic_id
 
@@ -91,7 +98,7 @@ def adopt_orphans(draft: Draft) -> None:
         topic = decode_topic(key[len(KEYS) :], row.value, row.mod_revision)
         if all(partition.replicas for partition in topic.partitions):
             continue
-        homes = iter(_new_partitions(draft, 0, len(topic.partitions), 1))
+        homes = iter(_new_partitions(draft, 0, len(topic.partitions), topic.replication or 1))
         partitions = tuple(
             old
             if old.replicas
@@ -109,7 +116,8 @@ def _grown(
         raise InvalidArgument(
             f"partitions: topic {topic.name!r} has {have}, and they can only grow"
         )
-    replication = max((len(p.replicas) for p in topic.partitions), default=1) or 1
+    had = max((len(p.target or p.replicas) for p in topic.partitions), default=1)
+    replication = topic.replication or had or 1
     return topic.partitions + _new_partitions(draft, have, partitions - have, replication)
 
 
@@ -125,11 +133,12 @@ def _new_partitions(
         PartitionDescription(first + n, replicas[0] if replicas else None, 0, 0, replicas, replicas)
         for n, replicas in enumerate(place(nodes, loads, count, replication))
     )
-    _count_replicas(draft, partitions, 1)
+    count_replicas(draft, partitions, 1)
     return partitions
 
 
-def _count_replicas(draft: Draft, partitions: Sequence[PartitionDescription], sign: int) -> None:
+def count_replicas(draft: Draft, partitions: Sequence[PartitionDescription], sign: int) -> None:
+    """Replicas come to (1) or go from (-1) the nodes of these partitions."""
     counts: dict[str, int] = {}
     for partition in partitions:
         for node_id in partition.replicas:

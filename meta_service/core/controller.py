@@ -18,18 +18,22 @@ from meta_service.api.errors import MetaError
 from meta_service.api.types import NodeRegistration
 from meta_service.catalog.commands import SetFeatureLevel, Tick
 from meta_service.catalog.control_commands import (
+    FENCED,
     ElectLeaders,
     ExpireSessions,
+    RetireNode,
     RevokeLease,
     SetNodeState,
 )
+from meta_service.catalog.moves import LEVEL
 from meta_service.catalog.nodes import decode_node
 from meta_service.catalog.partitions import settle_topic
 from meta_service.catalog.results import value_of
 from meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX
 from meta_service.catalog.topics import decode_topic
 from meta_service.core.gateway import Gateway
-from meta_service.core.heartbeat import Lessor, NodeMonitor
+from meta_service.core.heartbeat import Lessor, NodeMonitor, Verdict
+from meta_service.core.mover import Mover
 
 LOG: Final = logging.getLogger(__name__)
 STEP_S: Final = 0.1
@@ -58,6 +62,7 @@ class Controller:
         that all members know)."""
         self.monitor = NodeMonitor()
         self.lessor = Lessor()
+        self.mover = Mover(gateway, self.monitor.loads)
         self._gateway = gateway
         self._stored_leases = leases
         self._has_sessions = has_sessions
@@ -106,8 +111,9 @@ class Controller:
             self.monitor.restart(now_s)  # this process stood still: silence proves nothing
         self._stepped_s = now_s
         for verdict in self.monitor.verdicts(nodes, now_s):
-            await self._propose_state(verdict.node_id, verdict.broker_epoch, verdict.state)
+            await self._carry_out(verdict)
         await self._settle_partitions(now_s)
+        await self.mover.step(now_s)
         await self._end_leases()
         await self._keep_time(now_s)
 
@@ -121,6 +127,7 @@ class Controller:
             await self._gateway.barrier()
             now_s = self._now_s()
             self.monitor.restart(now_s)
+            self.mover.restart()
             self.lessor.restart(self._stored_leases(), now_s)
             self._settled_revision = self._settled_preferred = -1
             self._nodes_changed_s = now_s
@@ -138,9 +145,16 @@ class Controller:
         rows = self._gateway.cache.scan(NODE_PREFIX)
         return [decode_node(key, row.value) for key, row in rows]
 
-    async def _propose_state(self, node_id: str, broker_epoch: int, state: str) -> None:
-        LOG.info("node %s (broker epoch %d) becomes %s", node_id, broker_epoch, state)
-        value_of(await self._gateway.propose(SetNodeState(node_id, broker_epoch, state)))
+    async def _carry_out(self, verdict: Verdict) -> None:
+        node_id, epoch, state = verdict
+        if state == FENCED and self._feature_levels()[0] >= LEVEL:
+            # A node that drained and holds nothing any more has gone for good.
+            result = await self._gateway.propose(RetireNode(node_id, epoch))
+            if not result.code:
+                LOG.info("node %s (broker epoch %d) has drained and is gone", node_id, epoch)
+                return
+        LOG.info("node %s (broker epoch %d) becomes %s", node_id, epoch, state)
+        value_of(await self._gateway.propose(SetNodeState(node_id, epoch, state)))
 
     async def _settle_partitions(self, now_s: float) -> None:
         """Leaders and in-sync sets follow the nodes' states."""
@@ -163,7 +177,8 @@ class Controller:
         amiss = []
         for number, (key, row) in enumerate(list(self._gateway.cache.scan(TOPIC_PREFIX))):
             topic = decode_topic(key, row.value, row.mod_revision)
-            if settle_topic(topic, states, preferred=preferred) is not topic:
+            level = self._feature_levels()[0]
+            if settle_topic(topic, states, preferred=preferred, level=level) is not topic:
                 amiss.append(topic.name)
             if number % 1000 == 999:
                 await asyncio.sleep(0)

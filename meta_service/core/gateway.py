@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meta_service.api.errors import MetaError, OutcomeUnknown, StorageFailed
 from meta_service.catalog.apply import Applied
 from meta_service.catalog.command_codec import Command, Header, encode_command
 from meta_service.catalog.results import Result, error_of
+from meta_service.catalog.tables import Row
 from meta_service.core.bridge import Bridge
 from meta_service.core.cache import Cache
 from meta_service.core.metrics import Latencies
@@ -43,6 +44,8 @@ class Gateway:
         self._pending: set[asyncio.Future[tuple[str, Any]]] = set()
         self._failure: MetaError | None = None
         self.proposed = 0
+        self.listeners: list[Callable[[Sequence[tuple[bytes, Row | None]]], None]] = []
+        """Called with the rows of each command that changed some."""
         self.latencies = Latencies()
 
     def attach(self, node: RaftNode, mailbox: Mailbox) -> None:
@@ -58,6 +61,8 @@ class Gateway:
     def _take_applied(self, applied: Applied) -> None:
         state = applied.state
         self.cache.update(applied.rows, state.revision, state.applied_index)
+        for listener in self.listeners:
+            listener(applied.rows)
         events = [(key, row.value if row else None) for key, row in applied.rows]
         self.hub.publish(state.revision, state.compact_revision, events)
 

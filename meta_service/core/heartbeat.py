@@ -76,10 +76,9 @@ class NodeMonitor:
         pulse.load = load
         pulse.beats += 1
 
-    def load_of(self, node_id: str) -> Mapping[str, float]:
-        """The figures of its last heartbeat."""
-        pulse = self._pulses.get(node_id)
-        return pulse.load if pulse else {}
+    def loads(self) -> dict[str, Mapping[str, float]]:
+        """The figures of each node's last heartbeat."""
+        return {node_id: pulse.load for node_id, pulse in self._pulses.items()}
 
     def verdicts(self, nodes: Iterable[NodeRegistration], now_s: float) -> list[Verdict]:
         """Which registrations should change, by what was heard."""

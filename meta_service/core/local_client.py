@@ -164,9 +164,15 @@ class LocalClient(AuthCalls, SchemaCalls):
     # ------------------------------------------------------------ topics
 
     async def create_topic(
-        self, name: str, partitions: int, config: Mapping[str, str | int | None]
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, str | int | None],
+        *,
+        replication: int = 1,
     ) -> TopicDescription:
-        result = await self._propose(CreateTopic(name, uuid.uuid4().hex, partitions, 1, config))
+        command = CreateTopic(name, uuid.uuid4().hex, partitions, replication, config)
+        result = await self._propose(command)
         return _described(name, result)
 
     async def alter_topic(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
@@ -16,6 +16,7 @@ from meta_service.catalog.control_commands import (
     RevokeLease,
     SetNodeState,
 )
+from meta_service.catalog.moves import SetRebalance
 from meta_service.catalog.nodes import decode_node, node_key
 from meta_service.server.failures import Context, streaming, unary
 from meta_service.server.services import ClusterService, Service, Shared, TopicsService
@@ -23,6 +24,11 @@ from meta_service.server.services import ClusterService, Service, Shared, Topics
 if TYPE_CHECKING:
     from meta_service.api.types import NodeRegistration
     from meta_service.core.controller import Controller
+
+
+MOVES_AT_ONCE: Final = 20
+MOVES_SHOWN: Final = 10_000
+"""Moves in one answer, so that it stays small."""
 
 
 class ControlledClusterService(ClusterService):
@@ -72,6 +78,32 @@ class ControlledClusterService(ClusterService):
     async def RemoveNode(self, request: pb.NodeRequest, context: Context) -> pb.WriteResponse:
         result = await self._propose(RemoveNode(request.node_id), request.once)
         return pb.WriteResponse(revision=result.revision)
+
+    @unary
+    async def Rebalance(
+        self, request: pb.RebalanceRequest, context: Context
+    ) -> pb.RebalanceResponse:
+        await self._fresh()
+        if request.action != pb.RebalanceRequest.PLAN:
+            wanted = request.action == pb.RebalanceRequest.START
+            at_once = request.at_once or MOVES_AT_ONCE
+            for node_id in request.leaving:
+                self._node(node_id)
+            command = SetRebalance(wanted, tuple(request.leaving), at_once)
+            await self._propose(command, request.once)
+        mover = self._controller.mover
+        running = mover.wanted()
+        leaving = {*request.leaving, *(running[0] if running else ())}
+        moves = [
+            pb.Move(
+                topic=move.topic,
+                partition=move.partition,
+                replicas=move.replicas,
+                target=move.target,
+            )
+            for move in (await mover.plan(sorted(leaving)))[:MOVES_SHOWN]
+        ]
+        return pb.RebalanceResponse(moves=moves, moving=mover.moving(), running=running is not None)
 
 
 class ControlledTopicsService(TopicsService):

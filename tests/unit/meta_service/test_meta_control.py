@@ -337,7 +337,7 @@ def test_the_first_heartbeat_makes_a_node_active() -> None:
     assert monitor.verdicts([registration("fenced")], 1.0) == []
     monitor.beat("n", 1, 1.0, {"records": 5.0})
     assert monitor.verdicts([registration("fenced")], 1.1) == [Verdict("n", 1, "active")]
-    assert monitor.load_of("n") == {"records": 5.0}
+    assert monitor.loads()["n"] == {"records": 5.0}
 
 
 def test_a_heartbeat_of_an_older_incarnation_does_not_count() -> None:
