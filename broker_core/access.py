@@ -20,6 +20,8 @@ from broker_core.api.types import (
     Resource,
 )
 from broker_core.security.attempts import AttemptRules, Attempts
+from broker_core.security.session_tokens import SessionTokens
+from broker_core.security.tokens import token_of
 
 Anonymous = Literal["loopback", "never", "always"]
 
@@ -48,9 +50,12 @@ class Access:
         anonymous: Anonymous = "loopback",
         attempts: Attempts | None = None,
         now_ms: Callable[[], int] = lambda: 0,
+        tokens: SessionTokens | None = None,
         work_for_nobody: Callable[[bytes], Awaitable[object]] = _no_work,
     ) -> None:
-        self._authenticators = tuple(authenticators)
+        self._tokens = tokens
+        own = (tokens,) if tokens is not None else ()
+        self._authenticators: tuple[Authenticator, ...] = (*own, *authenticators)
         self._authorizers = tuple(authorizers)
         self._mechanisms: dict[str, Mechanism] = {}
         for mechanism in mechanisms:
@@ -67,7 +72,7 @@ class Access:
     async def authenticate(self, credentials: Credentials) -> Principal:
         """The first principal that an authenticator names. Raises NotAuthenticated, Unavailable."""
         try:
-            if credentials.password is None and credentials.token is None:
+            if credentials.password is None or token_of(credentials) is not None:
                 principal = await self._principal(credentials)
             else:
                 principal = await self._guarded(credentials)
@@ -78,7 +83,7 @@ class Access:
         return principal
 
     async def _guarded(self, credentials: Credentials) -> Principal:
-        """The same for credentials that could be guessed."""
+        """The same for a password, which could be guessed; a token could not."""
         host, name = credentials.peer_host, credentials.username or ""
         self._refuse_the_hasty(host, name)
         try:
@@ -116,6 +121,12 @@ class Access:
         raise NotAuthenticated(
             f"anonymous clients are taken on the loopback interface only, not from {host}"
         )
+
+    def issue_token(self, principal: Principal) -> tuple[str, int]:
+        """Raises UnknownMechanism where no tokens are given."""
+        if self._tokens is None:
+            raise UnknownMechanism("this node gives no tokens")
+        return self._tokens.issue(principal)
 
     def mechanisms(self) -> Sequence[str]:
         return tuple(self._mechanisms)

@@ -346,6 +346,9 @@ class CoreBroker:
     async def authenticate(self, credentials: Credentials) -> Principal:
         return await self._access.authenticate(credentials)
 
+    def issue_token(self, principal: Principal) -> tuple[str, int]:
+        return self._access.issue_token(principal)
+
     def mechanisms(self) -> Sequence[str]:
         return self._access.mechanisms()
 

@@ -121,6 +121,7 @@ class Node:
             self.config.security,
             self._now_ms,
             meta=self._member.client(),
+            folder=self.data_dir / "security",
             authenticators=self._collected("register_authenticator"),
             authorizers=self._collected("register_authorizer"),
             mechanisms=[mechanism for group in groups for mechanism in group],

@@ -272,6 +272,10 @@ class Broker(Protocol):
     def begin_exchange(self, mechanism: str, credentials: Credentials) -> Exchange:
         """Start an authentication of several steps. Raises UnknownMechanism."""
 
+    def issue_token(self, principal: Principal) -> tuple[str, int]:
+        """A bearer token of this node for somebody whom an exchange accepted, and when it ends (ms
+        since the epoch): what protocols without a connection of their own show with each call."""
+
     def mechanisms(self) -> Sequence[str]:
         """Names that `begin_exchange` takes."""
 

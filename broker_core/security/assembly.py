@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from broker_core.access import Access
@@ -22,6 +23,7 @@ from broker_core.security.password_users import (
 from broker_core.security.passwords import PasswordChecker
 from broker_core.security.rule_book import RuleBook
 from broker_core.security.scram import HASHES
+from broker_core.security.session_tokens import SessionTokens, node_key
 from broker_core.security.settings import (
     AuthenticatorSettings,
     CertificateSettings,
@@ -46,11 +48,13 @@ class Security:
         now_ms: Callable[[], int],
         *,
         meta: AuthPort | None = None,
+        folder: Path | None = None,
         authenticators: Sequence[Authenticator] = (),
         authorizers: Sequence[Authorizer] = (),
         mechanisms: Sequence[Mechanism] = (),
     ) -> None:
-        """Plugins' own come first. Raises ConfigError, naming the file that is missing or wrong."""
+        """Plugins' own come first. `folder` keeps the node's key for tokens.
+        Raises ConfigError, naming the file that is missing or wrong."""
         self._settings = settings
         self._now_ms = now_ms
         self._attempts = Attempts(settings.attempt_rules())
@@ -70,6 +74,7 @@ class Security:
             [*mechanisms, *self._scram()],
             anonymous=settings.anonymous,
             attempts=self._attempts,
+            tokens=self._tokens(folder),
             now_ms=now_ms,
             work_for_nobody=self._work_for_nobody,
         )
@@ -97,6 +102,12 @@ class Security:
         if not (self._settings.scram and self._users):
             return []
         return [ScramMechanism(name, self._users, self._attempts, self._now_ms) for name in HASHES]
+
+    def _tokens(self, folder: Path | None) -> SessionTokens | None:
+        if folder is None:
+            return None
+        lifetime_ms = self._settings.token_lifetime_ms
+        return SessionTokens(node_key(folder), self._users, lifetime_ms, self._now_ms)
 
     async def _work_for_nobody(self, password: bytes) -> None:
         if any(users.any_known() for users in self._users):

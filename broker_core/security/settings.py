@@ -216,6 +216,8 @@ class SecuritySettings(Section):
     """First wait, doubled by each further failure (ms)."""
     lockout_ms_max: int = Field(default=60_000, ge=1)
     """Longest wait (ms)."""
+    token_lifetime_ms: int = Field(default=3_600_000, ge=10_000)
+    """How long a token holds that a native client gets for a SCRAM exchange (ms)."""
 
     @field_validator("admins")
     @classmethod

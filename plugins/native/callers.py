@@ -17,23 +17,17 @@ Context = grpc.aio.ServicerContext[object, object]
 
 async def principal_of(broker: Broker, context: Context) -> Principal:
     """Raises NotAuthenticated."""
+    return await broker.authenticate(credentials_of(context))
+
+
+def credentials_of(context: Context) -> Credentials:
+    """What the caller shows: a certificate, `authorization` metadata. Raises NotAuthenticated."""
     peer = context.peer()
     host = peer.partition(":")[2].rpartition(":")[0].replace("%5B", "").replace("%5D", "")
     shown = context.auth_context()
     username, password, token = _authorization(context)
-    return await broker.authenticate(
-        Credentials(
-            "native",
-            "",
-            host,
-            username,
-            password,
-            subject_of(shown),
-            alternative_names(shown),
-            token,
-            "native",
-        )
-    )
+    subject, names = subject_of(shown), alternative_names(shown)
+    return Credentials("native", "", host, username, password, subject, names, token, "native")
 
 
 def _authorization(context: Context) -> tuple[str | None, bytes | None, str | None]:

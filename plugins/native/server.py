@@ -19,6 +19,8 @@ from plugins.native.native_pb2_grpc import add_NativeServicer_to_server
 from plugins.native.queues.metrics import observe_queues
 from plugins.native.queues.service import QueueService
 from plugins.native.queues_pb2_grpc import add_QueuesServicer_to_server
+from plugins.native.security_pb2_grpc import add_SecurityServicer_to_server
+from plugins.native.security_service import SecurityService
 from plugins.native.service import NativeService
 from plugins.native.tls import server_credentials
 from plugins.native.transaction_service import TransactionService
@@ -38,6 +40,7 @@ class NativeListener:
         self._settings = settings
         self._service = NativeService(broker, settings)
         self._admin = AdminService(broker)
+        self._security = SecurityService(broker)
         self._transactions = TransactionService(broker, settings)
         self._queues = QueueService(broker, settings)
         self._server: grpc.aio.Server | None = None
@@ -91,6 +94,7 @@ class NativeListener:
         add_service(server, self._admin, add_AdminServicer_to_server)
         add_service(server, self._transactions, add_TransactionsServicer_to_server)
         add_service(server, self._queues, add_QueuesServicer_to_server)
+        add_service(server, self._security, add_SecurityServicer_to_server)
         address = f"{self._settings.host}:{self._settings.port}"
         try:
             # gRPC's core would write its own lines to standard error before ours.

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typer.testing import CliRunner
 
+import lakemq
 from lakemq.cli import app
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
@@ -313,3 +314,70 @@ def test_wrong_rules_are_refused_by_the_command(node: NodeProcess) -> None:
     wrong = ("acl", "add", "-w", "ann", "-o", "publish", "-r", "topic_name:a")
     assert "who 'ann'" in command(node, *wrong, fails=True)
     assert "does not exist" in command(node, "acl", "remove", "nothing", fails=True)
+
+
+# -- the SDK
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"username": "root", "password": "root's password"},
+        {"username": "root", "password": "root's password", "mechanism": "SCRAM-SHA-256"},
+        {"username": "root", "password": "root's password", "mechanism": "SCRAM-SHA-512"},
+        {"token": token("root")},
+    ],
+    ids=["plain", "scram-sha-256", "scram-sha-512", "token"],
+)
+async def test_the_sdk_logs_in(node: NodeProcess, login: dict[str, Any]) -> None:
+    name = f"sdk-{hash(frozenset(login.items())) & 0xFFFF}"
+    with lakemq.connect(node.native, **login) as client:
+        client.create_topic(name)
+        client.send(name, b"1")
+        assert [record.value for record in client.consume(name)] == [b"1"]
+        with client.subscribe(name, group=f"group-{name}") as consumer:
+            assert next(iter(consumer)).value == b"1"
+    async with lakemq.Client(node.native, **login) as asking:
+        async with await asking.producer() as producer:
+            assert (await producer.send(name, b"2")).offset == 1
+        assert [record.value async for record in asking.consume(name)] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+async def test_the_sdk_says_clearly_that_it_was_not_let_in(
+    node: NodeProcess, mechanism: Any
+) -> None:
+    wrong = {"username": f"nobody-{mechanism}", "password": "guess", "mechanism": mechanism}
+    with (
+        lakemq.connect(node.native, **wrong) as client,
+        pytest.raises(lakemq.NotAuthenticated, match="wrong user or password"),
+    ):
+        client.topics()
+    with pytest.raises(lakemq.NotAuthenticated, match="wrong user or password"):
+        async with lakemq.Client(node.native, **wrong) as asking:
+            await asking.topics()
+
+
+def test_the_sdk_tells_not_allowed_from_not_known(node: NodeProcess) -> None:
+    shown = {"username": "reader", "password": "reader's password"}
+    with lakemq.connect(node.native, **shown) as client:
+        with pytest.raises(lakemq.NotAuthorized, match="reader may not create topic x"):
+            client.create_topic("x")
+        with pytest.raises(lakemq.NotAuthorized, match="reader may not write topic mqtt"):
+            client.send("mqtt", b"x")
+    with (
+        lakemq.connect(node.native) as client,
+        pytest.raises(lakemq.NotAuthenticated, match="anonymous clients are not taken"),
+    ):
+        client.topics()
+
+
+def test_no_secret_travels_in_plain_text() -> None:
+    for login in ({"token": "t"}, {"username": "u", "password": "p"}):
+        with pytest.raises(lakemq.InvalidRequest, match="in plain text"):
+            lakemq.connect("broker.acme.org:9700", **login)  # type: ignore[arg-type]
+    lakemq.connect(
+        "broker.acme.org:9700", username="u", password="p", mechanism="SCRAM-SHA-256"
+    ).close()
+    with pytest.raises(lakemq.InvalidRequest, match="come together"):
+        lakemq.connect(username="u")

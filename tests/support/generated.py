@@ -16,6 +16,7 @@ from tests.support.configuration_page import configuration_page
 
 ROOT = Path(__file__).parents[2]
 PROTOS = (
+    "plugins/native/security.proto",
     "plugins/native/native.proto",
     "plugins/native/admin.proto",
     "plugins/native/transactions.proto",

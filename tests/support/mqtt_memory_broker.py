@@ -174,6 +174,9 @@ class MemoryBroker:
         if (operation, resource.name) in self.forbidden:
             raise NotAuthorized(f"{principal.name} may not {operation.value} {resource.name}")
 
+    def issue_token(self, principal: Principal) -> tuple[str, int]:
+        raise NotImplementedError
+
     def mechanisms(self) -> Sequence[str]:
         return ()
 

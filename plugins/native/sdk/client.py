@@ -20,10 +20,11 @@ from plugins.native.sdk import wire
 from plugins.native.sdk.admin import Admin
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions
 from plugins.native.sdk.filtering import RecordFilter
+from plugins.native.sdk.login import Login, Mechanism, login_of, with_async_login
 from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.queue import Queue, QueueOptions
 from plugins.native.sdk.staging import Staging
-from plugins.native.sdk.sync_client import first_offset
+from plugins.native.sdk.sync_client import SyncClient, first_offset
 from plugins.native.sdk.tls import Tls, open_async_channel
 from plugins.native.sdk.transaction import TransactionalProducer
 from plugins.native.sdk.types import GroupDescription, TopicOffsets
@@ -39,11 +40,23 @@ class Client:
     """
 
     def __init__(
-        self, bootstrap: str = "127.0.0.1:9700", *, timeout_s: float = 30.0, tls: Tls | None = None
+        self,
+        bootstrap: str = "127.0.0.1:9700",
+        *,
+        timeout_s: float = 30.0,
+        tls: Tls | None = None,
+        token: str | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        mechanism: Mechanism = "PLAIN",
     ) -> None:
+        """`token`: a JSON Web Token, or what else the broker takes. `username` and `password` go
+        with each call (`PLAIN`), or are proved without being sent (`SCRAM-SHA-256`, `-512`)."""
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
-        self._channel = open_async_channel(bootstrap, tls)
+        login = login_of(token, username, password, mechanism)
+        plain_channel = open_async_channel(bootstrap, tls, login)
+        self._channel, self._login = with_async_login(plain_channel, login, bootstrap)
         self._stub: NativeAsyncStub = NativeStub(self._channel)
         self.staging = Staging(self._channel, self)
 
@@ -55,9 +68,13 @@ class Client:
     async def close(self) -> None:
         for queue in list(self._queues):
             await queue.close()
+        if self._login is not None:
+            await self._login.close()
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
+        if self._login is not None:
+            await self._login.ensure()
         return self
 
     async def __aexit__(
@@ -313,3 +330,18 @@ class Client:
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def beside(client: SyncClient) -> Client:
+    """An asyncio client like a blocking one, logged in."""
+    login = client.login or Login()
+    made = Client(
+        client.bootstrap,
+        timeout_s=client.timeout_s,
+        tls=client.tls,
+        token=login.token,
+        username=login.username,
+        password=login.password,
+        mechanism=login.mechanism,
+    )
+    return await made.__aenter__()

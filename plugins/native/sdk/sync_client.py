@@ -18,6 +18,7 @@ from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk import wire
 from plugins.native.sdk.admin import SyncAdmin
 from plugins.native.sdk.filtering import RecordFilter
+from plugins.native.sdk.login import Login, Mechanism, login_of, with_login
 from plugins.native.sdk.parallel import FetchStream, ParallelFetch
 from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
@@ -38,11 +39,19 @@ class SyncClient:
     Every method raises a `LakeMQError`; `Unavailable` when no broker answers in `timeout_s`.
     """
 
-    def __init__(self, bootstrap: str, *, timeout_s: float = 30.0, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        timeout_s: float = 30.0,
+        tls: Tls | None = None,
+        login: Login | None = None,
+    ) -> None:
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
         self.tls = tls
-        self._channel = open_channel(bootstrap, tls)
+        self.login = login
+        self._channel = with_login(open_channel(bootstrap, tls, login), login, bootstrap)
         self._stub = NativeStub(self._channel)
         self.admin = SyncAdmin(self._channel, bootstrap, timeout_s)
         """What operators do: topics' settings and partitions, records, the cluster."""
@@ -384,7 +393,16 @@ def first_offset(start: str | int, log_start_offset: int, high_watermark: int) -
 
 
 def connect(
-    bootstrap: str = "127.0.0.1:9700", *, timeout_s: float = 30.0, tls: Tls | None = None
+    bootstrap: str = "127.0.0.1:9700",
+    *,
+    timeout_s: float = 30.0,
+    tls: Tls | None = None,
+    token: str | None = None,
+    username: str | None = None,
+    password: str | None = None,
+    mechanism: Mechanism = "PLAIN",
 ) -> SyncClient:
-    """A blocking client of the broker at `host:port`. Connects at the first call."""
-    return SyncClient(bootstrap, timeout_s=timeout_s, tls=tls)
+    """A blocking client of the broker at `host:port`. Connects at the first call; `Client` says
+    what the rest means."""
+    login = login_of(token, username, password, mechanism)
+    return SyncClient(bootstrap, timeout_s=timeout_s, tls=tls, login=login)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from broker_core.api.types import TopicPartition
-from plugins.native.sdk.client import Client
+from plugins.native.sdk.client import Client, beside
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions, Partitions
 from plugins.native.sdk.types import ConsumerRecord
 
@@ -34,7 +34,7 @@ class SyncConsumer:
     async def _make(
         client: SyncClient, topics: Sequence[str], group: str, options: ConsumerOptions
     ) -> tuple[Client, Consumer]:
-        own = Client(client.bootstrap, timeout_s=client.timeout_s, tls=client.tls)
+        own = await beside(client)
         return own, own.subscribe(topics, group=group, **options)
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from broker_core.api.types import Columns, Compression, Headers, TopicPartition
-from plugins.native.sdk.client import Client
+from plugins.native.sdk.client import Client, beside
 from plugins.native.sdk.staging import (
     CommitResult,
     StagedWinner,
@@ -40,7 +40,7 @@ class LoopThread:
 
     @staticmethod
     async def _make(client: SyncClient) -> Client:
-        return Client(client.bootstrap, timeout_s=client.timeout_s, tls=client.tls)
+        return await beside(client)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Wait for it, here."""

@@ -9,6 +9,7 @@ import grpc
 
 from broker_core.api.errors import InvalidRequest
 from plugins.native.sdk import wire
+from plugins.native.sdk.login import Login
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,20 @@ def _read(file: str | Path | None) -> bytes | None:
         raise InvalidRequest(f"tls: cannot read {file}: {error.strerror}") from None
 
 
-def open_channel(bootstrap: str, tls: Tls | None) -> grpc.Channel:
+def open_channel(bootstrap: str, tls: Tls | None, login: Login | None = None) -> grpc.Channel:
+    """Raises InvalidRequest when `login` would show a secret on the way."""
+    if login is not None:
+        login.check(bootstrap, tls is not None)
     if tls is None:
         return grpc.insecure_channel(bootstrap, options=wire.CHANNEL_OPTIONS)
     return grpc.secure_channel(bootstrap, tls.credentials(), options=tls.options())
 
 
-def open_async_channel(bootstrap: str, tls: Tls | None) -> grpc.aio.Channel:
+def open_async_channel(
+    bootstrap: str, tls: Tls | None, login: Login | None = None
+) -> grpc.aio.Channel:
+    if login is not None:
+        login.check(bootstrap, tls is not None)
     if tls is None:
         return grpc.aio.insecure_channel(bootstrap, options=wire.CHANNEL_OPTIONS)
     return grpc.aio.secure_channel(bootstrap, tls.credentials(), options=tls.options())
