@@ -123,8 +123,7 @@ class Coordinator:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # told to whoever waits, who may have left
+        _looked_at(task)
 
     async def _to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
         """What changes an owner must not be left half done when its caller goes away."""
@@ -138,7 +137,7 @@ class Coordinator:
             try:
                 await self.tick()
                 if ticks % _FREE_EVERY_TICKS == 0:
-                    await self._log.free(self._staged.lowest_offsets())
+                    await self.free()
             except LakeMQError as error:
                 _log.warning("transactions: %s", error)
 
@@ -161,6 +160,10 @@ class Coordinator:
         for owner, owned in list(self._owners.items()):
             if owner.kind != SINK and not owned.busy and owned.state.updated_ms < idle_since_ms:
                 await self._forget(owner, owned)
+
+    async def free(self) -> None:
+        """Give up the disk below what is still needed."""
+        await self._log.free(self._staged.lowest_offsets)
 
     # -- owners
 
@@ -242,7 +245,8 @@ class Coordinator:
 
     def _keep(self, key: StagedKey, batch: bytes) -> asyncio.Future[bool]:
         steady_ms = self._steady_ms()
-        kept = asyncio.get_running_loop().create_future()
+        kept: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        kept.add_done_callback(_looked_at)
         found = self._staged.find(key, steady_ms)
         if found is not None:
             found.when_durable(kept)
@@ -409,3 +413,9 @@ class Coordinator:
                 if effect == name:
                     participant.restore(data)
         self._participants.add(name, participant)
+
+
+def _looked_at(done: asyncio.Future[Any]) -> None:
+    """Whoever waits is told; if nobody does any more, nobody needs to hear of it."""
+    if not done.cancelled():
+        done.exception()

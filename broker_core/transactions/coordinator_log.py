@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Final
 
@@ -134,13 +134,14 @@ class CoordinatorLog:
                 return value
         raise CorruptLog(f"{STAGED_TOPIC}-{entry.log_partition} has no batch at {entry.offset}")
 
-    async def free(self, lowest: dict[int, int]) -> None:
+    async def free(self, lowest_offsets: Callable[[], dict[int, int]]) -> None:
         """Give up the disk below the lowest offsets that are needed; no entry: all."""
         if not self._is_there(STAGED_TOPIC):
             return
         for number in range(self._broker.topic(STAGED_TOPIC).partitions):
             log = self._broker.partition(STAGED_TOPIC, number)
-            before = min(lowest.get(number, log.high_watermark), log.high_watermark)
+            # Asked anew for each: while the one before was freed, more may have been staged.
+            before = min(lowest_offsets().get(number, log.high_watermark), log.high_watermark)
             if before > log.log_start_offset:
                 try:
                     await log.delete_records(Offset(before))
