@@ -1,10 +1,10 @@
 """Goal: whatever happens between two bytes that reach the disk, a commit's records appear exactly
 once, all or none, in order, and what no commit names never appears.
 
-Method: the real coordinator over simulated disks. A driver stages and commits batch after batch, with
-losing attempts, time-outs, full disks, deleted space, and a node that ends at a random step again and
-again; what was not flushed then is partly there. Every node goes on with what is on disk. One seed
-gives one run; it is printed on failure.
+Method: the real coordinator over simulated disks. A driver stages and commits batch after batch,
+with losing attempts, time-outs, full disks, deleted space, and a node that ends at a random step
+again and again; what was not flushed then is partly there. Every node goes on with what is on
+disk. One seed gives one run; it is printed on failure.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from broker_core.api.errors import (
@@ -138,7 +139,7 @@ class CrashingLog:
         return FetchResult(data, following, end, start)
 
     async def delete_records(self, before: Offset) -> Offset:
-        await asyncio.sleep(0)
+        await self._broker.a_while()
         self._broker.disk.starts[self._place] = max(before, self.log_start_offset)
         return self.log_start_offset
 
@@ -179,12 +180,14 @@ class CrashingBroker:
         else:
             loop.call_soon(self._alive, work)
 
+    async def a_while(self) -> None:
+        for _ in range(self._dice.randint(1, 12)):
+            await asyncio.sleep(0)
+
     def _alive(self, work: Callable[[], None]) -> None:
         if not self.dead.is_set():
-            try:
+            with suppress(Crashed):
                 work()
-            except Crashed:
-                pass
 
     # -- the port
 

@@ -29,6 +29,8 @@ class Chunk:
     version: int
     check_ms: float
     """When to look again whether records may still be handed out."""
+    rewinds: int = 0
+    """How often the consumer had gone back when it was made."""
 
 
 class Span(NamedTuple):

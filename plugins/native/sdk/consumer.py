@@ -11,15 +11,13 @@ import asyncio
 import inspect
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
-    Callable,
     Mapping,
     Sequence,
 )
 from contextlib import suppress
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypedDict
+from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 
@@ -36,6 +34,9 @@ from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
 from plugins.native.sdk.arrow import COLUMNS, to_arrow
 from plugins.native.sdk.chunks import Chunk, Span, decoded, only, with_ends
+from plugins.native.sdk.consumer_options import Callback as Callback
+from plugins.native.sdk.consumer_options import ConsumerOptions as ConsumerOptions
+from plugins.native.sdk.consumer_options import Partitions as Partitions
 from plugins.native.sdk.counters import ConsumerCounters
 from plugins.native.sdk.fetching import Arrived, FetchLoop, Reading
 from plugins.native.sdk.filtering import RecordFilter
@@ -51,39 +52,7 @@ if TYPE_CHECKING:
     from plugins.native.native_pb2_grpc import NativeAsyncStub  # in the stub file only
     from plugins.native.sdk.client import Client
 
-Partitions = frozenset[TopicPartition]
-Callback = Callable[[Partitions], Awaitable[None] | None]
 _WAIT_S: Final = 0.5
-
-
-class ConsumerOptions(TypedDict, total=False):
-    """Options of `subscribe`."""
-
-    wanted: RecordFilter
-    """Only such records; the others count as handled."""
-    start: str
-    """`earliest` (the default) or `latest`: where to begin without a committed offset, or when it
-    is not there any more."""
-    auto_commit: bool
-    """Commit what the application has come back from, every `auto_commit_interval_ms`, before a
-    partition is given up and at the end. Off by default."""
-    auto_commit_interval_ms: int
-    instance_id: str
-    """Makes this a static member: a restart within the session time-out moves no partition."""
-    session_timeout_ms: int
-    """Without contact for so long, others get this member's partitions. 10 s by default."""
-    rebalance_timeout_ms: int
-    """How long one record may take while a rebalance waits for it. 60 s by default."""
-    pattern: str
-    """Read all topics whose whole name matches this regular expression, also those that come
-    later, in place of `topics`. Internal topics never match."""
-    pattern_interval_ms: int
-    """How often to look for topics that match (5 s by default)."""
-    on_assigned: Callback
-    on_revoked: Callback
-    """Before partitions are given up: `commit` still works."""
-    on_lost: Callback
-    """Partitions are gone, and others may have read on from the committed offsets."""
 
 
 class Consumer:
@@ -137,6 +106,13 @@ class Consumer:
         self._fetch = FetchLoop(stub, client.bootstrap, wanted)
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
+        self._taken_at: dict[TopicPartition, int] = {}
+        """Where we began to read, or what was committed since."""
+        self._rewinds = 0
+        self._unfinished = False
+        """Whether some of what arrived is under way to the application."""
+        self._given_up_ms = -1.0
+        """When partitions were lost or given up last."""
         self._in_hand: ConsumerRecord | Span | None = None
         self._last = Span(TopicPartition("", -1), -1, -1)
         """The last record of the chunk in hand, and where to go on behind it."""
@@ -206,6 +182,7 @@ class Consumer:
                     break
                 self._in_hand = record
                 yield record
+            self.chunk_done()
 
     async def arrow(self, columns: Sequence[str] = COLUMNS) -> AsyncIterator[pa.RecordBatch]:
         """The same records as Arrow, a stored batch at a time. A batch counts as one record: all
@@ -216,7 +193,9 @@ class Consumer:
             arrived = await self._arrived()
             if arrived is None:
                 continue
-            chunk = Chunk(arrived.place, self._membership.held[arrived.place], [], -1, 0.0)
+            held = self._membership.held[arrived.place]
+            chunk = Chunk(arrived.place, held, [], -1, 0.0, self._rewinds)
+            self._unfinished = True
             for batch, end in with_ends(arrived):
                 if not self.may_hand_out(chunk) and not await self.between(chunk):
                     break
@@ -232,6 +211,7 @@ class Consumer:
                 if found.num_rows:
                     yield found
                 self._came_back()
+            self._unfinished = False
 
     async def next_chunk(self) -> Chunk:
         """Records to hand out, one after the other, each after `may_hand_out` or `between`.
@@ -243,10 +223,18 @@ class Consumer:
             await self._settle()
             arrived = await self._arrived()
             if arrived is not None and (chunk := self._chunk(arrived)):
+                self._unfinished = True
                 return chunk
+
+    def chunk_done(self) -> None:
+        """All of the last chunk has been handed out, or may not be any more."""
+        self._unfinished = False
 
     async def _arrived(self) -> Arrived | None:
         """The next batches of a partition that is still ours; None: look what has changed."""
+        if self._unfinished:  # A loop over the records was left, this is another one.
+            self._unfinished = False
+            self._read_again(self._positions)
         arrived = await self._next_arrived()
         if arrived is None or self._fetch.places.get(arrived.place) is not arrived.reading:
             return None
@@ -273,7 +261,7 @@ class Consumer:
             self._came_back()
             await self._settle()
             held = self._membership.held.get(chunk.place)
-            if held is None or held.epoch != chunk.grant.epoch:
+            if held is None or held.epoch != chunk.grant.epoch or chunk.rewinds != self._rewinds:
                 return False
             chunk.version, chunk.check_ms = self._membership.version, self._check_ms()
             if self._membership.may_hand_out(chunk.place, now_ms()):
@@ -332,7 +320,7 @@ class Consumer:
             return None
         self.counters.records += len(records)
         self._last = Span(place, records[-1].offset, end)
-        return Chunk(place, self._membership.held[place], records, -1, 0.0)
+        return Chunk(place, self._membership.held[place], records, -1, 0.0, self._rewinds)
 
     async def _failed(self, place: TopicPartition, error: LakeMQError) -> None:
         """A partition can't be read on from where we are."""
@@ -386,9 +374,11 @@ class Consumer:
         self._stream.beat_now()
 
     def _drop(self, places: Partitions) -> None:
+        self._given_up_ms = now_ms()
         for place in places:
             self._positions.pop(place, None)
             self._committed.pop(place, None)
+            self._taken_at.pop(place, None)
         kept = {at: each for at, each in self._fetch.places.items() if at not in places}
         self._fetch.restart(kept)
 
@@ -403,11 +393,12 @@ class Consumer:
             first = grant.committed
             if first < 0:
                 first = self._first(described, place.partition)
-            self._positions[place] = first
+            self._positions[place] = self._taken_at[place] = first
             readings[place] = Reading(described.topic_id, first)
         self._membership.taken(assigned)
         for place in assigned.keys() - self._membership.held.keys():
             del self._positions[place], readings[place]  # taken back while we asked
+            del self._taken_at[place]
         self._fetch.restart(readings)
         taken = frozenset(assigned.keys() & self._positions.keys())
         if taken:
@@ -461,11 +452,35 @@ class Consumer:
             ],
         )
 
+    def gave_up_since(self, moment_ms: float) -> bool:
+        """Whether partitions were lost or given up since then (`now_ms` of the group stream), or
+        are about to be: what was made of their records is somebody else's to make."""
+        changes = self._membership.changes()
+        return self._given_up_ms >= moment_ms or bool(changes.lost)
+
+    def rewind(self) -> None:
+        """Go back to where was committed last in every partition, or where this member began:
+        everything since is handed out again."""
+        self._in_hand = None
+        self._positions.update(self._taken_at)
+        self._read_again(self._positions)
+
+    def _read_again(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Go on from these; what has arrived and was not handed out is fetched again."""
+        self._rewinds += 1
+        self._membership.version += 1  # so that records on their way are looked at again
+        self._fetch.restart(
+            {
+                place: Reading(reading.topic_id, positions[place])
+                for place, reading in self._fetch.places.items()
+            }
+        )
+
     def was_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """A transaction has committed these."""
         for place, offset in offsets.items():
             if place in self._positions:
-                self._committed[place] = offset
+                self._committed[place] = self._taken_at[place] = offset
 
     async def _send_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         member_id = self._membership.member_id

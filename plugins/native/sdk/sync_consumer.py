@@ -72,6 +72,7 @@ class SyncConsumer:
                     break
                 consumer.handed_out(record)
                 yield record
+            consumer.chunk_done()
 
     @property
     def consumer(self) -> Consumer:
@@ -86,3 +87,11 @@ class SyncConsumer:
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """As `Consumer.commit`."""
         self._run(self._consumer.commit(offsets))
+
+    def rewind(self) -> None:
+        """As `Consumer.rewind`."""
+
+        async def rewind() -> None:
+            self._consumer.rewind()
+
+        self._run(rewind())

@@ -188,17 +188,21 @@ class SyncTransactionalProducer:
         """Number of the newest transaction that was committed."""
         return self._producer.last_batch_id
 
-    def transaction(self) -> SyncTransaction:
+    def transaction(self, consumer: SyncConsumer | None = None) -> SyncTransaction:
         """As `TransactionalProducer.transaction`; a context manager."""
-        return SyncTransaction(self._thread, self._producer.transaction())
+        return SyncTransaction(self._thread, self._producer.transaction(), consumer)
 
 
 class SyncTransaction:
     """`Transaction` without asyncio."""
 
-    def __init__(self, thread: LoopThread, transaction: Transaction) -> None:
+    def __init__(
+        self, thread: LoopThread, transaction: Transaction, consumer: SyncConsumer | None
+    ) -> None:
         self._thread = thread
         self._transaction = transaction
+        self._consumer = consumer
+        self._ended = False
 
     def __enter__(self) -> Self:
         return self
@@ -209,7 +213,12 @@ class SyncTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._thread.run(self._transaction.__aexit__(kind, error, trace))
+        if self._ended:
+            return
+        if error is None:
+            self.commit()
+        else:
+            self.abort()
 
     def send(
         self,
@@ -250,8 +259,18 @@ class SyncTransaction:
 
     def commit(self) -> None:
         """As `Transaction.commit`."""
-        self._thread.run(self._transaction.commit())
+        self._ended = True
+        try:
+            if self._consumer is not None:
+                self.commit_offsets(self._consumer)
+            self._thread.run(self._transaction.commit())
+        except BaseException:
+            self.abort()
+            raise
 
     def abort(self) -> None:
         """As `Transaction.abort`."""
+        self._ended = True
         self._thread.run(self._transaction.abort())
+        if self._consumer is not None and not self._transaction.committed:
+            self._consumer.rewind()

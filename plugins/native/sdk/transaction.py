@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 from broker_core.api.errors import (
     InvalidRequest,
     LakeMQError,
+    MemberFenced,
     OutcomeUnknown,
     UnknownMember,
 )
@@ -19,6 +20,7 @@ from broker_core.api.types import Columns, Compression, Headers, TopicPartition
 from plugins.native.native_pb2 import CommitOffsetsRequest
 from plugins.native.sdk import wire
 from plugins.native.sdk.consumer import Consumer
+from plugins.native.sdk.group_stream import now_ms as monotonic_ms
 from plugins.native.sdk.staging import StagedWriter, Staging, StagingSession
 from plugins.native.sdk.types import NewRecord
 
@@ -65,9 +67,13 @@ class TransactionalProducer:
             await self._open.abort()
         self._failed = self._failed or InvalidRequest("this producer is closed")
 
-    def transaction(self) -> Transaction:
+    def transaction(self, consumer: Consumer | None = None) -> Transaction:
         """The next transaction: `async with producer.transaction() as transaction:` commits at the
-        end, and aborts when an exception leaves the block."""
+        end, and aborts when an exception leaves the block.
+
+        With a consumer, what it hands out from now on belongs to the transaction: where it stands
+        is committed with it, and an abort makes it go back.
+        """
         if self._failed is not None:
             raise self._failed
         if self._open is not None:
@@ -76,7 +82,7 @@ class TransactionalProducer:
             self.session, self._next, 0,
             compression=self._compression, batch_bytes_max=self._batch_bytes_max,
         )  # fmt: skip
-        self._open = Transaction(self, self._staging, self._next, writer)
+        self._open = Transaction(self, self._staging, self._next, writer, consumer)
         self._next += 1
         return self._open
 
@@ -97,8 +103,12 @@ class Transaction:
         staging: Staging,
         batch_id: int,
         writer: StagedWriter,
+        consumer: Consumer | None,
     ) -> None:
         self.batch_id = batch_id
+        self.committed = False
+        self._consumer = consumer
+        self._began_ms = monotonic_ms()
         self._producer = producer
         self._staging = staging
         self._writer = writer
@@ -153,8 +163,13 @@ class Transaction:
         self, group: Consumer | str, offsets: Mapping[TopicPartition, int] | None = None
     ) -> None:
         """Commit with this transaction where a consumer stands now (every record handed out so far
-        counts as handled), or `offsets` of a group without members."""
+        counts as handled), or `offsets` of a group without members.
+
+        MemberFenced: the consumer has lost or given up partitions since the transaction began, and
+        what was made of their records must not be committed here.
+        """
         if isinstance(group, Consumer):
+            self._check_member(group)
             wanted = dict(offsets) if offsets is not None else group.positions()
             if wanted:
                 self._consumers.append((group, group.member_id, wanted))
@@ -168,6 +183,8 @@ class Transaction:
         member's by now, TransactionAborted when it took too long: nothing has taken effect then.
         OutcomeUnknown: no answer came; a new producer of that id finds out."""
         try:
+            if self._consumer is not None:
+                self.commit_offsets(self._consumer)
             winner = await self._writer.finish()
             result = await self._staging.commit(
                 self._producer.session,
@@ -187,7 +204,14 @@ class Transaction:
             raise failure
         for consumer, _, offsets in self._consumers:
             consumer.was_committed(offsets)
+        self.committed = True
         self._end(committed=self.batch_id)
+
+    def _check_member(self, consumer: Consumer) -> None:
+        if consumer.gave_up_since(self._began_ms):
+            raise MemberFenced(
+                f"group {consumer.group}: partitions were given up since the transaction began"
+            )
 
     async def _failed_commit(self, error: LakeMQError) -> None:
         if error.retriable:  # it may have been taken
@@ -199,6 +223,7 @@ class Transaction:
         """Made anew for every try, for a member's commits carry a growing sequence."""
         requests = list(self._groups)
         for consumer, member_id, offsets in self._consumers:
+            self._check_member(consumer)
             if consumer.member_id != member_id:
                 raise UnknownMember("the session of the consumer ended before the commit")
             requests.append(consumer.commit_request(offsets))
@@ -210,6 +235,8 @@ class Transaction:
             return
         await self._writer.close()
         self._end()
+        if self._consumer is not None:
+            self._consumer.rewind()
         try:
             await self._staging.abort(self._producer.session, self.batch_id)
         except LakeMQError as error:
