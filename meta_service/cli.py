@@ -72,8 +72,11 @@ def members(
     found = _run(lambda: _statuses(address, _credentials(tls_cert, tls_key, tls_ca)))
     for told in found.values():
         if isinstance(told, MetaStatus):
+            learners = str(told.detail.get("learners", "")).split(", ")
             for name in told.members:
-                typer.echo(f"{name}{'  leader' if name == told.leader_id else ''}")
+                role = "leader" if name == told.leader_id else ""
+                role = "learner" if name in learners else role
+                typer.echo(f"{name}  {role}".rstrip())
             return
     _fail(next(iter(found.values())))
 
@@ -127,31 +130,30 @@ def transfer(
 
 
 @meta.command()
-def add(
-    member: Annotated[str, typer.Argument(help="Id of a node that was started with meta.join.")],
-    raft_address: Annotated[str, typer.Argument(metavar="HOST:RAFT_PORT")],
+def promote(
+    member: Annotated[str, typer.Argument(help="Id of a learner that has the log.")],
     address: Addresses = _DEFAULT,
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
     tls_ca: TlsCa = "",
 ) -> None:
-    """Add a member to the group: first it gets the log, then it votes."""
+    """Let a learner vote. A node that joins does so by itself; this is for one that went away."""
     from meta_service import operations
 
     credentials = _credentials(tls_cert, tls_key, tls_ca)
-    voters = _run(lambda: operations.add_member(address, member, raft_address, credentials))
+    voters = _run(lambda: operations.promote_member(address, member, credentials))
     typer.echo(f"voters: {', '.join(voters)}")
 
 
 @meta.command()
 def remove(
-    member: Annotated[str, typer.Argument(help="Id of a member that does not lead.")],
+    member: Annotated[str, typer.Argument(help="Id of a member.")],
     address: Addresses = _DEFAULT,
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
     tls_ca: TlsCa = "",
 ) -> None:
-    """Remove a member from the group, and stop its node afterwards."""
+    """Remove a member from the group, dead or alive; stop its node afterwards."""
     from meta_service import operations
 
     credentials = _credentials(tls_cert, tls_key, tls_ca)

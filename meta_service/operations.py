@@ -13,12 +13,13 @@ import grpc
 
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api.errors import InvalidArgument, MetaError, NoLeader, NotLeader
+from meta_service.api.errors import MetaError, NoLeader, NotLeader
 from meta_service.api.failures import error_of_failure
 from meta_service.storage.backup import BackupNote, encode_head
 
 _TIMEOUT_S = 120.0
 _PAUSE_S = 0.2
+_TRANSFER_S_MAX = 10.0
 
 
 def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
@@ -83,40 +84,27 @@ async def _change_group(
     return list(response.voters)
 
 
-async def add_member(
-    addresses: Sequence[str],
-    member_id: str,
-    raft_address: str,
-    credentials: grpc.ChannelCredentials | None,
-    *,
-    wait_s: float = 120.0,
+async def promote_member(
+    addresses: Sequence[str], member_id: str, credentials: grpc.ChannelCredentials | None
 ) -> Sequence[str]:
-    """Add a member that was started with `join`, as a learner, and let it vote when it has the log.
-
-    Returns the voters. Raises InvalidArgument when it does not catch up in time: a learner then.
-    """
-    kinds = pb.ChangeGroupRequest
-    learner = pb.ChangeGroupRequest(
-        change=kinds.ADD_LEARNER, member_id=member_id, address=raft_address
-    )
-    await _change_group(addresses, credentials, learner)
-    promote = pb.ChangeGroupRequest(change=kinds.PROMOTE, member_id=member_id)
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            return await _change_group(addresses, credentials, promote)
-        except InvalidArgument:
-            if time.monotonic() > deadline:
-                raise
-            await asyncio.sleep(_PAUSE_S)
+    """The voters, of whom the member is one now. Raises InvalidArgument while it lacks the log."""
+    request = pb.ChangeGroupRequest(change=pb.ChangeGroupRequest.PROMOTE, member_id=member_id)
+    return await _change_group(addresses, credentials, request)
 
 
 async def remove_member(
     addresses: Sequence[str], member_id: str, credentials: grpc.ChannelCredentials | None
 ) -> Sequence[str]:
-    """The voters that are left."""
+    """The voters that are left. A leader hands its leadership over first."""
     request = pb.ChangeGroupRequest(change=pb.ChangeGroupRequest.REMOVE, member_id=member_id)
-    return await _change_group(addresses, credentials, request)
+    deadline = time.monotonic() + _TRANSFER_S_MAX
+    while True:
+        try:
+            return await _change_group(addresses, credentials, request)
+        except (NotLeader, NoLeader):
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_PAUSE_S)
 
 
 async def backup(

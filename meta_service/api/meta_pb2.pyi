@@ -35,39 +35,31 @@ class ChangeGroupRequest(_message.Message):
     class _ChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[ChangeGroupRequest._Change.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
         UNSPECIFIED: ChangeGroupRequest._Change.ValueType  # 0
-        ADD_LEARNER: ChangeGroupRequest._Change.ValueType  # 1
-        """gets the log, does not vote"""
-        PROMOTE: ChangeGroupRequest._Change.ValueType  # 2
+        PROMOTE: ChangeGroupRequest._Change.ValueType  # 1
         """a learner that has nearly everything becomes a voter"""
-        REMOVE: ChangeGroupRequest._Change.ValueType  # 3
-        """not the leader"""
+        REMOVE: ChangeGroupRequest._Change.ValueType  # 2
+        """the leader hands its leadership over first, and answers NOT_LEADER"""
 
     class Change(_Change, metaclass=_ChangeEnumTypeWrapper): ...
     UNSPECIFIED: ChangeGroupRequest.Change.ValueType  # 0
-    ADD_LEARNER: ChangeGroupRequest.Change.ValueType  # 1
-    """gets the log, does not vote"""
-    PROMOTE: ChangeGroupRequest.Change.ValueType  # 2
+    PROMOTE: ChangeGroupRequest.Change.ValueType  # 1
     """a learner that has nearly everything becomes a voter"""
-    REMOVE: ChangeGroupRequest.Change.ValueType  # 3
-    """not the leader"""
+    REMOVE: ChangeGroupRequest.Change.ValueType  # 2
+    """the leader hands its leadership over first, and answers NOT_LEADER"""
 
     CHANGE_FIELD_NUMBER: _builtins.int
     MEMBER_ID_FIELD_NUMBER: _builtins.int
-    ADDRESS_FIELD_NUMBER: _builtins.int
     change: Global___ChangeGroupRequest.Change.ValueType
     member_id: _builtins.str
-    address: _builtins.str
-    """host:raft_port, for ADD_LEARNER"""
     def __init__(
         self,
         *,
         change: Global___ChangeGroupRequest.Change.ValueType = ...,
         member_id: _builtins.str = ...,
-        address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "change", b"change", "member_id", b"member_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "member_id", b"member_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

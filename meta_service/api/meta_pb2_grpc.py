@@ -1249,8 +1249,8 @@ class MaintenanceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ChangeGroup(self, request, context):
-        """Change the Raft group, one member at a time. The leader is asked, and answers when the change is
-        committed.
+        """Change the Raft group, one member at a time; nodes add themselves, see discovery.proto. The
+        leader is asked, and answers when the change is committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -364,8 +364,8 @@ class MaintenanceStub:
     TransferLeadership: _grpc.UnaryUnaryMultiCallable[_meta_pb2.TransferRequest, _meta_pb2.TransferResponse]
     """Ask a member that has everything to lead. The leader is asked."""
     ChangeGroup: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ChangeGroupRequest, _meta_pb2.ChangeGroupResponse]
-    """Change the Raft group, one member at a time. The leader is asked, and answers when the change is
-    committed.
+    """Change the Raft group, one member at a time; nodes add themselves, see discovery.proto. The
+    leader is asked, and answers when the change is committed.
     """
 
 @_typing.type_check_only
@@ -380,8 +380,8 @@ class MaintenanceAsyncStub(MaintenanceStub):
     TransferLeadership: _aio.UnaryUnaryMultiCallable[_meta_pb2.TransferRequest, _meta_pb2.TransferResponse]  # type: ignore[assignment]
     """Ask a member that has everything to lead. The leader is asked."""
     ChangeGroup: _aio.UnaryUnaryMultiCallable[_meta_pb2.ChangeGroupRequest, _meta_pb2.ChangeGroupResponse]  # type: ignore[assignment]
-    """Change the Raft group, one member at a time. The leader is asked, and answers when the change is
-    committed.
+    """Change the Raft group, one member at a time; nodes add themselves, see discovery.proto. The
+    leader is asked, and answers when the change is committed.
     """
 
 class MaintenanceServicer(metaclass=_abc_1.ABCMeta):
@@ -417,8 +417,8 @@ class MaintenanceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.ChangeGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.ChangeGroupResponse, _abc.Awaitable[_meta_pb2.ChangeGroupResponse]]:
-        """Change the Raft group, one member at a time. The leader is asked, and answers when the change is
-        committed.
+        """Change the Raft group, one member at a time; nodes add themselves, see discovery.proto. The
+        leader is asked, and answers when the change is committed.
         """
 
 def add_MaintenanceServicer_to_server(servicer: MaintenanceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

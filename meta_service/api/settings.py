@@ -26,9 +26,16 @@ class MetaSettings(BaseModel):
     """All members of the Raft group, this node included: node id = `host:raft_port`. Empty: this
     node alone is the group. Once the group was changed by `lakemq meta add` or `remove`, what the
     members agreed on counts instead."""
-    join: bool = False
-    """This node joins a running group, which adds it with `lakemq meta add`; set it for the first
-    start only."""
+    join: list[str] = []
+    """In place of `members`: where members can be asked (`host:port`, of `meta.port`; a DNS name
+    may stand for several). With an empty disk this node joins their group; later it only
+    listens for them."""
+    expect: Annotated[int, Field(ge=0)] = 0
+    """With `join`, where no group is there yet: once so many nodes see each other, the one with the
+    smallest id founds the group and the others join it. 0: wait for a group."""
+    advertise: str = ""
+    """With `join`, `host:raft_port` under which the other members reach this node; empty: `host`
+    and `raft_port`."""
     tls_cert: str = ""
     """File with this node's certificate chain (PEM); it must name the node's id as a DNS name.
     Empty: plain text, which is for loopback only."""

@@ -18,6 +18,8 @@ from meta_service.raft.state import EngineState
 _MEMBERSHIP_BYTE = bytes([MEMBERSHIP])
 LAG_MAX = 100
 """A learner may become a voter when it lacks at most so many entries."""
+HEARTBEATS_MISSED_MAX = 5
+"""A change that needs a member is refused when that has been silent for longer."""
 MEMBERS_MAX = 15
 
 
@@ -165,8 +167,11 @@ class Membership(EngineState):
         peer = Peer(name)
         if name == self.member_id:
             return True
-        answered = self.response_time.get(peer, float("-inf"))
-        return answered > CLOCK() - self.timing.leader_fallback_s and self._lag(peer) <= LAG_MAX
+        silent_s = CLOCK() - self.response_time.get(peer, float("-inf"))
+        answers = (
+            peer in self.connected and silent_s < HEARTBEATS_MISSED_MAX * self.timing.heartbeat_s
+        )
+        return answers and self._lag(peer) <= LAG_MAX
 
     def _lag(self, peer: Any) -> int:
         """Entries that it is not known to have."""

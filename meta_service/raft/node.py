@@ -6,7 +6,7 @@ but through the parts handed in, so a simulation can drive whole clusters from o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from meta_service.raft.elections import Elections
@@ -48,7 +48,7 @@ class RaftNode(Elections, SnapshotTransfer):
     def __init__(
         self,
         member_id: str,
-        members: Mapping[str, str],
+        first_group: Group,
         *,
         log: RaftLog,
         machine: Machine,
@@ -67,7 +67,7 @@ class RaftNode(Elections, SnapshotTransfer):
         self._waiting: dict[int, tuple[int, Answer]] = {}
         # Until a configuration was agreed on, the group is the one that was set up.
         stored = machine.group()
-        base = decode_group(stored) if stored is not None else Group(dict(members), {})
+        base = decode_group(stored) if stored is not None else first_group
         behind = max(machine.applied_index, log.first_index) - log.first_index + 1
         self._init_membership(base, log[behind:])
         self._init_elections()
@@ -95,9 +95,18 @@ class RaftNode(Elections, SnapshotTransfer):
             transport=network,
         )
         self._use_group()
+        self._elect_if_alone()
         # What the state machine holds is committed; the log may know less after a crash.
         self.applied_index = max(machine.applied_index, log.first_index)
         self.commit_index = self.applied_index
+
+    def begin(self, first_group: Group) -> None:
+        """Before the first tick: the group was not known when the node was made."""
+        self._groups = [(0, first_group)]
+        self._use_group()
+        self._elect_if_alone()
+
+    def _elect_if_alone(self) -> None:
         if not self.voters and self.can_vote:
             self.election_deadline = float("-inf")
 

@@ -39,10 +39,13 @@ from meta_service.raft.files import Folder
 from meta_service.raft.log import LogFailed, RaftLog, reconcile
 from meta_service.raft.log_format import LogDamaged
 from meta_service.raft.mailbox import Mailbox
+from meta_service.raft.membership import Group, decode_group
 from meta_service.raft.node import RaftNode
 from meta_service.raft.state import Message, RaftTiming
 from meta_service.raft.thread import RaftThread
 from meta_service.raft.transport import GrpcWire, Identity, Pem
+from meta_service.server.hosts import join_host
+from meta_service.storage.first_group import read_first_group, write_first_group
 from meta_service.storage.machine import StateMachine
 from meta_service.storage.snapshots import SnapshotMaker, list_snapshots
 from meta_service.storage.store import Store, copy_database
@@ -106,9 +109,10 @@ class Membership:
     raft_port: int = 0
     pem: Pem | None = None
     own: str = ""
-    """`host:raft_port` under which the others reach this member; empty: it is alone for good."""
+    """`host:raft_port` under which the others reach this member; empty: it is alone for good, or
+    joins and is reached where it listens."""
     joins: bool = False
-    """A running group adds this member; until then it does not vote."""
+    """With an empty disk it asks around for a group; until that adds it, it does not vote."""
 
 
 class Assembly:
@@ -145,11 +149,12 @@ class Assembly:
             membership.node_id, lambda: self.api_address, self.cluster_id, FEATURE_LEVEL
         )
         self.wire: GrpcWire | None = None
-        if membership.own:
+        if membership.own or membership.joins:
             self.wire = GrpcWire(identity, membership.peers, self.mailbox, membership.pem)
+        self.raft_address = membership.own
         self.node = RaftNode(
             membership.node_id,
-            {} if membership.joins else {membership.node_id: membership.own, **membership.peers},
+            self._first_group(),
             log=self.log,
             machine=self.machine,
             wire=self.wire or NoWire(),
@@ -163,6 +168,64 @@ class Assembly:
         )
         self._warm()
         self.thread = RaftThread(self.node, self.mailbox, self.gateway.on_failed)
+
+    def _first_group(self) -> Group:
+        """The group before any change: that of the settings, or the one it began with by joining.
+
+        Raises StartupFailed.
+        """
+        membership = self.membership
+        stored = read_first_group(self.folder)
+        if stored is not None:
+            group = stored
+        elif membership.joins and self.log.last_term == 0:
+            group = Group({}, {})
+        else:
+            group = Group({membership.node_id: membership.own, **membership.peers}, {})
+        changed = self.machine.group()
+        others = {*(decode_group(changed) if changed is not None else group).voters}
+        if self.wire is None and others - {membership.node_id}:
+            raise StartupFailed(
+                "this node is a member of a group: set meta.members or meta.join, so that it "
+                "listens for the others"
+            )
+        return group
+
+    @property
+    def needs_group(self) -> bool:
+        """Whether it has to ask a group to let it vote."""
+        return self.membership.joins and not self.node.can_vote
+
+    def begin_alone(self) -> None:
+        """Found a group. Before `start`, on an empty disk."""
+        self._begin(Group({self.membership.node_id: self.raft_address}, {}))
+
+    def begin_with(self, members: Mapping[str, str]) -> None:
+        """Wait to be let into a group of those. Before `start`."""
+        self._begin(Group({}, {}))
+        assert self.wire is not None
+        self.wire.set_peers(
+            {name: at for name, at in members.items() if name != self.membership.node_id}
+        )
+
+    def _begin(self, group: Group) -> None:
+        if read_first_group(self.folder) is None:
+            write_first_group(self.folder, group)
+            self.node.begin(group)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this node ever joined or founded a group: it must not found another."""
+        return read_first_group(self.folder) is not None or self.log.last_term > 0
+
+    def listen(self) -> None:
+        """Accept the other members; they learn where. Raises StartupFailed."""
+        if self.wire is not None:
+            self.wire.on_message = self.node.on_message
+            self.wire.on_connected = self.node.peer_connected
+            self.wire.on_disconnected = self.node.peer_disconnected
+            port = self.wire.start(self.membership.host, self.membership.raft_port)
+            self.raft_address = self.raft_address or join_host(self.membership.host, port)
 
     def _stored_leases(self) -> dict[int, int]:
         """Lease id -> the time it lives without being kept alive (ms)."""
@@ -243,18 +306,16 @@ class Assembly:
         return history
 
     async def start(self, wait_s: float) -> str:
-        """Start ticking; returns the cluster id once there is a leader. Raises StartupFailed."""
-        if self.wire is not None:
-            self.wire.on_message = self.node.on_message
-            self.wire.on_connected = self.node.peer_connected
-            self.wire.on_disconnected = self.node.peer_disconnected
-            self.wire.start(self.membership.host, self.membership.raft_port)
+        """Behind `listen`: start ticking; returns the cluster id once there is a leader.
+
+        Raises StartupFailed.
+        """
         self.thread.start()
         deadline = time.monotonic() + wait_s
         while not await self._is_ready():
             if time.monotonic() > deadline:
                 raise StartupFailed(
-                    f"no majority of the {len(self.membership.peers) + 1} members answered in "
+                    f"no majority of the {len(self.node.group.voters)} members answered in "
                     f"{wait_s:g} s: {self.wire.why_unreachable() if self.wire else 'no leader'}"
                 )
             await asyncio.sleep(_POLL_S)

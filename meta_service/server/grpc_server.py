@@ -10,6 +10,7 @@ from typing import Final
 import grpc
 
 from meta_service.api import auth_pb2_grpc as auth_rpc
+from meta_service.api import discovery_pb2_grpc as discovery_rpc
 from meta_service.api import meta_pb2_grpc as rpc
 from meta_service.api import schemas_pb2_grpc as schemas_rpc
 from meta_service.api.errors import StartupFailed
@@ -19,6 +20,8 @@ from meta_service.server.control_services import (
     ControlledTopicsService,
     LeasesService,
 )
+from meta_service.server.discovery_service import DiscoveryService
+from meta_service.server.hosts import is_loopback, join_host
 from meta_service.server.maintenance import MaintenanceService
 from meta_service.server.schemas_service import SchemasService
 from meta_service.server.services import KvService
@@ -31,8 +34,6 @@ _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
-LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-"""Hosts on which plain text is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Services:
     maintenance: MaintenanceService
     auth: AuthService
     schemas: SchemasService
+    discovery: DiscoveryService
 
 
 class GrpcServer:
@@ -53,6 +55,7 @@ class GrpcServer:
 
     def __init__(self, services: Services) -> None:
         self._server = grpc.aio.server(options=_OPTIONS)
+        discovery_rpc.add_DiscoveryServicer_to_server(services.discovery, self._server)
         rpc.add_KvServicer_to_server(services.kv, self._server)
         rpc.add_ClusterServicer_to_server(services.cluster, self._server)
         rpc.add_TopicsServicer_to_server(services.topics, self._server)
@@ -65,19 +68,19 @@ class GrpcServer:
         self, host: str, port: int, credentials: grpc.ServerCredentials | None = None
     ) -> str:
         """Returns `host:port` as bound. Raises StartupFailed."""
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = join_host(host, port)
         try:
             bound = self._bind(host, port, address, credentials)
         except StartupFailed:
             await self._server.stop(None)
             raise
         await self._server.start()
-        return f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+        return join_host(host, bound)
 
     def _bind(
         self, host: str, port: int, address: str, credentials: grpc.ServerCredentials | None
     ) -> int:
-        if credentials is None and host not in LOOPBACK:
+        if credentials is None and not is_loopback(host):
             raise StartupFailed(
                 f"{address} is not loopback, and the MetaService speaks plain text only there"
             )

@@ -16,7 +16,7 @@ from meta_service.api.errors import (
     StorageFailed,
 )
 from meta_service.core.gateway import Gateway
-from meta_service.raft.membership import Refused
+from meta_service.raft.membership import Group, Refused
 from meta_service.raft.node import RaftNode
 from meta_service.server.failures import Context, streaming, unary
 from meta_service.storage.snapshot_stream import FolderSource
@@ -25,6 +25,8 @@ from meta_service.storage.snapshots import SnapshotMaker
 CHUNK_BYTES: Final = 512 * 1024
 _POLL_S: Final = 0.01
 _SNAPSHOT_S_MAX: Final = 60.0
+_TRANSFER_S: Final = 0.3
+_TRANSFERS_MAX: Final = 10
 
 
 class MaintenanceService(rpc.MaintenanceServicer):
@@ -100,29 +102,51 @@ class MaintenanceService(rpc.MaintenanceServicer):
     ) -> pb.ChangeGroupResponse:
         if self._gateway.leading_term() is None:
             raise NotLeader("this member is not the leader")
+        if request.change == pb.ChangeGroupRequest.REMOVE:
+            await self._give_way(request.member_id)
         try:
             index, term = await self._gateway.run(lambda node: _change_group(node, request))
         except ValueError as error:  # `Refused`
             raise InvalidArgument(f"group: {error}") from error
-        while True:
-            leads, committed, group = await self._gateway.run(
-                lambda node: (node.is_leader and node.term == term, node.commit_index, node.group)
-            )
-            if not leads:
-                raise OutcomeUnknown("the leadership was lost before the change was committed")
-            if committed >= index:
-                return pb.ChangeGroupResponse(voters=group.voters, learners=group.learners)
-            await asyncio.sleep(_POLL_S)
+        group = await settle_change(self._gateway, index, term)
+        return pb.ChangeGroupResponse(voters=group.voters, learners=group.learners)
+
+    async def _give_way(self, member_id: str) -> None:
+        """The leader itself is to be removed: let another lead. Raises NotLeader when one does."""
+
+        def transfer(node: RaftNode) -> bool:
+            others = [name for name in node.group.voters if name != member_id]
+            if node.member_id != member_id or not others:
+                return False
+            node.transfer_leadership(None)
+            return True
+
+        for _ in range(_TRANSFERS_MAX):
+            if not await self._gateway.run(transfer):
+                return
+            await asyncio.sleep(_TRANSFER_S)
+            if self._gateway.leading_term() is None:
+                raise NotLeader("this member has handed its leadership over")
+
+
+async def settle_change(gateway: Gateway, index: int, term: int) -> Group:
+    """The group, once the change at a log index of that term is committed."""
+    while True:
+        leads, committed, group = await gateway.run(
+            lambda node: (node.is_leader and node.term == term, node.commit_index, node.group)
+        )
+        if not leads:
+            raise OutcomeUnknown("the leadership was lost before the change was committed")
+        if committed >= index:
+            settled: Group = group
+            return settled
+        await asyncio.sleep(_POLL_S)
 
 
 def _change_group(node: RaftNode, request: pb.ChangeGroupRequest) -> tuple[int, int]:
     """Raft thread: log index and term of the change. Raises Refused."""
     kinds = pb.ChangeGroupRequest
-    if request.change == kinds.ADD_LEARNER:
-        if not request.member_id or ":" not in request.address:
-            raise Refused("a member needs an id and an address `host:raft_port`")
-        node.add_learner(request.member_id, request.address)
-    elif request.change == kinds.PROMOTE:
+    if request.change == kinds.PROMOTE:
         node.promote(request.member_id)
     elif request.change == kinds.REMOVE:
         node.remove_member(request.member_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from meta_service.api.errors import StartupFailed
 from meta_service.api.settings import MetaSettings
 from meta_service.api.types import MetaClient, MetaStatus
+from meta_service.server.hosts import is_loopback, is_wildcard, join_host
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -19,8 +21,12 @@ if TYPE_CHECKING:
     from meta_service.server.routed_client import RoutedClient
 
 
-def is_loopback(host: str) -> bool:
-    return host in ("127.0.0.1", "::1", "localhost")
+def _reachable(bound: str, raft_address: str) -> str:
+    """Where clients are sent: not to a wildcard, but to the host that the others know."""
+    host, _, port = bound.rpartition(":")
+    if not raft_address or not is_wildcard(host.strip("[]")):
+        return bound
+    return f"{raft_address.rpartition(':')[0]}:{port}"
 
 
 class MetaMember:
@@ -44,6 +50,7 @@ class MetaMember:
         self._address = ""
         self._assembly: Assembly | None = None
         self._server: GrpcServer | None = None
+        self._joining: asyncio.Task[None] | None = None
         self._control: RoutedClient
 
     @property
@@ -79,8 +86,9 @@ class MetaMember:
                 self._host, self._settings.port, server_credentials(pem)
             )
             self._server = server
-            assembly.api_address = self._address
-            self._cluster_id = await assembly.start(self._settings.start_s_max)
+            assembly.listen()
+            assembly.api_address = _reachable(self._address, assembly.raft_address)
+            self._cluster_id = await self._begin(assembly, pem)
             await assembly.controller.start()
             if self._meter is not None:
                 metrics.register(self._meter, assembly, assembly.snapshots.age_s)
@@ -88,15 +96,38 @@ class MetaMember:
             await self.stop()
             raise
 
+    async def _begin(self, assembly: Assembly, pem: Pem | None) -> str:
+        """Find the group if there is none yet, then run. Returns the cluster id."""
+        from meta_service.server.joining import Joining
+        from meta_service.server.tls import channel_credentials
+
+        settings = self._settings
+        if not assembly.needs_group:
+            return await assembly.start(settings.start_s_max)
+        joining = Joining(settings.join, channel_credentials(pem), self._node_id)
+        expect = 0 if assembly.has_begun else settings.expect
+        found = await joining.find(expect, settings.start_s_max)
+        if found is None:
+            assembly.begin_alone()
+            return await assembly.start(settings.start_s_max)
+        assembly.begin_with(found.members)
+        self._joining = asyncio.create_task(joining.join(found, assembly.raft_address))
+        starting = asyncio.create_task(assembly.start(settings.start_s_max))
+        await asyncio.wait({self._joining, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if self._joining.done() and (error := self._joining.exception()) is not None:
+            starting.cancel()
+            raise StartupFailed(str(error)) from error
+        return await starting
+
     def _membership(self, pem: Pem | None) -> Membership:
         from meta_service.server.assembly import Membership
 
         members = dict(self._settings.members)
-        if members and self._node_id not in members:
+        if members and not self._settings.join and self._node_id not in members:
             raise StartupFailed(
                 f"meta.members does not name this node, {self._node_id!r}: {', '.join(members)}"
             )
-        own = members.pop(self._node_id, "")
+        own = self._own_address() if self._settings.join else members.pop(self._node_id, "")
         if own and pem is None and not is_loopback(self._host):
             raise StartupFailed(
                 f"{self._host} is not loopback, and members speak plain text only there: set "
@@ -104,8 +135,27 @@ class MetaMember:
             )
         settings = self._settings
         return Membership(
-            self._node_id, members, self._host, settings.raft_port, pem, own, settings.join
+            self._node_id,
+            members,
+            self._host,
+            settings.raft_port,
+            pem,
+            own,
+            joins=bool(settings.join),
         )
+
+    def _own_address(self) -> str:
+        """Where the others will reach a member that joins; empty: wherever it will listen."""
+        settings = self._settings
+        if settings.members:
+            raise StartupFailed("meta.members and meta.join cannot both be set")
+        if settings.advertise:
+            return settings.advertise
+        if is_wildcard(self._host):
+            raise StartupFailed(
+                f"{self._host} is no address that others can reach: set meta.advertise"
+            )
+        return join_host(self._host, settings.raft_port) if settings.raft_port else ""
 
     def _services(self, assembly: Assembly) -> Services:
         from meta_service.server.auth_service import AuthService
@@ -114,6 +164,7 @@ class MetaMember:
             ControlledTopicsService,
             LeasesService,
         )
+        from meta_service.server.discovery_service import DiscoveryService
         from meta_service.server.grpc_server import Services
         from meta_service.server.maintenance import MaintenanceService
         from meta_service.server.schemas_service import SchemasService
@@ -131,13 +182,14 @@ class MetaMember:
             ),
             AuthService(*shared),
             SchemasService(*shared),
+            DiscoveryService(assembly),
         )
 
     def client(self) -> MetaClient:
         """The client of this process. A member that is alone takes the shortest way."""
         if self._assembly is None:
             raise StartupFailed("the member is not started")
-        if not self._assembly.membership.own:
+        if self._assembly.wire is None:
             return self._control.local
         return self._control
 
@@ -170,6 +222,10 @@ class MetaMember:
         return self._assembly.leader()[1] if self._assembly is not None else ""
 
     async def stop(self) -> None:
+        joining, self._joining = self._joining, None
+        if joining is not None:
+            joining.cancel()
+            await asyncio.gather(joining, return_exceptions=True)
         server, self._server = self._server, None
         if server is not None:
             await self._control.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -52,6 +52,14 @@ async def members(tmp_path: Path) -> AsyncIterator[list[MetaMember]]:
 async def run(*arguments: str) -> Result:
     """In a thread: the command has an event loop of its own."""
     return await asyncio.to_thread(CliRunner().invoke, meta, list(arguments))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.05)
 
 
 def at(*members: MetaMember) -> list[str]:
@@ -197,38 +205,65 @@ async def test_a_group_grows_and_shrinks_while_it_works(
     client = members[0].client()
     for number in range(200):
         await client.put(b"k%d" % number, b"v")
-    (port,) = free_ports(1)
-    names = {"n9": f"127.0.0.1:{port}"}
-    names |= members[0]._settings.members
     joining = MetaMember(
-        MetaSettings(port=0, raft_port=port, members=names, join=True),
+        MetaSettings(port=0, raft_port=0, join=[members[2].addresses()["meta"]]),
         node_id="n9",
         host="127.0.0.1",
         data_dir=tmp_path / "n9",
     )
-    starting = asyncio.create_task(joining.start())
-    result = await run("add", "n9", names["n9"], *at(members[2]))
-    assert result.exit_code == 0, result.output
-    assert result.output.strip() == "voters: n0, n1, n2, n9"
-    await starting
+    await joining.start()
+    await until(lambda: not members[0].status().detail["learners"])
+    assert "n9" in (await run("members", *at(members[2]))).output.split()
     assert joining.cluster_id == members[0].cluster_id
     row = await joining.client().get(b"k199")
     assert row is not None and row.value == b"v"
+    refused = await run("promote", "n9", *at(members[2]))
+    assert refused.exit_code == 1 and "n9 is no learner" in refused.output
 
-    leader = members[0].status().leader_id
-    assert leader is not None
-    refused = await run("remove", leader, *at(members[0]))
-    assert refused.exit_code == 1 and "transfer" in refused.output
-    gone = next(m for m in members if m.status().member_id != leader)
-    left = next(m for m in members if m is not gone)
-    result = await run("remove", gone.status().member_id, *at(left))
-    assert result.exit_code == 0, result.output
-    assert gone.status().member_id not in result.output
+    gone = next(m for m in members if m.status().member_id != m.status().leader_id)
     gone_id = gone.status().member_id
+    left = [m for m in members if m is not gone]
+    result = await run("remove", gone_id, *at(left[1]))
+    assert result.exit_code == 0, result.output
+    assert gone_id not in result.output
     await gone.stop()
     assert await joining.client().put(b"after", b"1") > 0
     assert set(joining.status().members) == {"n0", "n1", "n2", "n9"} - {gone_id}
     await joining.stop()
+
+
+async def test_a_leader_hands_over_before_it_is_removed(members: list[MetaMember]) -> None:
+    await members[0].client().put(b"a", b"1")
+    leader = members[0].status().member_id
+    result = await run("remove", leader, *at(members[0], members[1]))
+    assert result.exit_code == 0, result.output
+    assert leader not in result.output
+    left = members[1]
+    assert left.status().leader_id not in (leader, None)
+    assert set(left.status().members) == {"n0", "n1", "n2"} - {leader}
+    assert await left.client().put(b"a", b"2") > 0
+
+
+async def test_a_dead_member_is_removed_and_another_joins(
+    members: list[MetaMember], tmp_path: Path
+) -> None:
+    dead = members[2].status().member_id
+    await members[2].stop()
+    await asyncio.sleep(0.5)
+    last = await run("remove", members[1].status().member_id, *at(*members[:2]))
+    assert last.exit_code == 1 and "only 1 of the 2 voters" in last.output
+    result = await run("remove", dead, *at(*members[:2]))
+    assert result.exit_code == 0, result.output
+    fresh = MetaMember(
+        MetaSettings(port=0, raft_port=0, join=[members[0].addresses()["meta"]]),
+        node_id=dead,
+        host="127.0.0.1",
+        data_dir=tmp_path / "fresh",
+    )
+    await fresh.start()
+    await until(lambda: dead in fresh.status().members and not fresh.status().detail["learners"])
+    assert await fresh.client().put(b"a", b"2") > 0
+    await fresh.stop()
 
 
 async def test_a_backup_never_overwrites(member: MetaMember, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ PROTOS = (
     "meta_service/api/meta.proto",
     "meta_service/api/auth.proto",
     "meta_service/api/schemas.proto",
+    "meta_service/api/discovery.proto",
 )
 PAGES = {
     "docs/configuration.md": configuration_page,

@@ -17,6 +17,7 @@ from meta_service.catalog.apply import Applied
 from meta_service.raft import engine
 from meta_service.raft.log import LOG_NAME, NEW_NAME, RaftLog, reconcile
 from meta_service.raft.log_format import Entry
+from meta_service.raft.membership import Group
 from meta_service.raft.node import RaftNode
 from meta_service.raft.state import Message, RaftTiming
 from meta_service.raft.wire_format import decode_message, encode_message
@@ -153,9 +154,10 @@ class Member:
         reconcile(log, machine.applied_index, machine.applied_term)
         others = [name for name in self.cluster.members if name != self.name]
         voters = {} if self.joins else dict.fromkeys(self.cluster.first_voters, "")
+        group = Group(voters, {})
         self.node = RaftNode(
             self.name,
-            voters,
+            group,
             log=log,
             machine=machine,
             wire=_Wire(self.cluster, self.name),

@@ -1,0 +1,99 @@
+"""The gRPC service through which nodes find their group and become members of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import grpc
+
+from meta_service.api import discovery_pb2 as pb
+from meta_service.api import discovery_pb2_grpc as rpc
+from meta_service.api.errors import InvalidArgument, NotLeader
+from meta_service.core.gateway import Gateway
+from meta_service.raft.membership import Refused
+from meta_service.raft.node import RaftNode
+from meta_service.server.assembly import Assembly
+from meta_service.server.failures import Context, unary
+from meta_service.server.maintenance import settle_change
+
+ID_BYTES_MAX: Final = 255
+_SETTLE_S: Final = 5.0
+
+
+class Misplaced(ValueError):
+    """A node that cannot be what it asks to be."""
+
+
+class DiscoveryService(rpc.DiscoveryServicer):
+    """Implements `Discovery` of discovery.proto."""
+
+    def __init__(self, assembly: Assembly) -> None:
+        self._assembly = assembly
+
+    @property
+    def _gateway(self) -> Gateway:
+        return self._assembly.gateway
+
+    def leader_address(self) -> str:
+        return self._assembly.leader()[1]
+
+    @unary
+    async def Discover(self, request: pb.DiscoverRequest, context: Context) -> pb.DiscoverResponse:
+        assembly = self._assembly
+        group = assembly.node.group
+        return pb.DiscoverResponse(
+            member_id=assembly.membership.node_id,
+            raft_address=assembly.raft_address,
+            cluster_id=assembly.cluster_id(),
+            members={**group.voters, **group.learners},
+        )
+
+    @unary
+    async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
+        name, address = request.member_id, request.address
+        if not name or len(name.encode()) > ID_BYTES_MAX or ":" not in address:
+            raise InvalidArgument("join: a member needs an id and an address `host:raft_port`")
+        await _check_certificate(context, name)
+        if self._gateway.leading_term() is None:
+            raise NotLeader("this member is not the leader")
+        try:
+            votes, index, term = await self._gateway.run(lambda node: admit(node, name, address))
+        except Misplaced as mistake:
+            raise InvalidArgument(f"join: {mistake}") from mistake
+        except Refused as refusal:
+            return pb.JoinResponse(waits_for=str(refusal))
+        async with asyncio.timeout(_SETTLE_S):
+            await settle_change(self._gateway, index, term)
+        return pb.JoinResponse(votes=votes, waits_for="" if votes else "it gets the log first")
+
+
+def admit(node: RaftNode, name: str, address: str) -> tuple[bool, int, int]:
+    """Raft thread: one step of a node towards a vote: (it votes, log index of the change, term).
+
+    Raises Refused when it has to wait, and Misplaced when it can never be.
+    """
+    group = node.group
+    known = group.voters.get(name)
+    if known is not None and known != address:
+        raise Misplaced(
+            f"{name} is a voter at {known}, not at {address}; remove it first, or give this "
+            "node an id of its own"
+        )
+    if known is None and group.learners.get(name) != address:
+        node.add_learner(name, address)
+        return False, node.group_index, node.term
+    if known is None:
+        node.promote(name)
+    return True, node.group_index, node.term
+
+
+async def _check_certificate(context: Any, name: str) -> None:
+    """With TLS nobody joins under a name that its certificate does not have."""
+    told = context.auth_context()
+    if b"ssl" in told.get("transport_security_type", ()) and name.encode() not in told.get(
+        "x509_subject_alternative_name", ()
+    ):
+        await context.abort(
+            grpc.StatusCode.PERMISSION_DENIED, f"the certificate does not name {name!r}"
+        )
