@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -46,14 +48,21 @@ DataDir = Annotated[
     Path | None, typer.Option("--data-dir", "-d", metavar="FOLDER", help="Overrides node.data_dir.")
 ]
 
+Join = Annotated[
+    list[str] | None,
+    typer.Option("--join", "-j", metavar="HOST:PORT", help="Overrides meta.join; may be repeated."),
+]
+
 
 def _fail(error: Exception | str) -> NoReturn:
     typer.echo(f"lakemq: {error}", err=True)
     raise typer.Exit(1)
 
 
-def _load(file: Path | None, data_dir: Path | None = None) -> Config:
+def _load(file: Path | None, data_dir: Path | None = None, join: Sequence[str] = ()) -> Config:
     environment = dict(os.environ)
+    if join:
+        environment["LAKEMQ_META__JOIN"] = json.dumps(list(join))
     if data_dir is not None:
         environment["LAKEMQ_NODE__DATA_DIR"] = str(data_dir)
     try:
@@ -63,9 +72,9 @@ def _load(file: Path | None, data_dir: Path | None = None) -> Config:
 
 
 @app.command()
-def start(config: ConfigFile = None, data_dir: DataDir = None) -> None:
+def start(config: ConfigFile = None, data_dir: DataDir = None, join: Join = None) -> None:
     """Run a node until it is told to stop (Ctrl-C or SIGTERM)."""
-    loaded = _load(config, data_dir)
+    loaded = _load(config, data_dir, join or ())
     logging.basicConfig(
         level=loaded.node.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
