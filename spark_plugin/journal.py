@@ -12,12 +12,14 @@ from plugins.native.sdk import (
     OffsetOutOfRange,
     RecordBatch,
     SyncClient,
+    Tls,
     TopicOffsets,
     UnknownPartition,
     UnknownTopic,
     connect,
     to_arrow,
 )
+from spark_plugin.access import Access
 from spark_plugin.errors import DataLossError
 from spark_plugin.planning import OffsetRange, PartitionView, TopicView
 
@@ -28,18 +30,31 @@ T = TypeVar("T")
 
 _log = logging.getLogger("lakemq.spark")
 
+_ANYBODY = Access()
 _RETRY_PAUSE_S = 0.25
 _RETRY_PAUSE_S_MAX = 4.0
 
-_clients: dict[str, SyncClient] = {}
+_clients: dict[str | tuple[str, Access], SyncClient] = {}
 
 
-def client_of(bootstrap: str) -> SyncClient:
+def client_of(bootstrap: str, access: Access = _ANYBODY) -> SyncClient:
     """This process's client of a broker. Python workers live longer than tasks, so the connection
     is kept; a worker is a process of its own and serves one task at a time."""
-    if bootstrap not in _clients:
-        _clients[bootstrap] = connect(bootstrap)
-    return _clients[bootstrap]
+    place = bootstrap if access == _ANYBODY else (bootstrap, access)
+    if place not in _clients:
+        _clients[place] = open_client(bootstrap, access)
+    return _clients[place]
+
+
+def open_client(bootstrap: str, access: Access = _ANYBODY) -> SyncClient:
+    """A new client. InvalidRequest, naming a certificate's file that can't be read."""
+    tls = None
+    if access.tls:
+        tls = Tls(
+            ca=access.tls_ca or None, certificate=access.tls_certificate or None,
+            key=access.tls_key or None, server_name=access.tls_server_name or None,
+        )  # fmt: skip
+    return connect(bootstrap, tls=tls)
 
 
 def retrying(call: Callable[[], T], timeout_s: float) -> T:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from spark_plugin.access import ACCESS_OPTIONS, Access, parse_access
 from spark_plugin.errors import OptionError
 from spark_plugin.offsets import parse_assignment, parse_offsets, parse_timestamps
 
@@ -27,7 +28,7 @@ _OPTIONS: Final = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
     "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "columns",
-    "batchRows", "fetchBytes", "retryTimeout",
+    "batchRows", "fetchBytes", "retryTimeout", *ACCESS_OPTIONS,
 )  # fmt: skip
 
 
@@ -54,6 +55,7 @@ class ReadOptions:
 
     bootstrap: str
     """`host:port` of a broker."""
+    access: Access = Access()
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
     assignment: Mapping[str, set[int]] = field(default_factory=dict)
@@ -98,6 +100,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions
         raise OptionError("option bootstrap (host:port of a broker) is missing")
     result = ReadOptions(
         bootstrap=given.text("bootstrap"),
+        access=given.access(),
         topics=given.names("subscribe"),
         topic_pattern=given.pattern("subscribePattern"),
         assignment=parse_assignment(given.text("assign")) if given.has("assign") else {},
@@ -148,6 +151,9 @@ class _Given:
 
     def has(self, name: str) -> bool:
         return name.lower() in self._values
+
+    def access(self) -> Access:
+        return parse_access(self._values)
 
     def text(self, name: str, default: str = "") -> str:
         return str(self._values.get(name.lower(), default)).strip()

@@ -48,7 +48,7 @@ class _JournalReader:
 
     def view(self) -> dict[str, TopicView]:
         """What the topics hold that the options ask for, now."""
-        client = client_of(self.options.bootstrap)
+        client = client_of(self.options.bootstrap, self.options.access)
         topics = retrying(client.topics, self.options.retry_timeout_s)
         return planning.select_topics(self.options, view_of(topics))
 
@@ -73,7 +73,7 @@ class _JournalReader:
                 name: dict.fromkeys(topic.partitions, boundary.timestamp_ms)
                 for name, topic in view.items()
             }
-        client = client_of(self.options.bootstrap)
+        client = client_of(self.options.bootstrap, self.options.access)
         found: dict[str, dict[int, int]] = {}
         for name, times in asked.items():
             try:
@@ -98,7 +98,7 @@ class _JournalReader:
 
     def read_range(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         return read_arrow(
-            client_of(self.options.bootstrap), wanted, columns=self.columns,
+            client_of(self.options.bootstrap, self.options.access), wanted, columns=self.columns,
             batch_rows=self.options.batch_rows, fetch_bytes=self.options.fetch_bytes,
             retry_timeout_s=self.options.retry_timeout_s,
             fail_on_data_loss=self.options.fail_on_data_loss,

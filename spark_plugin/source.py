@@ -8,6 +8,8 @@ from pyspark.sql.types import StructType
 from spark_plugin.options import ReadOptions, parse_options
 from spark_plugin.reader import BatchReader, StreamReader
 from spark_plugin.schema import columns_of, spark_schema
+from spark_plugin.sink import BatchWriter, StreamWriter, batch_writer
+from spark_plugin.sink_options import parse_sink_options
 
 
 class LakeMQSource(DataSource):
@@ -31,6 +33,13 @@ class LakeMQSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         return BatchReader(self._options(streaming=False), columns_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        options = parse_sink_options(dict(self.options), streaming=False)
+        return batch_writer(options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        return StreamWriter(parse_sink_options(dict(self.options), streaming=True), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         return StreamReader(self._options(streaming=True), columns_of(schema))

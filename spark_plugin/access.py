@@ -1,0 +1,70 @@
+"""How a broker is reached besides its address: TLS and who calls. Pure; secrets are not in repr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from spark_plugin.errors import OptionError
+
+ACCESS_OPTIONS: Final = (
+    "tls", "tls.ca", "tls.certificate", "tls.key", "tls.serverName", "token", "username",
+    "password",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Access:
+    """The default is plain text and nobody in particular."""
+
+    tls: bool = False
+    tls_ca: str = ""
+    """PEM file of the authorities that may have signed the broker's certificate."""
+    tls_certificate: str = ""
+    """PEM file of this client's certificate chain."""
+    tls_key: str = ""
+    tls_server_name: str = ""
+    """Name in the broker's certificate, where it is not the address."""
+    token: str = field(default="", repr=False)
+    username: str = ""
+    password: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise OptionError("tls.certificate and tls.key come together")
+        if self.token and (self.username or self.password):
+            raise OptionError("give token, or username and password, not both")
+        if bool(self.username) != bool(self.password):
+            raise OptionError("username and password come together")
+
+    def to_json(self) -> str:
+        """Holds the secrets: only for options whose name says so, which Spark then hides."""
+        return json.dumps(asdict(self)) if self != Access() else ""
+
+    @classmethod
+    def from_json(cls, text: str) -> Access:
+        return cls(**json.loads(text)) if text else cls()
+
+
+def parse_access(options: Mapping[str, str]) -> Access:
+    """Options with lower-case names -> how to reach the broker. Any tls option turns TLS on, unless
+    `tls` is false."""
+    given = {name: str(options.get(name.lower(), "")).strip() for name in ACCESS_OPTIONS}
+    files = [name for name in ACCESS_OPTIONS if name.startswith("tls.") and given[name]]
+    wish = given["tls"].lower() or ("true" if files else "false")
+    if wish not in ("true", "false"):
+        raise OptionError(f"option tls is {given['tls']!r}; it takes true or false")
+    if wish == "false" and files:
+        raise OptionError(f"option {files[0]} is for TLS, and tls is false")
+    return Access(
+        tls=wish == "true",
+        tls_ca=given["tls.ca"],
+        tls_certificate=given["tls.certificate"],
+        tls_key=given["tls.key"],
+        tls_server_name=given["tls.serverName"],
+        token=given["token"],
+        username=given["username"],
+        password=given["password"],
+    )
