@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from plugins.native.sdk import BatchCommitted, StagedWinner, StagingSession
+from plugins.native.sdk import BatchCommitted, Compression, StagedWinner, StagingSession
 from spark_plugin.errors import ExportError, OptionError
 from spark_plugin.journal import client_of
 from spark_plugin.sink_options import SinkOptions
@@ -92,7 +92,7 @@ class _Sink:
         try:
             with client.staging.writer(
                 session, batch_id, context.partitionId(), attempt,
-                compression=self.options.compression, batch_bytes_max=self.options.batch_bytes,
+                compression=Compression[self.options.compression.upper()], batch_bytes_max=self.options.batch_bytes,
             ) as writer:  # fmt: skip
                 for batch in iterator:
                     for share in shares(batch, self.options.topic, time.time_ns() // 1_000_000):

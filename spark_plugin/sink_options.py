@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from plugins.native.sdk import Compression
 from spark_plugin.access import ACCESS_OPTIONS, Access, parse_access
 from spark_plugin.errors import OptionError
 from spark_plugin.options import nearest, parse_duration_s, parse_size
@@ -15,6 +14,7 @@ SINK_OPTIONS: Final = (
     "bootstrap", "topic", "sinkId", "batchId", "compression", "batchBytes", "stagingTimeout",
     "retryTimeout", "includeHeaders", "checkpointLocation", "queryName", *ACCESS_OPTIONS,
 )  # fmt: skip
+COMPRESSIONS: Final = ("none", "lz4", "zstd")
 _BATCH_ID_MAX: Final = (1 << 63) - 1
 
 
@@ -30,7 +30,7 @@ class SinkOptions:
     batch_id: int | None = None
     """Number of a batch write: the same number of the same sink lands once."""
     checkpoint: str = ""
-    compression: Compression = Compression.NONE
+    compression: str = "none"
     batch_bytes: int = 1 << 20
     staging_timeout_ms: int = 0
     """How long staged records wait for their commit; 0: the broker's default."""
@@ -83,8 +83,7 @@ def _batch_id(given: Mapping[str, str], streaming: bool) -> int | None:
     return int(text)
 
 
-def _compression(text: str) -> Compression:
-    names = {each.name.lower(): each for each in Compression}
-    if text.lower() not in names:
-        raise OptionError(f"option compression is {text!r}; it takes {', '.join(names)}")
-    return names[text.lower()]
+def _compression(text: str) -> str:
+    if text.lower() not in COMPRESSIONS:
+        raise OptionError(f"option compression is {text!r}; it takes {', '.join(COMPRESSIONS)}")
+    return text.lower()
