@@ -92,7 +92,8 @@ class _Sink:
         try:
             with client.staging.writer(
                 session, batch_id, context.partitionId(), attempt,
-                compression=Compression[self.options.compression.upper()], batch_bytes_max=self.options.batch_bytes,
+                compression=Compression[self.options.compression.upper()],
+                batch_bytes_max=self.options.batch_bytes,
             ) as writer:  # fmt: skip
                 for batch in iterator:
                     for share in shares(batch, self.options.topic, time.time_ns() // 1_000_000):
