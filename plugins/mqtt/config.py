@@ -255,6 +255,11 @@ class MqttSettings(PluginSettings):
     is acknowledged and dropped, since 3.1.1 has no third way."""
     response_information: str = ""
     """Told to MQTT 5 clients that ask for response information; empty: nothing."""
+    server_reference: str = Field(default="", max_length=1024)
+    """Other servers, like `b.example.org:1883`, several with spaces between; empty: none."""
+    redirect: Literal["on_stop", "temporary", "permanent"] = "on_stop"
+    """When MQTT 5 clients are sent to `server_reference`: when this node stops, or whenever they
+    connect, as use another server (`temporary`) or server moved (`permanent`)."""
 
     @field_validator("banned_hosts")
     @classmethod
@@ -272,6 +277,12 @@ class MqttSettings(PluginSettings):
             self.flapping_window_ms,
             self.flapping_ban_ms,
         )
+
+    @model_validator(mode="after")
+    def _leads_somewhere(self) -> Self:
+        if self.redirect != "on_stop" and not self.server_reference:
+            raise ValueError(f"redirect = {self.redirect} needs server_reference")
+        return self
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:

@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker_core.api.types import Credentials, Principal
+from plugins.mqtt import authenticating
 from plugins.mqtt.aliases import SentAliases
-from plugins.mqtt.packets import V5, V31, Auth, Connack, Connect, Properties
+from plugins.mqtt.packets import V5, V31, Connack, Connect, Properties
 from plugins.mqtt.reasons import ProtocolError, Reason
 from plugins.mqtt.sessions import FOR_EVER_S
 from plugins.mqtt.states import NEVER_MS, State
@@ -31,10 +32,9 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
     connection.connect = packet
     connection.wants_reasons = properties.request_problem_information != 0
     _obey_client_limits(connection, properties)
-    if properties.authentication_method is not None:
-        raise ProtocolError(
-            "enhanced authentication is not offered", Reason.BAD_AUTHENTICATION_METHOD
-        )
+    if hub.limits.server_reference and hub.limits.redirect != "on_stop":
+        connection.redirect(hub.limits.redirect == "permanent", now_ms)
+        return
     if len(packet.client_id.encode()) > hub.limits.client_id_bytes_max:
         raise ProtocolError(
             f"client identifier longer than {hub.limits.client_id_bytes_max} bytes",
@@ -51,8 +51,7 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
     if banned is not None:
         hub.counters.connections_refused += 1
         raise ProtocolError(banned, Reason.BANNED)
-    connection.state = State.AUTHENTICATING
-    connection.credentials = Credentials(
+    credentials = Credentials(
         "mqtt",
         connection.client_id,
         connection.peer_host,
@@ -62,6 +61,12 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
         connection.arrival.certificate_names,
         listener=connection.arrival.listener,
     )
+    method = properties.authentication_method
+    if method is not None:
+        authenticating.begin(connection, method, credentials, properties.authentication_data or b"")
+        return
+    connection.state = State.AUTHENTICATING
+    connection.credentials = credentials
 
 
 def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
@@ -136,7 +141,7 @@ def _obey_client_limits(connection: Connection, asked: Properties) -> None:
 
 def _connack_properties(connection: Connection, packet: Connect, keep_alive_s: int) -> Properties:
     """What the server tells a version 5 client about itself and about what it changed."""
-    limits, session = connection.hub.limits, connection.session
+    limits, session, enhanced = connection.hub.limits, connection.session, connection.enhanced
     assert session is not None
     asked = packet.properties
     wants_information = asked.request_response_information and limits.response_information
@@ -150,9 +155,6 @@ def _connack_properties(connection: Connection, packet: Connect, keep_alive_s: i
         assigned_client_id=None if packet.client_id else connection.client_id,
         server_keep_alive_s=keep_alive_s if keep_alive_s != packet.keep_alive_s else None,
         response_information=limits.response_information if wants_information else None,
+        authentication_method=enhanced.method if enhanced is not None else None,
+        authentication_data=(enhanced.last_word or None) if enhanced is not None else None,
     )
-
-
-def auth(connection: Connection, packet: Auth, now_ms: int) -> None:
-    """AUTH without an authentication method in CONNECT [MQTT-4.12.0-7]."""
-    raise ProtocolError("AUTH without an authentication method in CONNECT")

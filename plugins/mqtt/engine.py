@@ -15,12 +15,15 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import version
 from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 from broker_core.api.errors import LakeMQError, NotAuthenticated
-from broker_core.api.ports import Broker
+from broker_core.api.ports import Broker, Exchange
 from broker_core.api.record_batch import read_header
-from broker_core.api.types import CommittedBatch, Placed
+from broker_core.api.types import Challenge, CommittedBatch, Placed
+from plugins.mqtt import authenticating
 from plugins.mqtt.appends import Lane
+from plugins.mqtt.authenticating import Dialogue
 from plugins.mqtt.bans import Bans
 from plugins.mqtt.config import MqttSettings
 from plugins.mqtt.delayed import Delays
@@ -103,6 +106,7 @@ class MqttEngine:
         self._taps: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._appending: set[asyncio.Future[list[Placed | LakeMQError]]] = set()
+        self._exchanges: WeakKeyDictionary[Dialogue, Exchange] = WeakKeyDictionary()
         self._homes: dict[str, str] = {}
         """Topic name -> the topic it is bound to."""
         self._started_ms = self.now_ms()
@@ -144,7 +148,11 @@ class MqttEngine:
         if self._ticker is not None:
             self._ticker.cancel()
         for connection in list(self.hub.connections):
-            connection.close(Reason.SERVER_SHUTTING_DOWN, "the server shuts down", self.now_ms())
+            if self.settings.server_reference:
+                connection.redirect(False, self.now_ms())
+            else:
+                text = "the server shuts down"
+                connection.close(Reason.SERVER_SHUTTING_DOWN, text, self.now_ms())
         self._turn()
         if self._appending:
             await asyncio.wait(self._appending, timeout=GOODBYE_S)
@@ -187,6 +195,7 @@ class MqttEngine:
             or hub.appends
             or hub.loads
             or hub.reads
+            or hub.steps
             or ledger_due
             or self.journal.delays.due
         ):
@@ -202,6 +211,9 @@ class MqttEngine:
         loads, self.hub.loads = self.hub.loads, []
         for session in loads:
             self._begin(self._load(session))
+        steps, self.hub.steps = self.hub.steps, []
+        for connection in steps:
+            self._begin(self._step(connection))
         reads, self.hub.reads = self.hub.reads, []
         for history, generation in reads:
             self._begin(self._read(history, generation))
@@ -313,6 +325,33 @@ class MqttEngine:
     def ask(self, connection: Connection) -> None:
         """Find out who a client is, beside everything else."""
         self._begin(self._authenticate(connection))
+
+    async def _step(self, connection: Connection) -> None:
+        """Take what a client said to its exchange."""
+        enhanced = connection.enhanced
+        dialogue = enhanced.dialogue if enhanced is not None else None
+        if enhanced is None or dialogue is None or dialogue.said is None:
+            return
+        try:
+            exchange = self._exchanges.get(dialogue)
+            if exchange is None:
+                exchange = self.broker.begin_exchange(enhanced.method, enhanced.credentials)
+                self._exchanges[dialogue] = exchange
+            outcome = await exchange.step(dialogue.said)
+        except LakeMQError as error:
+            if not isinstance(error, NotAuthenticated):
+                log.warning("%r was not authenticated: %s", connection, error)
+            reason = connect_reason(error)
+            authenticating.refused(connection, dialogue, reason, str(error), self.now_ms())
+        else:
+            if isinstance(outcome, Challenge):
+                authenticating.challenged(connection, dialogue, outcome.data, self.now_ms())
+            else:
+                authenticating.accepted(
+                    connection, dialogue, outcome.principal, outcome.data, self.now_ms()
+                )
+        self.resume_reading()
+        self.after()
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = self.loop.create_task(work)

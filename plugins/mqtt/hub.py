@@ -72,6 +72,8 @@ class Limits:
     access_cache_ms: int = 5_000
     refused_publish_disconnects: bool = True
     response_information: str = ""
+    server_reference: str = ""
+    redirect: str = "on_stop"
 
 
 @dataclass(slots=True)
@@ -80,6 +82,7 @@ class Counters:
 
     connections_accepted: int = 0
     connections_refused: int = 0
+    connections_redirected: int = 0
     publishes_received: int = 0
     publishes_refused: int = 0
     publishes_failed: int = 0
@@ -126,8 +129,9 @@ class Hub:
         self.appends = Appends()
         self.loads: list[Session] = []
         """Sessions whose next messages must be fetched from the journal."""
+        self.steps: list[Connection] = []  # those whose dialogue waits for an answer
+        # Subscriptions of connected clients that have not caught up with the journal.
         self.histories: dict[History, None] = {}
-        """Subscriptions of connected clients that have not caught up with the journal."""
         self.reads: list[tuple[History, int]] = []
         """Those whose next records must be fetched, while their `generation` is this."""
         self.ledger = Ledger() if durable else None

@@ -28,6 +28,7 @@ def _growing(hub: Hub) -> dict[str, tuple[Read, str]]:
     return {
         "connections.accepted": (lambda: counters.connections_accepted, "CONNECTs let in"),
         "connections.refused": (lambda: counters.connections_refused, "CONNECTs refused"),
+        "connections.redirected": (lambda: counters.connections_redirected, "sent elsewhere"),
         "publishes.received": (lambda: counters.publishes_received, "PUBLISH packets from clients"),
         "publishes.refused": (lambda: counters.publishes_refused, "publishes without permission"),
         "publishes.failed": (lambda: counters.publishes_failed, "publishes that were not stored"),

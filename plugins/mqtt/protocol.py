@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker_core.api.types import ANONYMOUS, AccessContext, Credentials, Principal
-from plugins.mqtt import connecting, publishing, subscribing
+from plugins.mqtt import authenticating, connecting, publishing, subscribing
 from plugins.mqtt.aliases import SentAliases
 from plugins.mqtt.appends import Outcome
+from plugins.mqtt.authenticating import Enhanced
 from plugins.mqtt.codec import Decoder
 from plugins.mqtt.encoding import PINGRESP, encode
 from plugins.mqtt.messages import Message, Wire
@@ -39,7 +40,7 @@ from plugins.mqtt.packets import (
     Unsubscribe,
 )
 from plugins.mqtt.rates import throttle_of
-from plugins.mqtt.reasons import MqttError, ProtocolError, Reason, return_code
+from plugins.mqtt.reasons import MqttError, ProtocolError, Reason, disconnect_reason, return_code
 from plugins.mqtt.sessions import Session
 from plugins.mqtt.states import State
 
@@ -83,6 +84,7 @@ class Connection:
         "connect",
         "credentials",
         "decoder",
+        "enhanced",
         "express",
         "hub",
         "inflow",
@@ -128,6 +130,8 @@ class Connection:
         """The socket takes no more for now: QoS 0 is dropped, QoS 1 and 2 wait."""
         self.credentials: Credentials | None = None
         """Set while an answer to them is awaited (`authenticated` or `refused`)."""
+        self.enhanced: Enhanced | None = None
+        """None: CONNECT named no authentication method."""
         self.connect: Connect | None = None
         self.pending: list[Packet] = []
         """Packets that came before the answer to CONNECT."""
@@ -142,6 +146,11 @@ class Connection:
         self.keep_alive_ms = 0
         self.silent_until_ms = now_ms + hub.limits.connect_timeout_ms
         """When silence has lasted too long."""
+        self._begin_inflow(now_ms)
+        hub.connections.add(self)
+
+    def _begin_inflow(self, now_ms: int) -> None:
+        hub = self.hub
         self.aliases: dict[int, str] = {}
         """Topic names by the alias that the client set."""
         self.sent_aliases: SentAliases | None = None
@@ -152,7 +161,6 @@ class Connection:
         self.throttle = throttle_of(
             hub.limits.publishes_per_s_max, hub.limits.bytes_per_s_max, now_ms
         )
-        hub.connections.add(self)
 
     # -- what the server calls
 
@@ -184,7 +192,7 @@ class Connection:
             self._fail(error, now_ms)
 
     def proceed(self, now_ms: int) -> None:
-        """CONNACK is said: handle what the client sent meanwhile."""
+        """The client may be heard again: handle what it sent meanwhile."""
         pending, self.pending = self.pending, []
         self._handle(pending, now_ms)
         if self.decoder.error is not None:
@@ -275,14 +283,30 @@ class Connection:
             return message.wire(self.version, qos, retain, identifiers, now_ms)
         return aliases.wire(message, qos, retain, identifiers, now_ms, self.packet_bytes_max)
 
-    def close(self, reason: Reason, text: str, now_ms: int, *, with_will: bool = True) -> None:
+    def redirect(self, permanent: bool, now_ms: int) -> None:
+        """Send the client elsewhere."""
+        reason = Reason.SERVER_MOVED if permanent else Reason.USE_ANOTHER_SERVER
+        self.hub.counters.connections_redirected += 1
+        reference = self.hub.limits.server_reference
+        self.close(reason, "use another server", now_ms, server_reference=reference)
+
+    def close(
+        self,
+        reason: Reason,
+        text: str,
+        now_ms: int,
+        *,
+        with_will: bool = True,
+        server_reference: str | None = None,
+    ) -> None:
         """End the connection from this side, telling the client as far as its version can."""
         if self.state is State.CLOSED:
             return
-        if self.state in (State.NEW, State.AUTHENTICATING):
-            self._say_connack(reason, text)
+        if self.state in _BEFORE_CONNACK:
+            self._say_connack(reason, text, server_reference)
         elif self.version == V5:
-            self.send(Disconnect(reason, self._why(text)))
+            said = disconnect_reason(reason)
+            self.send(Disconnect(said, self._why(text, server_reference)))
         if not self.out:
             self.hub.dirty.append(self)
         self.closing = text
@@ -308,18 +332,20 @@ class Connection:
         self.hub.counters.packets_invalid += 1
         self.close(error.reason, str(error), now_ms)
 
-    def _say_connack(self, reason: Reason, text: str) -> None:
+    def _say_connack(self, reason: Reason, text: str, server_reference: str | None) -> None:
         if self.decoder.version == V5:
             self.version = V5
-            self.send(Connack(False, reason, self._why(text)))
+            self.send(Connack(False, reason, self._why(text, server_reference)))
             return
         unsayable = reason in (Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR)
         known = self.decoder.version or reason is Reason.UNSUPPORTED_PROTOCOL_VERSION
         if known and not unsayable:
             self.send(Connack(False, return_code(reason)))
 
-    def _why(self, text: str) -> Properties:
-        return Properties(reason_string=text) if self.wants_reasons else NO_PROPERTIES
+    def _why(self, text: str, server_reference: str | None = None) -> Properties:
+        if not self.wants_reasons:
+            return Properties(server_reference=server_reference)
+        return Properties(reason_string=text, server_reference=server_reference)
 
     def _leave(self, now_ms: int, *, with_will: bool) -> None:
         if self.state is State.CLOSED:
@@ -371,6 +397,7 @@ def _ignore(connection: Connection, packet: Packet, now_ms: int) -> None:
     """Packets behind one that ended the connection."""
 
 
+_BEFORE_CONNACK: Final = (State.NEW, State.AUTHENTICATING, State.CHALLENGED)
 _Handler = Callable[[Connection, Any, int], None]
 _HANDLERS: Final[dict[State, dict[type, _Handler]]] = {
     State.NEW: {Connect: connecting.connect},
@@ -383,8 +410,9 @@ _HANDLERS: Final[dict[State, dict[type, _Handler]]] = {
         Unsubscribe: subscribing.unsubscribe,
         Ping: _ping,
         Disconnect: _disconnect,
-        Auth: connecting.auth,
+        Auth: authenticating.auth,
     },
+    State.CHALLENGED: {Auth: authenticating.auth, Disconnect: _disconnect},
     State.CLOSED: dict.fromkeys(
         (Publish, PublishRun, Acknowledgement, Subscribe, Unsubscribe, Ping, Disconnect, Auth),
         _ignore,

@@ -19,6 +19,7 @@ from broker_core.api.errors import (
     NotAuthenticated,
     NotAuthorized,
     StorageFull,
+    UnknownMechanism,
     UnknownTopic,
 )
 
@@ -113,6 +114,18 @@ def return_code(reason: Reason) -> int:
     return 0 if reason < FAILURE else _RETURN_CODES.get(reason, 3)
 
 
+_IN_DISCONNECT: Final = {
+    Reason.BAD_USER_NAME_OR_PASSWORD: Reason.NOT_AUTHORIZED,
+    Reason.SERVER_UNAVAILABLE: Reason.SERVER_BUSY,
+    Reason.BANNED: Reason.ADMINISTRATIVE_ACTION,
+}
+
+
+def disconnect_reason(reason: Reason) -> Reason:
+    """What DISCONNECT says in place of what only CONNACK may say (MQTT 5.0 table 2-6)."""
+    return _IN_DISCONNECT.get(reason, reason)
+
+
 def publish_reason(error: LakeMQError) -> Reason:
     """What PUBACK or PUBREC says when a publish was not stored."""
     if isinstance(error, NotAuthorized):
@@ -126,6 +139,8 @@ def publish_reason(error: LakeMQError) -> Reason:
 
 def connect_reason(error: LakeMQError) -> Reason:
     """What CONNACK says when a client was not let in."""
+    if isinstance(error, UnknownMechanism):
+        return Reason.BAD_AUTHENTICATION_METHOD
     if isinstance(error, NotAuthenticated):
         return Reason.BAD_USER_NAME_OR_PASSWORD
     if isinstance(error, NotAuthorized):

@@ -10,9 +10,13 @@ NEVER_MS: Final = 1 << 62
 
 
 class State(enum.Enum):
-    """NEW --CONNECT--> AUTHENTICATING --principal--> CONNECTED --> CLOSED"""
+    """NEW --CONNECT--> AUTHENTICATING --principal--> CONNECTED --> CLOSED
+
+    With an authentication method: AUTHENTICATING --challenge--> CHALLENGED --AUTH--> back.
+    """
 
     NEW = 1
     AUTHENTICATING = 2
     CONNECTED = 3
     CLOSED = 4
+    CHALLENGED = 5

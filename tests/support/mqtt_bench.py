@@ -10,16 +10,19 @@ assert device.received() == [Acknowledgement(PacketType.PUBACK, 1)]
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from broker_core.api.errors import LakeMQError, NotAuthorized
+from broker_core.api.errors import LakeMQError, NotAuthorized, UnknownMechanism
+from broker_core.api.ports import Exchange, Mechanism
 from broker_core.api.record_batch import encode as encode_batch
 from broker_core.api.record_batch import read_header
 from broker_core.api.types import (
     ANONYMOUS,
     NO_CONTEXT,
+    Accepted,
     AccessContext,
+    Challenge,
     CommittedBatch,
     Offset,
     Operation,
@@ -27,7 +30,9 @@ from broker_core.api.types import (
     Principal,
     Resource,
 )
+from plugins.mqtt import authenticating
 from plugins.mqtt.appends import Lane
+from plugins.mqtt.authenticating import Dialogue
 from plugins.mqtt.bindings import Binding
 from plugins.mqtt.codec import Decoder
 from plugins.mqtt.delayed import DelayLimits, Delays
@@ -53,6 +58,7 @@ from plugins.mqtt.packets import (
     Will,
 )
 from plugins.mqtt.protocol import Connection
+from plugins.mqtt.reasons import connect_reason
 from plugins.mqtt.records import RecordReader
 from plugins.mqtt.retained import Retained
 
@@ -143,6 +149,9 @@ class Bench:
     ) -> None:
         self.now_ms = START_MS
         self.forbidden: set[tuple[Operation, str]] = set()
+        self.mechanisms: dict[str, Mechanism] = {}
+        """Ways to authenticate in several steps."""
+        self._exchanges: dict[Dialogue, Exchange] = {}
         self.stored: list[Lane] = []
         self.messages: dict[Place, Message] = {}
         """What storage holds."""
@@ -273,8 +282,36 @@ class Bench:
         behind = read_header(batches[-1].data).last_offset + 1 if batches else offset
         return iter(messages), behind
 
+    def answer_steps(self) -> None:
+        """Let mechanisms answer what clients said."""
+        steps, self.hub.steps = self.hub.steps, []
+        for connection in steps:
+            enhanced = connection.enhanced
+            assert enhanced is not None
+            dialogue = enhanced.dialogue
+            assert dialogue is not None
+            assert dialogue.said is not None
+            try:
+                if dialogue not in self._exchanges:
+                    mechanism = self.mechanisms.get(enhanced.method)
+                    if mechanism is None:
+                        raise UnknownMechanism(enhanced.method)
+                    self._exchanges[dialogue] = mechanism.begin(enhanced.credentials)
+                outcome = _ended(self._exchanges[dialogue].step(dialogue.said))
+            except LakeMQError as error:
+                reason = connect_reason(error)
+                authenticating.refused(connection, dialogue, reason, str(error), self.now_ms)
+                continue
+            if isinstance(outcome, Challenge):
+                authenticating.challenged(connection, dialogue, outcome.data, self.now_ms)
+            else:
+                authenticating.accepted(
+                    connection, dialogue, outcome.principal, outcome.data, self.now_ms
+                )
+
     def load(self) -> None:
-        """Fetch from storage what sessions and replays wait for."""
+        """Fetch from storage what sessions and replays wait for, and answer who is who."""
+        self.answer_steps()
         self.load_messages()
         while (finish := self.begin_read()) is not None:
             finish()
@@ -292,6 +329,15 @@ class Bench:
         self.hub.tick(self.now_ms)
         while release_due(self.hub, self.now_ms):
             pass
+
+
+def _ended(steps: Coroutine[Any, Any, Challenge | Accepted]) -> Challenge | Accepted:
+    """The result of a coroutine that awaits nothing."""
+    try:
+        steps.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError("it waits for something")
 
 
 def disconnected_with(device: Device) -> int | None:

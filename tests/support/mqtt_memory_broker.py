@@ -16,7 +16,7 @@ from broker_core.api.errors import (
     UnknownMechanism,
     UnknownTopic,
 )
-from broker_core.api.ports import Credentials, Exchange, PartitionLog, Tap
+from broker_core.api.ports import Credentials, Exchange, Mechanism, PartitionLog, Tap
 from broker_core.api.record_batch import BatchHeader, RecordBatch, encode, read_header
 from broker_core.api.types import (
     ANONYMOUS,
@@ -56,6 +56,8 @@ class MemoryBroker:
         """User -> password; None: everybody is anonymous."""
         self.access_watchers: list[Callable[[], None]] = []
         """Called when tests say that rules have changed."""
+        self.exchanges: list[Mechanism] = []
+        """Ways to authenticate in several steps."""
         self.failure: LakeMQError | None = None
         """When set, no record is stored and every outcome is this."""
         self.held: asyncio.Event | None = None
@@ -181,6 +183,9 @@ class MemoryBroker:
         return ()
 
     def begin_exchange(self, mechanism: str, credentials: Credentials) -> Exchange:
+        for each in self.exchanges:
+            if each.name == mechanism:
+                return each.begin(credentials)
         raise UnknownMechanism(mechanism)
 
     def on_access_change(self, changed: Callable[[], None]) -> Callable[[], None]:
