@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from broker_core.api.settings import Port, Section
 
@@ -77,6 +77,18 @@ class AdminSettings(Section):
     """Address to bind to; empty: `node.host`."""
     port: Port = 9703
     """TCP port."""
+    certificate: str = ""
+    """File with the server's certificate chain (PEM); not empty: HTTPS."""
+    key: str = ""
+    """File with the certificate's private key (PEM)."""
+    insecure: bool = False
+    """Take a `host` that other machines reach without TLS: passwords would travel in plain text."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("certificate and key come together")
+        return self
 
 
 class TelemetrySettings(Section):

@@ -7,12 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
-from broker_core.api.errors import LakeMQError, StartupError
+from broker_core.api.errors import StartupError
 from broker_core.broker import CoreBroker
 from broker_core.plugin_host import PluginHost
+from broker_core.settings import AdminSettings
+from lakemq.admin_access import AdminAccess, errors_as_json, tls_of
 from lakemq.telemetry import Telemetry
-from meta_service.api.errors import MetaError
 from meta_service.api.types import MetaClient
 
 
@@ -25,7 +27,7 @@ class AdminListener:
         self,
         *,
         host: str,
-        port: int,
+        settings: AdminSettings,
         broker: CoreBroker,
         meta: MetaClient,
         plugins: PluginHost,
@@ -33,7 +35,9 @@ class AdminListener:
         describe_node: Callable[[], dict[str, Any]],
     ) -> None:
         self._host = host
-        self._port = port
+        self._port = settings.port
+        self._tls = tls_of(settings, host)
+        self._access = AdminAccess(broker)
         self._broker = broker
         self._meta = meta
         self._plugins = plugins
@@ -43,7 +47,8 @@ class AdminListener:
         self.ready = False
 
     async def start(self) -> None:
-        app = web.Application(client_max_size=64 * 1024, middlewares=[_errors_as_json])
+        middlewares: list[Middleware] = [errors_as_json, self._access.middleware()]
+        app = web.Application(client_max_size=64 * 1024, middlewares=middlewares)
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._readiness)
         app.router.add_get("/metrics", self._metrics)
@@ -54,7 +59,7 @@ class AdminListener:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._host, self._port).start()
+            await web.TCPSite(runner, self._host, self._port, ssl_context=self._tls).start()
         except OSError as error:
             await runner.cleanup()
             raise StartupError(
@@ -112,11 +117,17 @@ class AdminListener:
         )
 
     async def _topic_list(self, request: web.Request) -> web.Response:
-        names = sorted(topic.name for topic in self._broker.topics())
+        names = sorted(
+            topic.name
+            for topic in self._broker.topics()
+            if self._access.may_see(request, topic.name)
+        )
         return web.json_response([self._topic_json(name) for name in names])
 
     async def _topic(self, request: web.Request) -> web.Response:
-        return web.json_response(self._topic_json(request.match_info["name"]))
+        name = request.match_info["name"]
+        self._access.check_topic(request, name)
+        return web.json_response(self._topic_json(name))
 
     def _topic_json(self, name: str) -> dict[str, Any]:
         topic = self._broker.topic(name)
@@ -129,15 +140,3 @@ class AdminListener:
                 for number in range(topic.partitions)
             ],
         }
-
-
-@web.middleware
-async def _errors_as_json(
-    request: web.Request, handler: Callable[[web.Request], Any]
-) -> web.StreamResponse:
-    try:
-        answer: web.StreamResponse = await handler(request)
-    except (LakeMQError, MetaError) as error:
-        status = 404 if error.code.startswith("UNKNOWN") else 503 if error.retriable else 400
-        return web.json_response({"code": error.code, "message": str(error)}, status=status)
-    return answer

@@ -165,7 +165,7 @@ class Node:
         return [
             AdminListener(
                 host=settings.host or self.config.node.host,
-                port=settings.port,
+                settings=settings,
                 broker=self.broker,
                 meta=self._member.client(),
                 plugins=self.plugins,

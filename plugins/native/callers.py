@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-
 import grpc
 
-from broker_core.api.errors import NotAuthenticated
+from broker_core.api.authorization_header import Shown, read_authorization
 from broker_core.api.ports import Broker, Credentials
 from broker_core.api.types import Principal
 from plugins.native.tls import alternative_names, subject_of
@@ -30,19 +27,6 @@ def credentials_of(context: Context) -> Credentials:
     return Credentials("native", "", host, username, password, subject, names, token, "native")
 
 
-def _authorization(context: Context) -> tuple[str | None, bytes | None, str | None]:
-    """User, password and token out of the metadata `authorization` (RFC 7617, RFC 6750)."""
+def _authorization(context: Context) -> Shown:
     texts = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
-    if not texts:
-        return None, None, None
-    scheme, _, rest = str(texts[0]).partition(" ")
-    if scheme.lower() == "bearer" and rest:
-        return None, None, rest.strip()
-    if scheme.lower() == "basic":
-        try:
-            username, found, password = base64.b64decode(rest, validate=True).partition(b":")
-            if found:
-                return username.decode(), password, None
-        except (binascii.Error, UnicodeDecodeError):
-            pass
-    raise NotAuthenticated("authorization is neither Bearer <token> nor Basic <base64>")
+    return read_authorization(str(texts[0]) if texts else None)

@@ -17,7 +17,8 @@ from rich.table import Table
 
 from broker_core.api.errors import LakeMQError
 from broker_core.api.types import Acks, Compression, Record
-from plugins.native.sdk import NewRecord, SyncClient, Tls, TopicOffsets, connect
+from plugins.native.sdk import NewRecord, SyncClient, Tls, TopicOffsets
+from plugins.native.sdk.login import Login, login_of
 
 Bootstrap = Annotated[
     str,
@@ -53,9 +54,10 @@ def fail(error: Exception | str) -> NoReturn:
 
 @contextmanager
 def client_of(bootstrap: str) -> Iterator[SyncClient]:
-    """A client whose errors become one line. TLS is asked for by environment variables."""
+    """A client whose errors become one line. TLS and who one is come by environment variables."""
     try:
-        with connect(bootstrap, timeout_s=10, tls=_tls(os.environ)) as client:
+        login = _login(os.environ)
+        with SyncClient(bootstrap, timeout_s=10, tls=_tls(os.environ), login=login) as client:
             yield client
     except LakeMQError as error:
         fail(error)
@@ -69,6 +71,15 @@ def _tls(environment: Mapping[str, str]) -> Tls | None:
         environment.get(f"LAKEMQ_TLS_{name}") or None for name in ("CA", "CERTIFICATE", "KEY")
     )
     return Tls(ca, certificate, key) if ca or certificate or key else None
+
+
+def _login(environment: Mapping[str, str]) -> Login | None:
+    """LAKEMQ_TOKEN, or LAKEMQ_USERNAME, LAKEMQ_PASSWORD and LAKEMQ_MECHANISM."""
+    token, username, password = (
+        environment.get(f"LAKEMQ_{name}") or None for name in ("TOKEN", "USERNAME", "PASSWORD")
+    )
+    mechanism = environment.get("LAKEMQ_MECHANISM", "PLAIN")
+    return login_of(token, username, password, mechanism)  # type: ignore[arg-type]  # it is checked
 
 
 @topic.command("create")

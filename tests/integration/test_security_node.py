@@ -4,8 +4,11 @@ rules say."""
 from __future__ import annotations
 
 import base64
+import json
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import grpc
 import jwt
 import paho.mqtt.client as paho
 import pytest
+import typer
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typer.testing import CliRunner
@@ -21,6 +25,7 @@ from typer.testing import CliRunner
 import lakemq
 from lakemq.cli import app
 from plugins.native import native_pb2 as pb
+from plugins.native.commands import topic
 from plugins.native.native_pb2_grpc import NativeStub
 from tests.support.node import PORTS_FREE, NodeProcess
 
@@ -381,3 +386,46 @@ def test_no_secret_travels_in_plain_text() -> None:
     ).close()
     with pytest.raises(lakemq.InvalidRequest, match="come together"):
         lakemq.connect(username="u")
+
+
+# -- the HTTP admin
+
+
+def asked(node: NodeProcess, path: str, header: str | None = None) -> tuple[int, str]:
+    headers = {"Authorization": header} if header else {}
+    request = urllib.request.Request(f"http://{node.addresses['admin']}{path}", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_the_http_admin_asks_who_one_is(node: NodeProcess) -> None:
+    reader = basic("reader", "reader's password")
+    assert asked(node, "/healthz")[0] == asked(node, "/readyz")[0] == 200
+    for path in ("/metrics", "/api/v1/node", "/api/v1/plugins", "/api/v1/topics/mqtt", "/other"):
+        assert asked(node, path)[0] == 401, path
+        assert asked(node, path, f"Bearer {token('root')}")[0] in (200, 404)
+    for path in ("/metrics", "/api/v1/node", "/api/v1/plugins", "/other"):
+        assert asked(node, path, reader)[0] == 403, path
+    assert asked(node, "/api/v1/topics/mqtt", reader)[0] == 200
+    assert asked(node, "/api/v1/topics/other", reader)[0] == 403
+    seen = json.loads(asked(node, "/api/v1/topics", reader)[1])
+    assert [topic["name"] for topic in seen] == ["mqtt"]
+    assert asked(node, "/metrics", f"Bearer {token('root')}")[0] == 200
+
+
+def test_commands_log_in_by_variables(node: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = ["topic", "list", "--bootstrap", node.native]
+    outcome = CliRunner().invoke(native_app(), listing)
+    assert outcome.exit_code == 1 and "anonymous clients are not taken" in outcome.output
+    monkeypatch.setenv("LAKEMQ_TOKEN", token("root"))
+    assert "mqtt" in CliRunner().invoke(native_app(), listing).output
+
+
+def native_app() -> typer.Typer:
+    made = typer.Typer()
+    made.add_typer(topic, name="topic")
+    return made

@@ -1,0 +1,99 @@
+"""Who may ask the HTTP admin what. Health is told to everybody: load balancers ask for it."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from broker_core.access import is_loopback
+from broker_core.api.authorization_header import read_authorization
+from broker_core.api.errors import ConfigError, LakeMQError, NotAuthenticated, NotAuthorized
+from broker_core.api.ports import Credentials
+from broker_core.api.types import AccessContext, Operation, Principal, Resource
+from broker_core.broker import CoreBroker
+from broker_core.settings import AdminSettings
+from meta_service.api.errors import MetaError
+
+OPEN: Final = frozenset({"/healthz", "/readyz"})
+PRINCIPAL: Final = web.RequestKey("principal", Principal)
+
+
+class AdminAccess:
+    """A middleware that lets nobody pass whom the broker does not know, and asks for the right to
+    describe the cluster where a path is not about one topic."""
+
+    def __init__(self, broker: CoreBroker) -> None:
+        self._broker = broker
+
+    def may_see(self, request: web.Request, topic: str) -> bool:
+        try:
+            self.check_topic(request, topic)
+        except NotAuthorized:
+            return False
+        return True
+
+    def check_topic(self, request: web.Request, topic: str) -> None:
+        """Raises NotAuthorized."""
+        self._authorize(request, Resource("topic", topic))
+
+    def _authorize(self, request: web.Request, resource: Resource) -> None:
+        context = AccessContext("admin", peer_host=request.remote or "", listener="admin")
+        self._broker.authorize(request[PRINCIPAL], Operation.DESCRIBE, resource, context)
+
+    def middleware(self) -> Middleware:
+        @web.middleware
+        async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if request.path not in OPEN:
+                request[PRINCIPAL] = await self._broker.authenticate(_credentials(request))
+                if not request.path.startswith("/api/v1/topics"):
+                    self._authorize(request, Resource("cluster", "cluster"))
+            return await handler(request)
+
+        return check
+
+
+def _credentials(request: web.Request) -> Credentials:
+    shown = read_authorization(request.headers.get("Authorization"))
+    return Credentials(
+        "admin", "", request.remote or "", shown.username, shown.password,
+        token=shown.token, listener="admin",
+    )  # fmt: skip
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """401 asks browsers and curl for a user."""
+    try:
+        return await handler(request)
+    except (LakeMQError, MetaError) as error:
+        headers = {}
+        if isinstance(error, NotAuthenticated):
+            status = 401
+            headers["WWW-Authenticate"] = 'Basic realm="lakemq", charset="UTF-8"'
+        elif isinstance(error, NotAuthorized):
+            status = 403
+        else:
+            status = 404 if error.code.startswith("UNKNOWN") else 503 if error.retriable else 400
+        told = {"code": error.code, "message": str(error)}
+        return web.json_response(told, status=status, headers=headers)
+
+
+def tls_of(settings: AdminSettings, host: str) -> ssl.SSLContext | None:
+    """Raises ConfigError for files that do not fit, and for a host that others reach in plain
+    text."""
+    if not settings.certificate:
+        if not (settings.insecure or is_loopback(host)):
+            raise ConfigError(
+                f"admin: host {host} is reached by other machines: give certificate and key, or "
+                "set insecure = true"
+            )
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"admin: {settings.certificate}, {settings.key}: {error}") from None
+    return context
