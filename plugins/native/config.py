@@ -18,7 +18,8 @@ class NativeSettings(PluginSettings):
     port: Port = 9700
     """TCP port."""
     certificate: str = ""
-    """File with the server's certificate chain (PEM); not empty: TLS."""
+    """File with the server's certificate chain (PEM); not empty: TLS. Renewed files are taken into
+    use for new connections, without a restart."""
     key: str = ""
     """File with the certificate's private key (PEM)."""
     client_ca: str = ""

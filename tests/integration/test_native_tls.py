@@ -3,8 +3,11 @@ text by accident."""
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import ipaddress
+import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -241,3 +244,44 @@ async def test_the_common_name_is_the_user() -> None:
         await judge.authenticate(Credentials("native", "", "", certificate_subject="O=Acme"))
     assert subject_parts("O=Acme, CN=a") == [("O", "Acme"), ("CN", "a")]
     assert subject_parts("") == []
+
+
+async def test_a_renewed_certificate_is_taken_into_use(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New connections see it; a key that does not fit the certificate changes nothing."""
+    monkeypatch.setattr("plugins.native.tls.LOOK_EVERY_S", 0.0)
+    live = tmp_path / "live.crt", tmp_path / "live.key"
+
+    def install(names: tuple[Path, Path]) -> None:
+        for new, path in zip(names, live, strict=True):
+            new_path = path.with_suffix(".new")
+            new_path.write_bytes(new.read_bytes())
+            new_path.replace(path)
+
+    def shown(port: int) -> str:
+        context = ssl.create_default_context(cafile=str(authority.file))
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as link,
+        ):
+            certificate = link.getpeercert() or {}
+        return dict(part[0] for part in certificate["subject"])["commonName"]  # type: ignore[misc]
+
+    install(authority.issue("first"))
+    settings = NativeSettings(port=0, certificate=str(live[0]), key=str(live[1]))
+    listener = NativeListener(Witness(), settings, get_meter("test"))  # type: ignore[arg-type]
+    await listener.start()
+    try:
+        port = int(listener.addresses()[0].rpartition(":")[2])
+        assert await asyncio.to_thread(shown, port) == "first"
+        install(authority.issue("second"))
+        assert await asyncio.to_thread(shown, port) == "second"
+        third = authority.issue("third")
+        install((third[0], authority.issue("other")[1]))
+        assert await asyncio.to_thread(shown, port) == "second"
+        install(third)
+        assert await asyncio.to_thread(shown, port) == "third"
+    finally:
+        await listener.stop()
