@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -23,7 +24,9 @@ def server_credentials(certificate: str, key: str, client_ca: str) -> grpc.Serve
     taken into use for new connections. Raises StartupError, naming the file."""
     files = CertificateFiles(certificate, key, client_ca)
     return grpc.dynamic_ssl_server_credentials(
-        files.current, files.fetch, require_client_authentication=bool(client_ca)
+        files.current,
+        files.fetch,  # type: ignore[arg-type]  # the stub forgets None, which gRPC's page allows
+        require_client_authentication=bool(client_ca),
     )
 
 
@@ -67,6 +70,23 @@ class CertificateFiles:
         chain = (Path(key).read_bytes(), Path(certificate).read_bytes())
         roots = Path(client_ca).read_bytes() if client_ca else None
         return grpc.ssl_server_certificate_configuration([chain], roots)
+
+
+def _check(certificate: str, key: str, client_ca: str) -> None:
+    """gRPC says nothing of use about wrong files, so OpenSSL reads them first."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for file in (certificate, key, client_ca):
+        if file and not Path(file).is_file():
+            raise StartupError(f"native: there is no file {file}")
+    try:
+        context.load_cert_chain(certificate, key)
+    except (ssl.SSLError, OSError) as error:
+        raise StartupError(f"native: certificate {certificate} with key {key}: {error}") from None
+    try:
+        if client_ca:
+            context.load_verify_locations(client_ca)
+    except (ssl.SSLError, OSError) as error:
+        raise StartupError(f"native: client_ca {client_ca}: {error}") from None
 
 
 def subject_of(auth_context: Mapping[str, Iterable[bytes]]) -> str | None:

@@ -206,6 +206,11 @@ class Witness:
     def __init__(self) -> None:
         self.shown: list[Credentials] = []
 
+        self.transactions = self
+
+    def take_part(self, *others: object) -> None:
+        """Transactions: there are none."""
+
     def topics(self) -> list[TopicInfo]:
         return []
 

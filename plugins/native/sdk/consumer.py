@@ -116,9 +116,8 @@ class Consumer:
         self._in_hand: ConsumerRecord | Span | None = None
         self._last = Span(TopicPartition("", -1), -1, -1)
         """The last record of the chunk in hand, and where to go on behind it."""
-        self._commit_sequence = 0
         self._commit_lock = asyncio.Lock()
-        self._next_commit_ms = 0.0
+        self._commit_sequence, self._next_commit_ms = 0, 0.0
 
     # -- life
 
