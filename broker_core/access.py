@@ -146,9 +146,12 @@ class Access:
         resource: Resource,
         context: AccessContext = NO_CONTEXT,
     ) -> None:
-        """Raises NotAuthorized when an authorizer says no. Nodes may do everything."""
+        """Raises NotAuthorized when an authorizer says no, NotAuthenticated when the credentials
+        have ended. Nodes may do everything."""
         if principal.kind == "node":
             return
+        if principal.expires_ms is not None and principal.expires_ms <= self._now_ms():
+            raise NotAuthenticated("the credentials have ended; log in again")
         for authorizer in self._authorizers:
             verdict = authorizer.authorize(principal, operation, resource, context)
             if verdict is True:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from broker_core.access import Access
+from broker_core.api.access import Principal
 from broker_core.api.ports import Authenticator, Authorizer, Mechanism
 from broker_core.security.attempts import Attempts
 from broker_core.security.certificates import CertificateAuthenticator
@@ -61,7 +62,7 @@ class Security:
         self._checker = PasswordChecker(settings.password_threads, settings.passwords_waiting_max)
         self._users: list[Users] = []
         self._callbacks: list[HttpAuthenticator] = []
-        self.rule_book = RuleBook(settings, self._rules_changed)
+        self.rule_book = RuleBook(settings, self._rules_changed, self._is_gone)
         self._kept = KeptAccess(meta, self.rule_book.replace) if meta is not None else None
         own = [
             self._authenticator(each)
@@ -112,6 +113,9 @@ class Security:
     async def _work_for_nobody(self, password: bytes) -> None:
         if any(users.any_known() for users in self._users):
             await self._checker.check(None, password)
+
+    def _is_gone(self, principal: Principal) -> bool:
+        return self._kept is not None and self._kept.is_gone(principal)
 
     def _rules_changed(self) -> None:
         self.access.rules_changed()

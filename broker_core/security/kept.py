@@ -8,9 +8,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
-from broker_core.api.access import Rule
+from broker_core.api.access import Principal, Rule
 from broker_core.security.kept_forms import record_of, rule_of
 from broker_core.security.rules import check_rule
 from broker_core.security.users import UserRecord
@@ -19,6 +20,8 @@ from meta_service.api.errors import MetaError
 
 log = logging.getLogger(__name__)
 _AGAIN_AFTER_S: Final = 1.0
+_KEPT: Final = {"kept_by": "metaservice"}
+"""Attribute of their principals."""
 
 
 class KeptAccess:
@@ -39,7 +42,16 @@ class KeptAccess:
 
     def find(self, name: str) -> UserRecord | None:
         user = self._copy.users.get(name)
-        return None if user is None else record_of(user)
+        if user is None:
+            return None
+        return record_of(replace(user, attributes={**user.attributes, **_KEPT}))
+
+    def is_gone(self, principal: Principal) -> bool:
+        """Whether it was one of these users and is no more, or is disabled by now."""
+        if principal.attributes.get("kept_by") != _KEPT["kept_by"]:
+            return False
+        user = self._copy.users.get(principal.name)
+        return user is None or user.disabled
 
     def any_known(self) -> bool:
         return bool(self._copy.users)
@@ -61,7 +73,7 @@ class KeptAccess:
 
     def _tell(self, kind: str) -> None:
         """`kind` empty: all of it may be new."""
-        if kind in ("", "rule"):
+        if kind in ("", "user", "rule"):
             self._rules_changed(self._rules())
         if kind in ("", "quota"):
             self._quotas_changed(dict(self._copy.quotas))

@@ -112,6 +112,7 @@ def accepted(
     if (principal.kind, principal.name) != (connection.principal.kind, connection.principal.name):
         connection.close(Reason.NOT_AUTHORIZED, "authenticated as somebody else", now_ms)
         return
+    connection.hub.rights.note(connection, principal)
     principal = connection.hub.same_principal(principal)
     connection.principal = principal
     if connection.session is not None:

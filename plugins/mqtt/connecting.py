@@ -81,6 +81,8 @@ def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
         connection, connection.client_id, principal, now_ms, clean_start=packet.clean_start
     )
     connection.session = session
+    if present:
+        hub.rights.withdraw(session)
     session.expiry_s = _expiry_s(connection, packet)
     if hub.ledger is not None and (session.durable or kept_before):
         hub.ledger.keep(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker_core.api.errors import LakeMQError
@@ -28,6 +28,7 @@ from plugins.mqtt.reasons import MqttError, Reason
 from plugins.mqtt.records import Meta, record_headers
 from plugins.mqtt.retained import Retained
 from plugins.mqtt.rewrite import RewriteRule, rewritten
+from plugins.mqtt.rights import Rights
 from plugins.mqtt.sessions import FOR_EVER_S, Session
 from plugins.mqtt.shared import STRATEGIES, Group
 from plugins.mqtt.snapshots import Positions
@@ -122,6 +123,7 @@ class Hub:
         self.names = TopicNames()
         self.index = SubscriptionIndex()
         self.retained = retained or Retained(100_000, 256 * 1024 * 1024)
+        self.rights = Rights(self)
         self.sessions: dict[str, Session] = {}
         self.connections: set[Connection] = set()
         self.dirty: list[Connection] = []
@@ -170,17 +172,16 @@ class Hub:
 
     def access_changed(self) -> None:
         """Rules of who may do what have changed: let connections ask anew."""
-        for connection in self.connections:
-            connection.routes_until_ms = 0
+        self.rights.changed()
 
     def same_principal(self, principal: Principal) -> Principal:
         """The one object that stands for all equal principals, so that their records share
-        appends."""
+        appends. When credentials end is each connection's own: see `rights`."""
         attributes = tuple(sorted(principal.attributes.items()))
         key = (principal.kind, principal.name, attributes, principal.roles, principal.rules)
         if len(self._principals) > self.limits.sessions_max:
             self._principals.clear()
-        return self._principals.setdefault(key, principal)
+        return self._principals.setdefault(key, replace(principal, expires_ms=None))
 
     # -- names
 
@@ -468,6 +469,7 @@ class Hub:
                 self.end_session(session, now_ms)
             else:
                 self._schedule(session)
+        self.rights.tick(now_ms)
         for connection in [one for one in self.connections if one.silent_until_ms <= now_ms]:
             connection.timed_out(now_ms)
 

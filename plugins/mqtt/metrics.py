@@ -29,6 +29,8 @@ def _growing(hub: Hub) -> dict[str, tuple[Read, str]]:
         "connections.accepted": (lambda: counters.connections_accepted, "CONNECTs let in"),
         "connections.refused": (lambda: counters.connections_refused, "CONNECTs refused"),
         "connections.redirected": (lambda: counters.connections_redirected, "sent elsewhere"),
+        "credentials.ended": (lambda: hub.rights.ended, "connections whose credentials ended"),
+        "subscriptions.withdrawn": (lambda: hub.rights.withdrawn, "subscriptions lost to rules"),
         "publishes.received": (lambda: counters.publishes_received, "PUBLISH packets from clients"),
         "publishes.refused": (lambda: counters.publishes_refused, "publishes without permission"),
         "publishes.failed": (lambda: counters.publishes_failed, "publishes that were not stored"),

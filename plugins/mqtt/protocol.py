@@ -188,6 +188,7 @@ class Connection:
         self.credentials = None
         try:
             connecting.welcome(self, self.hub.same_principal(principal), now_ms)
+            self.hub.rights.note(self, principal)
         except MqttError as error:
             self._fail(error, now_ms)
 
@@ -352,6 +353,7 @@ class Connection:
             return
         self.state = State.CLOSED
         self.hub.connections.discard(self)
+        self.hub.rights.forget(self)
         self.pending = []
         session = self.session
         if session is not None and session.connection is self:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from broker_core.api.errors import InvalidRequest, LakeMQError, UnknownTopic
@@ -148,7 +149,13 @@ async def read_many(
             cursor = readers.ready.popleft()
             cursor.queued = False
             if cursor in readers.open:
-                found = await _next(cursor, readers, bytes_max, record_filter)
+                may = partial(
+                    broker.authorize,
+                    principal,
+                    Operation.READ,
+                    Resource("topic", cursor.wanted.topic),
+                )
+                found = await _next(cursor, readers, bytes_max, record_filter, may)
                 if found is not None:
                     yield found
     finally:
@@ -162,11 +169,16 @@ def _open(broker: Broker, wanted: pb.PartitionOffset) -> _Cursor:
 
 
 async def _next(
-    cursor: _Cursor, readers: _Readers, bytes_max: int, record_filter: RecordFilter | None
+    cursor: _Cursor,
+    readers: _Readers,
+    bytes_max: int,
+    record_filter: RecordFilter | None,
+    check_right: Callable[[], None],
 ) -> pb.FetchManyResponse | None:
-    """What one partition has now; None: nothing."""
+    """What one partition has now; None: nothing. The right to it may have ended meanwhile."""
     wanted = cursor.wanted
     try:
+        check_right()
         got = None if cursor.ended else await cursor.log.fetch(cursor.offset, bytes_max=bytes_max)
         data = await narrowed(until(got.data, wanted.end_offset), record_filter) if got else b""
     except LakeMQError as error:

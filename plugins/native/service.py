@@ -195,7 +195,8 @@ class NativeService(NativeServicer):
     ) -> AsyncIterator[pb.FetchResponse]:
         try:
             principal = await self._principal(context)
-            self._broker.authorize(principal, Operation.READ, Resource("topic", request.topic))
+            resource = Resource("topic", request.topic)
+            self._broker.authorize(principal, Operation.READ, resource)
             check_topic_id(self._broker, request.topic, request.topic_id)
             log = self._broker.partition(request.topic, request.partition)
             wanted = filter_of(request.filter)
@@ -204,6 +205,7 @@ class NativeService(NativeServicer):
             wait_ms = self._settings.fetch_wait_ms if request.follow else 0
             while not self.stopping and not (request.end_offset and offset >= request.end_offset):
                 got = await log.fetch(offset, bytes_max=bytes_max, wait_ms=wait_ms)
+                self._broker.authorize(principal, Operation.READ, resource)  # it may end meanwhile
                 if got.data:
                     data = await narrowed(until(got.data, request.end_offset), wanted)
                     self.bytes_out += len(data)

@@ -311,8 +311,14 @@ def test_users_and_rules_of_the_metaservice(node: NodeProcess) -> None:
 
     command(node, "user", "passwd", "kept", "--password-stdin", input="two\n")
     eventually(lambda: logs_in(node, "kept", "two"))
-    command(node, "user", "remove", "kept")
-    eventually(lambda: not logs_in(node, "kept", "two"))
+    with Device(node, "k2", "kept", "two") as device:
+        assert device.next("connect") == 0
+        device.client.publish("plant/1", b"x", 1)
+        assert device.next("publish") == 0
+        command(node, "user", "remove", "kept")
+        eventually(lambda: not logs_in(node, "kept", "two"))
+        device.client.publish("plant/1", b"x", 1)
+        assert device.next("publish") == 0x87  # still connected, but nobody any more
 
 
 def test_wrong_rules_are_refused_by_the_command(node: NodeProcess) -> None:

@@ -113,3 +113,26 @@ def test_keepers_of_answers_are_told_of_changes() -> None:
 
 def test_is_loopback() -> None:
     assert is_loopback("127.0.0.1") and not is_loopback("128.0.0.1")
+
+
+def test_a_principal_acts_no_longer_than_its_credentials_hold() -> None:
+    now_ms = [0]
+    access = Access([], [], now_ms=lambda: now_ms[0])
+    bearer, topic = Principal("ann", expires_ms=1000), Resource("topic", "t")
+    access.authorize(bearer, Operation.READ, topic)
+    now_ms[0] = 1000
+    with pytest.raises(NotAuthenticated, match="have ended"):
+        access.authorize(bearer, Operation.READ, topic)
+    access.authorize(Principal("self", "node", expires_ms=1), Operation.WRITE, topic)
+
+
+async def test_where_strangers_are_taken() -> None:
+    for host in ("127.0.0.1", "10.0.0.1"):
+        assert await Access([], [], anonymous="always").authenticate(who(host)) is ANONYMOUS
+        with pytest.raises(NotAuthenticated, match="not taken"):
+            await Access([], [], anonymous="never").authenticate(who(host))
+
+
+async def test_a_token_that_nobody_knows_makes_nobody_anonymous() -> None:
+    with pytest.raises(NotAuthenticated):
+        await Access([], []).authenticate(Credentials("native", "", "127.0.0.1", token="x"))
