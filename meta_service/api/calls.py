@@ -15,6 +15,8 @@ class Target(Protocol):
     topics: Any
     leases: Any
     auth: Any
+    journal: Any
+    mqtt: Any
     schemas: Any
 
     async def close(self) -> None: ...

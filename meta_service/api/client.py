@@ -18,8 +18,10 @@ from typing import Any, Final
 import grpc
 
 from meta_service.api import auth_pb2_grpc as auth_rpc
+from meta_service.api import journal_pb2_grpc as journal_rpc
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
+from meta_service.api import mqtt_pb2_grpc as mqtt_rpc
 from meta_service.api import schemas_pb2_grpc as schemas_rpc
 from meta_service.api.auth_calls import AuthCalls
 from meta_service.api.calls import Stub, Target
@@ -39,6 +41,8 @@ from meta_service.api.errors import (
     SessionExpired,
 )
 from meta_service.api.failures import error_of_failure
+from meta_service.api.journal_calls import JournalCalls
+from meta_service.api.mqtt_calls import MqttCalls
 from meta_service.api.schema_calls import SchemaCalls
 from meta_service.api.session import Session
 from meta_service.api.types import (
@@ -85,13 +89,15 @@ class _Channel:
         self.topics: Any = rpc.TopicsStub(self._channel)
         self.leases: Any = rpc.LeasesStub(self._channel)
         self.schemas: Any = schemas_rpc.SchemasStub(self._channel)
+        self.mqtt: Any = mqtt_rpc.MqttStub(self._channel)
+        self.journal: Any = journal_rpc.JournalStub(self._channel)
         self.auth: Any = auth_rpc.AuthStub(self._channel)
 
     async def close(self) -> None:
         await self._channel.close()
 
 
-class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
+class RemoteClient(ControlCalls, AuthCalls, JournalCalls, MqttCalls, SchemaCalls):
     """Implements `MetaClient` over gRPC. Addresses are `host:port` of any members."""
 
     def __init__(

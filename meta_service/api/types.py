@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from meta_service.api.auth import AuthPort
+from meta_service.api.journal import JournalPort
+from meta_service.api.mqtt import MqttPort
 from meta_service.api.schemas import SchemasPort
 
 
@@ -147,7 +149,7 @@ class MetaStatus:
     detail: Mapping[str, str | int] = field(default_factory=dict)
 
 
-class MetaClient(AuthPort, SchemasPort, Protocol):
+class MetaClient(AuthPort, JournalPort, MqttPort, SchemasPort, Protocol):
     """What brokers call. Reads are linearizable unless `stale`; raises `MetaError`s."""
 
     async def status(self) -> MetaStatus: ...

@@ -18,7 +18,18 @@ from meta_service.api.errors import (
     SessionExpired,
     UnsupportedCommand,
 )
-from meta_service.catalog import entries, kv, leases, moves, nodes, partitions, schemas, topics
+from meta_service.catalog import (
+    entries,
+    journal,
+    kv,
+    leases,
+    moves,
+    mqtt,
+    nodes,
+    partitions,
+    schemas,
+    topics,
+)
 from meta_service.catalog.auth import DELETIONS, PutQuota, PutRule, PutUser
 from meta_service.catalog.command_codec import FEATURE_LEVEL, Command, Header, decode_command
 from meta_service.catalog.commands import (
@@ -116,6 +127,17 @@ _HANDLERS: Final[dict[type[Command], Callable[[Draft, Any], Any]]] = {
     moves.SetRebalance: moves.set_rebalance,
     ElectLeaders: partitions.elect_leaders,
     ChangeInSync: partitions.change_in_sync,
+    mqtt.ClaimSession: mqtt.claim_session,
+    mqtt.SaveSession: mqtt.save_session,
+    mqtt.ReleaseSession: mqtt.release_session,
+    mqtt.EndSession: mqtt.end_session,
+    mqtt.ExpireMqttSessions: mqtt.expire_sessions,
+    mqtt.JoinShared: mqtt.join_shared,
+    mqtt.LeaveShared: mqtt.leave_shared,
+    journal.BeginUpload: journal.begin_upload,
+    journal.ChangeManifest: journal.change_manifest,
+    journal.DropGarbage: journal.drop_garbage,
+    journal.CollectTopic: journal.collect_topic,
     schemas.RegisterSchema: schemas.register_schema,
     schemas.DeleteSchema: schemas.delete_schema,
     schemas.SetCompatibility: schemas.set_compatibility,

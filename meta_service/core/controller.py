@@ -31,6 +31,7 @@ from meta_service.catalog.partitions import settle_topic
 from meta_service.catalog.results import value_of
 from meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX
 from meta_service.catalog.topics import decode_topic
+from meta_service.core.collector import Collector
 from meta_service.core.gateway import Gateway
 from meta_service.core.heartbeat import Lessor, NodeMonitor, Verdict
 from meta_service.core.mover import Mover
@@ -62,6 +63,7 @@ class Controller:
         that all members know)."""
         self.monitor = NodeMonitor()
         self.lessor = Lessor()
+        self.collector = Collector(gateway)
         self.mover = Mover(gateway, self.monitor.loads)
         self._gateway = gateway
         self._stored_leases = leases
@@ -114,6 +116,7 @@ class Controller:
             await self._carry_out(verdict)
         await self._settle_partitions(now_s)
         await self.mover.step(now_s)
+        await self.collector.step()
         await self._end_leases()
         await self._keep_time(now_s)
 
@@ -128,6 +131,7 @@ class Controller:
             now_s = self._now_s()
             self.monitor.restart(now_s)
             self.mover.restart()
+            self.collector.restart()
             self.lessor.restart(self._stored_leases(), now_s)
             self._settled_revision = self._settled_preferred = -1
             self._nodes_changed_s = now_s

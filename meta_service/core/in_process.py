@@ -54,6 +54,8 @@ class LocalTarget:
         self.topics: Any = _LocalStub(services.topics)
         self.leases: Any = _LocalStub(services.leases)
         self.schemas: Any = _LocalStub(services.schemas)
+        self.mqtt: Any = _LocalStub(services.mqtt)
+        self.journal: Any = _LocalStub(services.journal)
         self.auth: Any = _LocalStub(services.auth)
 
     async def close(self) -> None:

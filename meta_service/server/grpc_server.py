@@ -11,7 +11,9 @@ import grpc
 
 from meta_service.api import auth_pb2_grpc as auth_rpc
 from meta_service.api import discovery_pb2_grpc as discovery_rpc
+from meta_service.api import journal_pb2_grpc as journal_rpc
 from meta_service.api import meta_pb2_grpc as rpc
+from meta_service.api import mqtt_pb2_grpc as mqtt_rpc
 from meta_service.api import schemas_pb2_grpc as schemas_rpc
 from meta_service.api.errors import StartupFailed
 from meta_service.server.auth_service import AuthService
@@ -22,7 +24,9 @@ from meta_service.server.control_services import (
 )
 from meta_service.server.discovery_service import DiscoveryService
 from meta_service.server.hosts import is_loopback, join_host
+from meta_service.server.journal_service import JournalService
 from meta_service.server.maintenance import MaintenanceService
+from meta_service.server.mqtt_service import MqttService
 from meta_service.server.schemas_service import SchemasService
 from meta_service.server.services import KvService
 
@@ -46,6 +50,8 @@ class Services:
     leases: LeasesService
     maintenance: MaintenanceService
     auth: AuthService
+    journal: JournalService
+    mqtt: MqttService
     schemas: SchemasService
     discovery: DiscoveryService
 
@@ -62,6 +68,8 @@ class GrpcServer:
         rpc.add_LeasesServicer_to_server(services.leases, self._server)
         rpc.add_MaintenanceServicer_to_server(services.maintenance, self._server)
         schemas_rpc.add_SchemasServicer_to_server(services.schemas, self._server)
+        mqtt_rpc.add_MqttServicer_to_server(services.mqtt, self._server)
+        journal_rpc.add_JournalServicer_to_server(services.journal, self._server)
         auth_rpc.add_AuthServicer_to_server(services.auth, self._server)
 
     async def start(

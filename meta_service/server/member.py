@@ -166,7 +166,9 @@ class MetaMember:
         )
         from meta_service.server.discovery_service import DiscoveryService
         from meta_service.server.grpc_server import Services
+        from meta_service.server.journal_service import JournalService
         from meta_service.server.maintenance import MaintenanceService
+        from meta_service.server.mqtt_service import MqttService
         from meta_service.server.schemas_service import SchemasService
         from meta_service.server.services import KvService
 
@@ -181,6 +183,8 @@ class MetaMember:
                 gateway, assembly.snapshots, assembly.cluster_id, self._leader_address
             ),
             AuthService(*shared),
+            JournalService(*shared),
+            MqttService(*shared),
             SchemasService(*shared),
             DiscoveryService(assembly),
         )

@@ -67,6 +67,9 @@ class Service:
         value_of(result)
         return result
 
+    async def _written(self, command: Command, once: pb.Once | None) -> pb.WriteResponse:
+        return pb.WriteResponse(revision=(await self._propose(command, once)).revision)
+
     async def _fresh(self, stale: bool = False) -> None:
         if not stale:
             await self._gateway.barrier()

@@ -23,6 +23,8 @@ PROTOS = (
     "plugins/native/queues.proto",
     "meta_service/api/meta.proto",
     "meta_service/api/auth.proto",
+    "meta_service/api/journal.proto",
+    "meta_service/api/mqtt.proto",
     "meta_service/api/schemas.proto",
     "meta_service/api/discovery.proto",
 )
