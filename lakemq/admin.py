@@ -1,15 +1,18 @@
-"""HTTP admin: /healthz, /readyz, /metrics and, as JSON, /api/v1/{node,topics,plugins}."""
+"""HTTP admin: /healthz, /readyz, /metrics and, as JSON, /api/v1/{node,topics,plugins} and what
+listeners add to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from broker_core.api.errors import StartupError
+from broker_core.api.errors import InvalidRequest, StartupError
+from broker_core.api.ports import AdminRequest, AdminRoute
 from broker_core.broker import CoreBroker
 from broker_core.plugin_host import PluginHost
 from broker_core.settings import AdminSettings
@@ -33,6 +36,7 @@ class AdminListener:
         plugins: PluginHost,
         telemetry: Telemetry,
         describe_node: Callable[[], dict[str, Any]],
+        routes: Sequence[AdminRoute] = (),
     ) -> None:
         self._host = host
         self._port = settings.port
@@ -43,6 +47,7 @@ class AdminListener:
         self._plugins = plugins
         self._telemetry = telemetry
         self._describe_node = describe_node
+        self._routes = routes
         self._runner: web.AppRunner | None = None
         self.ready = False
 
@@ -56,6 +61,8 @@ class AdminListener:
         app.router.add_get("/api/v1/plugins", self._plugin_list)
         app.router.add_get("/api/v1/topics", self._topic_list)
         app.router.add_get("/api/v1/topics/{name}", self._topic)
+        for route in self._routes:
+            app.router.add_route(route.method, f"/api/v1/{route.path}", self._answering(route))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -140,3 +147,28 @@ class AdminListener:
                 for number in range(topic.partitions)
             ],
         }
+
+    def _answering(
+        self, route: AdminRoute
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """What serves a listener's route."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            body: object = {}
+            if route.method != "GET":
+                self._access.check_change(request)
+                body = await _json_body(request)
+            if not isinstance(body, dict):
+                raise InvalidRequest("the body is no JSON object")
+            asked = AdminRequest(request.match_info, request.query, body)
+            return web.json_response(await route.answer(asked))
+
+        return answer
+
+
+async def _json_body(request: web.Request) -> object:
+    try:
+        text = await request.text()
+        return json.loads(text) if text else {}
+    except ValueError as error:  # neither UTF-8 nor JSON
+        raise InvalidRequest(f"the body is no JSON: {error}") from None

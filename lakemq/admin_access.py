@@ -10,7 +10,13 @@ from aiohttp.typedefs import Handler, Middleware
 
 from broker_core.access import is_loopback
 from broker_core.api.authorization_header import read_authorization
-from broker_core.api.errors import ConfigError, LakeMQError, NotAuthenticated, NotAuthorized
+from broker_core.api.errors import (
+    ConfigError,
+    InvalidRequest,
+    LakeMQError,
+    NotAuthenticated,
+    NotAuthorized,
+)
 from broker_core.api.ports import Credentials
 from broker_core.api.types import AccessContext, Operation, Principal, Resource
 from broker_core.broker import CoreBroker
@@ -39,9 +45,25 @@ class AdminAccess:
         """Raises NotAuthorized."""
         self._authorize(request, Resource("topic", topic))
 
-    def _authorize(self, request: web.Request, resource: Resource) -> None:
+    def check_change(self, request: web.Request) -> None:
+        """Whether the caller may change something on the cluster, and not some web page that its
+        browser shows: a page can neither send JSON here unasked, nor name this machine by another
+        host where nobody has to log in. Raises NotAuthorized, InvalidRequest."""
+        self._authorize(request, Resource("cluster", "cluster"), Operation.ALTER)
+        named = request.url.host or "?"
+        if request[PRINCIPAL].kind == "anonymous" and not is_loopback(named):
+            raise NotAuthorized(f"changes without a login are not taken for host {named}")
+        if request.content_type != "application/json":
+            raise InvalidRequest("Content-Type must be application/json")
+
+    def _authorize(
+        self,
+        request: web.Request,
+        resource: Resource,
+        operation: Operation = Operation.DESCRIBE,
+    ) -> None:
         context = AccessContext("admin", peer_host=request.remote or "", listener="admin")
-        self._broker.authorize(request[PRINCIPAL], Operation.DESCRIBE, resource, context)
+        self._broker.authorize(request[PRINCIPAL], operation, resource, context)
 
     def middleware(self) -> Middleware:
         @web.middleware

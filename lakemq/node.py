@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from broker_core.api.errors import PluginError, StartupError
-from broker_core.api.ports import Listener, PluginContext, Storage
+from broker_core.api.ports import Administered, Listener, PluginContext, Storage
 from broker_core.api.types import PluginInfo
 from broker_core.broker import CoreBroker
 from broker_core.config import Config
@@ -70,7 +70,8 @@ class Node:
         self.broker = self._core(storage)
         await self.broker.start()
         self._stack.push_async_callback(self.broker.stop)
-        for listener in [*self._plugin_listeners(), *self._admin()]:
+        plugin_listeners = self._plugin_listeners()
+        for listener in [*plugin_listeners, *self._admin(plugin_listeners)]:
             await listener.start()
             self._stack.push_async_callback(listener.stop)
             self.listeners.append(listener)
@@ -158,7 +159,7 @@ class Node:
                 listeners.append(listener)
         return listeners
 
-    def _admin(self) -> list[AdminListener]:
+    def _admin(self, listeners: Sequence[Listener]) -> list[AdminListener]:
         settings = self.config.admin
         if not settings.enabled:
             return []
@@ -171,6 +172,12 @@ class Node:
                 plugins=self.plugins,
                 telemetry=self.telemetry,
                 describe_node=self.describe,
+                routes=[
+                    route
+                    for listener in listeners
+                    if isinstance(listener, Administered)
+                    for route in listener.admin_routes()
+                ],
             )
         ]
 

@@ -6,10 +6,10 @@ All methods are called on the node's event loop. Sync methods never block.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from opentelemetry.metrics import Meter
 
@@ -121,6 +121,35 @@ class Storage(Protocol):
 
     async def stored_topic_ids(self) -> set[str]:
         """Topics that have anything on disk: the host deletes those the catalog forgot."""
+
+
+class AdminRequest(NamedTuple):
+    """A request to the HTTP admin, its parts decoded."""
+
+    path: Mapping[str, str]
+    """What stood in place of the names in the route's path."""
+    query: Mapping[str, str]
+    body: Mapping[str, object]
+    """The JSON object that came with it; empty where none came."""
+
+
+class AdminRoute(NamedTuple):
+    """One thing that the HTTP admin can be asked."""
+
+    method: str
+    """`GET`: the caller may DESCRIBE the cluster; `POST`, `PUT` or `DELETE`: it may ALTER it."""
+    path: str
+    """Behind `/api/v1/`, like `mqtt/clients/{client_id}`."""
+    answer: Callable[[AdminRequest], Awaitable[object]]
+    """Gives a value for JSON. A LakeMQError becomes 404 (its code begins with UNKNOWN), 503
+    (retriable) or 400."""
+
+
+@runtime_checkable
+class Administered(Protocol):
+    """A listener that has something to say to operators."""
+
+    def admin_routes(self) -> Sequence[AdminRoute]: ...
 
 
 @runtime_checkable

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+from broker_core.api.errors import InvalidRequest
 
 CLIENTS_MAX: Final = 100_000
 """Most client ids whose connects are counted; beyond, the oldest counts are forgotten."""
@@ -22,6 +24,35 @@ class BanRules:
     flapping_ban_ms: int = 300_000
 
 
+@dataclass(frozen=True, slots=True)
+class Ban:
+    """One that an operator made."""
+
+    kind: str
+    """`client_id`, `user` or `host`."""
+    value: str
+    """For `host` an address or a network."""
+    until_ms: int | None = None
+    """None: for ever."""
+    why: str = ""
+
+
+KINDS: Final = ("client_id", "user", "host")
+BANS_MAX: Final = 100_000
+
+
+def check_ban(ban: Ban) -> Ban:
+    """The ban, its network in canonical form. Raises InvalidRequest."""
+    if ban.kind not in KINDS or not ban.value or len(ban.value) > 1024:
+        raise InvalidRequest("a ban is of a client_id, a user or a host, and has a value")
+    if ban.kind != "host":
+        return ban
+    try:
+        return replace(ban, value=str(ipaddress.ip_network(ban.value)))
+    except ValueError as error:
+        raise InvalidRequest(f"host {ban.value!r}: {error}") from None
+
+
 class Bans:
     """Judges each CONNECT."""
 
@@ -30,6 +61,8 @@ class Bans:
         self._connects: dict[str, deque[int]] = {}
         self.until: dict[str, int] = {}
         """Client id -> when its ban for flapping ends (ms)."""
+        self._imposed: dict[tuple[str, str], Ban] = {}
+        self._networks: dict[str, ipaddress.IPv4Network | ipaddress.IPv6Network] = {}
         self.flapped = 0
         """Bans for flapping so far."""
 
@@ -42,16 +75,58 @@ class Bans:
             return "this user is banned"
         if rules.networks and self._host_banned(host):
             return "this address is banned"
+        if self._imposed and self._is_imposed(client_id, user, host, now_ms):
+            return "banned by an operator"
         if rules.flapping_connects:
             return self._flaps(client_id, now_ms)
         return None
 
+    # -- bans of operators
+
+    def impose(self, ban: Ban) -> None:
+        """Raises InvalidRequest: there are too many."""
+        key = (ban.kind, ban.value)
+        if len(self._imposed) >= BANS_MAX and key not in self._imposed:
+            raise InvalidRequest(f"{BANS_MAX} bans are the most")
+        self._imposed[key] = ban
+        if ban.kind == "host":
+            self._networks[ban.value] = ipaddress.ip_network(ban.value)
+
+    def lift(self, kind: str, value: str) -> None:
+        self._imposed.pop((kind, value), None)
+        if kind == "host":
+            self._networks.pop(value, None)
+
+    def knows(self, kind: str, value: str) -> bool:
+        return (kind, value) in self._imposed
+
+    def list_all(self, now_ms: int) -> list[Ban]:
+        """What operators imposed, and clients that are banned for flapping."""
+        flapping = [
+            Ban("client_id", name, until, "it connected too often")
+            for name, until in self.until.items()
+            if until > now_ms
+        ]
+        return [*(one for one in self._imposed.values() if _holds(one, now_ms)), *flapping]
+
+    def _is_imposed(self, client_id: str, user: str | None, host: str, now_ms: int) -> bool:
+        found = [self._imposed.get(("client_id", client_id))]
+        if user is not None:
+            found.append(self._imposed.get(("user", user)))
+        address = _address(host) if self._networks else None
+        if address is not None:
+            found += [
+                self._imposed[("host", text)]
+                for text, network in self._networks.items()
+                if address in network
+            ]
+        return any(_holds(one, now_ms) for one in found if one is not None)
+
+    # -- configured ones
+
     def _host_banned(self, host: str) -> bool:
-        try:
-            address = ipaddress.ip_address(host.partition("%")[0])
-        except ValueError:  # a unix socket
-            return False
-        return any(address in network for network in self._rules.networks)
+        address = _address(host)
+        return address is not None and any(address in network for network in self._rules.networks)
 
     def _flaps(self, client_id: str, now_ms: int) -> str | None:
         rules = self._rules
@@ -79,8 +154,22 @@ class Bans:
 
     def forget(self, now_ms: int) -> None:
         """Drop what no longer matters. Call now and then."""
+        for ban in [one for one in self._imposed.values() if not _holds(one, now_ms)]:
+            self.lift(ban.kind, ban.value)
         self.until = {name: until for name, until in self.until.items() if until > now_ms}
         window = self._rules.flapping_window_ms
         self._connects = {
             name: times for name, times in self._connects.items() if now_ms - times[-1] < window
         }
+
+
+def _holds(ban: Ban, now_ms: int) -> bool:
+    return ban.until_ms is None or now_ms < ban.until_ms
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """None: a unix socket."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None

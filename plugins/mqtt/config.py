@@ -246,6 +246,13 @@ class MqttSettings(PluginSettings):
     """Rules that rewrite topic names and filters."""
     auto_subscriptions: list[AutoSubscriptionSettings] = Field(default_factory=list)
     """What every client is subscribed to."""
+    slow_ms: int = Field(default=500, ge=0)
+    """Time to an acknowledgement, or with a full socket, from which on a client is listed as slow
+    (ms); 0: never."""
+    slow_count_max: int = Field(default=100, ge=1, le=10_000)
+    """Most clients in that list; the slowest stay."""
+    slow_expiry_ms: int = Field(default=300_000, ge=1000)
+    """How long a client stays in that list (ms)."""
     system_topics_interval_s: int = Field(default=10, ge=0)
     """How often `$SYS` topics are published (s); 0: never."""
     access_cache_ms: int = Field(default=5_000, ge=0)

@@ -103,6 +103,7 @@ def _answer(connection: Connection, packet: Connect, present: bool, now_ms: int)
     connection.keep_alive_ms = int(1000 * _KEEP_ALIVE_GRACE * keep_alive_s)
     connection.silent_until_ms = now_ms + connection.keep_alive_ms if keep_alive_s else NEVER_MS
     connection.state = State.CONNECTED
+    connection.traffic.connected_ms = now_ms
     connection.connect = None
     connection.blocked = False
     hub.counters.connections_accepted += 1

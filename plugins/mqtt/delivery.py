@@ -62,6 +62,7 @@ class Delivery:
         "gone",
         "identifiers",
         "message",
+        "offered_ms",
         "place",
         "qos",
         "released",
@@ -90,6 +91,8 @@ class Delivery:
         """QoS 2: PUBREC came; PUBREL is sent, PUBCOMP awaited."""
         self.awaiting = False
         """QoS 2: its packet identifier is not kept yet, so it was not sent."""
+        self.offered_ms = 0
+        """When it was there for the client; 0: in an earlier life of the broker."""
         self.gone = False
         """It was asked for and is in the journal no more."""
 
@@ -109,6 +112,7 @@ class Outbound:
     __slots__ = (
         "_next_id",
         "_resend",
+        "dropped",
         "inflight",
         "limits",
         "loading",
@@ -125,6 +129,8 @@ class Outbound:
         """By packet identifier, in the order in which they were first sent."""
         self.queue: deque[Delivery] | None = None
         self.queue_bytes = 0
+        self.dropped = 0
+        """Deliveries that the queue had no room for."""
         self.unacked = 0
         """Of `inflight`, those sent on the present connection."""
         self.loading = False
@@ -145,6 +151,7 @@ class Outbound:
     def offer(self, delivery: Delivery, connection: Connection | None, now_ms: int) -> bool:
         """Send a QoS 1 or 2 delivery, or queue it. False: the queue is full and the client's
         connection shall end."""
+        delivery.offered_ms = now_ms
         if delivery.message is None:
             accepted = self._enqueue(delivery, connection)
             if connection is not None:
@@ -172,6 +179,7 @@ class Outbound:
             len(queue) >= limits.queue_count_max or self.queue_bytes + size > limits.queue_bytes_max
         ):
             limits.dropped_queue_full += 1
+            self.dropped += 1
             if limits.queue_full != "drop_oldest" or not queue:
                 return limits.queue_full != "disconnect"
             self.queue_bytes -= queue.popleft().size_bytes
@@ -240,6 +248,7 @@ class Outbound:
         if dup:
             packet = bytes((packet[0] | 0x08,)) + packet[1:]
         connection.write(packet)
+        connection.traffic.sent[delivery.qos] += 1
         self.limits.sent += 1
         return True
 
@@ -247,8 +256,11 @@ class Outbound:
 
     def acknowledge(self, packet_id: int, connection: Connection, now_ms: int) -> bool:
         """PUBACK, PUBCOMP, or PUBREC that refuses: the delivery is finished. False: no such."""
-        if self.inflight.pop(packet_id, None) is None:
+        delivery = self.inflight.pop(packet_id, None)
+        if delivery is None:
             return False
+        if now_ms - delivery.offered_ms >= connection.hub.slow.threshold_ms:
+            self._note_slow(delivery, connection, now_ms)
         if self.unacked:
             self.unacked -= 1
         self.session.touch()
@@ -257,6 +269,13 @@ class Outbound:
         if self.session.histories:
             connection.hub.resume_histories(self.session)
         return True
+
+    def _note_slow(self, delivery: Delivery, connection: Connection, now_ms: int) -> None:
+        """It took long, unless the client was away meanwhile."""
+        slow, message = connection.hub.slow, delivery.message
+        waited_ms = now_ms - max(delivery.offered_ms, connection.traffic.connected_ms)
+        if waited_ms >= slow.threshold_ms and message is not None:
+            slow.note(self.session.client_id, message.topic, waited_ms, now_ms)
 
     def received(self, packet_id: int) -> bool:
         """PUBREC: never send this PUBLISH again [MQTT-4.3.3-6]. False: no such delivery."""

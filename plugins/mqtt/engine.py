@@ -37,6 +37,7 @@ from plugins.mqtt.reasons import Reason, connect_reason
 from plugins.mqtt.records import RecordReader
 from plugins.mqtt.retained import Retained
 from plugins.mqtt.sessions import Session
+from plugins.mqtt.slow import SlowClients
 from plugins.mqtt.system_topics import publish_system_topics
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class MqttEngine:
             shared_strategy=settings.shared_strategy,
             durable=settings.durable,
             bans=Bans(settings.ban_rules()),
+            slow=SlowClients(settings.slow_ms, settings.slow_count_max, settings.slow_expiry_ms),
             delays=Delays(settings.delay_limits(), f"{secrets.token_hex(6)}-"),
             rewrites=[rule.rule() for rule in settings.rewrites],
             auto_subscriptions=[(one.filter, one.options()) for one in settings.auto_subscriptions],

@@ -31,6 +31,7 @@ from plugins.mqtt.rewrite import RewriteRule, rewritten
 from plugins.mqtt.rights import Rights
 from plugins.mqtt.sessions import FOR_EVER_S, Session
 from plugins.mqtt.shared import STRATEGIES, Group
+from plugins.mqtt.slow import SlowClients
 from plugins.mqtt.snapshots import Positions
 from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex, Target
 from plugins.mqtt.topics import (
@@ -112,6 +113,7 @@ class Hub:
         durable: bool = False,
         bans: Bans | None = None,
         delays: Delays | None = None,
+        slow: SlowClients | None = None,
         rewrites: Sequence[RewriteRule] = (),
         auto_subscriptions: Sequence[tuple[str, int]] = (),
     ) -> None:
@@ -143,6 +145,7 @@ class Hub:
         self.delivered = 0
         """Records delivered."""
         self.delays = delays or Delays()
+        self.slow = slow or SlowClients(0)
         self.bans = bans or Bans(BanRules())
         self.auto_subscriptions = auto_subscriptions
         """(filter, options) that every client gets; `%c` and `%u` stand for its client id and

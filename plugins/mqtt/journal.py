@@ -15,6 +15,9 @@ from broker_core.api.errors import LakeMQError, TopicExists
 from broker_core.api.ports import Broker
 from broker_core.api.record_batch import RecordBatch
 from broker_core.api.types import Columns, Placed, Principal
+from plugins.mqtt.ban_log import TOPIC as BANS
+from plugins.mqtt.ban_log import BanLog
+from plugins.mqtt.bans import Ban
 from plugins.mqtt.delay_log import DelayLog
 from plugins.mqtt.delayed import TOPIC as DELAYED
 from plugins.mqtt.delivery import Delivery
@@ -71,6 +74,7 @@ class MqttJournal:
         self._retained_written_at = 0
         self._retained_writing = False
         self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
+        self._bans = BanLog(hub.bans, broker, self._publish)
         self.delays = DelayLog(hub, broker, self._publish, now_ms)
         self.unreadable = 0
         """Records of our own topics that could not be read; they were left out."""
@@ -87,6 +91,7 @@ class MqttJournal:
         hub = self._hub
         replay = Replay(hub, states, retained_from)
         await self.delays.read()
+        await self._bans.read(self._now_ms())
         for topic in dict.fromkeys(binding.topic for binding in hub.bindings):
             for partition in range(self._broker.topic(topic).partitions):
                 end = self._broker.partition(topic, partition).high_watermark
@@ -109,7 +114,7 @@ class MqttJournal:
             segment_bytes_max=_SEGMENT_BYTES,
         )
         known = {topic.name for topic in self._broker.topics()}
-        for name in (SESSIONS, RETAINED, DELAYED):
+        for name in (SESSIONS, RETAINED, DELAYED, BANS):
             if name not in known:
                 try:
                     await self._broker.create_topic(name, 1, config)
@@ -153,6 +158,11 @@ class MqttJournal:
             self.unreadable += 1
             log.error("%s does not tell its position: %s", RETAINED, error)
             return {}
+
+    async def keep_ban(self, kind: str, value: str, ban: Ban | None) -> None:
+        """Returns when it is on disk, or at once where nothing is kept. None: it is lifted."""
+        if self._hub.ledger is not None:
+            await self._bans.keep(kind, value, ban)
 
     # -- sessions
 

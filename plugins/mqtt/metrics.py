@@ -48,6 +48,7 @@ def _growing(hub: Hub) -> dict[str, tuple[Read, str]]:
         "dropped.gone": (lambda: delivery.dropped_gone, "dropped: no more in the journal"),
         "delayed.published": (lambda: delays.published, "delayed publishes that were published"),
         "delayed.refused": (lambda: delays.refused, "delayed publishes not taken, or not allowed"),
+        "subscribers.slow": (lambda: hub.slow.noted, "times that a client was slow"),
         "retained.refused": (lambda: retained.refused, "retained messages not kept: full"),
     }
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from broker_core.api.errors import PluginError
 from broker_core.api.hooks import hookimpl
-from broker_core.api.ports import Broker, Listener, PluginContext
+from broker_core.api.ports import Broker, Commands, Listener, PluginContext
 from broker_core.api.settings import PluginSettings
+from plugins.mqtt import commands
 from plugins.mqtt.config import MqttSettings
 from plugins.mqtt.engine import MqttEngine
 from plugins.mqtt.metrics import register_metrics
@@ -27,3 +28,8 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
     engine = MqttEngine(settings, broker)
     register_metrics(context.meter, engine.hub)
     return [MqttListener(each, engine) for each in settings.all_listeners()]
+
+
+@hookimpl
+def register_commands() -> Commands:
+    return [("mqtt", commands.mqtt)]

@@ -43,6 +43,7 @@ from plugins.mqtt.rates import throttle_of
 from plugins.mqtt.reasons import MqttError, ProtocolError, Reason, disconnect_reason, return_code
 from plugins.mqtt.sessions import Session
 from plugins.mqtt.states import State
+from plugins.mqtt.traffic import Traffic
 
 if TYPE_CHECKING:
     from plugins.mqtt.hub import Hub
@@ -101,6 +102,7 @@ class Connection:
         "silent_until_ms",
         "state",
         "throttle",
+        "traffic",
         "version",
         "wants_reasons",
         "window",
@@ -151,6 +153,7 @@ class Connection:
 
     def _begin_inflow(self, now_ms: int) -> None:
         hub = self.hub
+        self.traffic = Traffic()
         self.aliases: dict[int, str] = {}
         """Topic names by the alias that the client set."""
         self.sent_aliases: SentAliases | None = None
@@ -169,12 +172,16 @@ class Connection:
         if self.state is State.CLOSED:
             return
         self.hub.counters.bytes_received += len(data)
+        traffic = self.traffic
+        traffic.bytes_received += len(data)
         if self.keep_alive_ms:
             self.silent_until_ms = now_ms + self.keep_alive_ms
         if now_ms >= self.routes_until_ms and self.state is State.CONNECTED:
             publishing.forget_routes(self, now_ms)
         before = self.hub.counters.publishes_received
-        self._handle(self.decoder.feed(data), now_ms)
+        packets = self.decoder.feed(data)
+        traffic.packets_received += len(packets)
+        self._handle(packets, now_ms)
         if self.throttle is not None:
             publishes = self.hub.counters.publishes_received - before
             self.throttle.pay(publishes, len(data), now_ms)
@@ -213,10 +220,17 @@ class Connection:
         self.inflow.appends_bytes -= size_bytes
         publishing.settled(self, packet_id, qos, outcome, now_ms)
 
+    def note_blocked(self, now_ms: int) -> None:
+        """Say how long the socket has taken nothing, if that is slow."""
+        hub, waited_ms = self.hub, now_ms - self.traffic.blocked_ms
+        if waited_ms >= hub.slow.threshold_ms and self.traffic.blocked_ms:
+            hub.slow.note(self.client_id, "", waited_ms, now_ms)
+
     def unblocked(self, now_ms: int) -> None:
         """The socket takes bytes again."""
         self.blocked = False
         if self.session is not None and self.state is State.CONNECTED:
+            self.note_blocked(now_ms)
             self.session.outbound.pump(self, now_ms)
             self.hub.resume_histories(self.session)
 

@@ -109,6 +109,7 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     """A PUBLISH: store it, or pass it on through memory; acknowledge when that is done."""
     hub = connection.hub
     hub.counters.publishes_received += 1
+    connection.traffic.received[packet.qos] += 1
     if packet.properties is not NO_PROPERTIES:
         _obey_properties(connection, packet)
     if not packet.topic:
@@ -351,6 +352,8 @@ def run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
     packet to the others."""
     hub = connection.hub
     hub.counters.publishes_received += packet.count
+    connection.traffic.received[0] += packet.count
+    connection.traffic.packets_received += packet.count - 1
     match = hub.index.match(connection.express[packet.topic])
     version_5 = connection.version == V5
     rest: list[Target] = []
@@ -358,6 +361,8 @@ def run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
         peer = target.session.connection
         if peer is None or peer.blocked:
             hub.delivery.dropped_qos_0 += packet.count
+            if peer is not None:
+                peer.traffic.dropped += packet.count
         elif (
             (peer.version == V5) != version_5
             or target.identifiers
@@ -367,6 +372,8 @@ def run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
             rest.append(target)
         else:
             peer.write(packet.packets)
+            peer.traffic.sent[0] += packet.count
+            peer.traffic.packets_sent += packet.count - 1
             hub.delivery.sent += packet.count
     if not rest and not match.groups:
         return

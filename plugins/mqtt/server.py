@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from broker_core.api.errors import StartupError
+from broker_core.api.ports import AdminRoute
+from plugins.mqtt.admin import MqttAdmin
 from plugins.mqtt.config import ListenerSettings
 from plugins.mqtt.engine import GOODBYE_S, MqttEngine
 from plugins.mqtt.protocol import Arrival, Connection
@@ -80,6 +82,11 @@ class MqttListener:
         self._ticks += 1
         if self._certificates is not None and self._ticks % _CERTIFICATE_CHECK_TICKS == 0:
             self._certificates.renew()
+
+    def admin_routes(self) -> Sequence[AdminRoute]:
+        """The first listener speaks for all."""
+        first = self.engine.settings.all_listeners()[0]
+        return MqttAdmin(self.engine).routes() if self.settings.name == first.name else ()
 
     def addresses(self) -> Sequence[str]:
         if self._server is None:
@@ -197,6 +204,7 @@ class SocketLink(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.connection.blocked = True
+        self.connection.traffic.blocked_ms = self.engine.now_ms()
 
     def resume_writing(self) -> None:
         self.connection.unblocked(self.engine.now_ms())
@@ -217,6 +225,8 @@ class SocketLink(asyncio.Protocol):
         out = connection.out
         if out:
             data = out[0] if len(out) == 1 else b"".join(out)
+            connection.traffic.packets_sent += len(out)
+            connection.traffic.bytes_sent += len(data)
             out.clear()
             self.engine.hub.counters.bytes_sent += len(data)
             self.send(data)

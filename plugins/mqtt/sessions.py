@@ -114,12 +114,15 @@ class Session:
         limits = self.outbound.limits
         if connection is None or connection.blocked:
             limits.dropped_qos_0 += 1
+            if connection is not None:
+                connection.traffic.dropped += 1
             return
         head, rest = connection.wire(message, 0, retain, identifiers, now_ms)
         if len(head) + len(rest) > connection.packet_bytes_max:
             limits.dropped_too_large += 1
             return
         connection.write(head + rest)
+        connection.traffic.sent[0] += 1
         limits.sent += 1
 
     def due_ms(self) -> int | None:

@@ -5,14 +5,17 @@ Names are those that Mosquitto's users know, where there is one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Final
 
 from plugins.mqtt.messages import Message
+from plugins.mqtt.reports import slow_report
 
 if TYPE_CHECKING:
     from plugins.mqtt.hub import Hub
 
-PREFIX = "$SYS/broker/"
+PREFIX: Final = "$SYS/broker/"
+SLOW_MAX: Final = 20
 
 
 def system_values(hub: Hub, version: str, started_ms: int, now_ms: int) -> dict[str, str]:
@@ -36,6 +39,10 @@ def system_values(hub: Hub, version: str, started_ms: int, now_ms: int) -> dict[
         "publish/messages/failed": counters.publishes_failed,
     }
     values = {name: str(number) for name, number in numbers.items()}
+    slow = slow_report(hub, now_ms)[:SLOW_MAX]
+    values["slow subscribers"] = json.dumps(
+        [{name: one[name] for name in ("client_id", "latency_ms", "topic")} for one in slow]
+    )
     values["version"] = f"LakeMQ {version}"
     values["uptime"] = f"{(now_ms - started_ms) // 1000} seconds"
     return values
