@@ -136,8 +136,8 @@ class Hub:
         self.steps: list[Connection] = []  # those whose dialogue waits for an answer
         # Subscriptions of connected clients that have not caught up with the journal.
         self.histories: dict[History, None] = {}
+        # Those whose next records must be fetched, while their `generation` is this.
         self.reads: list[tuple[History, int]] = []
-        """Those whose next records must be fetched, while their `generation` is this."""
         self.ledger = Ledger() if durable else None
         """None: sessions and retained messages live in memory alone."""
         self.positions: Positions = {}
