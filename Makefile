@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test check fix generate constraints java clean
+.PHONY: help demo run test nightly check fix generate constraints java clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,17 @@ run: $(READY)  ## a broker that stays, in ./lakemq-data
 
 test: java $(READY)  ## all tests
 	$(BIN)/python -m pytest
+
+SEEDS ?= 2000
+FIRST ?= $(shell date +%j)0000
+nightly: java $(READY)  ## all simulations with thousands of seeds, other ones every day; faults ten times over
+	LAKEMQ_SIMULATION_SEEDS=$(SEEDS) LAKEMQ_SIMULATION_FIRST=$(FIRST) LAKEMQ_SIMULATION_RUNS=$(SEEDS) \
+	LAKEMQ_GROUP_SEEDS=$(SEEDS) LAKEMQ_FUZZ_ROUNDS=$(SEEDS) \
+	$(BIN)/python -m pytest -q --timeout 14400 -p no:cacheprovider tests/simulation \
+		tests/unit/queues/test_queue_simulation.py tests/unit/native/test_group_simulation.py \
+		tests/integration/test_native_fuzz.py
+	LAKEMQ_FAULT_ROUNDS=10 LAKEMQ_KILLS=20 LAKEMQ_EXPORT_KILLS=1 \
+	$(BIN)/python -m pytest -q --timeout 3600 tests/fault
 
 check: $(READY)  ## lint, types, import contracts, generated files, architecture
 	$(BIN)/ruff check .

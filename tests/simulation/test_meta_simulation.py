@@ -16,7 +16,7 @@ from tests.support.meta_clients import Client
 from tests.support.meta_cluster import Cluster
 from tests.support.meta_nemesis import Nemesis, alike, check_histories
 
-SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "40"))
+SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "120"))
 FIRST = int(os.environ.get("LAKEMQ_SIMULATION_FIRST", "0"))
 
 

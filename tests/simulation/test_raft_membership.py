@@ -15,7 +15,7 @@ from tests.support.meta_clients import Client
 from tests.support.meta_cluster import Cluster, Member
 from tests.support.meta_nemesis import Nemesis, alike, check_histories
 
-SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "20"))
+SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "60"))
 FIRST = int(os.environ.get("LAKEMQ_SIMULATION_FIRST", "0"))
 
 
