@@ -31,7 +31,7 @@ class NodeProcess:
     """`lakemq start` on a data folder. `addresses` holds listener name -> host:port when ready.
 
     `config`: TOML in place of `PORTS_FREE`. `environment`: variables on top of ours. `python`,
-    `cwd`: another installation, run from elsewhere.
+    `cwd`: another installation, run from elsewhere. `arguments`: more of `lakemq start`.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class NodeProcess:
         *,
         python: str = sys.executable,
         cwd: Path | None = None,
+        arguments: tuple[str, ...] = (),
     ) -> None:
         self.folder = folder
         self.data_dir = folder / "data"
@@ -52,6 +53,7 @@ class NodeProcess:
         self._environment = environment or {}
         self._python = python
         self._cwd = cwd
+        self._arguments = arguments
         folder.mkdir(parents=True, exist_ok=True)
         self.config_file.write_text(config)
 
@@ -73,7 +75,7 @@ class NodeProcess:
         with self.log_file.open("a") as log:
             self.process = subprocess.Popen(
                 [self._python, "-m", "lakemq", "start", "--config", str(self.config_file),
-                 "--data-dir", str(self.data_dir)],
+                 "--data-dir", str(self.data_dir), *self._arguments],
                 stdout=subprocess.PIPE, stderr=log, text=True,
                 env={**os.environ, **self._environment}, cwd=self._cwd,
             )  # fmt: skip
