@@ -38,6 +38,7 @@ class _Wire:
         self._cluster, self._member = cluster, member
 
     def send(self, peer: str, message: Message) -> None:
+        self._cluster.invariants.sent(self._member, peer, message)
         self._cluster.network.send(self._member, peer, encode_message(message))
 
     def set_peers(self, addresses: Mapping[str, str]) -> None:
@@ -235,6 +236,7 @@ class Member:
         """Its disk is replaced by an empty one. Longer than any message is under way."""
         self.crash()
         self.disk, self.store, self.snapshot = MemoryDisk(), MemoryStore(), None
+        self.cluster.invariants.wiped(self.name)
 
     @property
     def is_new(self) -> bool:

@@ -7,6 +7,7 @@ from meta_service.raft.engine import MEMBERSHIP
 from meta_service.raft.log_format import Entry
 from meta_service.raft.membership import decode_group
 from meta_service.raft.node import RaftNode
+from meta_service.raft.state import Message
 
 GROUP = bytes([MEMBERSHIP])
 
@@ -23,9 +24,32 @@ class Invariants:
         self._digests: dict[int, bytes] = {}
         self._seen: dict[str, tuple[int, int, int]] = {}
         """Member -> (term, commit index, applied index)."""
+        self._votes: dict[tuple[str, int], str] = {}
+        """(member, term) -> whom it voted for."""
+        self._promised: dict[str, int] = {}
+        """Member -> highest term that it told others it was in."""
         self.elections = 0
 
+    def sent(self, name: str, peer: str, message: Message) -> None:
+        """One vote in a term, however often the member crashes; its term is remembered too."""
+        kind = message["type"]
+        if kind in ("timeout_now", "append", "snapshot") or message.get("pre"):
+            return
+        term = message["term"]
+        self._promised[name] = max(self._promised.get(name, 0), term)
+        if kind == "vote" or (kind == "vote_reply" and message["granted"]):
+            choice = name if kind == "vote" else peer
+            known = self._votes.setdefault((name, term), choice)
+            assert known == choice, f"{self.label}: {name} votes twice in term {term}"
+
+    def wiped(self, name: str) -> None:
+        """The member forgot its promises."""
+        self._promised.pop(name, None)
+        self._votes = {pair: choice for pair, choice in self._votes.items() if pair[0] != name}
+
     def started(self, name: str, node: RaftNode) -> None:
+        promised = self._promised.get(name, 0)
+        assert node.term >= promised, f"{self.label}: {name} forgot that it was in term {promised}"
         self._seen[name] = (node.term, node.commit_index, node.applied_index)
 
     def stopped(self, name: str) -> None:
