@@ -46,6 +46,8 @@ def register(meter: Meter, member: Assembly, snapshot_age_s: Callable[[], float]
         ("raft.commit_index", lambda: node.commit_index, "", "Last log index committed."),
         ("raft.applied_index", lambda: node.applied_index, "", "Last log index applied."),
         ("raft.lag", member.lag, "", "Entries of the slowest member behind the leader's log."),
+        ("raft.voters", lambda: len(node.group.voters), "", "Members that vote."),
+        ("raft.learners", lambda: len(node.group.learners), "", "Members that do not vote yet."),
         ("raft.log.bytes", lambda: member.log.size_bytes, "By", "Size of the log file."),
         ("raft.waiting", lambda: node.waiting, "", "Commands that wait for a majority."),
         ("snapshot.age", snapshot_age_s, "s", "Age of the newest snapshot; -1: none."),

@@ -25,6 +25,7 @@ class Elections(Membership):
         self._transferring = False
         self._heard_leader = float("-inf")
         self._handing_over_until = float("-inf")
+        self._heir: Any = None
         self.elections = 0
 
     def _election_timeout_s(self) -> float:
@@ -150,23 +151,38 @@ class Elections(Membership):
     # ------------------------------------------------------------ transfer
 
     def transfer_leadership(self, target: str | None) -> bool:
-        """Ask a member that has everything to take over; whether one was asked."""
+        """Let a member that has nearly everything take over; whether there is one.
+
+        It is asked once it has everything, which it soon has: no command is taken meanwhile, as one
+        taken now would make its log too old to be elected (§3.10).
+        """
         if not self.is_leader:
             return False
         ready = [
             peer
             for peer in self.peers()
             if peer in self.voters
-            and peer in self.connected
+            and self._answers(peer)
             and target in (None, peer.id)
-            and self.match_index[peer] == self.log.last_index
+            and self._lag(peer) <= self.timing.window_entries
         ]
         if not ready:
             return False
-        # A command taken now would make its log too old to be elected (§3.10).
         self._handing_over_until = CLOCK() + self.timing.election_s_min
-        self.post(ready[0], {"type": "timeout_now", "term": self.term})
+        self._heir = min(ready, key=self._lag)
+        self._ask_heir()
         return True
+
+    def _ask_heir(self) -> None:
+        """Once per tick."""
+        heir = self._heir
+        if heir is None:
+            return
+        if not self.is_leader or not self.is_handing_over:
+            self._heir = None
+        elif self._lag(heir) == 0:
+            self._heir = None
+            self.post(heir, {"type": "timeout_now", "term": self.term})
 
     @property
     def is_handing_over(self) -> bool:

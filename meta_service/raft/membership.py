@@ -165,13 +165,12 @@ class Membership(EngineState):
 
     def _is_sound(self, name: str) -> bool:
         peer = Peer(name)
-        if name == self.member_id:
-            return True
+        return name == self.member_id or (self._answers(peer) and self._lag(peer) <= LAG_MAX)
+
+    def _answers(self, peer: Any) -> bool:
         silent_s = CLOCK() - self.response_time.get(peer, float("-inf"))
-        answers = (
-            peer in self.connected and silent_s < HEARTBEATS_MISSED_MAX * self.timing.heartbeat_s
-        )
-        return answers and self._lag(peer) <= LAG_MAX
+        silent_s_max = HEARTBEATS_MISSED_MAX * self.timing.heartbeat_s
+        return peer in self.connected and silent_s < silent_s_max
 
     def _lag(self, peer: Any) -> int:
         """Entries that it is not known to have."""

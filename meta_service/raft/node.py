@@ -115,6 +115,7 @@ class RaftNode(Elections, SnapshotTransfer):
     def tick(self, wait_s: float = 0.0) -> None:
         """One turn. Waits for work up to `wait_s` at its end. Raises LogFailed: stop for ever."""
         self._gate_election()
+        self._ask_heir()
         self._onTick(wait_s)
         if self._transferring and self.state != FOLLOWER:
             self._transferring = False

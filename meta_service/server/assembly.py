@@ -6,6 +6,7 @@ Imported only when a member starts: it loads pysyncobj and RocksDB.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import time
 import uuid
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from meta_service.api.errors import NoLeader, NotLeader, OutcomeUnknown, StartupFailed
+from meta_service.api.errors import MetaError, NoLeader, NotLeader, OutcomeUnknown, StartupFailed
 from meta_service.catalog.command_codec import FEATURE_LEVEL
 from meta_service.catalog.commands import SetClusterId
 from meta_service.catalog.results import value_of
@@ -332,6 +333,18 @@ class Assembly:
         except (NoLeader, OutcomeUnknown):
             return False
         return True
+
+    async def give_way(self, wait_s: float) -> None:
+        """Let another member lead, so that nobody has to miss this one first."""
+        deadline = time.monotonic() + wait_s
+        with contextlib.suppress(MetaError):
+            asked = self.gateway.leading_term() is not None and await self.gateway.run(
+                lambda node: node.transfer_leadership(None)
+            )
+            while asked:
+                if not self.node.is_leader or time.monotonic() > deadline:
+                    return
+                await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
         await self.controller.stop()

@@ -12,6 +12,8 @@ from meta_service.api.settings import MetaSettings
 from meta_service.api.types import MetaClient, MetaStatus
 from meta_service.server.hosts import is_loopback, is_wildcard, join_host
 
+_GIVE_WAY_S_MAX = 0.5
+
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
@@ -230,6 +232,8 @@ class MetaMember:
         if joining is not None:
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)
+        if self._assembly is not None:
+            await self._assembly.give_way(_GIVE_WAY_S_MAX)
         server, self._server = self._server, None
         if server is not None:
             await self._control.close()

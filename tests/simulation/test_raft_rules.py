@@ -18,6 +18,7 @@ from meta_service.catalog.tables import KEYS
 from meta_service.raft.engine import Peer
 from meta_service.raft.log import LogFailed
 from meta_service.raft.node import RaftNode
+from meta_service.raft.state import Message
 from meta_service.raft.wire_format import BadMessage, decode_message, encode_message
 from tests.support.meta_cluster import TIMING, Cluster, Member
 from tests.support.meta_disk import MemorySource
@@ -181,8 +182,52 @@ def test_a_transfer_to_a_member_that_lags_is_refused(cluster: Cluster) -> None:
     target = followers(cluster)[0]
     cluster.isolate(target.name)
     submit(leader, b"more")
-    cluster.run_for(0.5)
+    cluster.run_for(0.7)
     assert node_of(leader).transfer_leadership(target.name) is False
+    assert not node_of(leader).is_handing_over
+
+
+def test_a_transfer_waits_until_the_heir_has_everything(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    target = followers(cluster)[0]
+    answers: list[str] = []
+    for number in range(50):
+        node_of(leader).submit(put(b"k%d" % number), lambda code, result: answers.append(code))
+    assert node_of(leader).transfer_leadership(target.name)
+    assert not node_of(target)._transferring
+    cluster.run_until(lambda: cluster.leader() is target, 1.0)
+    assert answers == [""] * 50
+
+
+def test_a_vote_is_remembered_over_a_crash(cluster: Cluster) -> None:
+    """Else two members could lead one term."""
+    cluster.wait_for_leader()
+    cluster.run_for(1)
+    for member in cluster.members.values():
+        member.pause()
+    voter = cluster.members["m0"]
+    voter.resume()
+    node = node_of(voter)
+    term, last = node.term + 5, (node.log.last_index, node.log.last_term)
+    cluster.run_for(2)
+
+    def ask(candidate: str) -> list[Message]:
+        sent: list[Message] = []
+        node_of(voter).post = lambda peer, message: sent.append(message)  # type: ignore[method-assign]
+        hear(
+            voter, candidate, type="vote", term=term, pre=False, transfer=True,
+            last_index=last[0], last_term=last[1],
+        )  # fmt: skip
+        cluster.run_for(0.1)
+        return [message for message in sent if message["type"] == "vote_reply"]
+
+    assert [told["granted"] for told in ask("m1")] == [True]
+    voter.crash()
+    voter.start()
+    assert node_of(voter).term == term
+    assert [told["granted"] for told in ask("m2")] == [False]
+    assert [told["granted"] for told in ask("m1")] == [True]
 
 
 # ------------------------------------------------------------ replication

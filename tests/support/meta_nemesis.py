@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tests.support.meta_clients import Client
-from tests.support.meta_cluster import Cluster
+from tests.support.meta_cluster import Cluster, Member
 from tests.support.meta_linearizability import Call, is_linearizable
 
 
@@ -20,6 +20,7 @@ class Nemesis:
             [
                 self._crash,
                 self._crash_all,
+                self._blink,
                 self._power_cut,
                 self._pause,
                 self._isolate,
@@ -56,6 +57,20 @@ class Nemesis:
         member = self._cluster.members[self._any()]
         member.crash()
         self._cluster.at(self._dice.uniform(0.0, 1.5), member.start)
+
+    def _blink(self) -> None:
+        """Everybody loses power again and again for some milliseconds, also between a vote and the
+        next candidate."""
+        for _ in range(self._dice.randint(5, 20)):
+            member = self._cluster.members[self._any()]
+            self._cluster.at(
+                self._dice.uniform(0.0, 3.0), lambda member=member: self._flick(member)
+            )  # type: ignore[misc] # mypy cannot infer a lambda with a default
+
+    def _flick(self, member: Member) -> None:
+        if member.node is not None and not self.stopping:
+            member.crash()
+            self._cluster.at(0.001, member.start)
 
     def _crash_all(self) -> None:
         for member in self._cluster.members.values():
