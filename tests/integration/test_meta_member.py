@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -30,6 +32,7 @@ from meta_service.api.types import Compare, Delete, MetaClient, NodeRegistration
 from meta_service.catalog import apply as apply_module
 from meta_service.raft import engine
 from meta_service.server.member import MetaMember
+from tests.support.meta_group import free_ports
 
 
 def member_in(folder: Path, port: int = 0) -> MetaMember:
@@ -310,6 +313,45 @@ def test_a_changed_pysyncobj_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         engine.load_engine()
 
 
+def collected(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
+    data = reader.get_metrics_data()
+    assert data is not None
+    return {
+        metric.name: list(metric.data.data_points)
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+
+
+async def test_every_metric_is_documented(tmp_path: Path) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    (port,) = free_ports(1)
+    member = MetaMember(
+        MetaSettings(port=0, raft_port=port, members={"n1": f"127.0.0.1:{port}"}),
+        node_id="n1",
+        host="127.0.0.1",
+        data_dir=tmp_path / "meta",
+        meter=provider.get_meter("meta"),
+    )
+    await member.start()
+    found = collected(reader)
+    status = member.status()
+    assert found["lakemq.meta.raft.term"][0].value == status.term == 1
+    assert found["lakemq.meta.raft.commit_index"][0].value == status.commit_index
+    assert found["lakemq.meta.raft.applied_index"][0].value == status.applied_index
+    assert found["lakemq.meta.raft.lag"][0].value == 0
+    assert found["lakemq.meta.raft.voters"][0].value == 1
+    assert found["lakemq.meta.watchers"][0].value == 0
+    page = await asyncio.to_thread(Path("docs/metaservice.md").read_text)
+    table = page.partition("## Metrics")[2].partition("Worth an alarm")[0]
+    documented = set(re.findall(r"`([a-z_.]+)`", table)) - {"lakemq.meta.", "le_ms"}
+    assert {name.removeprefix("lakemq.meta.") for name in found} == documented
+    await member.stop()
+    provider.shutdown()
+
+
 async def test_metrics_can_be_read(tmp_path: Path) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
@@ -323,14 +365,7 @@ async def test_metrics_can_be_read(tmp_path: Path) -> None:
     await member.start()
     for number in range(5):
         await member.client().put(b"k%d" % number, b"v")
-    data = reader.get_metrics_data()
-    assert data is not None
-    found = {
-        metric.name: list(metric.data.data_points)
-        for resource in data.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    }
+    found = collected(reader)
     assert found["lakemq.meta.raft.leader"][0].value == 1
     assert found["lakemq.meta.revision"][0].value == 5
     assert found["lakemq.meta.cache.keys"][0].value == 5
