@@ -24,6 +24,7 @@ from broker_core.api.ports import (
     Storage,
     Tap,
 )
+from broker_core.api.schedules import Schedules
 from broker_core.api.transaction_ports import Transactions
 from broker_core.api.types import (
     NO_CONTEXT,
@@ -43,7 +44,7 @@ from broker_core.api.types import (
 )
 from broker_core.batch_check import checked_header
 from broker_core.publisher import Publisher
-from broker_core.settings import TopicSettings, TransactionSettings
+from broker_core.settings import ScheduleSettings, TopicSettings, TransactionSettings
 from broker_core.taps import Taps
 from broker_core.topic_names import (
     altered_config,
@@ -53,6 +54,7 @@ from broker_core.topic_names import (
     config_to_catalog,
 )
 from broker_core.transactions.coordinator import Coordinator
+from broker_core.transactions.scheduler import Scheduler
 from meta_service.api import errors as meta_errors
 from meta_service.api.types import MetaClient, TopicDescription
 
@@ -84,6 +86,7 @@ class CoreBroker:
         now_ms: Callable[[], int],
         plugins: Sequence[PluginInfo] = (),
         transaction_settings: TransactionSettings | None = None,
+        schedule_settings: ScheduleSettings | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -103,6 +106,7 @@ class CoreBroker:
         self._coordinator = Coordinator(
             self, transaction_settings or TransactionSettings(), now_ms=now_ms
         )
+        self._scheduler = Scheduler(self, schedule_settings or ScheduleSettings(), now_ms)
         self._changing = asyncio.Lock()
         self._altering = asyncio.Lock()
         self._producer_ids = iter(range(0))
@@ -121,9 +125,11 @@ class CoreBroker:
         for topic in topics:
             await self._apply(topic)
         await self._coordinator.start()
+        await self._scheduler.start()
         self._follower = asyncio.create_task(self._follow(revision + 1))
 
     async def stop(self) -> None:
+        await self._scheduler.stop()
         await self._coordinator.stop()
         if self._follower is not None:
             self._follower.cancel()
@@ -340,6 +346,10 @@ class CoreBroker:
     @property
     def transactions(self) -> Transactions:
         return self._coordinator
+
+    @property
+    def schedules(self) -> Schedules:
+        return self._scheduler
 
     # -- who and what
 

@@ -22,6 +22,7 @@ from broker_core.security.settings import SecuritySettings
 from broker_core.settings import (
     AdminSettings,
     NodeSettings,
+    ScheduleSettings,
     TelemetrySettings,
     TopicSettings,
     TransactionSettings,
@@ -35,6 +36,7 @@ SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "meta": MetaSettings,
     "topics": TopicSettings,
     "transactions": TransactionSettings,
+    "schedules": ScheduleSettings,
     "admin": AdminSettings,
     "telemetry": TelemetrySettings,
     "security": SecuritySettings,
@@ -109,6 +111,7 @@ class Config:
     meta: MetaSettings
     topics: TopicSettings
     transactions: TransactionSettings
+    schedules: ScheduleSettings
     admin: AdminSettings
     telemetry: TelemetrySettings
     security: SecuritySettings

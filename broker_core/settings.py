@@ -68,6 +68,20 @@ class TransactionSettings(Section):
     """A commit is answered after this time at the latest, applied or not: it is decided (ms)."""
 
 
+class ScheduleSettings(Section):
+    """Records that are delivered later."""
+
+    batches_max: int = Field(default=100_000, ge=1, le=10_000_000)
+    """Batches that may wait for their time; a record that is sent alone is a batch."""
+    bytes_max: int = Field(default=1024 * 1024 * 1024, ge=1024 * 1024)
+    """The same in bytes."""
+    horizon_ms: int = Field(default=366 * 24 * 60 * 60 * 1000, ge=1000)
+    """How far ahead a record may be scheduled (ms)."""
+    remembered_ms: int = Field(default=10 * 60 * 1000, ge=1000)
+    """How long the id of a delivered or cancelled record is remembered, so that a repeated request
+    does not schedule it again (ms)."""
+
+
 class AdminSettings(Section):
     """HTTP admin: health, metrics, topics."""
 

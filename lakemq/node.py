@@ -139,6 +139,7 @@ class Node:
             interceptors=[interceptor for group in groups for interceptor in group],
             topic_settings=self.config.topics,
             transaction_settings=self.config.transactions,
+            schedule_settings=self.config.schedules,
             now_ms=self._now_ms,
             plugins=[
                 PluginInfo(each.name, each.version, each.distribution, each.enabled, each.hooks)

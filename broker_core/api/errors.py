@@ -27,6 +27,7 @@
     ├── BatchCommitted           this batch id, or a higher one, is committed already
     ├── StagingFull              too much is staged and not committed; try again when there is room
     ├── LockLost                 queue: the record's lock has ended; another consumer may have it
+    ├── UnknownSchedule          no such record waits for its time; it may have been delivered
     ├── StaleEpoch               a leader that has been replaced
     ├── CorruptLog               stored bytes fail their CRC: names file, position, offsets
     ├── StorageFenced            a write or fsync failed; this log takes no more appends
@@ -151,6 +152,10 @@ class StagingFull(LakeMQError):
 
 class LockLost(LakeMQError):
     code = "LOCK_LOST"
+
+
+class UnknownSchedule(LakeMQError):
+    code = "UNKNOWN_SCHEDULE"
 
 
 class StaleEpoch(LakeMQError):

@@ -15,6 +15,7 @@ from opentelemetry.metrics import Meter
 
 from broker_core.api.errors import LakeMQError
 from broker_core.api.record_batch import BatchHeader
+from broker_core.api.schedules import Schedules
 from broker_core.api.settings import PluginSettings
 from broker_core.api.transaction_ports import Transactions
 from broker_core.api.types import (
@@ -290,6 +291,10 @@ class Broker(Protocol):
     @property
     def transactions(self) -> Transactions:
         """Staged batches, and commits that take effect in many partitions at once."""
+
+    @property
+    def schedules(self) -> Schedules:
+        """Batches that are appended to their partition at a later time."""
 
     def tap(self, topic: str, tap: Tap) -> Callable[[], None]:
         """Call `tap` with every batch of the topic that becomes readable, also of partitions

@@ -118,3 +118,7 @@ class TransactionCounters:
     """Commits that a restart found half applied."""
     expired: int = 0
     fenced: int = 0
+    waiting_bytes: int = 0
+    """Staged and not committed, now."""
+    applying: int = 0
+    """Commits that are decided and not applied, now."""

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from broker_core.api.errors import LakeMQError, UnknownTopic
 from broker_core.api.ports import Broker, PartitionLog
 from broker_core.api.record_batch import HEADER_BYTES, pack_header, read_header, split
 from broker_core.api.types import Acks, AppendResult, Offset
-from broker_core.transactions.coordinator_log import CoordinatorLog
-from broker_core.transactions.state import OwnerState, Target
+from broker_core.transactions.state import Entry, OwnerState, Target
+
+ReadEntry = Callable[[Entry], Awaitable[bytes]]
+"""Gives the batch that an entry stands for."""
 
 _TARGETS_AT_ONCE: Final = 8
 _BATCHES_AHEAD: Final = 64
@@ -30,9 +32,9 @@ _SCAN_WAIT_MS: Final = 500
 class Applier:
     """Writes targets of commits."""
 
-    def __init__(self, broker: Broker, log: CoordinatorLog, noted: Callable[[int], None]) -> None:
+    def __init__(self, broker: Broker, read: ReadEntry, noted: Callable[[int], None]) -> None:
         self._broker = broker
-        self._log = log
+        self._read = read
         self._noted = noted
         self._room = asyncio.Semaphore(_TARGETS_AT_ONCE)
 
@@ -74,7 +76,7 @@ class Applier:
                 if sequence < there:
                     sequence += entry.records
                     continue
-                batch = await self._log.read_staged(entry)
+                batch = await self._read(entry)
                 header = read_header(batch)._replace(
                     base_offset=0,
                     producer_id=state.producer_id,

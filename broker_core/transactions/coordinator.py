@@ -41,8 +41,8 @@ from broker_core.batch_check import checked_header
 from broker_core.settings import TransactionSettings
 from broker_core.transactions import state as states
 from broker_core.transactions.coordinator_log import CoordinatorLog
-from broker_core.transactions.formats import StagedKey
-from broker_core.transactions.owned import Owned, Participants, decide_all
+from broker_core.transactions.formats import TIMER, StagedKey
+from broker_core.transactions.owned import Owned, Participants, Work, decide_all
 from broker_core.transactions.staged import Limits, Staged, StagedTable
 from broker_core.transactions.state import Pending, Target, check_epoch, outcome_of
 
@@ -97,7 +97,8 @@ class Coordinator:
         """Read back what is on disk; go on with commits that were decided."""
         steady_ms = self._steady_ms()
         for owner, state in (await self._log.load_states()).items():
-            self._owners[owner] = Owned(state)
+            if owner.kind != TIMER:
+                self._owners[owner] = Owned(state)
         async for staged in self._log.load_staged():
             owned = self._owners.get(staged.key.place.owner)
             if owned is not None and owned.needs(staged.key.place):
@@ -143,6 +144,7 @@ class Coordinator:
 
     async def tick(self) -> None:
         """Forget what waits too long for its commit, and ids that nobody uses."""
+        self.counters.waiting_bytes = self._staged.total_bytes
         now_ms = self._steady_ms()
         gap_ms = 0 if self._ticked_ms is None else now_ms - self._ticked_ms
         self._ticked_ms = now_ms
@@ -353,15 +355,20 @@ class Coordinator:
 
     def _begin_applying(self, owner: Owner, owned: Owned, *, resumed: bool) -> None:
         owned.begin()
+        self.counters.applying += 1
         self._spawn(self._apply(owner, owned, resumed))
 
     async def _apply(self, owner: Owner, owned: Owned, resumed: bool) -> None:
-        work = owned.work(self._broker, self._log, self._participants, self.counters)
+        work = Work(owned, self._broker, self._log, self._participants, self._noted)
         await work.run(owner, resumed, self._now_ms)
         self._staged.drop(owner, up_to=owned.state.last_batch_id)
         owned.finish()
+        self.counters.applying -= 1
         with suppress(LakeMQError):  # the next start finds everything there, and does nothing
             await self._log.append_state(owner, owned.state, self._now_ms())
+
+    def _noted(self, _: int) -> None:
+        self.counters.applied_batches += 1
 
     # -- the rest
 

@@ -15,6 +15,7 @@ from broker_core.api.record_batch import BODY_BYTES_MAX, RecordBatch, encode, re
 from broker_core.api.transactions import Owner
 from broker_core.api.types import Acks, AppendResult, Columns, Offset, TopicConfig
 from broker_core.transactions.formats import (
+    DELAYED_TOPIC,
     STAGED_TOPIC,
     TRANSACTIONS_TOPIC,
     StagedKey,
@@ -54,21 +55,16 @@ class CoordinatorLog:
             await self._ensure(STAGED_TOPIC, replace(lasting, cleanup="delete",
                                                      batch_bytes_max=BODY_BYTES_MAX))  # fmt: skip
             await self._ensure(TRANSACTIONS_TOPIC, replace(lasting, cleanup="compact"))
+            await self._ensure(DELAYED_TOPIC, replace(lasting, cleanup="compact",
+                                                      batch_bytes_max=BODY_BYTES_MAX))  # fmt: skip
 
     async def _ensure(self, name: str, config: TopicConfig) -> None:
-        if self._is_there(name):
+        if is_there(self._broker, name):
             return
         try:
             await self._broker.create_topic(name, PARTITIONS, config)
         except TopicExists:  # another node was quicker
             await self._broker.ensure_topic(name)
-
-    def _is_there(self, name: str) -> bool:
-        try:
-            self._broker.topic(name)
-        except UnknownTopic:
-            return False
-        return True
 
     # -- owners
 
@@ -85,7 +81,7 @@ class CoordinatorLog:
 
     async def load_states(self) -> dict[Owner, OwnerState]:
         found: dict[Owner, OwnerState] = {}
-        async for _, batch in self._batches(TRANSACTIONS_TOPIC):
+        async for _, batch in batches_of(self._broker, TRANSACTIONS_TOPIC):
             for key, value in zip(batch.keys(), batch.values(), strict=True):
                 try:
                     owner = decode_owner(key or b"")
@@ -113,7 +109,7 @@ class CoordinatorLog:
         return Staged(key, number, offset, len(outer)), future
 
     async def load_staged(self) -> AsyncIterator[Staged]:
-        async for number, batch in self._batches(STAGED_TOPIC):
+        async for number, batch in batches_of(self._broker, STAGED_TOPIC):
             for key, value, offset in zip(
                 batch.keys(), batch.values(), batch.offsets(), strict=True
             ):
@@ -129,14 +125,14 @@ class CoordinatorLog:
         """The batch as it was staged. CorruptLog, OffsetOutOfRange: it can't be read."""
         log = self._broker.partition(STAGED_TOPIC, entry.log_partition)
         got = await log.fetch(Offset(entry.offset), bytes_max=1)
-        for value, offset in _rows(got.data):
+        for value, offset in rows_of(got.data):
             if offset == entry.offset and value is not None:
                 return value
         raise CorruptLog(f"{STAGED_TOPIC}-{entry.log_partition} has no batch at {entry.offset}")
 
     async def free(self, lowest_offsets: Callable[[], dict[int, int]]) -> None:
         """Give up the disk below the lowest offsets that are needed; no entry: all."""
-        if not self._is_there(STAGED_TOPIC):
+        if not is_there(self._broker, STAGED_TOPIC):
             return
         for number in range(self._broker.topic(STAGED_TOPIC).partitions):
             log = self._broker.partition(STAGED_TOPIC, number)
@@ -148,13 +144,22 @@ class CoordinatorLog:
                 except LakeMQError as error:
                     _log.warning("%s-%d is not freed: %s", STAGED_TOPIC, number, error)
 
-    async def _batches(self, topic: str) -> AsyncIterator[tuple[int, RecordBatch]]:
-        """(partition, batch) of all that is there, in order within each."""
-        if not self._is_there(topic):
-            return
-        for number in range(self._broker.topic(topic).partitions):
-            async for batch in _all_of(self._broker.partition(topic, number)):
-                yield number, batch
+
+async def batches_of(broker: Broker, topic: str) -> AsyncIterator[tuple[int, RecordBatch]]:
+    """(partition, batch) of all that a topic holds, in order within each; nothing: it is absent."""
+    if not is_there(broker, topic):
+        return
+    for number in range(broker.topic(topic).partitions):
+        async for batch in _all_of(broker.partition(topic, number)):
+            yield number, batch
+
+
+def is_there(broker: Broker, topic: str) -> bool:
+    try:
+        broker.topic(topic)
+    except UnknownTopic:
+        return False
+    return True
 
 
 async def _all_of(log: PartitionLog) -> AsyncIterator[RecordBatch]:
@@ -169,7 +174,7 @@ async def _all_of(log: PartitionLog) -> AsyncIterator[RecordBatch]:
         offset = got.next_offset
 
 
-def _rows(data: bytes) -> list[tuple[bytes | None, int]]:
+def rows_of(data: bytes) -> list[tuple[bytes | None, int]]:
     """(value, offset) of all records in batches."""
     rows: list[tuple[bytes | None, int]] = []
     for position, _ in split(data):

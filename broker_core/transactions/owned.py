@@ -16,9 +16,8 @@ from broker_core.api.transactions import (
     Owner,
     OwnerStatus,
     StagePlace,
-    TransactionCounters,
 )
-from broker_core.transactions.applier import Applier
+from broker_core.transactions.applier import Applier, ReadEntry
 from broker_core.transactions.coordinator_log import CoordinatorLog
 from broker_core.transactions.state import OwnerState, Target, applied, progressed
 
@@ -82,6 +81,8 @@ class Owned:
         """`None` while it is being opened for the first time."""
         self.lock = asyncio.Lock()
         self.detail = ""
+        self.delivering: list[str] = []
+        """Ids of delayed batches, when this owner is a timer's."""
         self._applied = asyncio.Event()
         self._applied.set()
 
@@ -132,15 +133,6 @@ class Owned:
             state.timeout_ms, self.detail,
         )  # fmt: skip
 
-    def work(
-        self,
-        broker: Broker,
-        log: CoordinatorLog,
-        participants: Participants,
-        counters: TransactionCounters,
-    ) -> Work:
-        return Work(self, broker, log, participants, counters)
-
 
 class Work:
     """Applies the pending commit of an owner, however long it takes."""
@@ -151,16 +143,16 @@ class Work:
         broker: Broker,
         log: CoordinatorLog,
         participants: Participants,
-        counters: TransactionCounters,
+        noted: Callable[[int], None],
+        read: ReadEntry | None = None,
     ) -> None:
         self._owned = owned
         self._log = log
         self._participants = participants
-        self._counters = counters
-        self._applier = Applier(broker, log, self._noted)
-
-    def _noted(self, _: int) -> None:
-        self._counters.applied_batches += 1
+        self._notes_progress = read is None
+        """Where one target is done before the others, only a transaction notes it down; delayed
+        batches are marked when all are done."""
+        self._applier = Applier(broker, read or log.read_staged, noted)
 
     async def run(self, owner: Owner, resumed: bool, now_ms: Callable[[], int]) -> None:
         """Returns when all records and effects are where they belong."""
@@ -197,7 +189,7 @@ class Work:
     ) -> None:
         """Note down what is done, so that a restart need not look for it: by then its records may
         have been compacted away."""
-        if len(left) == len(before):
+        if len(left) == len(before) or not self._notes_progress:
             return
         self._owned.known = progressed(self._owned.state, left, effects_done)
         with suppress(LakeMQError):

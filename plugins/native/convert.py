@@ -25,6 +25,7 @@ _STATUS: Final[dict[type[LakeMQError], grpc.StatusCode]] = {
     errors.MemberFenced: grpc.StatusCode.FAILED_PRECONDITION,
     errors.InstanceInUse: grpc.StatusCode.UNAVAILABLE,
     errors.UnknownTransaction: grpc.StatusCode.NOT_FOUND,
+    errors.UnknownSchedule: grpc.StatusCode.NOT_FOUND,
     errors.TransactionAborted: grpc.StatusCode.ABORTED,
     errors.BatchCommitted: grpc.StatusCode.ALREADY_EXISTS,
     errors.StagingFull: grpc.StatusCode.RESOURCE_EXHAUSTED,

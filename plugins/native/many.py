@@ -17,6 +17,7 @@ from broker_core.api.types import CommittedBatch, Offset, Operation, Principal, 
 from plugins.native import native_pb2 as pb
 from plugins.native.config import NativeSettings
 from plugins.native.convert import error_message
+from plugins.native.internal_topics import refuse_hidden
 from plugins.native.sdk.filtering import Condition, RecordFilter
 
 _PARTITIONS_MAX: Final = 10_000
@@ -135,6 +136,7 @@ async def read_many(
         for wanted in request.partitions:
             try:
                 broker.authorize(principal, Operation.READ, Resource("topic", wanted.topic))
+                refuse_hidden(wanted.topic)
                 readers.add(_open(broker, wanted))
             except LakeMQError as error:
                 yield _failed(wanted, error)

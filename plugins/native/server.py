@@ -19,10 +19,13 @@ from plugins.native.native_pb2_grpc import add_NativeServicer_to_server
 from plugins.native.queues.metrics import observe_queues
 from plugins.native.queues.service import QueueService
 from plugins.native.queues_pb2_grpc import add_QueuesServicer_to_server
+from plugins.native.schedule_service import ScheduleService
+from plugins.native.schedules_pb2_grpc import add_SchedulesServicer_to_server
 from plugins.native.security_pb2_grpc import add_SecurityServicer_to_server
 from plugins.native.security_service import SecurityService
 from plugins.native.service import NativeService
 from plugins.native.tls import server_credentials
+from plugins.native.transaction_metrics import observe_transactions
 from plugins.native.transaction_service import TransactionService
 from plugins.native.transactions_pb2_grpc import add_TransactionsServicer_to_server
 
@@ -42,11 +45,13 @@ class NativeListener:
         self._admin = AdminService(broker)
         self._security = SecurityService(broker)
         self._transactions = TransactionService(broker, settings)
+        self._schedules = ScheduleService(broker)
         self._queues = QueueService(broker, settings)
         self._server: grpc.aio.Server | None = None
         self._port = 0
         self._observe(meter)
         observe_queues(meter, self._queues.host)
+        observe_transactions(meter, broker)
 
     def _observe(self, meter: Meter) -> None:
         service = self._service
@@ -93,6 +98,7 @@ class NativeListener:
         add_service(server, self._service, add_NativeServicer_to_server)
         add_service(server, self._admin, add_AdminServicer_to_server)
         add_service(server, self._transactions, add_TransactionsServicer_to_server)
+        add_service(server, self._schedules, add_SchedulesServicer_to_server)
         add_service(server, self._queues, add_QueuesServicer_to_server)
         add_service(server, self._security, add_SecurityServicer_to_server)
         address = f"{self._settings.host}:{self._settings.port}"

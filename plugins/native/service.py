@@ -28,7 +28,7 @@ from plugins.native.convert import (
 )
 from plugins.native.group_host import GroupHost
 from plugins.native.handlers import abort
-from plugins.native.internal_topics import refuse_internal
+from plugins.native.internal_topics import refuse_hidden, refuse_internal
 from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, until
 from plugins.native.native_pb2_grpc import NativeServicer
 from plugins.native.produce_window import Window
@@ -197,6 +197,7 @@ class NativeService(NativeServicer):
             principal = await self._principal(context)
             resource = Resource("topic", request.topic)
             self._broker.authorize(principal, Operation.READ, resource)
+            refuse_hidden(request.topic)
             check_topic_id(self._broker, request.topic, request.topic_id)
             log = self._broker.partition(request.topic, request.partition)
             wanted = filter_of(request.filter)

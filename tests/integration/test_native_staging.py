@@ -5,6 +5,9 @@ names them, then everybody sees each once; losers, older epochs and batch ids co
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -224,6 +227,18 @@ def test_owners_are_listed_fenced_and_forgotten(client: lakemq.SyncClient, topic
         client.staging.forget("sink", topic)
 
 
+def test_nobody_reads_what_is_staged(client: lakemq.SyncClient, topic: str) -> None:
+    session = client.staging.open_sink(topic)
+    stage(client, session, 0, 0, topic, b"secret")
+    with pytest.raises(lakemq.NotAuthorized, match="nobody reads it"):
+        list(client.consume("_lakemq_staged"))
+    with (
+        client.subscribe("_lakemq_staged", group=topic) as consumer,
+        pytest.raises(lakemq.NotAuthorized),
+    ):
+        next(iter(consumer))
+
+
 def test_arrow_tables_are_staged_whole(client: lakemq.SyncClient, topic: str) -> None:
     pa = pytest.importorskip("pyarrow")
     session = client.staging.open_sink(topic)
@@ -233,3 +248,29 @@ def test_arrow_tables_are_staged_whole(client: lakemq.SyncClient, topic: str) ->
         winner = writer.finish()
     client.staging.commit(session, 0, [winner])
     assert values(client, topic) == [b"a", b"b"]
+
+
+def lakemq_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lakemq", "transaction", *arguments],
+        capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+
+
+def test_the_command_lists_aborts_and_forgets(client: lakemq.SyncClient, topic: str) -> None:
+    at = ("--bootstrap", client.bootstrap)
+    session = client.staging.open_sink(topic)
+    client.staging.commit(session, 4, [])
+    stage(client, session, 5, 0, topic, b"x")
+    listed = lakemq_command("list", *at)
+    (line,) = [each for each in listed.stdout.splitlines() if topic in each]
+    assert line.split()[:6] == ["sink", topic, "staging", "1", "4", "1"]
+    aborted = lakemq_command("abort", "sink", topic, *at)
+    assert "fenced" in aborted.stdout
+    (found,) = [each for each in client.staging.owners() if each.name == topic]
+    assert (found.state, found.epoch) == ("idle", 2)
+    assert lakemq_command("forget", "sink", topic, "--yes", *at).returncode == 0
+    gone = lakemq_command("abort", "sink", topic, *at)
+    assert gone.returncode == 1 and gone.stderr.startswith("lakemq: ")
+    wrong = lakemq_command("abort", "thing", topic, *at)
+    assert wrong.returncode == 1 and "sink or transaction" in wrong.stderr

@@ -24,6 +24,7 @@ from broker_core.api.types import (
     FetchResult,
     Offset,
     Operation,
+    PartitionStatus,
     Principal,
     Resource,
     TopicConfig,
@@ -77,6 +78,10 @@ class CrashingLog:
     @property
     def log_end_offset(self) -> Offset:
         return Offset(self._end)
+
+    def status(self) -> PartitionStatus:
+        state = "full" if self._broker.fails() else "online"
+        return PartitionStatus(self._place[1], state, 0, 0, 0, 0, 0)
 
     def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
         future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()

@@ -20,6 +20,7 @@ PROTOS = (
     "plugins/native/native.proto",
     "plugins/native/admin.proto",
     "plugins/native/transactions.proto",
+    "plugins/native/schedules.proto",
     "plugins/native/queues.proto",
     "meta_service/api/meta.proto",
     "meta_service/api/auth.proto",

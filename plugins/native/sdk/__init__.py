@@ -27,6 +27,7 @@ from broker_core.api.errors import (
     UnknownGroup,
     UnknownMember,
     UnknownPartition,
+    UnknownSchedule,
     UnknownTopic,
     UnknownTransaction,
 )
@@ -49,6 +50,7 @@ from plugins.native.sdk.filtering import Condition, RecordFilter
 from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.queue import Queue, QueueOptions
 from plugins.native.sdk.queue_message import QueueMessage
+from plugins.native.sdk.schedules import Scheduled, Schedules, SyncSchedules
 from plugins.native.sdk.staging import (
     CommitResult,
     StagedWinner,
@@ -134,6 +136,8 @@ __all__ = [
     "RecordBatch",
     "RecordFilter",
     "RecordMetadata",
+    "Scheduled",
+    "Schedules",
     "StagedWinner",
     "StagedWriter",
     "Staging",
@@ -145,12 +149,13 @@ __all__ = [
     "SyncAdmin",
     "SyncClient",
     "SyncConsumer",
+    "SyncQueue",
+    "SyncQueueMessage",
+    "SyncSchedules",
     "SyncStagedWriter",
     "SyncStaging",
     "SyncTransaction",
     "SyncTransactionalProducer",
-    "SyncQueue",
-    "SyncQueueMessage",
     "Tls",
     "TopicExists",
     "TopicOffsets",
@@ -162,6 +167,7 @@ __all__ = [
     "UnknownGroup",
     "UnknownMember",
     "UnknownPartition",
+    "UnknownSchedule",
     "UnknownTopic",
     "UnknownTransaction",
     "connect",

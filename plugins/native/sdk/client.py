@@ -23,6 +23,7 @@ from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.login import Login, Mechanism, login_of, with_async_login
 from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.queue import Queue, QueueOptions
+from plugins.native.sdk.schedules import Schedules
 from plugins.native.sdk.staging import Staging
 from plugins.native.sdk.sync_client import SyncClient, first_offset
 from plugins.native.sdk.tls import Tls, open_async_channel
@@ -59,6 +60,9 @@ class Client:
         self._channel, self._login = with_async_login(plain_channel, login, bootstrap)
         self._stub: NativeAsyncStub = NativeStub(self._channel)
         self.staging = Staging(self._channel, self)
+        """Staged batches: a sink's driver opens and commits, its tasks write."""
+        self.schedules = Schedules(self._channel, self)
+        """Records that appear later."""
 
         self.admin = Admin(self._channel, bootstrap, timeout_s)
         """What operators do: topics' settings and partitions, records, the cluster."""

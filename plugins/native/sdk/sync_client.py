@@ -28,6 +28,7 @@ from plugins.native.sdk.types import GroupDescription, NewRecord, RecordMetadata
 if TYPE_CHECKING:
     from plugins.native.sdk.consumer import ConsumerOptions
     from plugins.native.sdk.queue import QueueOptions
+    from plugins.native.sdk.schedules import SyncSchedules
     from plugins.native.sdk.sync_consumer import SyncConsumer
     from plugins.native.sdk.sync_queue import SyncQueue
     from plugins.native.sdk.sync_staging import LoopThread, SyncStaging, SyncTransactionalProducer
@@ -84,6 +85,13 @@ class SyncClient:
         from plugins.native.sdk.sync_staging import SyncStaging
 
         return SyncStaging(self._thread())
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        """Records that appear later."""
+        from plugins.native.sdk.schedules import SyncSchedules
+
+        return SyncSchedules(self._thread())
 
     def __enter__(self) -> Self:
         return self

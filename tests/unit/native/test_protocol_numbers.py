@@ -14,7 +14,14 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
 
 from broker_core.api.errors import BY_CODE
-from plugins.native import admin_pb2, native_pb2, queues_pb2, security_pb2, transactions_pb2
+from plugins.native import (
+    admin_pb2,
+    native_pb2,
+    queues_pb2,
+    schedules_pb2,
+    security_pb2,
+    transactions_pb2,
+)
 from plugins.native.convert import status_of
 
 ROOT = Path(__file__).parents[3]
@@ -25,6 +32,7 @@ PAGES: dict[FileDescriptor, Path] = {
     admin_pb2.DESCRIPTOR: ROOT / "docs/formats/native-admin.md",
     security_pb2.DESCRIPTOR: ROOT / "docs/formats/native-security.md",
     transactions_pb2.DESCRIPTOR: ROOT / "docs/formats/native-transactions.md",
+    schedules_pb2.DESCRIPTOR: ROOT / "docs/formats/native-schedules.md",
     queues_pb2.DESCRIPTOR: ROOT / "docs/formats/native-queues.md",
 }
 """Every proto file of the package, and the page that describes it."""

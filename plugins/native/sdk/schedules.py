@@ -1,0 +1,214 @@
+"""Records that appear later, for asyncio and blocking: `client.schedules`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import grpc
+
+from broker_core.api.errors import InvalidRequest
+from broker_core.api.record_batch import encode
+from broker_core.api.types import Columns, Headers
+from plugins.native import schedules_pb2 as pb
+from plugins.native.schedules_pb2_grpc import SchedulesStub
+from plugins.native.sdk import wire
+from plugins.native.sdk.partitioning import StickyPartitioner
+from plugins.native.sdk.retrying import now_ms, retrying
+from plugins.native.sdk.types import NewRecord
+
+if TYPE_CHECKING:
+    from plugins.native.schedules_pb2_grpc import SchedulesAsyncStub  # in the stub file only
+    from plugins.native.sdk.client import Client
+    from plugins.native.sdk.sync_staging import LoopThread
+
+_R = TypeVar("_R")
+
+
+class Scheduled(NamedTuple):
+    """Records that wait for their time. `schedule_id` cancels them."""
+
+    schedule_id: str
+    topic: str
+    partition: int
+    deliver_at_ms: int
+    """Milliseconds since the epoch, by the broker's clock."""
+    records: int
+
+
+class Schedules:
+    """Made by `Client.schedules`. Every method raises `LakeMQError`s; what may pass is tried again
+    for the client's `timeout_s`, and doing so never schedules anything twice."""
+
+    def __init__(self, channel: grpc.aio.Channel, client: Client) -> None:
+        self._stub: SchedulesAsyncStub = SchedulesStub(channel)
+        self._client = client
+        self._partitioner = StickyPartitioner()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        schedule_id: str | None = None,
+    ) -> Scheduled:
+        """Let one record appear after `delay` (counted by the broker) or at `deliver_at`; returns
+        when it is on the broker's disk. Its timestamp is that time unless `timestamp_ms` is given.
+
+        `schedule_id`: your own name for it, 1 to 64 bytes; asking twice under one name schedules
+        once. InvalidRequest: too far ahead. StagingFull: too much waits.
+        """
+        record = NewRecord(value, key, headers, timestamp_ms)
+        return await self.send_batch(
+            topic, [record], delay=delay, deliver_at=deliver_at, partition=partition,
+            schedule_id=schedule_id,
+        )  # fmt: skip
+
+    async def send_batch(
+        self,
+        topic: str,
+        records: Columns | Sequence[NewRecord],
+        *,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
+        partition: int | None = None,
+        schedule_id: str | None = None,
+    ) -> Scheduled:
+        """Let records appear together in one partition: that of the first one's key."""
+        taken_ms = now_ms()
+        keeps = _keeps_timestamps(records)
+        columns = records if isinstance(records, Columns) else wire.columns_of(records, taken_ms)
+        if not columns.values:
+            raise InvalidRequest("there is no record to schedule")
+        home = await self._home(topic, columns, partition)
+        at_ms, delay_ms = _times(delay, deliver_at)
+        request = pb.ScheduleRequest(
+            schedule_id=secrets.token_hex(16) if schedule_id is None else schedule_id,
+            topic=topic, partition=home, batch=encode(columns, now_ms=taken_ms),
+            deliver_at_ms=at_ms, delay_ms=delay_ms, keep_timestamps=keeps,
+        )  # fmt: skip
+        answer = await self._call(self._stub.Schedule, request)
+        count = len(columns.values)
+        return Scheduled(request.schedule_id, topic, home, answer.deliver_at_ms, count)
+
+    async def _home(self, topic: str, columns: Columns, partition: int | None) -> int:
+        client = self._client
+        found = await retrying(lambda: client.describe_topic(topic), client.timeout_s)
+        count = len(found.partitions)
+        if partition is None:
+            self._partitioner.next_batch()
+            return self._partitioner.of(columns.keys[0] if columns.keys else None, count)
+        if not 0 <= partition < count:
+            raise InvalidRequest(f"partition {partition}: topic {topic} has {count}")
+        return partition
+
+    async def cancel(self, schedule_id: str) -> None:
+        """Forget records that wait: they never appear. UnknownSchedule: they did, or do now."""
+        await self._call(
+            self._stub.CancelScheduled, pb.CancelScheduledRequest(schedule_id=schedule_id)
+        )
+
+    async def waiting(self, topic: str = "", *, count_max: int = 1000) -> list[Scheduled]:
+        """What waits, next first."""
+        request = pb.ListScheduledRequest(topic=topic, count_max=count_max)
+        answer = await self._call(self._stub.ListScheduled, request)
+        return [
+            Scheduled(
+                each.schedule_id, each.topic, each.partition, each.deliver_at_ms, each.records
+            )
+            for each in answer.scheduled
+        ]
+
+    async def _call(self, method: Callable[..., Awaitable[_R]], request: object) -> _R:
+        client = self._client
+
+        async def call() -> _R:
+            try:
+                return await method(request, timeout=client.timeout_s)
+            except grpc.RpcError as error:
+                wire.raise_for(error, client.bootstrap)
+
+        return await retrying(call, client.timeout_s)
+
+
+class SyncSchedules:
+    """Made by `SyncClient.schedules`: `Schedules` without asyncio."""
+
+    def __init__(self, thread: LoopThread) -> None:
+        self._thread = thread
+        self._schedules = thread.client.schedules
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        schedule_id: str | None = None,
+    ) -> Scheduled:
+        """As `Schedules.send`."""
+        return self._thread.run(
+            self._schedules.send(
+                topic, value, delay=delay, deliver_at=deliver_at, key=key, headers=headers,
+                timestamp_ms=timestamp_ms, partition=partition, schedule_id=schedule_id,
+            )
+        )  # fmt: skip
+
+    def send_batch(
+        self,
+        topic: str,
+        records: Columns | Sequence[NewRecord],
+        *,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
+        partition: int | None = None,
+        schedule_id: str | None = None,
+    ) -> Scheduled:
+        """As `Schedules.send_batch`."""
+        return self._thread.run(
+            self._schedules.send_batch(
+                topic, records, delay=delay, deliver_at=deliver_at, partition=partition,
+                schedule_id=schedule_id,
+            )
+        )  # fmt: skip
+
+    def cancel(self, schedule_id: str) -> None:
+        """As `Schedules.cancel`."""
+        self._thread.run(self._schedules.cancel(schedule_id))
+
+    def waiting(self, topic: str = "", *, count_max: int = 1000) -> list[Scheduled]:
+        """As `Schedules.waiting`."""
+        return self._thread.run(self._schedules.waiting(topic, count_max=count_max))
+
+
+def _keeps_timestamps(records: Columns | Sequence[NewRecord]) -> bool:
+    if isinstance(records, Columns):
+        return records.timestamps_ms is not None
+    return any(each.timestamp_ms is not None for each in records)
+
+
+def _times(delay: timedelta | None, deliver_at: datetime | None) -> tuple[int, int]:
+    """(absolute, relative) in ms, one of them 0. Raises InvalidRequest."""
+    if (delay is None) == (deliver_at is None):
+        raise InvalidRequest("give either delay or deliver_at")
+    if delay is not None:
+        if delay < timedelta():
+            raise InvalidRequest(f"delay is {delay}; it can't be negative")
+        return 0, delay // timedelta(milliseconds=1)
+    assert deliver_at is not None
+    if deliver_at.tzinfo is None:
+        raise InvalidRequest("deliver_at needs a time zone, like datetime.now(UTC)")
+    return max(1, int(deliver_at.timestamp() * 1000)), 0
