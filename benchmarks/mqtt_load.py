@@ -4,14 +4,18 @@ is not what is measured. Each function runs in a process of its own.
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
+
+import numpy
 
 from plugins.mqtt.codec import Decoder
 from plugins.mqtt.encoding import encode
@@ -89,11 +93,11 @@ def count_bytes(
 class Window:
     """One QoS 1 publisher that keeps `window` publishes unacknowledged."""
 
-    def __init__(self, port: int, name: str, window: int, payload_bytes: int) -> None:
+    def __init__(self, port: int, name: str, topic: str, window: int, payload_bytes: int) -> None:
         self.sock = dial(port, name)
         self.sock.setblocking(False)
-        packet = encode(Publish(f"bench/{name}", b"x" * payload_bytes, 1, packet_id=1), V311)
-        at = packet.index(b"\0\1", 4 + len(f"bench/{name}") - 1)
+        packet = encode(Publish(topic, b"x" * payload_bytes, 1, packet_id=1), V311)
+        at = len(packet) - payload_bytes - 2
         self.packets = [
             packet[:at] + number.to_bytes(2, "big") + packet[at + 2 :]
             for number in range(1, window + 1)
@@ -122,12 +126,14 @@ class Window:
 
 def acknowledged(
     port: int, number: int, publishers: int, window: int, payload_bytes: int, seconds: float,
-    pipe: Pipe,
+    topic: str, pipe: Pipe,
 ) -> None:  # fmt: skip
-    """QoS 1 from `publishers` connections for `seconds`; reports how many were acknowledged."""
+    """QoS 1 from `publishers` connections for `seconds`, each to a `topic` of its own; reports how
+    many were acknowledged."""
     selector = selectors.DefaultSelector()
     windows = [
-        Window(port, f"p{number}-{place}", window, payload_bytes) for place in range(publishers)
+        Window(port, f"p{number}-{place}", topic.format(place), window, payload_bytes)
+        for place in range(publishers)
     ]
     for each in windows:
         selector.register(each.sock, selectors.EVENT_READ, each)
@@ -184,6 +190,71 @@ def latencies(
         sender.sendall(encode(Publish("latency", payload, qos, packet_id=packet_id), V311))
     thread.join(timeout=30)
     pipe.send(sorted(found))
+
+
+PACED_NAME_BYTES = 8
+TICK_S = 0.001
+
+
+def paced(
+    port: int, number: int, publishers: int, rate: int, payload_bytes: int, seconds: float,
+    pipe: Pipe,
+) -> None:  # fmt: skip
+    """QoS 1 from `publishers` connections, together `rate` a second, in ticks of a millisecond; the
+    payload begins with the time of sending. Reports how many were sent."""
+    socks = [dial(port, f"paced-{number}-{place}") for place in range(publishers)]
+    packets = [
+        bytearray(encode(Publish(f"paced{place:03d}", b"x" * payload_bytes, 1, packet_id=1), V311))
+        for place in range(publishers)
+    ]
+    at = len(packets[0]) - payload_bytes
+    for sock in socks:
+        sock.setblocking(False)
+    pipe.send("ready")
+    pipe.recv()
+    sent, begin = 0, time.perf_counter()
+    while (now := time.perf_counter()) < begin + seconds:
+        due = int((now - begin) * rate)
+        for place in range(sent, due):
+            sock, packet = socks[place % publishers], packets[place % publishers]
+            identifier = place // publishers % 65_535 + 1
+            struct.pack_into(">H", packet, at - 2, identifier)
+            struct.pack_into("<d", packet, at, time.perf_counter())
+            sock.send(packet)
+            if identifier % 16 == 0:
+                with contextlib.suppress(BlockingIOError):
+                    sock.recv(1 << 16)
+        sent = due
+        time.sleep(max(0.0, now + TICK_S - time.perf_counter()))
+    pipe.send(sent)
+    time.sleep(1)
+
+
+def timed(port: int, number: int, payload_bytes: int, pipe: Pipe) -> None:
+    """Receive what `paced` sends, at QoS 1, acknowledging each; reports sorted seconds from publish
+    to delivery when nothing came for a second."""
+    sock = dial(port, f"timed-{number}")
+    subscribe(sock, "+", 1)
+    size = 2 + 2 + PACED_NAME_BYTES + 2 + payload_bytes
+    found: list[Any] = []
+    rest = b""
+    pipe.send("ready")
+    sock.settimeout(10)
+    with contextlib.suppress(TimeoutError):
+        while data := sock.recv(1 << 18):
+            now = time.perf_counter()
+            data = rest + data
+            count = len(data) // size
+            rest = data[count * size :]
+            rows = numpy.frombuffer(data, numpy.uint8, count * size).reshape(count, size)
+            acks = numpy.empty((count, 4), numpy.uint8)
+            acks[:] = (0x40, 2, 0, 0)
+            acks[:, 2:] = rows[:, size - payload_bytes - 2 : size - payload_bytes]
+            sock.sendall(acks.tobytes())
+            times = rows[:, size - payload_bytes : size - payload_bytes + 8].copy().view("<f8")
+            found.append(now - times.ravel())
+            sock.settimeout(1)
+    pipe.send(numpy.sort(numpy.concatenate(found)).tolist() if found else [])
 
 
 def start(target: Callable[..., None], *arguments: Any) -> tuple[Any, Pipe]:

@@ -21,7 +21,16 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.mqtt_load import acknowledged, count_bytes, flood, latencies, run_all, start
+from benchmarks.mqtt_load import (
+    acknowledged,
+    count_bytes,
+    flood,
+    latencies,
+    paced,
+    run_all,
+    start,
+    timed,
+)
 from plugins.mqtt.encoding import encode
 from plugins.mqtt.packets import V311, Publish
 from tests.support.node import NodeProcess
@@ -68,6 +77,20 @@ def mosquitto(folder: Path) -> Iterator[tuple[int, int]]:
 
 
 @contextlib.contextmanager
+def mosquitto_saving(folder: Path) -> Iterator[tuple[int, int]]:
+    """Mosquitto that saves its whole state after every change: the most it can do about a crash."""
+    port = free_port()
+    config = folder / "mosquitto.conf"
+    config.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence true\n"
+        f"persistence_location {folder}/\nautosave_on_changes true\nautosave_interval 1\n"
+        "user root\nmax_queued_messages 0\nmax_inflight_messages 0\nlog_type none\n"
+    )
+    with running(["mosquitto", "-c", str(config)], port) as pid:
+        yield port, pid
+
+
+@contextlib.contextmanager
 def amqtt(folder: Path) -> Iterator[tuple[int, int]]:
     port = free_port()
     config = folder / "amqtt.yaml"
@@ -92,7 +115,12 @@ def running(command: list[str], port: int) -> Iterator[int]:
         process.wait()
 
 
-BROKERS = {"lakemq": lakemq, "mosquitto": mosquitto, "amqtt": amqtt}
+BROKERS = {
+    "lakemq": lakemq,
+    "mosquitto": mosquitto,
+    "mosquitto_saving": mosquitto_saving,
+    "amqtt": amqtt,
+}
 
 
 # -- scenarios
@@ -203,7 +231,7 @@ def fed_by_mosquitto_pub(port: int, pid: int, scale: float) -> Result:
 def qos_1(port: int, pid: int, scale: float) -> Result:
     """100 publishers, QoS 1, 20 unacknowledged each."""
     seconds = max(2.0, 6 * scale)
-    process, pipe = start(acknowledged, port, 0, 100, 20, PAYLOAD_BYTES, seconds)
+    process, pipe = start(acknowledged, port, 0, 100, 20, PAYLOAD_BYTES, seconds, "bench/p{}")
     assert pipe.recv() == "ready"
     before = cpu_s(pid)
     pipe.send("go")
@@ -237,10 +265,60 @@ def _latency(port: int, rate: int, qos: int, scale: float) -> Result:
     }
 
 
+PEAKS: dict[str, float] = {}
+"""Broker -> QoS 1 publishes a second, with a subscriber, at its peak."""
+
+
+def peak_qos_1(port: int, pid: int, scale: float) -> Result:
+    """100 publishers, QoS 1 -> 1 subscriber, QoS 1: as much as it takes."""
+    reader, deliveries = start(timed, port, 0, PAYLOAD_BYTES)
+    assert deliveries.recv() == "ready"
+    seconds = max(2.0, 6 * scale)
+    process, pipe = start(acknowledged, port, 0, 100, 20, PAYLOAD_BYTES, seconds, "paced{:03d}")
+    assert pipe.recv() == "ready"
+    before = cpu_s(pid)
+    pipe.send("go")
+    count = pipe.recv()
+    used = cpu_s(pid) - before
+    process.join()
+    delivered = len(deliveries.recv())
+    reader.join()
+    PEAKS[str(pid)] = count / seconds
+    return {
+        "messages/s": count / seconds,
+        "CPU us": 1e6 * used / max(1, count),
+        "delivered %": 100 * delivered / max(1, count),
+    }
+
+
+def half_peak(port: int, pid: int, scale: float) -> Result:
+    """Publish to deliver, QoS 1, 100 publishers at half of the smallest peak of `peak_qos_1`."""
+    rate = int(min(PEAKS.values(), default=20_000) / 2)
+    reader, deliveries = start(timed, port, 0, PAYLOAD_BYTES)
+    assert deliveries.recv() == "ready"
+    process, pipe = start(paced, port, 0, 100, rate, PAYLOAD_BYTES, max(3.0, 8 * scale))
+    assert pipe.recv() == "ready"
+    before = cpu_s(pid)
+    pipe.send("go")
+    sent = pipe.recv()
+    found = deliveries.recv()
+    used = cpu_s(pid) - before
+    process.join()
+    reader.join()
+    return {
+        "rate/s": rate,
+        "p50 ms": 1000 * found[len(found) // 2],
+        "p99 ms": 1000 * found[int(len(found) * 0.99)],
+        "p99.9 ms": 1000 * found[int(len(found) * 0.999)],
+        "CPU us": 1e6 * used / max(1, sent),
+        "delivered %": 100 * len(found) / sent,
+    }
+
+
 SCENARIOS: dict[str, Callable[[int, int, float], Result]] = {
     each.__name__: each
     for each in (qos_0, fed_by_mosquitto_pub, fan_out, many_names, qos_1, latency_qos_0,
-                 latency_qos_1)
+                 latency_qos_1, peak_qos_1, half_peak)
 }  # fmt: skip
 SLOW = {"amqtt": 0.01}
 """Brokers that get a smaller share of the load, so that a run ends."""

@@ -20,6 +20,8 @@ class NodeSettings(Section):
     """Address that listeners bind to where their own section names none."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
     """How much the node says on standard error."""
+    event_loop: Literal["auto", "uvloop", "asyncio"] = "auto"
+    """What drives the sockets; `auto`: uvloop where it is installed, else asyncio's own."""
 
 
 class TopicSettings(Section):

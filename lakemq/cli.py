@@ -20,6 +20,7 @@ from broker_core.api.errors import LakeMQError
 from broker_core.config import Config, ConfigSource, load_config
 from broker_core.plugin_host import PluginHost
 from lakemq.acl_commands import acl
+from lakemq.runtime import loop_factory, settle
 from lakemq.user_commands import user
 from meta_service.cli import meta
 from spark_plugin.commands import commands as spark_commands
@@ -81,7 +82,8 @@ def start(config: ConfigFile = None, data_dir: DataDir = None, join: Join = None
         stream=sys.stderr,
     )
     try:
-        asyncio.run(_run(loaded))
+        with asyncio.Runner(loop_factory=loop_factory(loaded.node.event_loop)) as runner:
+            runner.run(_run(loaded))
     except LakeMQError as error:
         _fail(error)
 
@@ -98,6 +100,7 @@ async def _run(config: Config) -> None:
     try:
         for name, address in node.addresses().items():
             typer.echo(f"{name} {address}")
+        settle()
         typer.echo("ready")
         sys.stdout.flush()
         node.failed.add_done_callback(lambda _: stop.set())

@@ -29,7 +29,7 @@ class Receiver(Protocol):
 class Lane:
     """Records for one topic under one principal."""
 
-    __slots__ = ("acks", "headers", "keys", "principal", "tokens", "topic", "values")
+    __slots__ = ("acks", "headers", "keys", "principal", "_somewhere", "tokens", "topic", "values")
 
     def __init__(self, topic: str, principal: Principal, acks: Acks) -> None:
         self.topic = topic
@@ -40,20 +40,22 @@ class Lane:
         self.headers: list[bytes] = []
         self.tokens: list[tuple[Receiver | None, int, int]] = []
         """Receiver, packet identifier, QoS of each record."""
+        self._somewhere = Place(topic, -1, -1)
 
     def columns(self) -> Columns:
         return Columns(self.values, self.keys, self.headers)
 
     def settle(self, outcomes: Sequence[Placed | LakeMQError], now_ms: int) -> None:
-        """Tell each publish's receiver its outcome."""
+        """Tell each publish's receiver its outcome. The place is told of QoS 2 alone; of the
+        others, that there is one."""
         rows = zip(self.tokens, self.values, outcomes, strict=True)
         for (receiver, packet_id, qos), value, outcome in rows:
             if receiver is not None:
-                place = (
-                    outcome
-                    if isinstance(outcome, LakeMQError)
-                    else Place(self.topic, outcome.partition, outcome.offset)
-                )
+                place: Outcome = self._somewhere
+                if isinstance(outcome, LakeMQError):
+                    place = outcome
+                elif qos == 2:
+                    place = Place(self.topic, outcome.partition, outcome.offset)
                 receiver.settled(packet_id, qos, len(value or b""), place, now_ms)
 
     def fail(self, error: LakeMQError, now_ms: int) -> None:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 PACKET_ID_MAX: Final = 65_535
 IN_MEMORY_COUNT_MAX: Final = 1000
-"""Of a connected client's queue, what is behind these waits in the journal too."""
+IN_MEMORY_BYTES_MAX: Final = 1024 * 1024
+"""Of a connected client's queue, what is behind so many, and so many bytes, waits in the journal
+too."""
 LOAD_COUNT_MAX: Final = 500
 """Most messages asked for at once."""
 _PLACE_BYTES: Final = 100
@@ -172,7 +174,9 @@ class Outbound:
         queue = self.queue
         if queue is None:
             queue = self.queue = deque()
-        if connection is None or len(queue) >= IN_MEMORY_COUNT_MAX:
+        if connection is None or (
+            len(queue) >= IN_MEMORY_COUNT_MAX and self.queue_bytes >= IN_MEMORY_BYTES_MAX
+        ):
             delivery.unload()
         limits, size = self.limits, delivery.size_bytes
         while (

@@ -265,11 +265,12 @@ class MqttEngine:
             self._early.append((topic, batches))
             return
         now_ms, hub = self.now_ms(), self.hub
+        heard = None if hub.histories else functools.partial(self._heard, topic)
         for batch in batches:
             key = (batch.topic, batch.partition)
             start = hub.positions.get(key, 0)
             try:
-                for message, meta in self._reader.read(batch):
+                for message, meta in self._reader.read(batch, heard):
                     assert message.place is not None
                     if message.place.offset >= start and self._accepts(topic, message.topic):
                         if meta.marked:
@@ -277,11 +278,18 @@ class MqttEngine:
                         hub.route(message, now_ms)
                         if hub.histories:
                             committed(hub.histories, message, now_ms)
-                        hub.delivered += 1
-                hub.positions[key] = read_header(batch.data).last_offset + 1
+                header = read_header(batch.data)
+                hub.delivered += header.record_count
+                hub.positions[key] = header.last_offset + 1
             except LakeMQError as error:
                 log.error("%s-%d: %s", batch.topic, batch.partition, error)
         self.after()
+
+    def _heard(self, topic: str, name: str) -> bool:
+        """Whether anybody gets records of `topic` under `name`, or they are to be counted as not
+        belonging there."""
+        match = self.hub.index.match(name)
+        return bool(match.targets or match.groups) or self._homes.get(name) != topic
 
     def _accepts(self, topic: str, name: str) -> bool:
         """`_belongs`, for records that are seen for the first time."""

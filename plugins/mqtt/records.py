@@ -6,7 +6,7 @@ whose value is UTF-8 is an MQTT 5 user property, and the other way round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from broker_core.api.errors import LakeMQError
@@ -185,9 +185,14 @@ class RecordReader:
         """The message of every record, with its place."""
         return (message for message, _ in self.read(batch))
 
-    def read(self, batch: CommittedBatch) -> Iterator[tuple[Message, Meta]]:
-        """Every record's message and what its headers say. CorruptBatch when the batch is
-        broken."""
+    def read(
+        self, batch: CommittedBatch, heard: Callable[[str], bool] | None = None
+    ) -> Iterator[tuple[Message, Meta]]:
+        """Every record's message and what its headers say. CorruptBatch when the batch is broken.
+
+        `heard`: leaves records out whose topic name is not, unless they matter otherwise (retained,
+        QoS 2).
+        """
         opened = RecordBatch(batch.data)
         if opened.header.attributes & CONTROL:
             return
@@ -209,6 +214,8 @@ class RecordReader:
                 topic = ""
             if not topic:
                 self.unreadable += 1
+                continue
+            if heard and not (meta.retain or meta.marked or heard(topic)):
                 continue
             place = Place(batch.topic, batch.partition, offset)
             message = Message(

@@ -1,0 +1,38 @@
+"""Goal: the process is set up for serving, with the event loop that the settings name."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from broker_core.api.errors import ConfigError
+from lakemq import runtime
+
+
+def test_the_event_loop_is_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runtime.loop_factory("asyncio") is None
+    factory = runtime.loop_factory("uvloop")
+    assert factory is not None
+    loop = factory()
+    try:
+        assert type(loop).__module__.startswith("uvloop")
+    finally:
+        loop.close()
+    assert runtime.loop_factory("auto") is factory
+    monkeypatch.setattr(runtime, "find_spec", lambda _: None)
+    assert runtime.loop_factory("auto") is None
+    with pytest.raises(ConfigError, match="pip install uvloop"):
+        runtime.loop_factory("uvloop")
+
+
+def test_what_stands_is_not_collected_again() -> None:
+    code = (
+        "import gc, sys; from lakemq.runtime import settle; settle(); "
+        "print(gc.get_freeze_count() > 1000, gc.get_threshold(), sys.getswitchinterval())"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == f"True {runtime.GC_THRESHOLDS} {runtime.SWITCH_INTERVAL_S}\n"
+    assert gc.get_threshold() != runtime.GC_THRESHOLDS, "nobody else is changed"
