@@ -33,6 +33,7 @@ from broker_core.api.types import (
     AppendResult,
     ClusterInfo,
     Columns,
+    Leadership,
     NodeInfo,
     Operation,
     Placed,
@@ -109,6 +110,7 @@ class CoreBroker:
         self._scheduler = Scheduler(self, schedule_settings or ScheduleSettings(), now_ms)
         self._changing = asyncio.Lock()
         self._altering = asyncio.Lock()
+        self._watchers: dict[Callable[[str, TopicInfo | None], None], None] = {}
         self._producer_ids = iter(range(0))
         self._producer_lock = asyncio.Lock()
         self._follower: asyncio.Task[None] | None = None
@@ -164,6 +166,10 @@ class CoreBroker:
                 len(described.partitions),
                 config_from_catalog(described.config, self._default_config),
                 described.revision,
+                tuple(
+                    Leadership(each.leader, each.leader_epoch, each.replicas)
+                    for each in described.partitions
+                ),
             )
             for number in range(topic.partitions):
                 if (topic.name, number) not in self._logs:
@@ -173,6 +179,7 @@ class CoreBroker:
             if before is not None and before.config != topic.config:
                 await self._storage.configure_topic(topic)
             self._topics[topic.name] = topic
+            self._tell(topic.name, topic)
             return topic
 
     async def _forget(self, name: str, revision: int) -> None:
@@ -183,6 +190,7 @@ class CoreBroker:
 
     async def _close(self, topic: TopicInfo) -> None:
         self._topics.pop(topic.name, None)
+        self._tell(topic.name, None)
         for number in range(topic.partitions):
             self._logs.pop((topic.name, number), None)
         self._taps.closed(topic.name)
@@ -192,6 +200,16 @@ class CoreBroker:
 
     def topics(self) -> Sequence[TopicInfo]:
         return list(self._topics.values())
+
+    def watch_topics(
+        self, on_change: Callable[[str, TopicInfo | None], None]
+    ) -> Callable[[], None]:
+        self._watchers[on_change] = None
+        return lambda: self._watchers.pop(on_change, None)
+
+    def _tell(self, name: str, topic: TopicInfo | None) -> None:
+        for watcher in list(self._watchers):
+            watcher(name, topic)
 
     def topic(self, name: str) -> TopicInfo:
         try:

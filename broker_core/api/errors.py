@@ -28,7 +28,8 @@
     ├── StagingFull              too much is staged and not committed; try again when there is room
     ├── LockLost                 queue: the record's lock has ended; another consumer may have it
     ├── UnknownSchedule          no such record waits for its time; it may have been delivered
-    ├── StaleEpoch               a leader that has been replaced
+    ├── NotLeader                another node leads the partition: ask there
+    │   └── StaleEpoch           the leader has been replaced, or has not heard so yet
     ├── CorruptLog               stored bytes fail their CRC: names file, position, offsets
     ├── StorageFenced            a write or fsync failed; this log takes no more appends
     ├── StorageFull              no space; try again when there is
@@ -158,9 +159,23 @@ class UnknownSchedule(LakeMQError):
     code = "UNKNOWN_SCHEDULE"
 
 
-class StaleEpoch(LakeMQError):
-    code = "STALE_EPOCH"
+class NotLeader(LakeMQError):
+    """Names who leads, if anybody is known to."""
+
+    code = "NOT_LEADER"
     retriable = True
+
+    def __init__(self, message: str = "", *, leader: str = "", address: str = "", epoch: int = 0):
+        super().__init__(message)
+        self.leader = leader
+        """Node id; empty: nobody, or not known."""
+        self.address = address
+        """`host:port` of its native listener; empty: not known."""
+        self.epoch = epoch
+
+
+class StaleEpoch(NotLeader):
+    code = "STALE_EPOCH"
 
 
 class CorruptLog(LakeMQError):

@@ -253,6 +253,12 @@ class Broker(Protocol):
     async def delete_topic(self, name: str) -> None:
         """Raises UnknownTopic."""
 
+    def watch_topics(
+        self, on_change: Callable[[str, TopicInfo | None], None]
+    ) -> Callable[[], None]:
+        """Call `on_change` with a topic's name and what it is now (None: deleted) whenever it was
+        created, altered or deleted, or has other leaders; returns its removal."""
+
     async def describe_cluster(self) -> ClusterInfo:
         """Nodes, the MetaService and the plugins of this node. Raises Unavailable."""
 

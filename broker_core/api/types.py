@@ -90,6 +90,15 @@ class TopicConfig:
     """Largest record batch accepted (bytes, header included)."""
 
 
+class Leadership(NamedTuple):
+    """Who leads a partition."""
+
+    leader: str | None
+    """Node id; None: nobody does now."""
+    epoch: int
+    replicas: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     """A topic as the catalog knows it."""
@@ -101,6 +110,8 @@ class TopicInfo:
     config: TopicConfig = field(default_factory=TopicConfig)
     revision: int = 0
     """Catalog revision of the last change."""
+    leaders: tuple[Leadership, ...] = ()
+    """By partition."""
 
 
 @dataclass(frozen=True, slots=True)

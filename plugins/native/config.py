@@ -17,6 +17,8 @@ class NativeSettings(PluginSettings):
     """Address to bind to."""
     port: Port = 9700
     """TCP port."""
+    advertised_host: str = ""
+    """Host that clients and other nodes are told to connect to; empty: `host`."""
     certificate: str = ""
     """File with the server's certificate chain (PEM); not empty: TLS. Renewed files are taken into
     use for new connections, without a restart."""

@@ -9,9 +9,10 @@ from typing import Final, get_args, get_type_hints
 import grpc
 
 from broker_core.api import errors
-from broker_core.api.errors import InvalidRequest, LakeMQError
+from broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader
 from broker_core.api.types import PartitionStatus, TopicConfig, TopicInfo
 from plugins.native import native_pb2 as pb
+from plugins.native.leading import leadership
 
 _STATUS: Final[dict[type[LakeMQError], grpc.StatusCode]] = {
     errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
@@ -35,7 +36,7 @@ _STATUS: Final[dict[type[LakeMQError], grpc.StatusCode]] = {
     errors.StorageFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
     errors.LockLost: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.StaleEpoch: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.NotLeader: grpc.StatusCode.FAILED_PRECONDITION,
     errors.OutOfOrderSequence: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ProducerFenced: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StorageFenced: grpc.StatusCode.FAILED_PRECONDITION,
@@ -50,15 +51,30 @@ def status_of(error: LakeMQError) -> grpc.StatusCode:
 
 
 def trailers_of(error: LakeMQError) -> tuple[tuple[str, str], ...]:
-    """What lets a client rebuild the error: its code, and whether to try again."""
-    return (("lakemq-error", error.code), ("lakemq-retriable", "1" if error.retriable else "0"))
+    """What lets a client rebuild the error: its code, whether to try again, and who leads."""
+    told = (("lakemq-error", error.code), ("lakemq-retriable", "1" if error.retriable else "0"))
+    if not isinstance(error, NotLeader):
+        return told
+    return (
+        *told,
+        ("lakemq-leader", error.leader),
+        ("lakemq-leader-address", error.address),
+        ("lakemq-leader-epoch", str(error.epoch)),
+    )
 
 
 def error_message(error: LakeMQError) -> pb.Error:
-    return pb.Error(code=error.code, message=str(error), retriable=error.retriable)
+    message = pb.Error(code=error.code, message=str(error), retriable=error.retriable)
+    if isinstance(error, NotLeader):
+        message.leader, message.leader_address = error.leader, error.address
+        message.leader_epoch = error.epoch
+    return message
 
 
-def topic_message(info: TopicInfo, statuses: list[PartitionStatus]) -> pb.Topic:
+def topic_message(
+    info: TopicInfo, statuses: list[PartitionStatus], addresses: Mapping[str, str] | None = None
+) -> pb.Topic:
+    """`addresses`: of native listeners, by node id."""
     return pb.Topic(
         name=info.name,
         topic_id=info.topic_id,
@@ -77,6 +93,11 @@ def topic_message(info: TopicInfo, statuses: list[PartitionStatus]) -> pb.Topic:
                 size_bytes=each.size_bytes,
                 segments=each.segments,
                 detail=each.detail,
+                leader=leadership(info, each.partition).leader or "",
+                leader_epoch=leadership(info, each.partition).epoch,
+                leader_address=(addresses or {}).get(
+                    leadership(info, each.partition).leader or "", ""
+                ),
             )
             for each in statuses
         ],

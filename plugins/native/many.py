@@ -18,6 +18,7 @@ from plugins.native import native_pb2 as pb
 from plugins.native.config import NativeSettings
 from plugins.native.convert import error_message
 from plugins.native.internal_topics import refuse_hidden
+from plugins.native.leading import Leaders
 from plugins.native.sdk.filtering import Condition, RecordFilter
 
 _PARTITIONS_MAX: Final = 10_000
@@ -117,6 +118,7 @@ class _Readers:
 
 async def read_many(
     broker: Broker,
+    leaders: Leaders,
     request: pb.FetchManyRequest,
     principal: Principal,
     settings: NativeSettings,
@@ -137,7 +139,7 @@ async def read_many(
             try:
                 broker.authorize(principal, Operation.READ, Resource("topic", wanted.topic))
                 refuse_hidden(wanted.topic)
-                readers.add(_open(broker, wanted))
+                readers.add(_open(broker, leaders, wanted))
             except LakeMQError as error:
                 yield _failed(wanted, error)
         while readers.open and not stopping():
@@ -145,18 +147,13 @@ async def read_many(
                 if not request.follow:
                     return
                 await readers.wait(settings.fetch_wait_ms / 1000)
-                for answer in _gone(broker, readers):
+                for answer in _gone(broker, leaders, readers):
                     yield answer
                 continue
             cursor = readers.ready.popleft()
             cursor.queued = False
             if cursor in readers.open:
-                may = partial(
-                    broker.authorize,
-                    principal,
-                    Operation.READ,
-                    Resource("topic", cursor.wanted.topic),
-                )
+                may = partial(_check, broker, leaders, principal, cursor.wanted)
                 found = await _next(cursor, readers, bytes_max, record_filter, may)
                 if found is not None:
                     yield found
@@ -164,9 +161,18 @@ async def read_many(
         readers.close_all()
 
 
-def _open(broker: Broker, wanted: pb.PartitionOffset) -> _Cursor:
+def _check(
+    broker: Broker, leaders: Leaders, principal: Principal, wanted: pb.PartitionOffset
+) -> None:
+    """Raises NotAuthorized, NotLeader, StaleEpoch."""
+    broker.authorize(principal, Operation.READ, Resource("topic", wanted.topic))
+    leaders.check(wanted.topic, wanted.partition, wanted.leader_epoch)
+
+
+def _open(broker: Broker, leaders: Leaders, wanted: pb.PartitionOffset) -> _Cursor:
     check_topic_id(broker, wanted.topic, wanted.topic_id)
     log = broker.partition(wanted.topic, wanted.partition)
+    leaders.check(wanted.topic, wanted.partition, wanted.leader_epoch)
     return _Cursor(wanted, log, Offset(wanted.offset))
 
 
@@ -175,12 +181,13 @@ async def _next(
     readers: _Readers,
     bytes_max: int,
     record_filter: RecordFilter | None,
-    check_right: Callable[[], None],
+    check: Callable[[], None],
 ) -> pb.FetchManyResponse | None:
-    """What one partition has now; None: nothing. The right to it may have ended meanwhile."""
+    """What one partition has now; None: nothing. Its leadership, or the right to it, may have ended
+    meanwhile."""
     wanted = cursor.wanted
     try:
-        check_right()
+        check()
         got = None if cursor.ended else await cursor.log.fetch(cursor.offset, bytes_max=bytes_max)
         data = await narrowed(until(got.data, wanted.end_offset), record_filter) if got else b""
     except LakeMQError as error:
@@ -205,7 +212,7 @@ async def _next(
     )
 
 
-def _gone(broker: Broker, readers: _Readers) -> list[pb.FetchManyResponse]:
+def _gone(broker: Broker, leaders: Leaders, readers: _Readers) -> list[pb.FetchManyResponse]:
     """Partitions whose topic was deleted, or created again, while the stream waited."""
     found = []
     for cursor in list(readers.open):
@@ -214,6 +221,7 @@ def _gone(broker: Broker, readers: _Readers) -> list[pb.FetchManyResponse]:
             check_topic_id(broker, wanted.topic, wanted.topic_id)
             if broker.partition(wanted.topic, wanted.partition) is not cursor.log:
                 raise UnknownTopic(f"topic {wanted.topic} was created again")
+            leaders.check(wanted.topic, wanted.partition, wanted.leader_epoch)
         except LakeMQError as error:
             readers.close(cursor)
             found.append(_failed(wanted, error))

@@ -80,20 +80,31 @@ class Error(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     RETRIABLE_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    LEADER_ADDRESS_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     code: _builtins.str
     """stable, as in broker_core/api/errors.py"""
     message: _builtins.str
     retriable: _builtins.bool
+    leader: _builtins.str
+    """NOT_LEADER, STALE_EPOCH: node id of who leads the partition"""
+    leader_address: _builtins.str
+    """of its native listener, host:port"""
+    leader_epoch: _builtins.int
     def __init__(
         self,
         *,
         code: _builtins.str = ...,
         message: _builtins.str = ...,
         retriable: _builtins.bool = ...,
+        leader: _builtins.str = ...,
+        leader_address: _builtins.str = ...,
+        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "retriable", b"retriable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "leader", b"leader", "leader_address", b"leader_address", "leader_epoch", b"leader_epoch", "message", b"message", "retriable", b"retriable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -211,6 +222,9 @@ class Partition(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    LEADER_ADDRESS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     state: _builtins.str
     """online, fenced, full, offline"""
@@ -221,6 +235,11 @@ class Partition(_message.Message):
     segments: _builtins.int
     detail: _builtins.str
     """why the state is not online"""
+    leader: _builtins.str
+    """node id; empty: nobody leads it now. Offsets are true at the leader alone"""
+    leader_epoch: _builtins.int
+    leader_address: _builtins.str
+    """of its native listener, host:port; empty: not known"""
     def __init__(
         self,
         *,
@@ -232,10 +251,13 @@ class Partition(_message.Message):
         size_bytes: _builtins.int = ...,
         segments: _builtins.int = ...,
         detail: _builtins.str = ...,
+        leader: _builtins.str = ...,
+        leader_epoch: _builtins.int = ...,
+        leader_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "high_watermark", b"high_watermark", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "partition", b"partition", "segments", b"segments", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "high_watermark", b"high_watermark", "leader", b"leader", "leader_address", b"leader_address", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "partition", b"partition", "segments", b"segments", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -390,6 +412,7 @@ class ProduceRequest(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     ACKS_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     """chosen by the client, echoed in the answer"""
     topic: _builtins.str
@@ -397,6 +420,8 @@ class ProduceRequest(_message.Message):
     acks: Global___Acks.ValueType
     batch: _builtins.bytes
     """one record batch"""
+    leader_epoch: _builtins.int
+    """that the client knows of; 0: of none"""
     def __init__(
         self,
         *,
@@ -405,10 +430,11 @@ class ProduceRequest(_message.Message):
         partition: _builtins.int = ...,
         acks: Global___Acks.ValueType = ...,
         batch: _builtins.bytes = ...,
+        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "batch", b"batch", "partition", b"partition", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "batch", b"batch", "leader_epoch", b"leader_epoch", "partition", b"partition", "request_id", b"request_id", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -465,6 +491,7 @@ class FetchRequest(_message.Message):
     FOLLOW_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
@@ -476,6 +503,8 @@ class FetchRequest(_message.Message):
     """wait for more at the high watermark"""
     topic_id: _builtins.str
     """when set, a re-created topic is refused"""
+    leader_epoch: _builtins.int
+    """that the client knows of; 0: of none"""
     @_builtins.property
     def filter(self) -> Global___Filter:
         """batches without a record that it wants are left out"""
@@ -491,10 +520,11 @@ class FetchRequest(_message.Message):
         follow: _builtins.bool = ...,
         topic_id: _builtins.str = ...,
         filter: Global___Filter | None = ...,
+        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "end_offset", b"end_offset", "filter", b"filter", "follow", b"follow", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_max", b"bytes_max", "end_offset", b"end_offset", "filter", b"filter", "follow", b"follow", "leader_epoch", b"leader_epoch", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1078,6 +1108,7 @@ class PartitionOffset(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
     TOPIC_ID_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
@@ -1085,6 +1116,8 @@ class PartitionOffset(_message.Message):
     """exclusive; 0: none"""
     topic_id: _builtins.str
     """when set, a re-created topic is refused"""
+    leader_epoch: _builtins.int
+    """that the client knows of; 0: of none"""
     def __init__(
         self,
         *,
@@ -1093,10 +1126,11 @@ class PartitionOffset(_message.Message):
         offset: _builtins.int = ...,
         end_offset: _builtins.int = ...,
         topic_id: _builtins.str = ...,
+        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "leader_epoch", b"leader_epoch", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -140,7 +140,8 @@ class NativeServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OffsetsForTimestamp(self, request, context):
-        """First offset whose record is not older than a timestamp, for every partition of a topic.
+        """First offset whose record is not older than a timestamp, for the partitions of a topic that the
+        node leads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -48,7 +48,9 @@ class NativeStub:
     Fetch: _grpc.UnaryStreamMultiCallable[_native_pb2.FetchRequest, _native_pb2.FetchResponse]
     """Whole batches from an offset on. Ends at end_offset, or at the high watermark unless `follow`."""
     OffsetsForTimestamp: _grpc.UnaryUnaryMultiCallable[_native_pb2.OffsetsForTimestampRequest, _native_pb2.OffsetsForTimestampResponse]
-    """First offset whose record is not older than a timestamp, for every partition of a topic."""
+    """First offset whose record is not older than a timestamp, for the partitions of a topic that the
+    node leads.
+    """
     JoinGroup: _grpc.StreamStreamMultiCallable[_native_pb2.GroupHeartbeat, _native_pb2.GroupAssignment]
     """One member of a consumer group: heartbeats in, assignments out. Refusals come in place."""
     CommitOffsets: _grpc.UnaryUnaryMultiCallable[_native_pb2.CommitOffsetsRequest, _native_pb2.CommitOffsetsResponse]
@@ -74,7 +76,9 @@ class NativeAsyncStub(NativeStub):
     Fetch: _aio.UnaryStreamMultiCallable[_native_pb2.FetchRequest, _native_pb2.FetchResponse]  # type: ignore[assignment]
     """Whole batches from an offset on. Ends at end_offset, or at the high watermark unless `follow`."""
     OffsetsForTimestamp: _aio.UnaryUnaryMultiCallable[_native_pb2.OffsetsForTimestampRequest, _native_pb2.OffsetsForTimestampResponse]  # type: ignore[assignment]
-    """First offset whose record is not older than a timestamp, for every partition of a topic."""
+    """First offset whose record is not older than a timestamp, for the partitions of a topic that the
+    node leads.
+    """
     JoinGroup: _aio.StreamStreamMultiCallable[_native_pb2.GroupHeartbeat, _native_pb2.GroupAssignment]  # type: ignore[assignment]
     """One member of a consumer group: heartbeats in, assignments out. Refusals come in place."""
     CommitOffsets: _aio.UnaryUnaryMultiCallable[_native_pb2.CommitOffsetsRequest, _native_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
@@ -139,7 +143,9 @@ class NativeServicer(metaclass=_abc_1.ABCMeta):
         request: _native_pb2.OffsetsForTimestampRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_native_pb2.OffsetsForTimestampResponse, _abc.Awaitable[_native_pb2.OffsetsForTimestampResponse]]:
-        """First offset whose record is not older than a timestamp, for every partition of a topic."""
+        """First offset whose record is not older than a timestamp, for the partitions of a topic that the
+        node leads.
+        """
 
     @_abc_1.abstractmethod
     def JoinGroup(

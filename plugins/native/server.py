@@ -15,6 +15,9 @@ from plugins.native.admin_pb2_grpc import add_AdminServicer_to_server
 from plugins.native.admin_service import AdminService
 from plugins.native.config import NativeSettings
 from plugins.native.handlers import add_service
+from plugins.native.leading import Leaders
+from plugins.native.metadata_pb2_grpc import add_MetadataServicer_to_server
+from plugins.native.metadata_service import MetadataService
 from plugins.native.native_pb2_grpc import add_NativeServicer_to_server
 from plugins.native.queues.metrics import observe_queues
 from plugins.native.queues.service import QueueService
@@ -41,7 +44,9 @@ class NativeListener:
 
     def __init__(self, broker: Broker, settings: NativeSettings, meter: Meter) -> None:
         self._settings = settings
-        self._service = NativeService(broker, settings)
+        leaders = Leaders(broker)
+        self._service = NativeService(broker, settings, leaders)
+        self._metadata = MetadataService(broker, leaders)
         self._admin = AdminService(broker)
         self._security = SecurityService(broker)
         self._transactions = TransactionService(broker, settings)
@@ -101,6 +106,7 @@ class NativeListener:
         add_service(server, self._schedules, add_SchedulesServicer_to_server)
         add_service(server, self._queues, add_QueuesServicer_to_server)
         add_service(server, self._security, add_SecurityServicer_to_server)
+        add_service(server, self._metadata, add_MetadataServicer_to_server)
         address = f"{self._settings.host}:{self._settings.port}"
         try:
             # gRPC's core would write its own lines to standard error before ours.
@@ -114,6 +120,7 @@ class NativeListener:
             raise StartupError(f"native: cannot listen on {address}") from None
         await self._service.groups.start()
         await self._queues.host.start()
+        self._metadata.start()
         await server.start()
         self._server = server
 
@@ -125,11 +132,12 @@ class NativeListener:
         return server.add_secure_port(address, credentials)
 
     def addresses(self) -> Sequence[str]:
-        return [f"{self._settings.host}:{self._port}"]
+        return [f"{self._settings.advertised_host or self._settings.host}:{self._port}"]
 
     async def stop(self) -> None:
         self._service.stopping = True
         await self._service.groups.stop()
         await self._queues.host.stop()
+        await self._metadata.stop()
         if self._server is not None:
             await self._server.stop(_STOP_GRACE_S)

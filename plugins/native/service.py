@@ -29,6 +29,7 @@ from plugins.native.convert import (
 from plugins.native.group_host import GroupHost
 from plugins.native.handlers import abort
 from plugins.native.internal_topics import refuse_hidden, refuse_internal
+from plugins.native.leading import Leaders
 from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, until
 from plugins.native.native_pb2_grpc import NativeServicer
 from plugins.native.produce_window import Window
@@ -39,8 +40,9 @@ _Context = grpc.aio.ServicerContext[object, object]
 class NativeService(NativeServicer):
     """Implements `native.proto`; its docstrings are there."""
 
-    def __init__(self, broker: Broker, settings: NativeSettings) -> None:
+    def __init__(self, broker: Broker, settings: NativeSettings, leaders: Leaders) -> None:
         self._broker = broker
+        self._leaders = leaders
         self._settings = settings
         self.groups = GroupHost(broker, settings)
         self.batches_in = 0
@@ -81,7 +83,7 @@ class NativeService(NativeServicer):
             self._broker.partition(topic.name, number).status()
             for number in range(topic.partitions)
         ]
-        return topic_message(topic, statuses)
+        return topic_message(topic, statuses, self._leaders.addresses)
 
     async def CreateTopic(
         self, request: pb.CreateTopicRequest, context: _Context
@@ -119,9 +121,12 @@ class NativeService(NativeServicer):
             principal = await self._principal(context)
             self._broker.authorize(principal, Operation.DESCRIBE, Resource("topic", request.topic))
             topic = self._broker.topic(request.topic)
-            logs = [self._broker.partition(topic.name, each) for each in range(topic.partitions)]
-            offsets = [await log.offset_for_timestamp(request.timestamp_ms) for log in logs]
-            return pb.OffsetsForTimestampResponse(offsets=dict(enumerate(offsets)))
+            offsets: dict[int, int] = {}
+            for number in range(topic.partitions):
+                if self._leaders.is_ours(topic, number):
+                    log = self._broker.partition(topic.name, number)
+                    offsets[number] = await log.offset_for_timestamp(request.timestamp_ms)
+            return pb.OffsetsForTimestampResponse(offsets=offsets)
         except LakeMQError as error:
             await abort(context, error)
 
@@ -178,6 +183,7 @@ class NativeService(NativeServicer):
             if int(request.acks) not in set(Acks):
                 raise InvalidRequest(f"acks is {request.acks}; it takes 0, 1 or 2")
             refuse_internal(request.topic)
+            self._leaders.check(request.topic, request.partition, request.leader_epoch)
             return self._broker.append(
                 request.topic,
                 request.partition,
@@ -200,6 +206,7 @@ class NativeService(NativeServicer):
             refuse_hidden(request.topic)
             check_topic_id(self._broker, request.topic, request.topic_id)
             log = self._broker.partition(request.topic, request.partition)
+            self._leaders.check(request.topic, request.partition, request.leader_epoch)
             wanted = filter_of(request.filter)
             bytes_max = min(request.bytes_max or 1024 * 1024, self._settings.fetch_bytes_max)
             offset = Offset(request.offset)
@@ -221,6 +228,7 @@ class NativeService(NativeServicer):
                     return
                 else:
                     check_topic_id(self._broker, request.topic, request.topic_id)
+                self._leaders.check(request.topic, request.partition, request.leader_epoch)
         except LakeMQError as error:
             await abort(context, error)
 
@@ -230,7 +238,12 @@ class NativeService(NativeServicer):
         try:
             principal = await self._principal(context)
             async for answer in read_many(
-                self._broker, request, principal, self._settings, lambda: self.stopping
+                self._broker,
+                self._leaders,
+                request,
+                principal,
+                self._settings,
+                lambda: self.stopping,
             ):
                 self.bytes_out += len(answer.fetched.batches)
                 yield answer

@@ -8,7 +8,7 @@ import datetime
 import ipaddress
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import lakemq
 from broker_core.api.errors import NotAuthenticated
 from broker_core.api.ports import Credentials
-from broker_core.api.types import ANONYMOUS, Principal, TopicInfo
+from broker_core.api.types import ANONYMOUS, ClusterInfo, Principal, TopicInfo
 from broker_core.security.certificates import CertificateAuthenticator, subject_parts
 from broker_core.security.settings import CertificateSettings
 from plugins.native.commands import topic as topic_command
@@ -213,6 +213,12 @@ class Witness:
 
     def topics(self) -> list[TopicInfo]:
         return []
+
+    def watch_topics(self, on_change: object) -> Callable[[], None]:
+        return lambda: None
+
+    async def describe_cluster(self) -> ClusterInfo:
+        return ClusterInfo("here", "here", (), "", (), 0, ())
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         self.shown.append(credentials)

@@ -22,6 +22,7 @@ PROTOS = (
     "plugins/native/transactions.proto",
     "plugins/native/schedules.proto",
     "plugins/native/queues.proto",
+    "plugins/native/metadata.proto",
     "meta_service/api/meta.proto",
     "meta_service/api/auth.proto",
     "meta_service/api/journal.proto",

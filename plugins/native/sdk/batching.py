@@ -88,6 +88,9 @@ class OutgoingBatch:
     count: int
     buffered_bytes: int
     attempts: int = 0
+    address: str = ""
+    """Where it was sent last."""
+    leader_epoch: int = 0
 
 
 @dataclass(slots=True)

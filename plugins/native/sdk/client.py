@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
 import grpc
 
-from broker_core.api.errors import UnknownPartition
+from broker_core.api.errors import NotLeader, UnknownPartition
 from broker_core.api.record_batch import RecordBatch, split
 from broker_core.api.transactions import TRANSACTION
 from broker_core.api.types import Acks, Compression, Record, TopicPartition
@@ -18,15 +19,18 @@ from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk import wire
 from plugins.native.sdk.admin import Admin
+from plugins.native.sdk.cluster_view import BEHIND_S, may_be_behind
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions
 from plugins.native.sdk.filtering import RecordFilter
-from plugins.native.sdk.login import Login, Mechanism, login_of, with_async_login
+from plugins.native.sdk.login import AsyncLogin, Login, Mechanism, login_of, with_async_login
 from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.queue import Queue, QueueOptions
+from plugins.native.sdk.routes import Routes
 from plugins.native.sdk.schedules import Schedules
+from plugins.native.sdk.sequencing import backoff_s
 from plugins.native.sdk.staging import Staging
 from plugins.native.sdk.sync_client import SyncClient, first_offset
-from plugins.native.sdk.tls import Tls, open_async_channel
+from plugins.native.sdk.tls import Tls, bootstrap_of, open_async_channel
 from plugins.native.sdk.transaction import TransactionalProducer
 from plugins.native.sdk.types import GroupDescription, TopicOffsets
 
@@ -37,12 +41,14 @@ if TYPE_CHECKING:  # exists in the stub file only
 class Client:
     """A connection to a broker. An async context manager; every method raises `LakeMQError`s.
 
+    `bootstrap`: `host:port` of a node, or of several (a list, or commas between): any that answers
+    will do. Records go to, and come from, the node that leads their partition.
     `timeout_s` bounds every call but reading; `Unavailable` when no broker answers in that time.
     """
 
     def __init__(
         self,
-        bootstrap: str = "127.0.0.1:9700",
+        bootstrap: str | Sequence[str] = "127.0.0.1:9700",
         *,
         timeout_s: float = 30.0,
         tls: Tls | None = None,
@@ -53,12 +59,15 @@ class Client:
     ) -> None:
         """`token`: a JSON Web Token, or what else the broker takes. `username` and `password` go
         with each call (`PLAIN`), or are proved without being sent (`SCRAM-SHA-256`, `-512`)."""
-        self.bootstrap = bootstrap
+        self.bootstrap = bootstrap = bootstrap_of(bootstrap)
         self.timeout_s = timeout_s
         login = login_of(token, username, password, mechanism)
         plain_channel = open_async_channel(bootstrap, tls, login)
         self._channel, self._login = with_async_login(plain_channel, login, bootstrap)
+        self._logins: list[AsyncLogin] = []
         self._stub: NativeAsyncStub = NativeStub(self._channel)
+        self.routes = Routes(self._channel, lambda address: self._open(address, tls, login))
+        """Who leads which partition, and a channel to each."""
         self.staging = Staging(self._channel, self)
         """Staged batches: a sink's driver opens and commits, its tasks write."""
         self.schedules = Schedules(self._channel, self)
@@ -69,9 +78,19 @@ class Client:
 
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
 
+    def _open(self, address: str, tls: Tls | None, login: Login | None) -> grpc.aio.Channel:
+        """A channel to another node."""
+        channel, session = with_async_login(open_async_channel(address, tls, login), login, address)
+        if session is not None:
+            self._logins.append(session)  # made when it is first needed
+        return channel
+
     async def close(self) -> None:
         for queue in list(self._queues):
             await queue.close()
+        for session in self._logins:
+            await session.close()
+        await self.routes.close()
         if self._login is not None:
             await self._login.close()
         await self._channel.close()
@@ -105,7 +124,20 @@ class Client:
             answer = await self._stub.Describe(request, timeout=self.timeout_s)
         except grpc.RpcError as error:
             wire.raise_for(error, self.bootstrap)
+        elsewhere = wire.led_elsewhere(answer)
+        if elsewhere:
+            asked = [self._describe_at(*each) for each in elsewhere.items()]
+            others = await asyncio.gather(*asked)
+            wire.merge_described(answer, [each for each in others if each is not None])
         return [wire.topic_offsets(topic) for topic in answer.topics]
+
+    async def _describe_at(self, address: str, names: Sequence[str]) -> pb.DescribeResponse | None:
+        """None: no answer."""
+        request = pb.DescribeRequest(topics=names)
+        try:
+            return await self.routes.stub(address).Describe(request, timeout=self.timeout_s)
+        except grpc.RpcError:
+            return None
 
     async def create_topic(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
@@ -132,7 +164,17 @@ class Client:
             answer = await self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
         except grpc.RpcError as error:
             wire.raise_for(error, self.bootstrap)
-        return dict(answer.offsets)
+        offsets = dict(answer.offsets)
+        described = await self.describe_topic(topic)
+        others = {each.leader_address for each in described.partitions
+                  if each.partition not in offsets and each.leader_address}  # fmt: skip
+        for address in others:
+            try:
+                stub = self.routes.stub(address)
+                offsets |= (await stub.OffsetsForTimestamp(request, timeout=self.timeout_s)).offsets
+            except grpc.RpcError as error:
+                wire.raise_for(error, address)
+        return offsets
 
     # -- consumer groups
 
@@ -261,15 +303,28 @@ class Client:
             bytes_max=bytes_max, follow=follow, topic_id=topic_id or "",
             filter=wire.filter_message(wanted),
         )  # fmt: skip
-        call = self._stub.Fetch(request)
-        try:
-            async for answer in call:
-                for position, _ in split(answer.batches):
-                    yield RecordBatch(answer.batches, position)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
-        finally:
-            call.cancel()
+        give_up_s = monotonic() + self.timeout_s
+        behind_until_s = monotonic() + BEHIND_S
+        for pause_s in backoff_s():
+            address, request.leader_epoch = self.routes.route(topic, partition)
+            call = self.routes.stub(address).Fetch(request)
+            try:
+                async for answer in call:
+                    give_up_s = monotonic() + self.timeout_s
+                    for position, _ in split(answer.batches):
+                        yield RecordBatch(answer.batches, position)
+                    request.offset = answer.next_offset
+                return
+            except grpc.RpcError as error:
+                failure = wire.error_from(error, address or self.bootstrap)
+            finally:
+                call.cancel()
+            behind = may_be_behind(failure, address) and monotonic() < behind_until_s
+            if not (isinstance(failure, NotLeader) or behind) or monotonic() > give_up_s:
+                raise failure
+            if isinstance(failure, NotLeader):
+                self.routes.learn(topic, partition, failure)
+            await asyncio.sleep(pause_s)
 
     async def consume(
         self,

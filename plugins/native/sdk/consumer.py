@@ -103,7 +103,7 @@ class Consumer:
         )
         self._membership = self._stream.membership
         self._wanted = wanted
-        self._fetch = FetchLoop(stub, client.bootstrap, wanted)
+        self._fetch = FetchLoop(client.routes, client.bootstrap, wanted)
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._taken_at: dict[TopicPartition, int] = {}
@@ -123,6 +123,7 @@ class Consumer:
 
     async def __aenter__(self) -> Self:
         self._next_commit_ms = now_ms() + self._commit_interval_ms
+        self._client.routes.start()
         if self._pattern is not None:
             await self._pattern.start()
         self._stream.start()

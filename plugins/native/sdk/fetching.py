@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import grpc
 
-from broker_core.api.errors import LakeMQError
+from broker_core.api.errors import LakeMQError, NotLeader
 from broker_core.api.record_batch import CONTROL, RecordBatch, split
 from broker_core.api.types import TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
+from plugins.native.sdk.cluster_view import may_be_behind
 from plugins.native.sdk.filtering import RecordFilter
+from plugins.native.sdk.routes import Routes
 from plugins.native.sdk.sequencing import backoff_s
-
-if TYPE_CHECKING:
-    from plugins.native.native_pb2_grpc import NativeAsyncStub  # in the stub file only
 
 _AHEAD: Final = 4
 """Answers of the broker that wait for the reader; HTTP/2's flow control holds back the rest."""
@@ -49,54 +48,65 @@ class Arrived:
 class FetchLoop:
     """Reads all of `places`, in order within each. Every method is called on the event loop."""
 
-    def __init__(
-        self, stub: NativeAsyncStub, bootstrap: str, wanted: RecordFilter | None = None
-    ) -> None:
+    def __init__(self, routes: Routes, bootstrap: str, wanted: RecordFilter | None = None) -> None:
         self.places: dict[TopicPartition, Reading] = {}
         self.arrived: asyncio.Queue[Arrived] = asyncio.Queue(_AHEAD)
         self.failed: LakeMQError | None = None
-        self._stub = stub
+        self._routes = routes
         self._bootstrap = bootstrap
         self._wanted = wanted
-        self._task: asyncio.Task[None] | None = None
+        self._pauses = backoff_s()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._again: asyncio.TimerHandle | None = None
 
     def restart(self, places: Mapping[TopicPartition, Reading]) -> None:
-        """Read these from now on; what arrived stays."""
+        """Read these from now on, each from its leader; what arrived stays."""
         self.places = dict(places)
         self.stop()
-        if self.places:
-            self._task = asyncio.create_task(self._run())
+        by_address: dict[str, list[TopicPartition]] = {}
+        for at in self.places:
+            by_address.setdefault(self._routes.route(*at).address, []).append(at)
+        for address, some in by_address.items():
+            task = asyncio.create_task(self._run(address, some))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
 
-    async def _run(self) -> None:
-        pauses = backoff_s()
-        while self.places:
-            call = self._stub.FetchMany(self._request())
-            try:
-                async for answer in call:
-                    pauses = backoff_s()
-                    await self._take(answer)
-            except grpc.RpcError as error:
-                failure = wire.error_from(error, self._bootstrap)
-                if not failure.retriable:
-                    self.failed = failure
-                    return
-            finally:
-                call.cancel()
-            await asyncio.sleep(next(pauses))
+    def _restart_soon(self) -> None:
+        """A stream broke, or a partition moved: begin all anew in a moment."""
+        if self._again is None:
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(next(self._pauses), lambda: self.restart(self.places))
 
-    def _request(self) -> pb.FetchManyRequest:
+    async def _run(self, address: str, places: Sequence[TopicPartition]) -> None:
+        call = self._routes.stub(address).FetchMany(self._request(places))
+        try:
+            async for answer in call:
+                await self._take(answer)
+        except grpc.RpcError as error:
+            failure = wire.error_from(error, address or self._bootstrap)
+            if not failure.retriable:
+                self.failed = failure
+                return
+        finally:
+            call.cancel()
+        self._restart_soon()
+
+    def _request(self, places: Sequence[TopicPartition]) -> pb.FetchManyRequest:
         return pb.FetchManyRequest(
             partitions=[
                 pb.PartitionOffset(
-                    topic=at.topic, partition=at.partition, offset=reading.position,
-                    topic_id=reading.topic_id,
+                    topic=at.topic, partition=at.partition, offset=self.places[at].position,
+                    topic_id=self.places[at].topic_id, leader_epoch=self._routes.route(*at).epoch,
                 )
-                for at, reading in self.places.items()
+                for at in places
             ],
             bytes_max=1024 * 1024,
             follow=True,
@@ -110,9 +120,15 @@ class FetchLoop:
             return
         if answer.HasField("error"):
             error = wire.error_of(answer.error)
-            if not error.retriable:
+            address = self._routes.route(*place).address
+            if not error.retriable and not may_be_behind(error, address):
                 await self.arrived.put(Arrived(place, reading, (), error=error))
+                return
+            if isinstance(error, NotLeader):
+                self._routes.learn(*place, error)
+            self._restart_soon()
             return
+        self._pauses = backoff_s()
         data = answer.fetched.batches
         batches = tuple(
             RecordBatch(data, position)

@@ -4,36 +4,48 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import Protocol, Self
-
-import grpc
 
 from broker_core.api.errors import LakeMQError
 from broker_core.api.record_batch import RecordBatch, split
 from plugins.native import native_pb2 as pb
-from plugins.native.sdk import wire
 
 _Item = tuple[int, RecordBatch | None] | LakeMQError
 _POLL_S = 0.1
 
 
 class FetchCall(Protocol):
-    """What grpc's blocking stub gives for a Fetch; grpc has no name for it at run time."""
+    """What of grpc's blocking call is needed here; grpc has no name for it at run time."""
 
-    def __iter__(self) -> Iterator[pb.FetchResponse]: ...
     def cancel(self) -> bool: ...
 
 
 class FetchStream:
-    """Iterates the batches of one Fetch call. `close` (or leaving the context) cancels the call."""
+    """Iterates the batches of one Fetch. `close` (or leaving the context) cancels the call.
 
-    def __init__(self, call: FetchCall, bootstrap: str) -> None:
-        self._call = call
-        self._bootstrap = bootstrap
+    `fetch` gives the answers, and tells every call that it makes to a function of ours.
+    """
+
+    def __init__(
+        self, fetch: Callable[[Callable[[object], bool]], Iterator[pb.FetchResponse]]
+    ) -> None:
+        self._call: FetchCall | None = None
         self._closed = False
-        self._batches = self._read()
+        self._lock = threading.Lock()
+        self._batches = self._read(fetch(self._opened))
+
+    def _opened(self, call: object) -> bool:
+        with self._lock:
+            self._call = call  # type: ignore[assignment]  # grpc's call can be cancelled
+            if self._closed:
+                self._cancel()
+            return not self._closed
+
+    def _cancel(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
 
     def __enter__(self) -> Self:
         return self
@@ -47,8 +59,9 @@ class FetchStream:
         self.close()
 
     def close(self) -> None:
-        self._closed = True
-        self._call.cancel()
+        with self._lock:
+            self._closed = True
+            self._cancel()
 
     def __iter__(self) -> Self:
         return self
@@ -56,17 +69,17 @@ class FetchStream:
     def __next__(self) -> RecordBatch:
         return next(self._batches)
 
-    def _read(self) -> Iterator[RecordBatch]:
+    def _read(self, answers: Iterator[pb.FetchResponse]) -> Iterator[RecordBatch]:
         try:
-            for answer in self._call:
+            for answer in answers:
                 for position, _ in split(answer.batches):
                     yield RecordBatch(answer.batches, position)
-        except grpc.RpcError as error:
-            if self._closed:
-                return
-            wire.raise_for(error, self._bootstrap)
+        except LakeMQError:
+            if not self._closed:
+                raise
         finally:
-            self._call.cancel()
+            with self._lock:
+                self._cancel()
 
 
 class ParallelFetch:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 
@@ -15,6 +15,7 @@ from broker_core.api.errors import (
     LakeMQError,
     NotAuthenticated,
     NotAuthorized,
+    NotLeader,
     OutcomeUnknown,
     StorageFull,
     Unavailable,
@@ -26,7 +27,9 @@ from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
 from plugins.native.sdk.arrow import from_arrow
 from plugins.native.sdk.batching import Block, OutgoingBatch, ProducerBatches, Ticket, cut
+from plugins.native.sdk.cluster_view import may_be_behind
 from plugins.native.sdk.counters import ProducerCounters
+from plugins.native.sdk.lanes import Lane
 from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
 from plugins.native.sdk.types import NewRecord, RecordMetadata
@@ -47,6 +50,10 @@ _DEFINITE = (
     UnknownTopic,
 )
 """In-place answers after which the batch is surely not stored."""
+
+
+_BEHIND_ATTEMPTS: Final = 8
+"""Some 5 s: as long may a node take to hear of a topic that another has made."""
 
 
 def _now_ms() -> int:
@@ -82,7 +89,7 @@ class Producer:
         self._partitioner = StickyPartitioner()
         self._partition_counts: dict[str, int] = {}
         self.counters = ProducerCounters()
-        self._outgoing: asyncio.Queue[OutgoingBatch] = asyncio.Queue()
+        self._lanes: dict[str, Lane] = {}
         self._room = asyncio.Event()
         self._room.set()
         self._flush_scheduled = False
@@ -90,7 +97,9 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._deadline_ms = 0
         """Of the records that are taken now; made anew with every flush."""
-        self._driver = asyncio.create_task(self._drive())
+        client.routes.start()
+        self._view_version = 0
+        self._lane("")
 
     async def __aenter__(self) -> Self:
         return self
@@ -223,9 +232,20 @@ class Producer:
 
     def _flush(self) -> None:
         self._flush_scheduled = False
+        self._look_at_partitions()
         for batch in self._batches.ready(_now_ms()):
-            self._outgoing.put_nowait(batch)
+            self._dispatch(batch)
         self._partitioner.next_batch()
+
+    def _look_at_partitions(self) -> None:
+        """Topics that have got more partitions take records in all of them."""
+        view = self._client.routes.view
+        if view.version != self._view_version:
+            self._view_version = view.version
+            for topic in self._partition_counts:
+                count = view.partitions(topic)
+                if count:
+                    self._partition_counts[topic] = count
 
     async def flush(self) -> None:
         """Wait until every record taken so far has its outcome; outcomes stay in the futures."""
@@ -236,17 +256,32 @@ class Producer:
     async def close(self) -> None:
         """Flush, then stop."""
         await self.flush()
-        self._driver.cancel()
-        await asyncio.gather(self._driver, return_exceptions=True)
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._failed = InvalidRequest("this producer is closed")
 
-    # -- the stream
+    # -- the streams, one a node
 
-    async def _drive(self) -> None:
+    def _lane(self, address: str) -> Lane:
+        lane = self._lanes.get(address)
+        if lane is None:
+            lane = self._lanes[address] = Lane(address)
+            lane.task = asyncio.create_task(self._drive(lane))
+        return lane
+
+    def _dispatch(self, batch: OutgoingBatch) -> None:
+        """Send a batch to who leads its partition, as far as we know."""
+        route = self._client.routes.route(batch.topic, batch.partition)
+        batch.address, batch.leader_epoch = route
+        self._lane(route.address).outgoing.put_nowait(batch)
+
+    async def _drive(self, lane: Lane) -> None:
         """Keep a stream open; on a broken one, send again what has no answer, in order."""
         pauses = backoff_s()
         while True:
-            call = self._stub.Produce(self._requests())
+            call = self._client.routes.stub(lane.address).Produce(self._requests(lane))
             try:
                 async for answer in call:
                     pauses = backoff_s()
@@ -261,11 +296,15 @@ class Producer:
                 return
             await asyncio.sleep(next(pauses))
             self.counters.reconnects += 1
-            self._resend()
+            self._resend(lane)
+            if lane.address and lane.outgoing.empty():  # its partitions have another leader
+                del self._lanes[lane.address]
+                return
 
-    async def _requests(self) -> AsyncIterator[pb.ProduceRequest]:
+    async def _requests(self, lane: Lane) -> AsyncIterator[pb.ProduceRequest]:
+        outgoing = lane.outgoing
         while True:
-            batch = await self._outgoing.get()
+            batch = await outgoing.get()
             self.counters.batches_sent += 1
             self.counters.bytes_sent += len(batch.data)
             yield pb.ProduceRequest(
@@ -274,13 +313,15 @@ class Producer:
                 partition=batch.partition,
                 acks=pb.Acks.ValueType(self._acks),
                 batch=batch.data,
+                leader_epoch=batch.leader_epoch,
             )
 
-    def _resend(self) -> None:
-        self._outgoing = asyncio.Queue()
+    def _resend(self, lane: Lane) -> None:
+        lane.outgoing = asyncio.Queue()
         for batch in self._batches.under_way():
-            self.counters.retries += 1
-            self._outgoing.put_nowait(batch)
+            if batch.address == lane.address:
+                self.counters.retries += 1
+                self._dispatch(batch)
         self._schedule_flush()
 
     async def _answered(self, answer: pb.ProduceResponse) -> None:
@@ -292,11 +333,14 @@ class Producer:
             self._settle(self._batches.taken(batch, answer.base_offset, Acks(answer.acks)))
             return
         error = wire.error_of(answer.error)
-        if error.retriable and _now_ms() < batch.tickets[0].deadline_ms:
+        behind = may_be_behind(error, batch.address) and batch.attempts < _BEHIND_ATTEMPTS
+        if (error.retriable or behind) and _now_ms() < batch.tickets[0].deadline_ms:
             batch.attempts += 1
             self.counters.retries += 1
+            if isinstance(error, NotLeader):
+                self._client.routes.learn(batch.topic, batch.partition, error)
             asyncio.get_running_loop().call_later(
-                min(1.0, 0.05 * 2**batch.attempts), self._outgoing.put_nowait, batch
+                min(1.0, 0.05 * 2**batch.attempts), self._again, batch
             )
             return
         if not isinstance(error, _DEFINITE):
@@ -305,6 +349,11 @@ class Producer:
             return
         self.counters.records_failed += batch.count
         self._settle(self._batches.refused(batch, error))
+
+    def _again(self, batch: OutgoingBatch) -> None:
+        """Unless it was settled, or sent on a new stream, while it waited."""
+        if self._batches.batch(batch.request_id) is batch:
+            self._dispatch(batch)
 
     def _settle(self, tickets: Iterable[Ticket | Block]) -> None:
         for ticket in tickets:

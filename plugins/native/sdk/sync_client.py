@@ -17,12 +17,14 @@ from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk import wire
 from plugins.native.sdk.admin import SyncAdmin
+from plugins.native.sdk.cluster_view import BEHIND_S, may_be_behind
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.login import Login, Mechanism, login_of, with_login
 from plugins.native.sdk.parallel import FetchStream, ParallelFetch
 from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
-from plugins.native.sdk.tls import Tls, open_channel
+from plugins.native.sdk.sync_routes import SyncRoutes
+from plugins.native.sdk.tls import Tls, bootstrap_of, open_channel
 from plugins.native.sdk.types import GroupDescription, NewRecord, RecordMetadata, TopicOffsets
 
 if TYPE_CHECKING:
@@ -42,18 +44,23 @@ class SyncClient:
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: str | Sequence[str],
         *,
         timeout_s: float = 30.0,
         tls: Tls | None = None,
         login: Login | None = None,
     ) -> None:
-        self.bootstrap = bootstrap
+        self.bootstrap = bootstrap = bootstrap_of(bootstrap)
         self.timeout_s = timeout_s
         self.tls = tls
         self.login = login
         self._channel = with_login(open_channel(bootstrap, tls, login), login, bootstrap)
         self._stub = NativeStub(self._channel)
+        self._routes = SyncRoutes(
+            self._channel,
+            bootstrap,
+            lambda address: with_login(open_channel(address, tls, login), login, address),
+        )
         self.admin = SyncAdmin(self._channel, bootstrap, timeout_s)
         """What operators do: topics' settings and partitions, records, the cluster."""
         self._partitioner = StickyPartitioner()
@@ -68,6 +75,7 @@ class SyncClient:
             thread, self._loop_thread = self._loop_thread, None
         if thread is not None:
             thread.close()
+        self._routes.close()
         self._channel.close()
 
     def _thread(self) -> LoopThread:
@@ -119,7 +127,19 @@ class SyncClient:
             answer = self._stub.Describe(pb.DescribeRequest(topics=names), timeout=self.timeout_s)
         except grpc.RpcError as error:
             wire.raise_for(error, self.bootstrap)
+        elsewhere = wire.led_elsewhere(answer)
+        if elsewhere:
+            asked = [self._describe_at(*each) for each in elsewhere.items()]
+            wire.merge_described(answer, [each for each in asked if each is not None])
         return [wire.topic_offsets(topic) for topic in answer.topics]
+
+    def _describe_at(self, address: str, names: Sequence[str]) -> pb.DescribeResponse | None:
+        """None: no answer."""
+        request = pb.DescribeRequest(topics=names)
+        try:
+            return self._routes.stub(address).Describe(request, timeout=self.timeout_s)
+        except grpc.RpcError:
+            return None
 
     def create_topic(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
@@ -146,7 +166,16 @@ class SyncClient:
             answer = self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
         except grpc.RpcError as error:
             wire.raise_for(error, self.bootstrap)
-        return dict(answer.offsets)
+        offsets = dict(answer.offsets)
+        others = {each.leader_address for each in self.describe_topic(topic).partitions
+                  if each.partition not in offsets and each.leader_address}  # fmt: skip
+        for address in others:
+            try:
+                stub = self._routes.stub(address)
+                offsets |= stub.OffsetsForTimestamp(request, timeout=self.timeout_s).offsets
+            except grpc.RpcError as error:
+                wire.raise_for(error, address)
+        return offsets
 
     # -- reading
 
@@ -175,7 +204,7 @@ class SyncClient:
             bytes_max=bytes_max, follow=follow, topic_id=topic_id or "",
             filter=wire.filter_message(wanted),
         )  # fmt: skip
-        return FetchStream(self._stub.Fetch(request), self.bootstrap)
+        return FetchStream(lambda opened: self._routes.fetch(request, opened, self.timeout_s))
 
     def consume(
         self,
@@ -363,15 +392,21 @@ class SyncClient:
     def _retry(self, request: pb.ProduceRequest) -> pb.ProduceResponse:
         """One batch, until it is answered for good or `timeout_s` is over."""
         deadline = time.monotonic() + self.timeout_s
+        behind_until = time.monotonic() + BEHIND_S
         for pause_s in backoff_s():
+            address, request.leader_epoch = self._routes.route(request.topic, request.partition)
+            stub = self._routes.stub(address)
             try:
-                answer = next(iter(self._stub.Produce(iter([request]), timeout=self.timeout_s)))
+                answer = next(iter(stub.Produce(iter([request]), timeout=self.timeout_s)))
                 if not answer.HasField("error"):
                     return answer
                 failure = wire.error_of(answer.error)
             except grpc.RpcError as error:
                 failure = wire.error_from(error, self.bootstrap)
-            if not failure.retriable or time.monotonic() + pause_s > deadline:
+            if not self._routes.learn(request.topic, request.partition, failure) and address:
+                self._routes.forget(request.topic)
+            behind = may_be_behind(failure, address) and time.monotonic() < behind_until
+            if not (failure.retriable or behind) or time.monotonic() + pause_s > deadline:
                 raise failure
             time.sleep(pause_s)
         raise AssertionError("backoff never ends")
@@ -401,7 +436,7 @@ def first_offset(start: str | int, log_start_offset: int, high_watermark: int) -
 
 
 def connect(
-    bootstrap: str = "127.0.0.1:9700",
+    bootstrap: str | Sequence[str] = "127.0.0.1:9700",
     *,
     timeout_s: float = 30.0,
     tls: Tls | None = None,
@@ -410,7 +445,7 @@ def connect(
     password: str | None = None,
     mechanism: Mechanism = "PLAIN",
 ) -> SyncClient:
-    """A blocking client of the broker at `host:port`. Connects at the first call; `Client` says
-    what the rest means."""
+    """A blocking client of the broker at `host:port`, or at any of several. Connects at the first
+    call; `Client` says what the rest means."""
     login = login_of(token, username, password, mechanism)
     return SyncClient(bootstrap, timeout_s=timeout_s, tls=tls, login=login)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,20 +51,51 @@ def _read(file: str | Path | None) -> bytes | None:
         raise InvalidRequest(f"tls: cannot read {file}: {error.strerror}") from None
 
 
+def bootstrap_of(addresses: str | Sequence[str]) -> str:
+    """One or several `host:port` as one text."""
+    return addresses if isinstance(addresses, str) else ",".join(addresses)
+
+
+def target_of(bootstrap: str) -> str:
+    """What gRPC connects to: one address as it is; of several (`host:port`, commas between) the
+    first that answers. InvalidRequest names what is no address."""
+    addresses = [each.strip() for each in bootstrap.split(",") if each.strip()]
+    if len(addresses) == 1:
+        return addresses[0]
+    found: dict[int, list[str]] = {socket.AF_INET: [], socket.AF_INET6: []}
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        try:
+            infos = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        except (OSError, ValueError) as error:
+            raise InvalidRequest(f"bootstrap {address!r}: {error}") from None
+        for family, *_, place in infos:
+            name = str(place[0])
+            text = f"[{name}]" if family == socket.AF_INET6 else name
+            found.setdefault(family, []).append(f"{text}:{int(port)}")
+    if found[socket.AF_INET]:
+        return "ipv4:" + ",".join(dict.fromkeys(found[socket.AF_INET]))
+    return "ipv6:" + ",".join(dict.fromkeys(found[socket.AF_INET6]))
+
+
 def open_channel(bootstrap: str, tls: Tls | None, login: Login | None = None) -> grpc.Channel:
     """Raises InvalidRequest when `login` would show a secret on the way."""
     if login is not None:
-        login.check(bootstrap, tls is not None)
+        for address in bootstrap.split(","):
+            login.check(address.strip(), tls is not None)
+    target = target_of(bootstrap)
     if tls is None:
-        return grpc.insecure_channel(bootstrap, options=wire.CHANNEL_OPTIONS)
-    return grpc.secure_channel(bootstrap, tls.credentials(), options=tls.options())
+        return grpc.insecure_channel(target, options=wire.CHANNEL_OPTIONS)
+    return grpc.secure_channel(target, tls.credentials(), options=tls.options())
 
 
 def open_async_channel(
     bootstrap: str, tls: Tls | None, login: Login | None = None
 ) -> grpc.aio.Channel:
     if login is not None:
-        login.check(bootstrap, tls is not None)
+        for address in bootstrap.split(","):
+            login.check(address.strip(), tls is not None)
+    target = target_of(bootstrap)
     if tls is None:
-        return grpc.aio.insecure_channel(bootstrap, options=wire.CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(bootstrap, tls.credentials(), options=tls.options())
+        return grpc.aio.insecure_channel(target, options=wire.CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(target, tls.credentials(), options=tls.options())

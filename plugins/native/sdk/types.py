@@ -43,6 +43,11 @@ class PartitionOffsets:
     log_end_offset: int = 0
     segments: int = 0
     detail: str = ""
+    leader: str = ""
+    """Node id; empty: nobody leads it now."""
+    leader_epoch: int = 0
+    leader_address: str = ""
+    """`host:port` of its native listener; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 import grpc
 
 from broker_core.api import errors
-from broker_core.api.errors import LakeMQError
+from broker_core.api.errors import LakeMQError, NotLeader
 from broker_core.api.record_headers import encode_headers
 from broker_core.api.types import Columns, TopicPartition
 from plugins.native import native_pb2 as pb
@@ -42,11 +42,44 @@ def topic_offsets(topic: pb.Topic) -> TopicOffsets:
             PartitionOffsets(
                 each.partition, each.log_start_offset, each.high_watermark, each.size_bytes,
                 each.state, each.log_end_offset, each.segments, each.detail,
+                each.leader, each.leader_epoch, each.leader_address,
             )
             for each in topic.partitions
         ),
         dict(topic.config),
     )  # fmt: skip
+
+
+def led_elsewhere(answer: pb.DescribeResponse) -> dict[str, list[str]]:
+    """Address of other nodes -> topics of which they lead a partition."""
+    found: dict[str, set[str]] = {}
+    for topic in answer.topics:
+        for each in topic.partitions:
+            if each.leader not in ("", answer.node_id) and each.leader_address:
+                found.setdefault(each.leader_address, set()).add(topic.name)
+    return {address: sorted(names) for address, names in found.items()}
+
+
+def merge_described(answer: pb.DescribeResponse, others: Sequence[pb.DescribeResponse]) -> None:
+    """Take what leaders say of their partitions; where one did not answer, say so."""
+    told = {
+        (topic.name, each.partition): each
+        for other in others
+        for topic in other.topics
+        for each in topic.partitions
+        if each.leader == other.node_id
+    }
+    for topic in answer.topics:
+        for each in topic.partitions:
+            if each.leader in ("", answer.node_id):
+                continue
+            truth = told.get((topic.name, each.partition))
+            if truth is not None:
+                address = each.leader_address
+                each.CopyFrom(truth)
+                each.leader_address = address
+            else:
+                each.state, each.detail = "offline", f"no answer from {each.leader}, its leader"
 
 
 def group_description(group: pb.Group) -> GroupDescription:
@@ -94,7 +127,13 @@ def filter_message(wanted: RecordFilter | None) -> pb.Filter | None:
 
 def error_of(error: pb.Error) -> LakeMQError:
     """The exception that an in-place error stands for."""
-    return errors.BY_CODE.get(error.code, LakeMQError)(error.message)
+    kind = errors.BY_CODE.get(error.code, LakeMQError)
+    if issubclass(kind, NotLeader):
+        return kind(
+            error.message, leader=error.leader, address=error.leader_address,
+            epoch=error.leader_epoch,
+        )  # fmt: skip
+    return kind(error.message)
 
 
 def error_from(error: grpc.RpcError, bootstrap: str) -> LakeMQError:
@@ -105,7 +144,14 @@ def error_from(error: grpc.RpcError, bootstrap: str) -> LakeMQError:
     code = trailers.get("lakemq-error")
     details = error.details() or ""
     if isinstance(code, str) and code in errors.BY_CODE:
-        return errors.BY_CODE[code](details)
+        told = {key: value for key, value in trailers.items() if isinstance(value, str)}
+        return error_of(
+            pb.Error(
+                code=code, message=details, leader=told.get("lakemq-leader", ""),
+                leader_address=told.get("lakemq-leader-address", ""),
+                leader_epoch=int(told.get("lakemq-leader-epoch") or 0),
+            )
+        )  # fmt: skip
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return errors.Unavailable(f"no answer from the broker at {bootstrap}: {details}")
     return LakeMQError(f"broker at {bootstrap}: {error.code().name}: {details}")

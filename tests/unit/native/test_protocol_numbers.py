@@ -16,6 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
 from broker_core.api.errors import BY_CODE
 from plugins.native import (
     admin_pb2,
+    metadata_pb2,
     native_pb2,
     queues_pb2,
     schedules_pb2,
@@ -34,6 +35,7 @@ PAGES: dict[FileDescriptor, Path] = {
     transactions_pb2.DESCRIPTOR: ROOT / "docs/formats/native-transactions.md",
     schedules_pb2.DESCRIPTOR: ROOT / "docs/formats/native-schedules.md",
     queues_pb2.DESCRIPTOR: ROOT / "docs/formats/native-queues.md",
+    metadata_pb2.DESCRIPTOR: ROOT / "docs/formats/native-metadata.md",
 }
 """Every proto file of the package, and the page that describes it."""
 PROTOS = pytest.mark.parametrize("proto", PAGES, ids=lambda proto: Path(proto.name).name)

@@ -1,0 +1,55 @@
+"""Whether this node leads a partition, and who does if not. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker_core.api.errors import NotLeader, StaleEpoch
+from broker_core.api.ports import Broker
+from broker_core.api.types import Leadership, TopicInfo
+from plugins.native.internal_topics import is_internal
+
+NOBODY: Final = Leadership(None, 0)
+
+
+def leadership(topic: TopicInfo, partition: int) -> Leadership:
+    return topic.leaders[partition] if 0 <= partition < len(topic.leaders) else NOBODY
+
+
+class Leaders:
+    """Refuses what is another node's to answer, and names that node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.addresses: dict[str, str] = {}
+        """Node id -> address of its native listener."""
+        self._broker = broker
+
+    def check(self, topic: str, partition: int, epoch: int) -> None:
+        """`epoch`: of the leadership that the client knows; 0: of none. Topics that the broker
+        keeps for itself are each node's own. Raises NotLeader, StaleEpoch, UnknownTopic."""
+        lead = leadership(self._broker.topic(topic), partition)
+        if self._is_ours(lead) and epoch in (0, lead.epoch):
+            return
+        if is_internal(topic):
+            return
+        kind, why = NotLeader, f"{lead.leader or 'nobody'} leads it in epoch {lead.epoch}"
+        if self._is_ours(lead):
+            kind = StaleEpoch
+            behind = "is over" if epoch < lead.epoch else "is not known here yet"
+            why = f"epoch {epoch} {behind}; {self._broker.node_id} leads it in epoch {lead.epoch}"
+        leader = lead.leader or ""
+        raise kind(
+            f"partition {partition} of {topic}: {why}",
+            leader=leader, address=self.addresses.get(leader, ""), epoch=lead.epoch,
+        )  # fmt: skip
+
+    def is_ours(self, topic: TopicInfo, partition: int) -> bool:
+        return is_internal(topic.name) or self._is_ours(leadership(topic, partition))
+
+    def _is_ours(self, lead: Leadership) -> bool:
+        """A partition that nobody leads is answered by who has it, so that it can be read and a
+        node that starts alone is not in its own way."""
+        own = self._broker.node_id
+        return lead.leader == own or (
+            lead.leader is None and (not lead.replicas or own in lead.replicas)
+        )

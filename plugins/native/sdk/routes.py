@@ -1,0 +1,96 @@
+"""Follows a cluster's metadata and keeps a channel to every node that is needed, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import grpc
+
+from broker_core.api.errors import NotLeader
+from plugins.native import metadata_pb2 as pb
+from plugins.native.metadata_pb2_grpc import MetadataStub
+from plugins.native.native_pb2_grpc import NativeStub
+from plugins.native.sdk.cluster_view import ClusterView, Route
+from plugins.native.sdk.sequencing import backoff_s
+
+if TYPE_CHECKING:  # exist in the stub files only
+    from plugins.native.metadata_pb2_grpc import MetadataAsyncStub
+    from plugins.native.native_pb2_grpc import NativeAsyncStub
+
+
+class Routes:
+    """Where to ask for each partition. What is not known is asked of the node that the client is
+    connected to, which names the leader if it is another."""
+
+    def __init__(
+        self, channel: grpc.aio.Channel, open_channel: Callable[[str], grpc.aio.Channel]
+    ) -> None:
+        self.view = ClusterView()
+        self._open = open_channel
+        self._stub: NativeAsyncStub = NativeStub(channel)
+        self._metadata: MetadataAsyncStub = MetadataStub(channel)
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._stubs: dict[str, NativeAsyncStub] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Follow the metadata from now on."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._follow())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for channel in self._channels.values():
+            await channel.close()
+
+    def route(self, topic: str, partition: int) -> Route:
+        return self.view.route(topic, partition)
+
+    def learn(self, topic: str, partition: int, error: NotLeader) -> bool:
+        """A node has told who leads; whether that is news."""
+        self.start()
+        return self.view.learn(topic, partition, error)
+
+    def stub(self, address: str) -> NativeAsyncStub:
+        """Calls on the node there; empty: on the one that the client is connected to."""
+        if not address:
+            return self._stub
+        stub = self._stubs.get(address)
+        if stub is None:
+            channel = self._channels[address] = self._open(address)
+            stub = self._stubs[address] = NativeStub(channel)
+        return stub
+
+    async def _follow(self) -> None:
+        pauses = backoff_s()
+        while True:
+            call = self._metadata.WatchMetadata(pb.WatchMetadataRequest())
+            try:
+                async for update in call:
+                    pauses = backoff_s()
+                    self._told(update)
+            except grpc.RpcError as error:
+                if isinstance(error, grpc.aio.AioRpcError) and (
+                    error.code() == grpc.StatusCode.UNIMPLEMENTED
+                ):
+                    return  # an older broker: errors alone tell
+            finally:
+                call.cancel()
+            await asyncio.sleep(next(pauses))
+
+    def _told(self, update: pb.MetadataUpdate) -> None:
+        view = self.view
+        if update.whole:
+            view.connected(update.node_id)
+        if update.nodes:
+            view.nodes_are({each.node_id: each.address for each in update.nodes})
+        for topic in update.topics:
+            view.topic_is(
+                topic.name, [(each.leader, each.leader_epoch) for each in topic.partitions]
+            )
+        for name in update.gone:
+            view.topic_is_gone(name)

@@ -1,0 +1,189 @@
+"""Goal: clients find their way among real brokers of one cluster: records go to, and come from, the
+node that leads their partition, whichever node a client connects to.
+
+Three nodes share one MetaService group, so the catalog spreads partitions over them. Each node
+serves the partitions that it leads, and names the leader of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+import lakemq
+from plugins.native import metadata_pb2, native_pb2
+from plugins.native.metadata_pb2_grpc import MetadataStub
+from plugins.native.native_pb2_grpc import NativeStub
+from tests.support.meta_group import free_ports
+from tests.support.node import NodeProcess
+
+NAMES = ("a", "b", "c")
+CONFIG = """
+[node]
+id = "{name}"
+[meta]
+port = {meta_port}
+raft_port = {raft_port}
+members = {{ {members} }}
+[admin]
+enabled = false
+[plugins.mqtt]
+enabled = false
+[plugins.native]
+port = {native_port}
+"""
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, NodeProcess]]:
+    folder = tmp_path_factory.mktemp("cluster")
+    ports = free_ports(9)
+    members = ", ".join(
+        f'{name} = "127.0.0.1:{port}"' for name, port in zip(NAMES, ports, strict=False)
+    )
+    found = {
+        name: NodeProcess(
+            folder / name,
+            CONFIG.format(
+                name=name, members=members, raft_port=ports[at], meta_port=ports[3 + at],
+                native_port=ports[6 + at],
+            ),
+        )
+        for at, name in enumerate(NAMES)
+    }  # fmt: skip
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda node: node.start(60), found.values()))
+    yield found
+    for node in found.values():
+        node.kill()
+
+
+async def spread(client: lakemq.Client, topic: str) -> list[lakemq.PartitionOffsets]:
+    """A topic with partitions at all nodes."""
+    await client.create_topic(topic, 6)
+    deadline = time.monotonic() + 20
+    while True:
+        found = list((await client.describe_topic(topic)).partitions)
+        if {each.leader for each in found} == set(NAMES) and all(
+            each.state == "online" for each in found
+        ):
+            return found
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.1)
+
+
+async def test_records_go_to_leaders_and_come_back(nodes: dict[str, NodeProcess]) -> None:
+    async with lakemq.Client(nodes["a"].native, timeout_s=20) as client:
+        await spread(client, "spread")
+        async with await client.producer() as producer:
+            for number in range(60):
+                await producer.send("spread", b"%d" % number, partition=number % 6)
+        described = (await client.describe_topic("spread")).partitions
+        assert [each.high_watermark for each in described] == [10] * 6
+        found = [int(each.value or b"") async for each in client.consume("spread")]
+        assert sorted(found) == list(range(60))
+        times = await client.offsets_for_timestamp("spread", 0)
+        assert times == dict.fromkeys(range(6), 0)
+    for name in NAMES:
+        with lakemq.connect(nodes[name].native) as sync:
+            assert sync.send("spread", b"more", partition=3).offset >= 10
+            values = [each.value for each in sync.consume("spread", partition=3)]
+            assert values.count(b"more") == NAMES.index(name) + 1
+            assert sync.offsets_for_timestamp("spread", 0) == dict.fromkeys(range(6), 0)
+
+
+async def test_a_group_reads_partitions_of_all_nodes(nodes: dict[str, NodeProcess]) -> None:
+    async with lakemq.Client(nodes["b"].native, timeout_s=20) as client:
+        await spread(client, "grouped")
+        async with await client.producer() as producer:
+            for number in range(30):
+                await producer.send("grouped", b"%d" % number, partition=number % 6)
+        found: list[int] = []
+        async with client.subscribe("grouped", group="g") as consumer, asyncio.timeout(30):
+            async for record in consumer:
+                found.append(int(record.value or b""))
+                if len(found) == 30:
+                    break
+        assert sorted(found) == list(range(30))
+
+
+async def test_the_wrong_node_names_the_leader(nodes: dict[str, NodeProcess]) -> None:
+    async with lakemq.Client(nodes["a"].native, timeout_s=20) as client:
+        partitions = await spread(client, "named")
+    elsewhere = next(each for each in partitions if each.leader == "b")
+    ours = next(each for each in partitions if each.leader == "a")
+    async with grpc.aio.insecure_channel(nodes["a"].native) as channel:
+        stub = NativeStub(channel)
+        request = native_pb2.FetchRequest(topic="named", partition=elsewhere.partition)
+        with pytest.raises(grpc.RpcError) as refused:
+            async for _ in stub.Fetch(request):
+                pass
+        told = dict(refused.value.trailing_metadata())
+        assert told["lakemq-error"] == "NOT_LEADER" and told["lakemq-leader"] == "b"
+        assert told["lakemq-leader-address"] == nodes["b"].native
+        for epoch in (ours.leader_epoch + 7, max(1, ours.leader_epoch - 1)):
+            if epoch == ours.leader_epoch:
+                continue
+            many = native_pb2.FetchManyRequest(
+                partitions=[native_pb2.PartitionOffset(
+                    topic="named", partition=ours.partition, leader_epoch=epoch
+                )]
+            )  # fmt: skip
+            (answer,) = [each async for each in stub.FetchMany(many)]
+            assert answer.error.code == "STALE_EPOCH" and answer.error.leader == "a"
+            assert answer.error.leader_epoch == ours.leader_epoch
+
+
+async def test_metadata_is_told_first_whole_then_by_changes(nodes: dict[str, NodeProcess]) -> None:
+    async with (
+        lakemq.Client(nodes["a"].native, timeout_s=20) as client,
+        grpc.aio.insecure_channel(nodes["c"].native) as channel,
+        asyncio.timeout(30),
+    ):
+        await spread(client, "watched")
+        call = MetadataStub(channel).WatchMetadata(metadata_pb2.WatchMetadataRequest())
+        updates = aiter(call)
+        first = await anext(updates)
+        assert first.whole and first.node_id == "c"
+        assert {each.node_id: each.address for each in first.nodes} == {
+            name: node.native for name, node in nodes.items()
+        }
+        (topic,) = [each for each in first.topics if each.name == "watched"]
+        assert {each.leader for each in topic.partitions} == set(NAMES)
+
+        async def next_about(name: str) -> metadata_pb2.MetadataUpdate:
+            while True:
+                update = await anext(updates)
+                if name in [*(each.name for each in update.topics), *update.gone]:
+                    assert not update.whole
+                    return update
+
+        await client.create_topic("later", 1)
+        assert (await next_about("later")).topics[0].revision > topic.revision
+        await client.admin.add_partitions("later", 2)
+        while len((await next_about("later")).topics[0].partitions) < 2:
+            pass
+        await client.delete_topic("later")
+        while not (await next_about("later")).gone:
+            pass
+        call.cancel()
+
+
+async def test_any_node_will_do_also_when_the_first_is_gone(
+    nodes: dict[str, NodeProcess],
+) -> None:
+    async with lakemq.Client(["127.0.0.1:1", nodes["b"].native], timeout_s=20) as client:
+        await client.create_topic("any", 3)
+        async with await client.producer() as producer:
+            for number in range(9):
+                await producer.send("any", b"%d" % number, partition=number % 3)
+        assert len([each async for each in client.consume("any")]) == 9
+    with lakemq.connect(f"127.0.0.1:1,{nodes['c'].native}") as sync:
+        assert sync.describe_topic("any").name == "any"
+    with pytest.raises(lakemq.InvalidRequest, match="nonsense"):
+        lakemq.connect(["nonsense", "a:b"])

@@ -1,0 +1,61 @@
+"""Goal: what a client believes of a cluster follows what it is told, and never goes back."""
+
+from __future__ import annotations
+
+from broker_core.api.errors import NotLeader, Unavailable, UnknownTopic
+from plugins.native.sdk.cluster_view import HERE, ClusterView, Route, may_be_behind
+
+
+def view() -> ClusterView:
+    found = ClusterView()
+    found.connected("a")
+    found.nodes_are({"a": "a:1", "b": "b:1"})
+    found.topic_is("t", [("a", 3), ("b", 4), ("", 5), ("c", 6)])
+    return found
+
+
+def test_routes() -> None:
+    found = view()
+    assert found.route("t", 0) == Route("", 3)
+    assert found.route("t", 1) == Route("b:1", 4)
+    assert found.route("t", 2) == Route("", 5)
+    assert found.route("t", 3) == Route("", 6), "an address that is not known is asked for here"
+    assert found.route("t", 9) == found.route("u", 0) == HERE
+    assert found.partitions("t") == 4 and found.partitions("u") is None
+
+
+def test_a_refusal_teaches_what_is_newer() -> None:
+    found = view()
+    assert not found.learn("t", 1, NotLeader("", leader="a", address="a:1", epoch=3))
+    assert found.route("t", 1) == Route("b:1", 4)
+    assert found.learn("t", 1, NotLeader("", leader="c", address="c:1", epoch=5))
+    assert found.route("t", 1) == Route("c:1", 5)
+    assert found.route("t", 3) == Route("c:1", 6), "its address holds for all its partitions"
+    assert not found.learn("t", 0, NotLeader("", leader=""))
+    assert found.learn("new", 2, NotLeader("", leader="b", epoch=0))
+    assert found.route("new", 2) == Route("b:1", 0)
+
+
+def test_an_address_that_comes_later_is_taken() -> None:
+    found = ClusterView()
+    assert found.learn("t", 0, NotLeader("", leader="b", epoch=0))
+    assert found.route("t", 0).address == ""
+    assert not found.learn("t", 0, NotLeader("", leader="b", address="b:1", epoch=0))
+    assert found.route("t", 0).address == "b:1"
+
+
+def test_another_node_tells_all_anew() -> None:
+    found = view()
+    version = found.version
+    found.connected("b")
+    assert found.version > version and found.route("t", 1) == HERE
+    found.topic_is("t", [("a", 3), ("b", 4)])
+    assert found.route("t", 0) == Route("a:1", 3) and found.route("t", 1) == Route("", 4)
+    found.topic_is_gone("t")
+    assert found.topics() == []
+
+
+def test_only_other_nodes_may_be_behind() -> None:
+    assert may_be_behind(UnknownTopic("t"), "b:1")
+    assert not may_be_behind(UnknownTopic("t"), "")
+    assert not may_be_behind(Unavailable(""), "b:1")
