@@ -28,8 +28,11 @@ CHANNEL_OPTIONS: Final[list[tuple[str, int]]] = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
 ]
-"""Room for the largest record batch (256 MiB) and its envelope."""
+"""Room for the largest record batch (256 MiB) and its envelope; a broker that is back is found
+within a second, for until then calls fail at once."""
 
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
 
