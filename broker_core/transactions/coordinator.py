@@ -90,6 +90,7 @@ class Coordinator:
         self._participants = Participants()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticked_ms: int | None = None
+        self._freed_at = -1
 
     # -- life
 
@@ -164,7 +165,10 @@ class Coordinator:
                 await self._forget(owner, owned)
 
     async def free(self) -> None:
-        """Give up the disk below what is still needed."""
+        """Give up the disk below what is still needed, if that may have changed."""
+        if self._staged.dropped == self._freed_at:
+            return
+        self._freed_at = self._staged.dropped
         await self._log.free(self._staged.lowest_offsets)
 
     # -- owners

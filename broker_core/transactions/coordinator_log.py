@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -51,12 +51,12 @@ class CoordinatorLog:
                 retention_bytes=None,
                 segment_bytes_max=_SEGMENT_BYTES,
                 compression="producer",
+                batch_bytes_max=BODY_BYTES_MAX,
             )
-            await self._ensure(STAGED_TOPIC, replace(lasting, cleanup="delete",
-                                                     batch_bytes_max=BODY_BYTES_MAX))  # fmt: skip
-            await self._ensure(TRANSACTIONS_TOPIC, replace(lasting, cleanup="compact"))
-            await self._ensure(DELAYED_TOPIC, replace(lasting, cleanup="compact",
-                                                      batch_bytes_max=BODY_BYTES_MAX))  # fmt: skip
+            compacted = replace(lasting, cleanup="compact")
+            await self._ensure(STAGED_TOPIC, replace(lasting, cleanup="delete"))
+            await self._ensure(TRANSACTIONS_TOPIC, compacted)
+            await self._ensure(DELAYED_TOPIC, compacted)
 
     async def _ensure(self, name: str, config: TopicConfig) -> None:
         if is_there(self._broker, name):
@@ -130,14 +130,18 @@ class CoordinatorLog:
                 return value
         raise CorruptLog(f"{STAGED_TOPIC}-{entry.log_partition} has no batch at {entry.offset}")
 
-    async def free(self, lowest_offsets: Callable[[], dict[int, int]]) -> None:
+    async def free(self, lowest_offsets: Callable[[], Mapping[int, int]]) -> None:
         """Give up the disk below the lowest offsets that are needed; no entry: all."""
         if not is_there(self._broker, STAGED_TOPIC):
             return
-        for number in range(self._broker.topic(STAGED_TOPIC).partitions):
-            log = self._broker.partition(STAGED_TOPIC, number)
-            # Asked anew for each: while the one before was freed, more may have been staged.
-            before = min(lowest_offsets().get(number, log.high_watermark), log.high_watermark)
+        logs = [
+            self._broker.partition(STAGED_TOPIC, number)
+            for number in range(self._broker.topic(STAGED_TOPIC).partitions)
+        ]
+        # Both of the same moment: what is staged while one is freed lies behind its end of now.
+        ends, lowest = [log.high_watermark for log in logs], lowest_offsets()
+        for number, log in enumerate(logs):
+            before = min(lowest.get(number, ends[number]), ends[number])
             if before > log.log_start_offset:
                 try:
                     await log.delete_records(Offset(before))

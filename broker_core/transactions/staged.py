@@ -83,6 +83,8 @@ class StagedTable:
 
     def __init__(self, limits: Limits) -> None:
         self.total_bytes = 0
+        self.dropped = 0
+        """Batches that were forgotten so far."""
         self._limits = limits
         self._owners: dict[Owner, _Owned] = {}
 
@@ -183,6 +185,7 @@ class StagedTable:
             owned.batches -= 1
             self.total_bytes -= each.size_bytes
             count += 1
+        self.dropped += count
         return count
 
     def drop(self, owner: Owner, *, up_to: int | None = None, only: int | None = None) -> int:

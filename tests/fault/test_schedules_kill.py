@@ -1,0 +1,84 @@
+"""Goal: a broker that is killed (SIGKILL) again and again delivers every scheduled record exactly
+once and not before its time, and nothing that was cancelled.
+
+Method: a broker on a fixed port is killed at random moments while a client schedules and cancels
+records that are due all through. The seed is printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import lakemq
+from tests.support.node import PORTS_FREE, NodeProcess
+
+RECORDS = int(os.environ.get("LAKEMQ_KILL_RECORDS", "200"))
+KILLS = int(os.environ.get("LAKEMQ_KILLS", "3"))
+
+
+def fixed_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return PORTS_FREE.replace("[plugins.native]\nport = 0", f"[plugins.native]\nport = {port}")
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(120)
+async def test_scheduled_records_appear_once(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    node = NodeProcess(tmp_path, fixed_port()).start()
+    cancelled, asked = set(), {}
+    try:
+        async with lakemq.Client(node.native, timeout_s=40) as client:
+            await client.create_topic("t", partitions=2)
+            chaos = asyncio.create_task(kill_again_and_again(node, dice))
+            number = 0
+            while number < RECORDS or not chaos.done():
+                delay = timedelta(milliseconds=dice.randint(0, 4000))
+                name = f"id-{number}"
+                asked[number] = (
+                    await client.schedules.send(
+                        "t", b"%d" % number, delay=delay, schedule_id=name, partition=number % 2
+                    )
+                ).deliver_at_ms
+                if dice.random() < 0.2:
+                    try:
+                        await client.schedules.cancel(name)
+                        cancelled.add(number)
+                    except lakemq.UnknownSchedule:  # delivered, or a try without answer did it
+                        cancelled.add(-number)
+                number += 1
+                await asyncio.sleep(0.01)
+            await chaos
+            for _ in range(300):
+                await asyncio.sleep(0.1)
+                if not await client.schedules.waiting():
+                    break
+            await asyncio.sleep(1)
+            found = [each async for each in client.consume("t")]
+            seen_ms = time.time() * 1000
+    finally:
+        node.kill()
+    counted = Counter(int(each.value or b"") for each in found)
+    assert {each: count for each, count in counted.items() if count > 1} == {}
+    assert not counted.keys() & {each for each in cancelled if each > 0}
+    assert set(asked) - counted.keys() <= {abs(each) for each in cancelled}
+    assert all(each.timestamp_ms == asked[int(each.value or b"")] <= seen_ms for each in found)
+
+
+async def kill_again_and_again(node: NodeProcess, dice: random.Random) -> None:
+    for _ in range(KILLS):
+        await asyncio.sleep(0.3 + dice.random())
+        await asyncio.to_thread(node.kill)
+        await asyncio.to_thread(node.start)
