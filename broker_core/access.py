@@ -20,6 +20,7 @@ from broker_core.api.types import (
     Resource,
 )
 from broker_core.security.attempts import AttemptRules, Attempts
+from broker_core.security.quotas import Quotas, Use
 from broker_core.security.session_tokens import SessionTokens
 from broker_core.security.tokens import token_of
 
@@ -51,9 +52,11 @@ class Access:
         attempts: Attempts | None = None,
         now_ms: Callable[[], int] = lambda: 0,
         tokens: SessionTokens | None = None,
+        quotas: Quotas | None = None,
         work_for_nobody: Callable[[bytes], Awaitable[object]] = _no_work,
     ) -> None:
         self._tokens = tokens
+        self._quotas = quotas or Quotas({})
         own = (tokens,) if tokens is not None else ()
         self._authenticators: tuple[Authenticator, ...] = (*own, *authenticators)
         self._authorizers = tuple(authorizers)
@@ -121,6 +124,10 @@ class Access:
         raise NotAuthenticated(
             f"anonymous clients are taken on the loopback interface only, not from {host}"
         )
+
+    def charge(self, principal: Principal, use: Use) -> int:
+        """How long the principal has to wait now (ms)."""
+        return self._quotas.charge(principal, use, self._now_ms())
 
     def issue_token(self, principal: Principal) -> tuple[str, int]:
         """Raises UnknownMechanism where no tokens are given."""

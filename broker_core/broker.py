@@ -45,6 +45,7 @@ from broker_core.api.types import (
 )
 from broker_core.batch_check import checked_header
 from broker_core.publisher import Publisher
+from broker_core.security.quotas import Use
 from broker_core.settings import ScheduleSettings, TopicSettings, TransactionSettings
 from broker_core.taps import Taps
 from broker_core.topic_names import (
@@ -373,6 +374,17 @@ class CoreBroker:
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         return await self._access.authenticate(credentials)
+
+    def charge(
+        self,
+        principal: Principal,
+        *,
+        bytes_in: int = 0,
+        bytes_out: int = 0,
+        records_in: int = 0,
+        records_out: int = 0,
+    ) -> int:
+        return self._access.charge(principal, Use(bytes_in, bytes_out, records_in, records_out))
 
     def issue_token(self, principal: Principal) -> tuple[str, int]:
         return self._access.issue_token(principal)

@@ -20,6 +20,7 @@ from broker_core.api.errors import LakeMQError
 from broker_core.config import Config, ConfigSource, load_config
 from broker_core.plugin_host import PluginHost
 from lakemq.acl_commands import acl
+from lakemq.quota_commands import quota
 from lakemq.runtime import loop_factory, settle
 from lakemq.user_commands import user
 from meta_service.cli import meta
@@ -38,6 +39,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(meta, name="meta")
 app.add_typer(user, name="user")
 app.add_typer(acl, name="acl")
+app.add_typer(quota, name="quota")
 
 ConfigFile = Annotated[
     Path | None,

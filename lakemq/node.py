@@ -17,6 +17,7 @@ from broker_core.broker import CoreBroker
 from broker_core.config import Config
 from broker_core.plugin_host import LoadedPlugin, PluginHost
 from broker_core.security.assembly import Security
+from broker_core.security.metrics import register_metrics
 from lakemq.admin import AdminListener
 from lakemq.data_folder import DataFolder
 from lakemq.telemetry import Telemetry
@@ -65,6 +66,7 @@ class Node:
         await storage.start()
         self._stack.push_async_callback(storage.stop)
         self.security = self._security()
+        register_metrics(self.telemetry.meter("broker_core.security"), self.security)
         await self.security.start()
         self._stack.push_async_callback(self.security.stop)
         self.broker = self._core(storage)

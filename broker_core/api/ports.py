@@ -312,6 +312,19 @@ class Broker(Protocol):
     def begin_exchange(self, mechanism: str, credentials: Credentials) -> Exchange:
         """Start an authentication of several steps. Raises UnknownMechanism."""
 
+    def charge(
+        self,
+        principal: Principal,
+        *,
+        bytes_in: int = 0,
+        bytes_out: int = 0,
+        records_in: int = 0,
+        records_out: int = 0,
+    ) -> int:
+        """Note what a principal used; how long its protocol shall neither read from it nor answer
+        it, so that it keeps its quota (ms). A call is about reading or about writing; without any
+        amount it asks how long to wait before writing."""
+
     def issue_token(self, principal: Principal) -> tuple[str, int]:
         """A bearer token of this node for somebody whom an exchange accepted, and when it ends (ms
         since the epoch): what protocols without a connection of their own show with each call."""

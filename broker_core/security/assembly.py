@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from broker_core.security.attempts import Attempts
 from broker_core.security.certificates import CertificateAuthenticator
 from broker_core.security.http_callback import HttpAuthenticator
 from broker_core.security.kept import KeptAccess
+from broker_core.security.kept_forms import limits_of
 from broker_core.security.password_users import (
     FileUsers,
     PasswordAuthenticator,
@@ -22,6 +23,7 @@ from broker_core.security.password_users import (
     Users,
 )
 from broker_core.security.passwords import PasswordChecker
+from broker_core.security.quotas import Quotas
 from broker_core.security.rule_book import RuleBook
 from broker_core.security.scram import HASHES
 from broker_core.security.session_tokens import SessionTokens, node_key
@@ -35,7 +37,7 @@ from broker_core.security.settings import (
     UsersSettings,
 )
 from broker_core.security.tokens import TokenAuthenticator
-from meta_service.api.auth import AuthPort
+from meta_service.api.auth import AuthPort, Quota
 
 _LOOK_EVERY_S: Final = 1.0
 
@@ -58,12 +60,18 @@ class Security:
         Raises ConfigError, naming the file that is missing or wrong."""
         self._settings = settings
         self._now_ms = now_ms
-        self._attempts = Attempts(settings.attempt_rules())
-        self._checker = PasswordChecker(settings.password_threads, settings.passwords_waiting_max)
+        self.attempts = Attempts(settings.attempt_rules())
+        self.checker = PasswordChecker(settings.password_threads, settings.passwords_waiting_max)
         self._users: list[Users] = []
         self._callbacks: list[HttpAuthenticator] = []
         self.rule_book = RuleBook(settings, self._rules_changed, self._is_gone)
-        self._kept = KeptAccess(meta, self.rule_book.replace) if meta is not None else None
+        self._written_quotas = {each.who: each.limits() for each in settings.quotas}
+        self.quotas = Quotas(self._written_quotas)
+        self._kept = (
+            KeptAccess(meta, self.rule_book.replace, self._take_quotas)
+            if meta is not None
+            else None
+        )
         own = [
             self._authenticator(each)
             for each in settings.authenticators
@@ -74,8 +82,9 @@ class Security:
             [*authorizers, self.rule_book],
             [*mechanisms, *self._scram()],
             anonymous=settings.anonymous,
-            attempts=self._attempts,
+            attempts=self.attempts,
             tokens=self._tokens(folder),
+            quotas=self.quotas,
             now_ms=now_ms,
             work_for_nobody=self._work_for_nobody,
         )
@@ -97,12 +106,12 @@ class Security:
             assert self._kept is not None
             users = self._kept
         self._users.append(users)
-        return PasswordAuthenticator(users, self._checker)
+        return PasswordAuthenticator(users, self.checker)
 
     def _scram(self) -> list[Mechanism]:
         if not (self._settings.scram and self._users):
             return []
-        return [ScramMechanism(name, self._users, self._attempts, self._now_ms) for name in HASHES]
+        return [ScramMechanism(name, self._users, self.attempts, self._now_ms) for name in HASHES]
 
     def _tokens(self, folder: Path | None) -> SessionTokens | None:
         if folder is None:
@@ -112,7 +121,10 @@ class Security:
 
     async def _work_for_nobody(self, password: bytes) -> None:
         if any(users.any_known() for users in self._users):
-            await self._checker.check(None, password)
+            await self.checker.check(None, password)
+
+    def _take_quotas(self, kept: Mapping[str, Quota]) -> None:
+        self.quotas.replace({**self._written_quotas, **limits_of(kept)})
 
     def _is_gone(self, principal: Principal) -> bool:
         return self._kept is not None and self._kept.is_gone(principal)
@@ -142,4 +154,4 @@ class Security:
             await self._kept.stop()
         for callback in self._callbacks:
             await callback.close()
-        self._checker.close()
+        self.checker.close()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 from broker_core.api.access import Rule
+from broker_core.security.quotas import Limits
 from broker_core.security.scram import ScramKeys
 from broker_core.security.users import UserRecord
-from meta_service.api.auth import AclRule, ScramCredential, User
+from meta_service.api.auth import AclRule, Quota, ScramCredential, User
 
 
 def record_of(user: User) -> UserRecord:
@@ -53,6 +55,16 @@ def rule_of(kept: AclRule) -> Rule:
         kept.retain,
         kept.rule_id,
     )
+
+
+def limits_of(kept: Mapping[str, Quota]) -> dict[str, Limits]:
+    """Limits by whom they are for; `*` there is `any` here."""
+    return {
+        "any" if who == "*" else who: Limits(
+            each.bytes_in_per_s, each.bytes_out_per_s, each.records_per_s
+        )
+        for who, each in kept.items()
+    }
 
 
 def kept_rules(rule: Rule) -> list[AclRule]:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from broker_core.api.access import Rule
 from broker_core.api.settings import Section
 from broker_core.security.attempts import AttemptRules
+from broker_core.security.quotas import Limits
 from broker_core.security.rules import check_rule
 
 Algorithm = Literal[
@@ -183,6 +184,23 @@ def _certificates_then_users() -> list[AuthenticatorSettings]:
     return [CertificateSettings(kind="certificate"), UsersSettings(kind="users")]
 
 
+class QuotaSettings(Section):
+    """How much somebody may use a second on this node. Who uses more has to wait: MQTT clients and
+    producers are read more slowly, readers are answered later."""
+
+    who: str = Field(pattern=r"^(user:.+|role:.+|anonymous|any)$")
+    """`user:<name>`, `role:<name>`, `anonymous`, or `any`: each that has no quota of its own."""
+    bytes_in_per_s: int | None = Field(default=None, ge=1)
+    """Bytes written: MQTT packets, record batches; left out: no limit."""
+    bytes_out_per_s: int | None = Field(default=None, ge=1)
+    """Bytes of record batches read over the native protocol."""
+    records_per_s: int | None = Field(default=None, ge=1)
+    """Records (MQTT publishes) written, and likewise records read over the native protocol."""
+
+    def limits(self) -> Limits:
+        return Limits(self.bytes_in_per_s, self.bytes_out_per_s, self.records_per_s)
+
+
 class SecuritySettings(Section):
     """Who clients are and what they may do, for every protocol."""
 
@@ -204,6 +222,9 @@ class SecuritySettings(Section):
     unmatched: Literal["", "allow", "deny"] = ""
     """What holds for what no rule is about; empty: `deny` where `rules` or `rules_file` is written,
     else `allow`."""
+    quotas: list[QuotaSettings] = Field(default_factory=list)
+    """How much somebody may use, together with the quotas that the MetaService keeps (`lakemq
+    quota`), which hold where both are about the same."""
     password_threads: int = Field(default=2, ge=1, le=64)
     """Threads that check passwords."""
     passwords_waiting_max: int = Field(default=1_000, ge=1)

@@ -88,6 +88,7 @@ class MqttEngine:
             rewrites=[rule.rule() for rule in settings.rewrites],
             auto_subscriptions=[(one.filter, one.options()) for one in settings.auto_subscriptions],
         )
+        self.hub.rights.charge = broker.charge
         self.links: dict[Connection, Link] = {}
         self.paused: set[Link] = set()
         """Links whose sockets are not read, until fewer of their publishes are being stored."""

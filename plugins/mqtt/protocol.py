@@ -39,7 +39,7 @@ from plugins.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from plugins.mqtt.rates import throttle_of
+from plugins.mqtt.rates import Throttle, throttle_of
 from plugins.mqtt.reasons import MqttError, ProtocolError, Reason, disconnect_reason, return_code
 from plugins.mqtt.sessions import Session
 from plugins.mqtt.states import State
@@ -60,6 +60,10 @@ class Inflow:
     """QoS 1 publishes that are not acknowledged; counted against the receive maximum."""
     qos_2: set[int] = field(default_factory=set)
     """QoS 2 publishes that are not released, by packet identifier; counted likewise."""
+
+
+_WAIT_MS_MAX: Final = 30_000
+"""Longest pause of a client without keep-alive that is over its quota (ms)."""
 
 
 class Arrival(NamedTuple):
@@ -182,11 +186,27 @@ class Connection:
         packets = self.decoder.feed(data)
         traffic.packets_received += len(packets)
         self._handle(packets, now_ms)
+        publishes = self.hub.counters.publishes_received - before
         if self.throttle is not None:
-            publishes = self.hub.counters.publishes_received - before
             self.throttle.pay(publishes, len(data), now_ms)
+        charge = self.hub.rights.charge
+        if charge is not None and self.state is State.CONNECTED:
+            wait_ms = charge(self.principal, bytes_in=len(data), records_in=publishes)
+            if wait_ms:
+                self._wait(wait_ms, now_ms)
         if self.decoder.error is not None and self.state is not State.AUTHENTICATING:
             self._fail(self.decoder.error, now_ms)
+
+    def _wait(self, wait_ms: int, now_ms: int) -> None:
+        """The principal is over its quota: read nothing for a while, but no longer than the client
+        does without an answer to its PINGREQ."""
+        if self.throttle is None:
+            self.throttle = Throttle(0, 0, now_ms)
+        bearable_ms = self.keep_alive_ms // 3 or _WAIT_MS_MAX
+        wait_ms = min(wait_ms, bearable_ms)
+        self.throttle.wait_ms = max(self.throttle.wait_ms, wait_ms)
+        if self.keep_alive_ms:
+            self.silent_until_ms += wait_ms
 
     def authenticated(self, principal: Principal, now_ms: int) -> None:
         """The answer to `credentials`: let the client in and handle what it sent meanwhile."""

@@ -7,7 +7,7 @@ when it subscribes anew. MQTT knows no other way to tell it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker_core.api.types import AccessContext, Operation, Principal
 from plugins.mqtt.reasons import Reason
@@ -21,6 +21,12 @@ JUDGED_PER_TICK: Final = 5_000
 """Subscriptions judged again at a time."""
 
 
+class Charge(Protocol):
+    """`Broker.charge`: how long the principal has to wait (ms)."""
+
+    def __call__(self, principal: Principal, *, bytes_in: int, records_in: int) -> int: ...
+
+
 class Rights:
     """Whose rights end when, and whose are to be judged again."""
 
@@ -28,6 +34,8 @@ class Rights:
         self._hub = hub
         self._ends_ms: dict[Connection, int] = {}
         self._suspects: list[Connection] = []
+        self.charge: Charge | None = None
+        """Notes what principals use; None: there are no quotas."""
         self.ended = 0
         """Connections closed because their credentials ended."""
         self.withdrawn = 0

@@ -33,6 +33,7 @@ from plugins.native.leading import Leaders
 from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, until
 from plugins.native.native_pb2_grpc import NativeServicer
 from plugins.native.produce_window import Window
+from plugins.native.quotas import pay_for_reading, pay_for_writing, wait_to_write
 
 _Context = grpc.aio.ServicerContext[object, object]
 
@@ -168,6 +169,8 @@ class NativeService(NativeServicer):
     ) -> None:
         try:
             async for request in requests:
+                await wait_to_write(self._broker, principal)
+                pay_for_writing(self._broker, principal, request.batch)
                 size = len(request.batch)
                 self.batches_in += 1
                 self.bytes_in += size
@@ -217,6 +220,7 @@ class NativeService(NativeServicer):
                 if got.data:
                     data = await narrowed(until(got.data, request.end_offset), wanted)
                     self.bytes_out += len(data)
+                    await pay_for_reading(self._broker, principal, data)
                     yield pb.FetchResponse(
                         batches=data,
                         next_offset=got.next_offset,
@@ -246,6 +250,7 @@ class NativeService(NativeServicer):
                 lambda: self.stopping,
             ):
                 self.bytes_out += len(answer.fetched.batches)
+                await pay_for_reading(self._broker, principal, answer.fetched.batches)
                 yield answer
         except LakeMQError as error:
             await abort(context, error)

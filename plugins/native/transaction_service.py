@@ -26,6 +26,7 @@ from plugins.native.handlers import abort
 from plugins.native.internal_topics import refuse_internal
 from plugins.native.offset_effect import OFFSETS, OffsetsAsked
 from plugins.native.produce_window import Window
+from plugins.native.quotas import pay_for_writing, wait_to_write
 from plugins.native.transactions_pb2_grpc import TransactionsServicer
 
 _KINDS = {pb.OWNER_KIND_SINK: SINK, pb.OWNER_KIND_TRANSACTION: TRANSACTION}
@@ -86,6 +87,8 @@ class TransactionService(TransactionsServicer):
     ) -> None:
         try:
             async for request in requests:
+                await wait_to_write(self._broker, principal)
+                pay_for_writing(self._broker, principal, request.batch)
                 outcome = self._stage(request, principal)
                 window.add(request.request_id, len(request.batch), outcome)
                 await window.room()

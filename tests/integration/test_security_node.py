@@ -394,6 +394,42 @@ def test_no_secret_travels_in_plain_text() -> None:
         lakemq.connect(username="u")
 
 
+# -- quotas
+
+
+def test_who_uses_more_than_its_quota_has_to_wait(node: NodeProcess) -> None:
+    """100 kB/s: what is beyond the first second's worth takes its time, and none of it is lost."""
+    add_user(node.folder, "greedy", "plant")
+    limits = ("--bytes-in-per-s", "100000", "--bytes-out-per-s", "100000")
+    command(node, "quota", "set", "user:greedy", *limits)
+    try:
+        assert "100,000" in command(node, "quota", "list")
+        shown = {"username": "greedy", "password": "greedy's password"}
+        eventually(lambda: logs_in(node, "greedy", "greedy's password"))
+        command(node, "acl", "add", "-w", "user:greedy", "-o", "all", "-r", "topic:greed")
+        with lakemq.connect(node.native, token=token("root")) as root:
+            root.create_topic("greed")
+        with lakemq.connect(node.native, **shown) as client:
+            eventually(lambda: client.describe_topic("greed").name == "greed")
+            values = [b"x" * 50_000] * 5
+            took_s = -time.monotonic()
+            for value in values:
+                client.send("greed", value)
+            written_s, took_s = took_s + time.monotonic(), -time.monotonic()
+            assert [record.value for record in client.consume("greed")] == values
+            read_s = took_s + time.monotonic()
+        # 250 kB less a second's worth ahead, less the last, which is taken before it is waited for
+        assert written_s > 0.9 and read_s > 0.9, (written_s, read_s)
+    finally:
+        command(node, "quota", "remove", "user:greedy")
+    waits = [line for line in admin_metrics(node) if "security_quota_waits" in line]
+    assert float(waits[-1].rsplit(" ", 1)[1]) > 1000
+
+
+def admin_metrics(node: NodeProcess) -> list[str]:
+    return asked(node, "/metrics", f"Bearer {token('root')}")[1].splitlines()
+
+
 # -- the HTTP admin
 
 

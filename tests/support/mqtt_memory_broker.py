@@ -176,6 +176,17 @@ class MemoryBroker:
         if (operation, resource.name) in self.forbidden:
             raise NotAuthorized(f"{principal.name} may not {operation.value} {resource.name}")
 
+    def charge(
+        self,
+        principal: Principal,
+        *,
+        bytes_in: int = 0,
+        bytes_out: int = 0,
+        records_in: int = 0,
+        records_out: int = 0,
+    ) -> int:
+        return 0
+
     def issue_token(self, principal: Principal) -> tuple[str, int]:
         raise NotImplementedError
 

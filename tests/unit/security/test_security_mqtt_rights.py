@@ -106,3 +106,29 @@ def test_each_way_to_publish_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) 
     bench.hub.access_changed()
     device.send(Publish("t", b"x", 1, packet_id=3))
     assert len(asked) == 3
+
+
+def test_a_client_over_its_quota_is_not_read_from_but_not_given_up() -> None:
+    bench = Bench()
+    device = bench.connect("c", keep_alive_s=60)
+    charged: list[tuple[str, int]] = []
+    waits = iter([0, 700, 500_000])
+
+    def charge(who: Principal, *, bytes_in: int, records_in: int) -> int:
+        charged.append((who.name, records_in))
+        return next(waits)
+
+    bench.hub.rights.charge = charge
+    device.send(Publish("t", b"x" * 100))
+    assert not device.connection.overloaded
+    device.send(Publish("t", b"x" * 100))
+    assert device.connection.overloaded
+    assert device.connection.throttle is not None
+    assert device.connection.throttle.wait_ms == 700
+    device.send(Publish("t", b"x" * 100))
+    assert device.connection.throttle.wait_ms == 30_000, "it wants an answer to its PINGREQ"
+    assert charged == [("anonymous", 1)] * 3
+    bench.pass_time(100)
+    assert not device.closed, "the broker kept it waiting, so it may be silent for longer"
+    bench.pass_time(30)
+    assert device.closed

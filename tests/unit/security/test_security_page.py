@@ -14,7 +14,7 @@ from broker_core.security.settings import HttpSettings
 from tests.test_docs import FENCE
 
 PAGE = Path(__file__).parents[3] / "docs/security.md"
-FIRST, HTTP = [text for kind, text in FENCE.findall(PAGE.read_text()) if kind == "toml"]
+FIRST, HTTP, QUOTAS = [text for kind, text in FENCE.findall(PAGE.read_text()) if kind == "toml"]
 DEVICE = Principal("sensor-1", roles=("device",))
 ANALYST = Principal("ann", roles=("analyst",))
 
@@ -47,3 +47,11 @@ def test_the_first_configuration(
 def test_the_web_service_is_configured_so() -> None:
     (written,) = tomllib.loads(HTTP)["security"]["authenticators"]
     assert HttpSettings.model_validate(written).cache_ms == 30_000
+
+
+def test_the_quotas_are_as_written(tmp_path: Path) -> None:
+    file = tmp_path / "lakemq.toml"
+    file.write_text(QUOTAS)
+    device, reports = load_config(file, {}).security.quotas
+    assert device.limits().records_per_s == 500
+    assert reports.limits().bytes_out_per_s == 10_000_000

@@ -1,0 +1,34 @@
+"""Plain numbers of logins and quotas -> OpenTelemetry observable instruments, read when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+if TYPE_CHECKING:
+    from broker_core.security.assembly import Security
+
+Read = Callable[[], int]
+
+
+def register_metrics(meter: Meter, security: Security) -> None:
+    """One instrument per number; nothing is done until somebody reads them."""
+    access, checker = security.access, security.checker
+    growing: dict[str, tuple[Read, str]] = {
+        "logins.accepted": (lambda: access.accepted, "clients let in; with native, each call"),
+        "logins.refused": (lambda: access.refused, "clients not let in"),
+        "logins.hasty": (lambda: security.attempts.refused, "refused unseen after many failures"),
+        "passwords.checked": (lambda: checker.hashed, "passwords checked by argon2 or SCRAM keys"),
+        "passwords.turned_away": (lambda: checker.refused, "logins told to come again"),
+        "quota.waits": (lambda: security.quotas.waits_ms, "waits for quotas, together (ms)"),
+    }
+    for name, (read, description) in growing.items():
+        meter.create_observable_counter(
+            f"lakemq.security.{name}", [_callback(read)], description=description
+        )
+
+
+def _callback(read: Read) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    return lambda _options: [Observation(read())]
