@@ -84,6 +84,12 @@ async def serve(config_path: str) -> None:
     sys.stdout.write(member.cluster_id + "\n")
     sys.stdout.flush()
     while line := await asyncio.to_thread(sys.stdin.readline):
+        outstanding, _, only = line.partition(" ")
+        if only:
+            rate = await throughput(member.client(), int(only), int(outstanding))
+            print(f"{outstanding:>3} outstanding {rate:8.0f} writes/s")
+            print("end", flush=True)
+            continue
         await measure(member.client(), "in process", int(line))
         stale = await timed(lambda n: member.client().get(b"one/1", stale=True), 2000, 0)
         print(f"{'in process':12} cached read         {percentiles(stale)}")

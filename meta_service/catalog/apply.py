@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from meta_service.api.errors import (
@@ -148,7 +147,7 @@ _HANDLERS: Final[dict[type[Command], Callable[[Draft, Any], Any]]] = {
 
 def apply(view: View, state: State, index: int, term: int, data: bytes) -> Applied:
     """Apply the command at a log index. Raises only MemberTooOld."""
-    state = replace(state, applied_index=index, applied_term=term)
+    state = state._replace(applied_index=index, applied_term=term)
     header = Header()
     try:
         header, command = decode_command(data)
@@ -161,7 +160,7 @@ def apply(view: View, state: State, index: int, term: int, data: bytes) -> Appli
     if header.client_id and not isinstance(command, OpenSession):
         _remember(draft, header, result)
     if not result.code and isinstance(command, SetFeatureLevel):
-        state = replace(state, feature_level=command.feature_level)
+        state = state._replace(feature_level=command.feature_level)
     if not result.code and isinstance(command, Tick):
         state = _advance_clock(state, result.payload)
     return _finish(draft, state, result)
@@ -169,7 +168,7 @@ def apply(view: View, state: State, index: int, term: int, data: bytes) -> Appli
 
 def keep_group(state: State, index: int, term: int, group: bytes) -> Applied:
     """Keep a committed configuration of the Raft group beside the catalog."""
-    state = replace(state, applied_index=index, applied_term=term)
+    state = state._replace(applied_index=index, applied_term=term)
     writes: dict[bytes, bytes | None] = {GROUP_KEY: group}
     state = _chain(state, writes)
     writes[STATE_KEY] = encode_state(state)
@@ -179,12 +178,12 @@ def keep_group(state: State, index: int, term: int, group: bytes) -> Applied:
 def _chain(state: State, writes: dict[bytes, bytes | None]) -> State:
     digest = hashlib.blake2b(state.digest, digest_size=16)
     digest.update(pack([state.applied_index, state.applied_term, list(writes.items())]))
-    return replace(state, digest=digest.digest())
+    return state._replace(digest=digest.digest())
 
 
 def _advance_clock(state: State, clock_ms: int) -> State:
     passed_ms = min(clock_ms - state.clock_ms, TICK_MS_MAX) if state.clock_ms else 0
-    return replace(state, clock_ms=clock_ms, uptime_ms=state.uptime_ms + passed_ms)
+    return state._replace(clock_ms=clock_ms, uptime_ms=state.uptime_ms + passed_ms)
 
 
 def _run(view: View, state: State, command: Command) -> tuple[Draft, Result]:
@@ -216,7 +215,7 @@ def _finish(draft: Draft, state: State, result: Result) -> Applied:
     if draft.events:
         events = encode_events(draft.events)
         draft.set(event_key(draft.revision), events)
-        state = replace(state, revision=draft.revision, event_bytes=state.event_bytes + len(events))
+        state = state._replace(revision=draft.revision, event_bytes=state.event_bytes + len(events))
         state = _trim_history(draft, state)
     state = _chain(state, draft.writes)
     draft.set(STATE_KEY, encode_state(state))
@@ -233,7 +232,9 @@ def _trim_history(draft: Draft, state: State) -> State:
         oldest += 1
         size -= len(draft.get(event_key(oldest)) or b"")
         draft.set(event_key(oldest), None)
-    return replace(state, compact_revision=oldest, event_bytes=size)
+    if oldest == state.compact_revision:
+        return state
+    return state._replace(compact_revision=oldest, event_bytes=size)
 
 
 def _session(view: View, client_id: bytes) -> Session:

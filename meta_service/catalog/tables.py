@@ -6,7 +6,6 @@ The first byte of a key names the table. `docs/formats/meta.md` describes every 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -54,8 +53,7 @@ class Row(NamedTuple):
     """0: none."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """Counters of the whole catalog; written with every command."""
 
     applied_index: int = 0
@@ -95,17 +93,7 @@ def decode_row(data: bytes) -> Row:
 
 
 def encode_state(state: State) -> bytes:
-    return _STATE.pack(
-        state.applied_index,
-        state.applied_term,
-        state.revision,
-        state.compact_revision,
-        state.event_bytes,
-        state.clock_ms,
-        state.uptime_ms,
-        state.feature_level,
-        state.digest,
-    )
+    return _STATE.pack(*state)
 
 
 def decode_state(data: bytes | None) -> State:
