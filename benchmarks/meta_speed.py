@@ -1,10 +1,11 @@
-"""How fast the MetaService is: three members, mutual TLS, fsync on.
+"""How fast the MetaService is: three members, mutual TLS, fsync on, beside etcd and pysyncobj.
 
-    python -m benchmarks.meta_speed [--members 3] [--writes 20000]
+    python -m benchmarks.meta_speed [--members 3] [--writes 10000] [--rounds 3]
 
 Each member is a process of its own. "in process" calls the leader's own client, as a broker on the
-same node does; "over gRPC" calls it from another process. Failover is the time from the last
-acknowledged write before the leader is killed to the first one behind it.
+same node does; "over gRPC" calls it from another process. All are measured in turn, round by round,
+so that whatever else the machine does hits all; the table has medians of the rounds. Failover is
+the time from the last acknowledged write before the leader is killed to the first one behind it.
 """
 
 from __future__ import annotations
@@ -13,29 +14,38 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import signal
+import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
+from benchmarks.meta_peers import VALUE, Call, EtcdGroup, StockGroup, has_etcd
 from meta_service.api.errors import MetaError
 from meta_service.api.settings import MetaSettings
 from meta_service.api.types import MetaClient
 from meta_service.server.member import MetaMember
 from tests.support.meta_group import Group
 
-VALUE = bytes(100)
+FIGURES: dict[str, list[float]] = {}
+"""What -> its value in every round."""
 
 
-def percentiles(times_s: list[float]) -> str:
+def note(what: str, value: float, show: bool = True) -> None:
+    FIGURES.setdefault(what, []).append(value)
+    if show:
+        print(f"{what}: {value:.4g}", flush=True)
+
+
+def note_times(what: str, times_s: list[float]) -> None:
     ordered = sorted(times_s)
-    p50, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
-    return f"p50 {p50 * 1e3:6.2f} ms   p99 {p99 * 1e3:6.2f} ms"
+    note(f"{what}, p50 (ms)", ordered[len(ordered) // 2] * 1e3)
+    note(f"{what}, p99 (ms)", ordered[int(len(ordered) * 0.99)] * 1e3)
 
 
-async def timed(call: Any, count: int, pause_s: float = 0.002) -> list[float]:
+async def timed(call: Call, count: int, pause_s: float = 0.002) -> list[float]:
     times = []
     for number in range(count):
         begin = time.perf_counter()
@@ -45,27 +55,32 @@ async def timed(call: Any, count: int, pause_s: float = 0.002) -> list[float]:
     return times
 
 
-async def throughput(client: MetaClient, writes: int, outstanding: int) -> float:
+async def throughput(put: Call, writes: int, outstanding: int) -> float:
     numbers = iter(range(writes))
 
     async def writer() -> None:
         for number in numbers:
-            await client.put(b"load/%d" % number, VALUE)
+            await put(number)
 
     begin = time.perf_counter()
     await asyncio.gather(*(writer() for _ in range(outstanding)))
     return writes / (time.perf_counter() - begin)
 
 
-async def measure(client: MetaClient, label: str, writes: int) -> None:
-    await client.put(b"warm", b"up")
-    one = await timed(lambda n: client.put(b"one/%d" % n, VALUE), 500)
-    print(f"{label:12} one write           {percentiles(one)}")
-    read = await timed(lambda n: client.get(b"one/%d" % n), 500)
-    print(f"{label:12} linearizable read   {percentiles(read)}")
+async def measure(put: Call, get: Call, label: str, writes: int) -> None:
+    await put(0)
+    note_times(f"{label}: one write", await timed(put, 300))
+    note_times(f"{label}: one linearizable read", await timed(get, 300))
     for outstanding in (32, 256):
-        rate = await throughput(client, writes, outstanding)
-        print(f"{label:12} {outstanding:3} outstanding     {rate:8.0f} writes/s")
+        rate = await throughput(put, writes, outstanding)
+        note(f"{label}: {outstanding} outstanding (writes/s)", rate)
+
+
+def calls_of(client: MetaClient) -> tuple[Call, Call]:
+    return (
+        lambda number: client.put(b"load/%d" % number, VALUE),
+        lambda number: client.get(b"load/%d" % number),
+    )
 
 
 # ------------------------------------------------------------ a member that measures itself
@@ -83,16 +98,11 @@ async def serve(config_path: str) -> None:
     await member.start()
     sys.stdout.write(member.cluster_id + "\n")
     sys.stdout.flush()
+    client = member.client()
     while line := await asyncio.to_thread(sys.stdin.readline):
-        outstanding, _, only = line.partition(" ")
-        if only:
-            rate = await throughput(member.client(), int(only), int(outstanding))
-            print(f"{outstanding:>3} outstanding {rate:8.0f} writes/s")
-            print("end", flush=True)
-            continue
-        await measure(member.client(), "in process", int(line))
-        stale = await timed(lambda n: member.client().get(b"one/1", stale=True), 2000, 0)
-        print(f"{'in process':12} cached read         {percentiles(stale)}")
+        await measure(*calls_of(client), "in process", int(line))
+        cached = await timed(lambda n: client.get(b"load/1", stale=True), 2000, 0)
+        note_times("in process: cached read", cached)
         print("end", flush=True)
     await member.stop()
 
@@ -142,24 +152,8 @@ async def failover(group: Group) -> None:
     stopping = True
     await task
     await client.close()
-    print(f"failover     {', '.join(f'{gap:.2f}' for gap in longest)} s")
-
-
-async def main(size: int, writes: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        group = MeasuringGroup(Path(folder), size)
-        try:
-            group.start_all()
-            print(f"{size} members, mutual TLS, fsync on, {len(VALUE)} B values")
-            leader = await group.leader()
-            await asyncio.to_thread(run_inside, group, leader, writes)
-            client = group.client()
-            await measure(client, "over gRPC", writes // 2)
-            await client.close()
-            if size > 1:
-                await failover(group)
-        finally:
-            group.stop()
+    note("failover, longest of five (s)", max(longest))
+    note("failover, median of five (s)", statistics.median(longest))
 
 
 def run_inside(group: Group, leader: str, writes: int) -> None:
@@ -168,18 +162,58 @@ def run_inside(group: Group, leader: str, writes: int) -> None:
     process.stdin.write(b"%d\n" % writes)
     process.stdin.flush()
     while (line := process.stdout.readline()) not in (b"end\n", b""):
-        sys.stdout.write(line.decode())
-        sys.stdout.flush()
+        what, _, value = line.decode().rpartition(": ")
+        note(what, float(value))
+
+
+async def one_round(group: Group, etcd: EtcdGroup | None, stock: StockGroup, writes: int) -> None:
+    note("load average before the round", os.getloadavg()[0])
+    await asyncio.to_thread(run_inside, group, await group.leader(), writes)
+    client = group.client()
+    await measure(*calls_of(client), "over gRPC", writes // 2)
+    await client.close()
+    if etcd is not None:
+        await measure(*await etcd.connect(), "etcd, over gRPC", writes // 2)
+    for outstanding in (32, 256):
+        rate = await asyncio.to_thread(stock.rate, outstanding, writes)
+        note(f"stock pysyncobj, in process, no fsync: {outstanding} outstanding (writes/s)", rate)
+
+
+async def main(size: int, writes: int, rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        group = MeasuringGroup(folder, size)
+        etcd = EtcdGroup(folder) if has_etcd() else None
+        stock = StockGroup(folder / "stock")
+        try:
+            group.start_all()
+            if etcd is not None:
+                etcd.start()
+            print(f"{size} members, mutual TLS, fsync on, {len(VALUE)} B values")
+            for _ in range(rounds):
+                await one_round(group, etcd, stock, writes)
+            if size > 1:
+                await failover(group)
+        finally:
+            group.stop()
+            stock.stop()
+            if etcd is not None:
+                await etcd.stop()
+    print("\n| what | median | of |\n|---|---|---|")
+    for what, values in FIGURES.items():
+        every = ", ".join(f"{value:.4g}" for value in values)
+        print(f"| {what} | {statistics.median(values):.4g} | {every} |")
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--members", type=int, default=3)
-    parser.add_argument("--writes", type=int, default=20_000)
+    parser.add_argument("--writes", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--serve", default="")
     arguments = parser.parse_args()
     if arguments.serve:
         asyncio.run(serve(arguments.serve))
     else:
-        asyncio.run(main(arguments.members, arguments.writes))
+        asyncio.run(main(arguments.members, arguments.writes, arguments.rounds))
