@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 
 from meta_service.api.client import RemoteClient
 from meta_service.api.errors import MetaError
-from meta_service.api.types import Compare, Put
+from meta_service.api.types import Compare, Delete, Put
 from tests.support.meta_linearizability import NEVER, Call, is_linearizable
 
 
@@ -23,7 +24,10 @@ class Load:
         self.acked: dict[str, int] = {}
         self.unknown: set[str] = set()
         self.failed = 0
-        self.ids: list[int] = []
+        self.ids: list[tuple[float, float, int]] = []
+        """(begin, end, id) of every id got."""
+        self.held: list[tuple[float, float, int]] = []
+        """(from, until, fencing token) of every time the lock was surely held."""
         self.calls: list[Call] = []
         self.last_ack = time.monotonic()
         self.gap_s_max = 0.0
@@ -33,6 +37,7 @@ class Load:
         self._tasks = [asyncio.create_task(self._write(n)) for n in range(self._writers)]
         self._tasks += [asyncio.create_task(self._allocate()) for _ in range(2)]
         self._tasks += [asyncio.create_task(self._compare_and_set(n)) for n in range(3)]
+        self._tasks += [asyncio.create_task(self._lock(n)) for n in range(3)]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -63,7 +68,9 @@ class Load:
     async def _allocate(self) -> None:
         while True:
             with contextlib.suppress(MetaError):
-                self.ids.extend(await self._client.allocate_ids("load", 1))
+                begin = time.monotonic()
+                (number,) = await self._client.allocate_ids("load", 1)
+                self.ids.append((begin, time.monotonic(), number))
             await asyncio.sleep(0.01)
 
     async def _compare_and_set(self, number: int) -> None:
@@ -85,6 +92,28 @@ class Load:
                 call.end, call.result = time.monotonic(), held
             await asyncio.sleep(0.05)
 
+    async def _lock(self, number: int) -> None:
+        """Take the lock when it is free, keep it for a moment, give it back."""
+        owner = b"%d" % number
+        while True:
+            with contextlib.suppress(MetaError):
+                row = await self._client.get(b"lock")
+                if row is not None and row.value == owner:  # an answer got lost: it is ours
+                    await self._give_back(row.mod_revision)
+                elif row is None:
+                    held, token = await self._client.txn(
+                        [Compare(b"lock", 0)], [Put(b"lock", owner)]
+                    )
+                    if held:
+                        since = time.monotonic()
+                        await asyncio.sleep(0.01)
+                        self.held.append((since, time.monotonic(), token))
+                        await self._give_back(token)
+            await asyncio.sleep(0.02)
+
+    async def _give_back(self, token: int) -> None:
+        await self._client.txn([Compare(b"lock", token)], [Delete(b"lock")])
+
     async def check(self) -> None:
         """Everything acknowledged is there, once; no id came twice; the register is linear."""
         _, rows = await self._client.scan(b"w/")
@@ -94,7 +123,23 @@ class Load:
         for key, revision in self.acked.items():
             assert stored[key].mod_revision == revision
             assert stored[key].version == 1, f"{key} was applied twice"
-        assert len(set(self.ids)) == len(self.ids), "an id was handed out twice"
+        _check_order(sorted(self.ids), "ids")
+        held = sorted(self.held)
+        for (_, until, _), (since, _, _) in itertools.pairwise(held):
+            assert since >= until, "two clients held the lock at once"
+        _check_order(held, "fencing tokens")
+        assert len(held) > 5
         answered = sum(call.end != NEVER for call in self.calls)
         assert answered > 10
         assert is_linearizable(self.calls), "the register is not linearizable"
+
+
+def _check_order(entries: list[tuple[float, float, int]], what: str) -> None:
+    """No number twice, and what ended before another began has the smaller one."""
+    numbers = [number for _, _, number in entries]
+    assert len(set(numbers)) == len(numbers), f"{what}: a number came twice"
+    newest = sorted(entries, key=lambda entry: entry[2])
+    begun = float("-inf")
+    for begin, end, _ in newest:
+        assert end >= begun, f"{what} went back"
+        begun = max(begun, begin)
