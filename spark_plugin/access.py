@@ -68,3 +68,16 @@ def parse_access(options: Mapping[str, str]) -> Access:
         username=given["username"],
         password=given["password"],
     )
+
+
+def access_of(environment: Mapping[str, str]) -> Access:
+    """What the commands use: LAKEMQ_TLS_CA, LAKEMQ_TLS_CERTIFICATE and LAKEMQ_TLS_KEY name PEM
+    files, as for the other commands; LAKEMQ_TOKEN, or LAKEMQ_USERNAME and LAKEMQ_PASSWORD say who
+    calls."""
+    names = {
+        "tls.ca": "TLS_CA", "tls.certificate": "TLS_CERTIFICATE", "tls.key": "TLS_KEY",
+        "token": "TOKEN", "username": "USERNAME", "password": "PASSWORD",
+    }  # fmt: skip
+    return parse_access(
+        {option: environment.get(f"LAKEMQ_{name}", "") for option, name in names.items()}
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spark_plugin import table_commands
+from spark_plugin.access import access_of
 from spark_plugin.command_options import (
     Bootstrap,
     CatalogName,
@@ -38,9 +40,7 @@ from spark_plugin.errors import OptionError
 from spark_plugin.options import parse_duration_s, parse_size
 
 if TYPE_CHECKING:
-    from spark_plugin.export.exporter import Exporter
     from spark_plugin.export.settings import ExportSettings, Target
-    from spark_plugin.progress import ExportProgress
 
 export_app = typer.Typer(
     invoke_without_command=True,
@@ -55,6 +55,16 @@ dlq_app.command("replay")(table_commands.replay_dead_letters)
 Trigger = Annotated[
     str, typer.Option(help="available-now: up to what is there and stop; 30s: go on for ever.")
 ]
+TopicsPattern = Annotated[
+    str, typer.Option(help="All topics that match, also later ones, each into a table of its own.")
+]
+FromOffset = Annotated[
+    str, typer.Option(help="Where a new export begins: earliest, latest, an offset or JSON.")
+]
+AsOfOffset = Annotated[
+    str, typer.Option(help='End before this offset: a number, or {"0": 1000, "1": 40}.')
+]
+Metrics = Annotated[str, typer.Option(help="host:port of a page with metrics for Prometheus.")]
 Sql = Annotated[
     str,
     typer.Option(help="Spark SQL over the view `records`, or a file with it; its result lands."),
@@ -99,6 +109,7 @@ def commands() -> Iterable[tuple[str, typer.Typer]]:
 def export(
     context: typer.Context,
     topic: Topic = "",
+    topics_pattern: TopicsPattern = "",
     to: To = "",
     path: TablePath = "",
     table: TableName = "",
@@ -108,6 +119,8 @@ def export(
     bootstrap: Bootstrap = "127.0.0.1:9700",
     trigger: Trigger = "available-now",
     export_id: ExportId = "",
+    from_offset: FromOffset = "earliest",
+    as_of_offset: AsOfOffset = "",
     format: Format = "raw",
     schema: Schema = "",
     infer: Infer = False,
@@ -125,12 +138,13 @@ def export(
     fail_on_data_loss: FailOnDataLoss = True,
     take_over: TakeOver = False,
     retry_timeout: RetryTimeout = "60s",
+    metrics: Metrics = "",
     master: Master = "",
 ) -> None:
     """Land a topic in a table, each record exactly once. Run it again to go on."""
     if context.invoked_subcommand is None:
         try:
-            _run(_settings(**context.params), master or None)
+            _run(_settings(**context.params), context.params)
         except Exception as error:
             fail(error)
 
@@ -140,7 +154,10 @@ def _settings(**given: Any) -> ExportSettings:
     from spark_plugin.export.settings import EVOLVE, FORMATS, ExportSettings
 
     place = catalog(given["catalog_name"], given["catalog_uri"], given["warehouse"])
-    given["topic"] = required("--topic", given["topic"])
+    if not given["topics_pattern"]:
+        required("--topic", given["topic"])
+    elif given["topic"]:
+        raise OptionError("give --topic or --topics-pattern, not both")
     where = target(given["to"], given["path"], given["table"], place)
     given["format"] = choice("--format", given["format"], FORMATS)
     return ExportSettings(
@@ -148,6 +165,9 @@ def _settings(**given: Any) -> ExportSettings:
         topic=given["topic"],
         target=where,
         export_id=given["export_id"] or given["topic"],
+        access=access_of(os.environ),
+        start=given["from_offset"],
+        as_of=given["as_of_offset"],
         trigger_s=_trigger(given["trigger"]),
         commit_bytes=parse_size("--commit-bytes", given["commit_bytes"]),
         commit_rows=given["commit_rows"] or None,
@@ -172,13 +192,15 @@ def _schema(given: dict[str, Any], where: Target) -> str:
     """The text of `--schema`, or what `--infer` finds."""
     from spark_plugin.export.given_schema import infer_schema, read_schema
 
+    if given["infer"] and given["topics_pattern"]:
+        raise OptionError("--infer is for one topic; with --topics-pattern give --schema")
     if not given["infer"]:
         return read_schema(given["format"], given["schema"])
     if given["schema"]:
         raise OptionError("give --schema or --infer, not both")
-    from plugins.native.sdk import connect
+    from spark_plugin.journal import open_client
 
-    with connect(given["bootstrap"]) as client:
+    with open_client(given["bootstrap"], access_of(os.environ)) as client:
         return infer_schema(
             client, given["topic"], given["format"], given["delimiter"], where,
             given["partition_by"], bool(given["sql"]),
@@ -194,48 +216,40 @@ def _trigger(text: str) -> float | None:
     return None if text == "available-now" else parse_duration_s("--trigger", text)
 
 
-def _run(settings: ExportSettings, master: str | None) -> None:
-    """Export until caught up, or until Ctrl-C or SIGTERM, which let the commit under way finish."""
+def _run(settings: ExportSettings, given: dict[str, Any]) -> None:
+    """Export until caught up, or until Ctrl-C or SIGTERM, which let commits under way finish."""
     from rich.console import Console
 
     from spark_plugin.session import check_installed, open_session
 
     check_installed()  # the next imports need them
 
-    from spark_plugin.export.run import open_exporter
-    from spark_plugin.progress import ExportProgress
+    from opentelemetry.metrics import get_meter
 
-    stop = threading.Event()
-    spark = open_session(f"lakemq export {settings.topic}", master)
+    from spark_plugin.export.metrics import PREFIX, observe, serve_prometheus
+    from spark_plugin.export.run import open_exporter
+    from spark_plugin.export.runner import Job
+    from spark_plugin.progress import ExportProgress, progress_bar
+
+    pattern, console = given["topics_pattern"], Console()
+    job = Job(
+        settings,
+        lambda each: open_exporter(spark, each),
+        lambda topic: ExportProgress(topic, console, bar),
+        pattern,
+    )
+    observe(job.metrics, get_meter(PREFIX))
+    if given["metrics"]:
+        port = serve_prometheus(job.metrics, given["metrics"])
+        console.print(f"metrics at port {port}", highlight=False)
+    spark = open_session(f"lakemq export {settings.topic or pattern}", given["master"] or None)
     try:
-        exporter = open_exporter(spark, settings)
-        _stop_on_signals(stop)
-        console = Console()
-        try:
-            for name in exporter.start():
-                console.print(f"{settings.topic}: deleted what attempt {name} left behind")
-            with ExportProgress(settings.topic, console) as progress:
-                _loop(exporter, settings, progress, stop)
-        finally:
-            exporter.close()
+        job.threads = max(1, min(4, spark.sparkContext.defaultParallelism)) if pattern else 1
+        _stop_on_signals(job.stop)
+        with progress_bar(console) as bar:
+            job.run()
     finally:
         spark.stop()
-
-
-def _loop(
-    exporter: Exporter, settings: ExportSettings, progress: ExportProgress, stop: threading.Event
-) -> None:
-    while not stop.is_set():
-        report = exporter.step()
-        if report is not None:
-            progress.committed(report)
-            if compacted := exporter.compact():
-                progress.compacted(compacted)
-        elif settings.trigger_s is None:
-            progress.finished()
-            return
-        if settings.trigger_s is not None and (report is None or not report.more):
-            stop.wait(settings.trigger_s)
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

@@ -54,7 +54,10 @@ def open_client(bootstrap: str, access: Access = _ANYBODY) -> SyncClient:
             ca=access.tls_ca or None, certificate=access.tls_certificate or None,
             key=access.tls_key or None, server_name=access.tls_server_name or None,
         )  # fmt: skip
-    return connect(bootstrap, tls=tls)
+    return connect(
+        bootstrap, tls=tls, token=access.token or None, username=access.username or None,
+        password=access.password or None,
+    )  # fmt: skip
 
 
 def retrying(call: Callable[[], T], timeout_s: float) -> T:

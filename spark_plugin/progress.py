@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -14,37 +13,44 @@ if TYPE_CHECKING:
     from spark_plugin.export.report import CommitReport
 
 
-class ExportProgress:
-    """Progress of one run, in records. Context manager."""
+def progress_bar(console: Console) -> Progress:
+    """A line for each topic; nothing where there is no terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}% lag {task.fields[lag]:,} {task.fields[speed]}"),
+        TextColumn("{task.fields[last]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
 
-    def __init__(self, topic: str, console: Console) -> None:
+
+class ExportProgress:
+    """Progress of one topic's export, in records."""
+
+    def __init__(self, topic: str, console: Console, bar: Progress | None = None) -> None:
+        """`bar`: shown by several topics together, started and stopped by the caller."""
         self._topic = topic
         self._console = console
         self._rows = 0
         self._dead = 0
         self._began_s = time.monotonic()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f}% lag {task.fields[lag]:,} {task.fields[speed]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
-        self._task = self._bar.add_task(topic, total=None, lag=0, speed="")
+        self._shared = bar is not None
+        self._bar = bar or progress_bar(console)
+        self._task = self._bar.add_task(topic, total=None, lag=0, speed="", last="")
+        if not self._shared:
+            self._bar.start()
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
+    def close(self) -> None:
+        """Take the bar away."""
+        if not self._shared:
+            self._bar.stop()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
+    def cleaned(self, attempts: list[str]) -> None:
+        for name in attempts:
+            self._console.print(f"{self._topic}: deleted what attempt {name} left behind")
 
     def committed(self, report: CommitReport) -> None:
         self._rows += report.rows + report.dead_letters
@@ -52,8 +58,9 @@ class ExportProgress:
         lag = report.lag - report.offset_count
         speed = f"{report.rows / max(1e-9, report.job_s + report.commit_s):,.0f} rows/s"
         self._bar.update(
-            self._task, completed=self._rows, total=self._rows + lag, lag=lag, speed=speed
-        )
+            self._task, completed=self._rows, total=self._rows + lag, lag=lag, speed=speed,
+            last=f"last commit {time.strftime('%H:%M:%S')}",
+        )  # fmt: skip
         dead = f", {report.dead_letters:,} dead letters" if report.dead_letters else ""
         self._console.print(
             f"{self._topic}: commit {report.attempt}: {report.rows:,} rows in {report.files} files "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
+from spark_plugin.access import access_of
 from spark_plugin.command_options import (
     Bootstrap,
     CatalogName,
@@ -52,7 +54,15 @@ def audit_table(
 
         where = target(to, path, table, catalog(catalog_name, catalog_uri, warehouse))
         topic = required("--topic", topic)
-        found = audit_target(bootstrap, topic, where, export_id or topic, dlq, by_key=keys)
+        found = audit_target(
+            bootstrap,
+            topic,
+            where,
+            export_id or topic,
+            dlq,
+            by_key=keys,
+            access=access_of(os.environ),
+        )
         for each in found:
             typer.echo(each.sentence(topic))
         if not all_complete(found):
@@ -122,6 +132,7 @@ def replay_dead_letters(
             evolve="add",  # the table may have got columns that --schema does not name
             partition_by=partition_by,
             dlq=dlq,
+            access=access_of(os.environ),
             take_over=take_over,
         )
         done = replay_target(settings)

@@ -15,6 +15,7 @@ from plugins.native.sdk import UnknownTopic
 from spark_plugin import planning
 from spark_plugin.errors import ExportError, ExportFenced, OptionError, TopicRecreated
 from spark_plugin.export import table as lake
+from spark_plugin.export.bounds import bounded, parse_bound
 from spark_plugin.export.compaction import Compacted, compact
 from spark_plugin.export.dead_letters import DeadLetters
 from spark_plugin.export.decoders import EXPLODING
@@ -84,6 +85,10 @@ class Exporter:
         if not self.settings.take_over:
             self._owner.check_free()
         after = replace(before, epoch=before.epoch + 1)
+        if before.topic_mark is None:
+            first = self._first_offsets(topic)
+            mark = lake.topic_mark(key.topic_id) if first else None
+            after = replace(after, topic_mark=mark, offsets=first)
         lake.commit(self._table, key, [], before, after, _pause)
         self._epoch = after.epoch
         self._owner.take()
@@ -91,6 +96,27 @@ class Exporter:
             self._target = planning.latest({key.topic: topic})
         deleted = delete_orphans(self._folder, key, before.attempt)
         return deleted + (self._dead.start(key) if self._dead is not None else [])
+
+    def _first_offsets(self, topic: TopicView) -> dict[int, int]:
+        """Where a new export begins; partitions that are not named begin at their oldest record."""
+        wish = self.settings.start
+        if wish == "earliest":
+            return {}
+        ends = {number: held.high_watermark for number, held in topic.partitions.items()}
+        if wish == "latest":
+            return ends
+        bound = parse_bound("--from-offset", wish)
+        wanted = dict.fromkeys(ends, bound) if isinstance(bound, int) else bound
+        for number, offset in wanted.items():
+            if offset > ends.get(number, -1):
+                raise OptionError(
+                    f"--from-offset: {self.settings.topic}-{number} "
+                    + (f"ends at offset {ends[number]}" if number in ends else "is not there")
+                )
+        return {
+            number: max(offset, topic.partitions[number].log_start)
+            for number, offset in wanted.items()
+        }
 
     def close(self) -> None:
         """The export is no longer run by this process."""
@@ -227,7 +253,7 @@ class Exporter:
         return outcome
 
     def _look(self) -> TopicView:
-        client, name = client_of(self.settings.bootstrap), self.settings.topic
+        client, name = client_of(self.settings.bootstrap, self.settings.access), self.settings.topic
         try:
             found = retrying(lambda: client.describe_topic(name), self.settings.retry_timeout_s)
         except UnknownTopic:
@@ -260,6 +286,12 @@ class Exporter:
         stands = {name: TopicCursor(topic.topic_id, before.offsets)}
         start = planning.repair(stands, view, settings.fail_on_data_loss).cursor
         end = self._target or planning.latest(view)
+        if settings.as_of:
+            bound = parse_bound("--as-of-offset", settings.as_of)
+            end = {
+                each: TopicCursor(cursor.topic_id, bounded(cursor.offsets, bound))
+                for each, cursor in end.items()
+            }
         lag = planning.available(start, end)
         end = planning.limit(
             start, end, view, rows_max=settings.commit_rows, bytes_max=settings.commit_bytes

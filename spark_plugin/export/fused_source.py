@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from plugins.native import sdk
 from plugins.native.sdk import LakeMQError
 from spark_plugin import errors
+from spark_plugin.access import Access
 from spark_plugin.errors import ExportError, SparkPluginError
 from spark_plugin.export import write_task
 from spark_plugin.export.table import TaskResult, WrittenFile
@@ -30,6 +31,10 @@ _SCHEMA = (
 )
 
 
+_ACCESS = "accessToken"
+"""Option that holds secrets; Spark hides the values of options whose name says token."""
+
+
 class FusedSource(DataSource):
     @classmethod
     def name(cls) -> str:
@@ -39,18 +44,21 @@ class FusedSource(DataSource):
         return _SCHEMA
 
     def reader(self, schema: StructType) -> FusedReader:
-        return FusedReader(self.options["tasks"])
+        return FusedReader(self.options["tasks"], self.options.get(_ACCESS, ""))
 
 
 class FusedReader(DataSourceReader):
-    def __init__(self, tasks: str) -> None:
+    def __init__(self, tasks: str, access: str) -> None:
         self._tasks = tasks
+        self._access = access
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(task) for task in json.loads(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        for result in write_task.run(WriteTask.from_json(partition.value)):
+        for result in write_task.run(
+            WriteTask.from_json(partition.value), Access.from_json(self._access)
+        ):
             file = result.file
             yield (
                 result.kind, result.partition, result.start, result.end, file.path, file.rows,
@@ -58,7 +66,7 @@ class FusedReader(DataSourceReader):
             )  # fmt: skip
 
 
-def run_tasks(spark: SparkSession, tasks: Sequence[WriteTask]) -> list[TaskResult]:
+def run_tasks(spark: SparkSession, access: Access, tasks: Sequence[WriteTask]) -> list[TaskResult]:
     """Run the tasks in the executors; what the winning attempt of each wrote.
 
     What a task raised for a reason of ours is raised here as it was; Spark wraps it in Java.
@@ -69,7 +77,8 @@ def run_tasks(spark: SparkSession, tasks: Sequence[WriteTask]) -> list[TaskResul
     spark.dataSource.register(FusedSource)
     text = json.dumps([task.to_json() for task in tasks])
     try:
-        rows = spark.read.format(FusedSource.name()).option("tasks", text).load().collect()
+        reader = spark.read.format(FusedSource.name()).option("tasks", text)
+        rows = reader.option(_ACCESS, access.to_json()).load().collect()
     except (PySparkException, Py4JError) as error:
         raise error_of_task(str(error)) from error
     return [

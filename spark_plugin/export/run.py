@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from plugins.native.sdk import connect
+from spark_plugin.access import Access
 from spark_plugin.errors import NoTable
 from spark_plugin.export.audit import PartitionAudit, audit
 from spark_plugin.export.evolving import decoded_schema
@@ -20,16 +20,24 @@ from spark_plugin.export.settings import ExportSettings, Target
 from spark_plugin.export.sql_query import SqlQuery
 from spark_plugin.export.table import ExportKey, TaskResult
 from spark_plugin.export.write_task import WriteTask
+from spark_plugin.journal import open_client as connect
 from spark_plugin.journal import view_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_ANYBODY = Access()
+
+
 def open_exporter(spark: SparkSession, settings: ExportSettings) -> Exporter:
     """An exporter whose tasks run in Spark's executors."""
-    query = SqlQuery(spark, settings.sql, decoded_schema(settings)) if settings.sql else None
-    run = partial(run_tasks, spark)
+    query = (
+        SqlQuery(spark.newSession(), settings.sql, decoded_schema(settings))
+        if settings.sql
+        else None
+    )
+    run = partial(run_tasks, spark, settings.access)
     return make_exporter(settings, run, spark.sparkContext.defaultParallelism, query)
 
 
@@ -49,10 +57,17 @@ def make_exporter(
 
 
 def audit_target(
-    bootstrap: str, topic: str, target: Target, export_id: str, dlq: str, *, by_key: bool
+    bootstrap: str,
+    topic: str,
+    target: Target,
+    export_id: str,
+    dlq: str,
+    *,
+    by_key: bool,
+    access: Access = _ANYBODY,
 ) -> list[PartitionAudit]:
     """Compare a topic with the table that it was exported to, and with its dead letters."""
-    with connect(bootstrap) as client:
+    with connect(bootstrap, access) as client:
         view = view_of([client.describe_topic(topic)])[topic]
         key = ExportKey(export_id, topic, view.topic_id, tuple(sorted(view.partitions)))
         table = open_table(target, None)

@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
+from spark_plugin.access import Access
 from spark_plugin.errors import OptionError
+from spark_plugin.export.bounds import parse_bound
 
 TableFormat = Literal["delta", "iceberg", "parquet"]
 RecordFormat = Literal["raw", "json", "csv", "avro", "protobuf", "sparkplug"]
@@ -85,14 +87,23 @@ class ExportSettings:
     take_over: bool = False
     """Start although another process seems to run this export; that one is fenced."""
     retry_timeout_s: float = 60.0
+    access: Access = Access()
+    start: str = "earliest"
+    """Where a new export begins: `earliest`, `latest`, or offsets (see `parse_bound`)."""
+    as_of: str = ""
+    """Offsets that the export ends before; empty: it has no end."""
 
     def __post_init__(self) -> None:
-        if not _EXPORT_ID.fullmatch(self.export_id):
+        if self.export_id and not _EXPORT_ID.fullmatch(self.export_id):
             raise OptionError(
                 f"export id {self.export_id!r} must be 1 to 128 letters, digits, '.', '_' or '-'"
             )
         if len(self.delimiter) != 1:
             raise OptionError(f"--delimiter is {self.delimiter!r}; it takes one character")
+        if self.start not in ("earliest", "latest"):
+            parse_bound("--from-offset", self.start)
+        if self.as_of:
+            parse_bound("--as-of-offset", self.as_of)
         self._check_schema()
 
     def _check_schema(self) -> None:

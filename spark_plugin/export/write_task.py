@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
+from spark_plugin.access import Access
 from spark_plugin.export.decoders import EXPLODING, open_decoder
 from spark_plugin.export.evolution import schema_text
 from spark_plugin.export.file_writer import FileWriter, PartitionedWriter
@@ -26,6 +27,7 @@ from spark_plugin.planning import OffsetRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_ANYBODY: Final = Access()
 RAW_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _RAW_ROWS: Final = 4096
 _DECODED_ROWS: Final = 32_768
@@ -83,8 +85,9 @@ def schema_from_text(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
-def run(task: WriteTask) -> Iterator[TaskResult]:
-    """Write the task's range; yields what was written."""
+def run(task: WriteTask, access: Access = _ANYBODY) -> Iterator[TaskResult]:
+    """Write the task's range; yields what was written. `access` holds secrets, so it does not
+    travel with the task."""
     offsets = task.offsets
     # Spark may run a task twice at the same time: each run has files of its own.
     name = f"p{offsets.partition:05d}-{offsets.start:020d}-{uuid.uuid4().hex[:8]}"
@@ -94,8 +97,9 @@ def run(task: WriteTask) -> Iterator[TaskResult]:
     )  # fmt: skip
     write = _RawRows(data) if task.format == "raw" else _DecodedRows(task, data, name)
     for batch in read_arrow(
-        client_of(task.bootstrap), offsets, columns=RAW_COLUMNS, fetch_bytes=task.fetch_bytes,
-        retry_timeout_s=task.retry_timeout_s, fail_on_data_loss=task.fail_on_data_loss,
+        client_of(task.bootstrap, access), offsets, columns=RAW_COLUMNS,
+        fetch_bytes=task.fetch_bytes, retry_timeout_s=task.retry_timeout_s,
+        fail_on_data_loss=task.fail_on_data_loss,
         batch_rows=_RAW_ROWS if task.format == "raw" else _DECODED_ROWS,
     ):  # fmt: skip
         write(batch)

@@ -15,7 +15,7 @@ import pytest
 import lakemq
 from spark_plugin.errors import DataLossError
 from spark_plugin.export.run import open_exporter
-from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.settings import ExportSettings, Target
 from tests.support.lake_tables import FORMATS, data_paths, places, read_table, target_in
 from tests.support.node import NodeProcess
 from tests.support.spark import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
@@ -120,8 +120,6 @@ def test_the_command_decodes_json_and_keeps_bad_rows(node, client, tmp_path: Pat
     assert "caught up: 202 records" in first.stdout
     assert "2 of them dead letters" in first.stdout
 
-    from spark_plugin.export.settings import Target
-
     rows = read_table(Target("delta", str(table)))
     assert places(rows) == sorted((p, n) for p in range(2) for n in range(100))
     assert sorted(zip(rows["room"].to_pylist(), rows["n"].to_pylist(), strict=True)) == sorted(
@@ -134,6 +132,25 @@ def test_the_command_decodes_json_and_keeps_bad_rows(node, client, tmp_path: Pat
     assert [d["error_class"] for d in dead] == ["not_json", "wrong_type"]
     assert dead[1]["error"] == 'n is bigint; "many" is not'
     assert dead[0]["key"] == b"dev"
+
+
+def test_the_command_takes_many_topics_a_query_and_bounds(node, client, tmp_path: Path):
+    for name in ("hall.a", "hall.b"):
+        client.create_topic(name, partitions=2)
+        send(client, name, 50)
+    answer = command(
+        "--bootstrap", node.native, "--topics-pattern", r"hall\..*", "--to", "delta",
+        "--path", str(tmp_path / "{topic}"), "--format", "json", "--schema", "n bigint, room string",
+        "--sql", "SELECT n, room, _meta FROM records WHERE n % 2 = 0", "--as-of-offset", "40",
+        "--metrics", "127.0.0.1:0", "--master", "local[2]",
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stderr == ""
+    assert "metrics at port" in answer.stdout
+    for name in ("hall.a", "hall.b"):
+        assert f"{name}: caught up: 40 records" in answer.stdout
+        rows = read_table(Target("delta", str(tmp_path / name)))
+        assert places(rows) == [(p, n) for p in range(2) for n in range(0, 40, 2)]
 
 
 def test_without_java_the_command_says_what_to_do(node, tmp_path: Path):

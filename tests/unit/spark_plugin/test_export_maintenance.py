@@ -68,7 +68,7 @@ def audited(memory, target, monkeypatch, by_key=True):
         def __exit__(self, *_):
             pass
 
-    monkeypatch.setattr(run, "connect", lambda _: Connected())
+    monkeypatch.setattr(run, "connect", lambda *_: Connected())
     (found,) = audit_target("memory", "t", target, "e", "", by_key=by_key)
     return found.sentence("t")
 

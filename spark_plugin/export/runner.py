@@ -1,0 +1,137 @@
+"""Runs the exports of one job: one topic, or all that match a pattern. Edge: threads, clock.
+
+Topics are exported side by side, each by one thread at a time. What fails for one topic does not
+stop the others; with a trigger it is tried again, else it is told at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from plugins.native.sdk import LakeMQError
+from spark_plugin.errors import ExportFenced, OptionError, SparkPluginError
+from spark_plugin.export.metrics import ExportMetrics
+from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.topics import check_apart, matching, place_of, settings_of
+from spark_plugin.journal import client_of, retrying
+
+if TYPE_CHECKING:
+    from spark_plugin.export.exporter import Exporter
+    from spark_plugin.progress import ExportProgress
+
+_log = logging.getLogger("lakemq.spark")
+
+
+@dataclass
+class Running:
+    """One topic's export."""
+
+    settings: ExportSettings
+    exporter: Exporter
+    progress: ExportProgress
+    metrics: ExportMetrics
+    done: bool = False
+    """Caught up, and there is no trigger; or it can't go on."""
+    more: bool = False
+    """The last commit did not take everything."""
+    failure: Exception | None = None
+
+
+@dataclass
+class Job:
+    """All exports of this process."""
+
+    settings: ExportSettings
+    open: Callable[[ExportSettings], Exporter]
+    progress: Callable[[str], ExportProgress]
+    """Shows one topic's progress."""
+    pattern: str = ""
+    """Of topics; empty: the one topic of the settings."""
+    threads: int = 2
+    metrics: list[ExportMetrics] = field(default_factory=list)
+    stop: threading.Event = field(default_factory=threading.Event)
+    _running: dict[str, Running] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Until everything is caught up, or `stop` is set, which lets commits under way finish.
+        Raises what went wrong with the first topic that failed for good."""
+        try:
+            with ThreadPoolExecutor(self.threads) as pool:
+                while not self.stop.is_set():
+                    self._find_topics()
+                    waiting = [each for each in self._running.values() if not each.done]
+                    list(pool.map(self._step, waiting))
+                    if self.settings.trigger_s is None:
+                        if all(each.done for each in waiting):
+                            break
+                    elif not any(each.more for each in waiting):
+                        self.stop.wait(self.settings.trigger_s)
+        finally:
+            for each in self._running.values():
+                each.exporter.close()
+                each.progress.close()
+        failures = [each.failure for each in self._running.values() if each.failure]
+        if failures:
+            raise failures[0]
+
+    def _find_topics(self) -> None:
+        """Start exports of topics that are not exported yet."""
+        settings = self.settings
+        if not self.pattern:
+            if not self._running:
+                self._start(settings)
+            return
+        client = client_of(settings.bootstrap, settings.access)
+        names = [each.name for each in retrying(client.topics, settings.retry_timeout_s)]
+        taken = {place_of(each.settings): name for name, each in self._running.items()}
+        for name in matching(self.pattern, names):
+            if name not in self._running:
+                its = settings_of(settings, name)
+                check_apart(taken, its)
+                taken[place_of(its)] = name
+                self._start(its)
+        if not self._running and settings.trigger_s is None:
+            raise OptionError(f"no topic at {settings.bootstrap} matches {self.pattern}")
+
+    def _start(self, settings: ExportSettings) -> None:
+        exporter = self.open(settings)
+        progress = self.progress(settings.topic)
+        try:
+            progress.cleaned(exporter.start())
+        except BaseException:
+            exporter.close()
+            progress.close()
+            raise
+        numbers = ExportMetrics(settings.topic, settings.export_id)
+        self.metrics.append(numbers)
+        self._running[settings.topic] = Running(settings, exporter, progress, numbers)
+
+    def _step(self, running: Running) -> None:
+        """One commit of one topic."""
+        try:
+            report = running.exporter.step()
+            running.more = report is not None and report.more
+            if report is not None:
+                running.metrics.committed(report)
+                running.progress.committed(report)
+                if compacted := running.exporter.compact():
+                    running.progress.compacted(compacted)
+            elif self.settings.trigger_s is None:
+                running.done = True
+                running.progress.finished()
+        except (SparkPluginError, LakeMQError) as error:
+            self._failed(running, error)
+
+    def _failed(self, running: Running, error: Exception) -> None:
+        running.metrics.failures += 1
+        running.more = False
+        if not self.pattern:
+            raise error
+        if self.settings.trigger_s is None or isinstance(error, ExportFenced):
+            running.done, running.failure = True, error
+        _log.error("%s: %s", running.settings.topic, error)

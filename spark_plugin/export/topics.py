@@ -1,0 +1,59 @@
+"""Many topics in one job: which topics, and which table each goes to. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from spark_plugin.errors import OptionError
+from spark_plugin.export.settings import ExportSettings
+
+PLACE = "{topic}"
+"""What stands for the topic's name in paths and table names."""
+
+
+def matching(pattern: str, topics: Iterable[str]) -> list[str]:
+    """Names that the pattern matches as a whole. OptionError if it is none."""
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise OptionError(f"--topics-pattern: no regular expression: {error}") from None
+    return sorted(name for name in topics if wanted.fullmatch(name))
+
+
+def settings_of(shared: ExportSettings, topic: str) -> ExportSettings:
+    """The settings of one topic's export: a table of its own, and the topic as export id unless
+    the user named one."""
+    target = shared.target
+    if target.format == "iceberg":
+        target = replace(target, table=_table(target.table, topic))
+        dlq = _table(shared.dlq, topic) if shared.dlq else ""
+    else:
+        target = replace(target, path=_path(target.path, topic))
+        dlq = _path(shared.dlq, topic) if shared.dlq else ""
+    return replace(shared, topic=topic, target=target, dlq=dlq, export_id=shared.export_id or topic)
+
+
+def _path(path: str, topic: str) -> str:
+    return path.replace(PLACE, topic) if PLACE in path else f"{path.rstrip('/')}/{topic}"
+
+
+def _table(table: str, topic: str) -> str:
+    if PLACE not in table:
+        raise OptionError(
+            f"{table} would hold all topics: --topics-pattern needs a name such as lake.{PLACE}"
+        )
+    return table.replace(PLACE, re.sub(r"\W", "_", topic))
+
+
+def check_apart(taken: Mapping[str, str], settings: ExportSettings) -> None:
+    """OptionError if another topic's table has the same name. `taken`: table -> topic."""
+    place = place_of(settings)
+    other = taken.get(place)
+    if other not in (None, settings.topic):
+        raise OptionError(f"topics {other} and {settings.topic} would both go to table {place}")
+
+
+def place_of(settings: ExportSettings) -> str:
+    return settings.target.table or settings.target.path

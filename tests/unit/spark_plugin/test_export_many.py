@@ -1,0 +1,238 @@
+"""Many topics in one job, bounds of an export, and what it tells OpenTelemetry."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from broker_core.api.types import Columns
+from spark_plugin.access import Access, access_of, parse_access
+from spark_plugin.errors import DataLossError, OptionError
+from spark_plugin.export import runner, write_task
+from spark_plugin.export.bounds import bounded, parse_bound
+from spark_plugin.export.metrics import ExportMetrics, observe, serve_prometheus
+from spark_plugin.export.run import make_exporter
+from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.topics import matching, settings_of
+from spark_plugin.export.write_task import WriteTask
+from tests.support.lake_tables import FORMATS, places, read_table, target_in
+
+
+def run_here(tasks):
+    return [
+        result for task in tasks for result in write_task.run(WriteTask.from_json(task.to_json()))
+    ]
+
+
+class Told:
+    """A progress that keeps what it is told."""
+
+    def __init__(self, topic):
+        self.topic = topic
+        self.rows = 0
+        self.closed = False
+
+    def cleaned(self, attempts):
+        pass
+
+    def committed(self, report):
+        self.rows += report.rows
+
+    def compacted(self, done):
+        pass
+
+    def finished(self):
+        pass
+
+    def close(self):
+        self.closed = True
+
+
+def job(target, pattern="", **settings):
+    told = []
+
+    def progress(topic):
+        told.append(Told(topic))
+        return told[-1]
+
+    given = ExportSettings("memory", settings.pop("topic", ""), target, "", **settings)
+    made = runner.Job(given, lambda each: make_exporter(each, run_here), progress, pattern)
+    return made, told
+
+
+def fill(memory, name, count=10):
+    memory.create_topic(name, 2)
+    for partition in range(2):
+        memory.append(name, partition, Columns([b"%d" % n for n in range(count)]))
+
+
+ALL = [(partition, offset) for partition in range(2) for offset in range(10)]
+
+
+def many(tmp_path, kind):
+    one = target_in(tmp_path, kind)
+    if kind == "iceberg":
+        return Target("iceberg", table="lake.t_{topic}", catalog=one.catalog)
+    return Target(kind, path=f"{one.path}/{{topic}}/data")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_each_topic_has_a_table(memory, tmp_path, kind):
+    for name in ("air.in", "air.out", "water"):
+        fill(memory, name)
+    target = many(tmp_path, kind)
+    made, told = job(target, r"air\..*", commit_rows=7)
+    made.run()
+    assert sorted((each.topic, each.rows, each.closed) for each in told) == [
+        ("air.in", 20, True), ("air.out", 20, True),
+    ]  # fmt: skip
+    for name in ("air.in", "air.out"):
+        assert places(read_table(settings_of(made.settings, name).target)) == ALL
+    assert {each.topic: each.lag for each in made.metrics} == {"air.in": 0, "air.out": 0}
+    again, _ = job(target, r"air\..*")
+    again.run()
+    assert [each.rows for each in again.metrics] == [0, 0]
+
+
+def test_a_topic_that_fails_does_not_stop_the_others(memory, tmp_path):
+    target = target_in(tmp_path, "delta")
+    for name in ("a", "b", "c"):
+        fill(memory, name)
+    job(target, ".")[0].run()
+    for name in ("a", "b", "c"):
+        memory.append(name, 0, Columns([b"x"] * 5))
+    memory.truncate_front("b", 0, 15)
+    made, _ = job(target, ".")
+    with pytest.raises(DataLossError, match="b-0: offsets 10 to 14 are gone"):
+        made.run()
+    assert {each.topic: (each.rows, each.failures) for each in made.metrics} == {
+        "a": (5, 0), "b": (0, 1), "c": (5, 0),
+    }  # fmt: skip
+
+
+def test_topics_that_come_later_join_a_job_that_goes_on(memory, tmp_path, monkeypatch):
+    target = target_in(tmp_path, "parquet")
+    fill(memory, "a")
+    made, told = job(target, ".", trigger_s=60)
+    waits = []
+
+    def wait(_):
+        waits.append(len(told))
+        if len(waits) == 2:
+            fill(memory, "b")
+        if len(waits) == 4:
+            made.stop.set()
+
+    monkeypatch.setattr(made.stop, "wait", wait)
+    made.run()
+    assert [(each.topic, each.rows) for each in told] == [("a", 20), ("b", 20)]
+
+
+def test_tables_and_patterns_that_cannot_be(memory, tmp_path):
+    target = target_in(tmp_path, "iceberg")
+    fill(memory, "a.b")
+    fill(memory, "a_b")
+    with pytest.raises(OptionError, match=r"needs a name such as lake.\{topic\}"):
+        job(target, ".*")[0].run()
+    together = Target("iceberg", table="lake.{topic}", catalog=target.catalog)
+    with pytest.raises(OptionError, match=r"a.b and a_b would both go to table lake.a_b"):
+        job(together, ".*")[0].run()
+    with pytest.raises(OptionError, match="matches nix"):
+        job(together, "nix")[0].run()
+    with pytest.raises(OptionError, match="no regular expression"):
+        matching("(", [])
+
+
+# -- bounds
+
+
+def test_an_export_ends_before_an_offset_and_another_goes_on_from_there(memory, tmp_path):
+    target = target_in(tmp_path, "delta")
+    fill(memory, "t")
+
+    def run(export_id, **settings):
+        exporter = make_exporter(
+            ExportSettings("memory", "t", target, export_id, **settings), run_here
+        )
+        exporter.start()
+        rows = sum(report.rows for report in iter(exporter.step, None))
+        exporter.close()
+        return rows
+
+    bound = '{"0": 4, "1": 7}'
+    assert run("backfill", as_of=bound, commit_rows=3) == 11
+    assert run("live", start=bound) == 9
+    assert places(read_table(target)) == ALL
+    memory.append("t", 0, Columns([b"x"]))
+    assert run("backfill", as_of=bound) == 0
+    assert run("live", start="earliest") == 1, "an export that began goes on where it stands"
+    assert run("newest", start="latest") == 0
+    memory.append("t", 1, Columns([b"x"]))
+    assert run("newest", start="latest") == 1
+    with pytest.raises(OptionError, match="--from-offset: t-0 ends at offset 11"):
+        run("far", start="12")
+
+
+@pytest.mark.parametrize("text", ["x", "{}", "[1]", '{"a": 1}', '{"0": -1}', '{"0": true}', "-5"])
+def test_what_is_no_bound_says_so(text):
+    with pytest.raises(OptionError, match="--as-of-offset is"):
+        ExportSettings("b", "t", Target("delta", "x"), "e", as_of=text)
+
+
+def test_bounds_only_ever_take_away():
+    assert parse_bound("o", "5") == 5
+    assert bounded({0: 3, 1: 9}, 5) == {0: 3, 1: 5}
+    assert bounded({0: 3, 1: 9}, parse_bound("o", '{"1": 2, "7": 1}')) == {0: 3, 1: 2}
+
+
+# -- metrics
+
+
+def test_metrics_are_read_by_opentelemetry_and_by_prometheus():
+    reader = InMemoryMetricReader()
+    exports = []
+    observe(exports, MeterProvider([reader], shutdown_on_exit=False).get_meter("m"))
+    port = serve_prometheus(exports, "127.0.0.1:0")
+    exports.append(ExportMetrics("t", "e", rows=5, lag=3, commit_s=0.5))
+    data = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+    found = {each.name: each.data.data_points[0] for each in data}
+    assert found["lakemq.export.rows"].value == 5
+    assert found["lakemq.export.lag"].value == 3
+    assert dict(found["lakemq.export.commit"].attributes) == {"topic": "t", "export": "e"}
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        text = page.read().decode()
+    assert re.search(r'^lakemq_export_rows_total\{.*topic="t".*\} 5', text, re.MULTILINE)
+    assert re.search(r"^lakemq_export_lag\{.*\} 3", text, re.MULTILINE)
+    with pytest.raises(OptionError, match="takes host:port"):
+        serve_prometheus(exports, "here")
+
+
+# -- access
+
+
+def test_secrets_are_not_shown():
+    access = parse_access({"token": "s3cret", "tls": "true"})
+    assert access == Access(tls=True, token="s3cret")
+    assert "s3cret" not in repr(access)
+    assert Access.from_json(access.to_json()) == access
+    assert Access.from_json(Access().to_json()) == Access()
+    assert access_of({"LAKEMQ_USERNAME": "u", "LAKEMQ_PASSWORD": "p"}).username == "u"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"tls": "yes"}, "takes true or false"),
+        ({"tls": "false", "tls.ca": "x"}, "tls.ca is for TLS, and tls is false"),
+        ({"tls.certificate": "x"}, "certificate and tls.key come together"),
+        ({"token": "t", "username": "u", "password": "p"}, "not both"),
+        ({"username": "u"}, "come together"),
+    ],
+)
+def test_access_that_cannot_be(options, problem):
+    with pytest.raises(OptionError, match=problem):
+        parse_access(options)
