@@ -141,7 +141,8 @@ def test_the_command_takes_many_topics_a_query_and_bounds(node, client, tmp_path
     answer = command(
         "--bootstrap", node.native, "--topics-pattern", r"hall\..*", "--to", "delta",
         "--path", str(tmp_path / "{topic}"), "--format", "json",
-        "--schema", "n bigint, room string", "--sql", "SELECT n, room, _meta FROM records WHERE n % 2 = 0", "--as-of-offset", "40",
+        "--schema", "n bigint, room string",
+        "--sql", "SELECT n, room, _meta FROM records WHERE n % 2 = 0", "--as-of-offset", "40",
         "--metrics", "127.0.0.1:0", "--master", "local[2]",
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr
