@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugins.native.sdk import (
     LakeMQError,
     OffsetOutOfRange,
     RecordBatch,
+    RecordFilter,
     SyncClient,
     Tls,
     TopicOffsets,
@@ -31,6 +32,7 @@ T = TypeVar("T")
 _log = logging.getLogger("lakemq.spark")
 
 _ANYBODY = Access()
+_FILTER_BYTES_MAX = 4096
 _RETRY_PAUSE_S = 0.25
 _RETRY_PAUSE_S_MAX = 4.0
 
@@ -97,16 +99,19 @@ def read_batches(
     fetch_bytes: int = 1 << 20,
     retry_timeout_s: float = 60.0,
     fail_on_data_loss: bool = True,
+    only: RecordFilter | None = None,
 ) -> Iterator[RecordBatch]:
     """Stored batches that touch the range, each once, in order; a broker that goes away is asked
-    again from where it stopped. DataLossError when records of the range are gone."""
+    again from where it stopped. DataLossError when records of the range are gone. `only`: batches
+    without such a record are left out."""
+    filtered: dict[str, Any] = {} if only is None else {"wanted": only}
     position, deadline, pause_s = wanted.start, 0.0, _RETRY_PAUSE_S
     while position < wanted.end:
         before = position
         try:
             for batch in client.fetch_batches(
                 wanted.topic, wanted.partition, position, wanted.end,
-                topic_id=wanted.topic_id, bytes_max=fetch_bytes,
+                topic_id=wanted.topic_id, bytes_max=fetch_bytes, **filtered,
             ):  # fmt: skip
                 position, deadline, pause_s = batch.header.last_offset + 1, 0.0, _RETRY_PAUSE_S
                 yield batch
@@ -165,19 +170,24 @@ def read_arrow(
     fetch_bytes: int = 1 << 20,
     retry_timeout_s: float = 60.0,
     fail_on_data_loss: bool = True,
+    keys: frozenset[bytes] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The range's records as Arrow batches of about `batch_rows` rows, or `batch_bytes`; small
-    stored batches are put together, since whoever takes them pays for every Arrow batch."""
+    stored batches are put together, since whoever takes them pays for every Arrow batch. With
+    `keys` only records that have one of them."""
+    asked = tuple(columns) if keys is None or "key" in columns else (*columns, "key")
     gathered: list[pa.RecordBatch] = []
     rows, size, position = 0, 0, wanted.start
     for batch in read_batches(
         client, wanted, fetch_bytes=fetch_bytes, retry_timeout_s=retry_timeout_s,
-        fail_on_data_loss=fail_on_data_loss,
+        fail_on_data_loss=fail_on_data_loss, only=_filter_of(keys),
     ):  # fmt: skip
         arrow = to_arrow(
             batch, topic=wanted.topic, partition=wanted.partition, start=position,
-            end=wanted.end, columns=columns,
+            end=wanted.end, columns=asked,
         )  # fmt: skip
+        if keys is not None:
+            arrow = _with_keys(arrow, keys).select(list(columns))
         position = batch.header.last_offset + 1
         gathered.append(arrow)
         rows += arrow.num_rows
@@ -187,6 +197,22 @@ def read_arrow(
             gathered, rows, size = [], 0, 0
     if rows:
         yield _put_together(gathered)
+
+
+def _filter_of(keys: frozenset[bytes] | None) -> RecordFilter | None:
+    """What the broker can tell batches apart by: one key."""
+    if keys is None or len(keys) != 1:
+        return None
+    (key,) = keys
+    return RecordFilter.of(key=key) if len(key) <= _FILTER_BYTES_MAX else None
+
+
+def _with_keys(batch: pa.RecordBatch, keys: frozenset[bytes]) -> pa.RecordBatch:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    wanted = pa.array(sorted(keys), pa.binary())
+    return batch.filter(compute.is_in(batch.column("key"), value_set=wanted))
 
 
 def _put_together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

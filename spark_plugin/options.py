@@ -28,7 +28,7 @@ _OPTIONS: Final = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
     "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "columns",
-    "batchRows", "fetchBytes", "retryTimeout", *ACCESS_OPTIONS,
+    "pushdown", "batchRows", "fetchBytes", "retryTimeout", *ACCESS_OPTIONS,
 )  # fmt: skip
 
 
@@ -72,6 +72,8 @@ class ReadOptions:
     partition_rows_max: int | None = None
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] = COLUMNS[:-1]
+    pushdown: bool = False
+    """Take Spark's filters, so that less is read; batch only."""
     batch_rows: int = 65_536
     """Rows of an Arrow batch, about."""
     fetch_bytes: int = 1 << 20
@@ -117,6 +119,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions
         partition_rows_max=given.count("maxRecordsPerPartition"),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         columns=given.columns(),
+        pushdown=given.flag("pushdown", False),
         batch_rows=given.count("batchRows") or 65_536,
         fetch_bytes=given.size("fetchBytes") or 1 << 20,
         retry_timeout_s=given.duration_s("retryTimeout", 60.0),

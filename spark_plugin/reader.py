@@ -6,10 +6,15 @@ Planning happens in Spark's driver (in a Python process of its own), reading in 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -20,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from plugins.native.sdk import UnknownTopic
-from spark_plugin import planning
+from spark_plugin import planning, pushdown
 from spark_plugin.errors import OffsetsError
 from spark_plugin.journal import client_of, read_arrow, retrying, view_of
 from spark_plugin.offsets import Cursor, TopicCursor, cursor_from_json, cursor_to_json
@@ -115,12 +120,43 @@ class BatchReader(_JournalReader, DataSourceReader):
         planning.check_reached(start, "starting", view)
         planning.check_reached(end, "ending", view)
         start_held = planning.repair(start, view, self.options.fail_on_data_loss).cursor
-        return self.plan(planning.ranges_between(start_held, end, planning.earliest(view)))
+        ranges = planning.ranges_between(start_held, end, planning.earliest(view))
+        return self.plan(self.narrowed(ranges, view))
+
+    def narrowed(self, ranges: list[OffsetRange], view: dict[str, TopicView]) -> list[OffsetRange]:
+        """The ranges without what nobody wants."""
+        return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark calls with an InputPartition of its own when there is nothing to read.
         if isinstance(partition, RangePartition):
             yield from self.read_range(partition.offsets)
+
+
+class FilteringReader(BatchReader):
+    """With option `pushdown`: takes filters, and reads less for them. Spark refuses readers with
+    `pushFilters` while spark.sql.python.filterPushdown.enabled is false, so it is a class apart."""
+
+    wanted = pushdown.Pushed()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self.wanted = pushdown.pushed(filters)
+        return filters  # Spark applies them all again
+
+    def narrowed(self, ranges: list[OffsetRange], view: dict[str, TopicView]) -> list[OffsetRange]:
+        found = pushdown.narrow(ranges, self.wanted)
+        if self.wanted.since_ms is None:
+            return found
+        boundary = Boundary(timestamp_ms=self.wanted.since_ms)
+        return pushdown.without_older(found, self._offsets_by_time(boundary, view))
+
+    def read_range(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        return read_arrow(
+            client_of(self.options.bootstrap, self.options.access), wanted, columns=self.columns,
+            batch_rows=self.options.batch_rows, fetch_bytes=self.options.fetch_bytes,
+            retry_timeout_s=self.options.retry_timeout_s,
+            fail_on_data_loss=self.options.fail_on_data_loss, keys=self.wanted.keys,
+        )  # fmt: skip
 
 
 class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -6,7 +6,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_plugin.options import ReadOptions, parse_options
-from spark_plugin.reader import BatchReader, StreamReader
+from spark_plugin.reader import BatchReader, FilteringReader, StreamReader
 from spark_plugin.schema import columns_of, spark_schema
 from spark_plugin.sink import BatchWriter, StreamWriter, batch_writer
 from spark_plugin.sink_options import parse_sink_options
@@ -32,7 +32,9 @@ class LakeMQSource(DataSource):
         return spark_schema(parse_options(relevant, streaming=False).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(self._options(streaming=False), columns_of(schema))
+        options = self._options(streaming=False)
+        kind = FilteringReader if options.pushdown else BatchReader
+        return kind(options, columns_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         options = parse_sink_options(dict(self.options), streaming=False)

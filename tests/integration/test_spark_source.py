@@ -80,6 +80,20 @@ def test_ranges_columns_and_times(spark, node, topic):
     assert many.selectExpr("count(distinct value)").first()[0] == 200
 
 
+def test_filters_reach_the_source(spark, node, client, topic):
+    client.send(topic, b"9999", key=b"rare", partition=0)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = read(spark, node, topic, pushdown="true")
+        rows = frame.where("key = CAST('rare' AS binary)").collect()
+        assert [bytes(row.value) for row in rows] == [b"9999"]
+        kept = frame.where("partition = 1 AND offset >= 95 AND timestamp >= '2023-11-14'")
+        assert kept.count() == 5
+        assert kept.rdd.getNumPartitions() == 1, "partition 0 is not looked at"
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
 def test_a_wrong_option_is_a_clear_error(spark, node, topic):
     with pytest.raises(Exception, match="unknown option startoffset; did you mean startingOffsets"):
         read(spark, node, topic, startOffset="1").count()

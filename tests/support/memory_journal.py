@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 from broker_core.api.record_batch import RecordBatch, encode
 from broker_core.api.types import Columns
-from plugins.native.sdk import OffsetOutOfRange, PartitionOffsets, TopicOffsets, UnknownTopic
+from plugins.native.sdk import (
+    OffsetOutOfRange,
+    PartitionOffsets,
+    RecordFilter,
+    TopicOffsets,
+    UnknownTopic,
+)
 
 
 class MemoryJournal:
@@ -94,12 +100,15 @@ class MemoryJournal:
         *,
         topic_id: str | None = None,
         bytes_max: int = 0,
+        wanted: RecordFilter | None = None,
     ) -> Iterator[RecordBatch]:
         if topic_id != self._ids.get(topic):
             raise UnknownTopic(f"topic {topic} has another id")
         if not self._log_starts[topic, partition] <= start <= self.high_watermark(topic, partition):
             raise OffsetOutOfRange(f"{topic}-{partition}: offset {start}")
         for batch in self._batches[topic, partition]:
+            if wanted is not None and not any(wanted.rows(batch)):
+                continue
             if batch.header.last_offset >= start and batch.header.base_offset < end:
                 yield batch
                 if self.failures:

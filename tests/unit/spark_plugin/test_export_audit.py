@@ -71,7 +71,7 @@ def audit(memory, target, monkeypatch):
         __enter__ = lambda _: memory  # noqa: E731 - a context manager in a line
         __exit__ = lambda *_: None  # noqa: E731 - as above
 
-    monkeypatch.setattr(run, "connect", lambda _: Connected())
+    monkeypatch.setattr(run, "connect", lambda *_: Connected())
 
     def sentences(**options):
         options = {"by_key": False, **options}
