@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test nightly check fix generate constraints java clean
+.PHONY: help demo run test nightly test-jars check fix generate constraints java clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ nightly: java $(READY)  ## all simulations with thousands of seeds, other ones e
 	LAKEMQ_FAULT_ROUNDS=10 LAKEMQ_KILLS=20 LAKEMQ_EXPORT_KILLS=1 \
 	$(BIN)/python -m pytest -q --timeout 3600 tests/fault
 
+test-jars: java $(READY)  ## do Delta's and Iceberg's own Spark runtimes read what exports write? (Maven)
+	$(BIN)/python -m tests.jars.check
+
 check: $(READY)  ## lint, types, import contracts, generated files, architecture
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -59,4 +62,4 @@ constraints: $(READY)  ## pin what is installed now
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
 clean:  ## remove the virtual environment and what was built
-	rm -rf $(VENV) build dist artifacts
+	rm -rf $(VENV) .venv-jars build dist artifacts
