@@ -88,8 +88,8 @@ def test_csv_has_a_delimiter_and_no_nested_columns():
 
 def test_records_that_run_into_each_other_and_one_of_two_lines_do_not_make_up_for_it():
     good, bad = decode(open_decoder("csv", "s string, n int"), b'"a,1', b'b",2', b"x,1\ry,2")
-    assert good == []
-    assert {error for error, _ in bad.values()} == {"not_csv"}
+    assert good == [(1, {"s": 'b"', "n": 2})]
+    assert {row: error for row, (error, _) in bad.items()} == {0: "not_csv", 2: "not_csv"}
 
 
 LINES = [b"a,1", b'"x"",\n",2', b'",\n']
