@@ -1,8 +1,13 @@
-"""Goal: the recipes of docs/lakehouse.md do what they say, with their own commands."""
+"""Goal: the recipes of docs/lakehouse.md do what they say, with their own commands.
+
+Every command starts a JVM, so by default only the last recipe is run, all of them with
+LAKEMQ_SPARK_CLUSTER=1.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -22,6 +27,9 @@ from tests.support.node import NodeProcess
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "lakehouse.md").read_text()
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+LONG = pytest.mark.skipif(
+    not os.environ.get("LAKEMQ_SPARK_CLUSTER"), reason="set LAKEMQ_SPARK_CLUSTER=1"
+)
 READINGS = [("air/kitchen", 21.5), ("air/oven", 180.0), ("air/hall", 31.0), ("air/cellar", 12.0)]
 
 
@@ -62,6 +70,7 @@ def recipe(title: str, node: NodeProcess, folder: Path) -> str:
     return printed
 
 
+@LONG
 def test_mqtt_to_delta_with_sql(node: NodeProcess, tmp_path: Path) -> None:
     recipe("MQTT to Delta with SQL", node, tmp_path)
     rows = read_table(Target("delta", str(tmp_path / "hot"))).to_pylist()
@@ -71,6 +80,7 @@ def test_mqtt_to_delta_with_sql(node: NodeProcess, tmp_path: Path) -> None:
     ]
 
 
+@LONG
 def test_replay_a_topic_into_iceberg(node: NodeProcess, tmp_path: Path) -> None:
     (tmp_path / "warehouse").mkdir()
     printed = recipe("Replay a topic into Iceberg", node, tmp_path)
