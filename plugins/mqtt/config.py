@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Literal, Self
+from dataclasses import replace
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from broker_core.api.settings import PluginSettings, Port, Section
+from broker_core.api.types import TopicConfig
 from plugins.mqtt.bans import BanRules
 from plugins.mqtt.bindings import Binding
 from plugins.mqtt.delayed import DelayLimits
@@ -32,11 +34,32 @@ class BindingSettings(Section):
     """What the records' key is: the MQTT topic name, or the publisher's client id."""
     qos0: bool = False
     """Whether QoS 0 is stored too; otherwise it passes through memory alone."""
+    partitions: int | None = Field(default=None, ge=1, le=10_000)
+    """Partitions of the topic when it is created here; absent: as in `[topics]`. What is said here
+    about a topic that exists already changes nothing."""
+    retention_ms: int | None = Field(default=None, ge=-1)
+    """The same for how long its records are kept (ms); -1: for ever."""
+    retention_bytes: int | None = Field(default=None, ge=-1)
+    """The same for how much of each partition is kept; -1: everything."""
+    cleanup: Literal["delete", "compact", "compact,delete"] | None = None
+    """The same for what is cleaned away; `compact` keeps the last value of each topic name (or
+    client)."""
 
     @field_validator("filter")
     @classmethod
     def _well_formed(cls, value: str) -> str:
         return _filter(value)
+
+    def topic_config(self, defaults: TopicConfig) -> TopicConfig:
+        """What the topic is created with."""
+        said: dict[str, Any] = {}
+        for name in ("retention_ms", "retention_bytes"):
+            value = getattr(self, name)
+            if value is not None:
+                said[name] = None if value == -1 else value
+        if self.cleanup is not None:
+            said["cleanup"] = self.cleanup
+        return replace(defaults, **said)
 
     def binding(self) -> Binding:
         return Binding(self.filter, self.topic, self.key == "client_id", self.qos0)

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-from broker_core.api.errors import LakeMQError, NotAuthenticated
+from broker_core.api.errors import LakeMQError, NotAuthenticated, TopicExists
 from broker_core.api.ports import Broker, Exchange
 from broker_core.api.record_batch import read_header
 from broker_core.api.types import Challenge, CommittedBatch, Placed
@@ -25,7 +25,7 @@ from plugins.mqtt import authenticating
 from plugins.mqtt.appends import Lane
 from plugins.mqtt.authenticating import Dialogue
 from plugins.mqtt.bans import Bans
-from plugins.mqtt.config import MqttSettings
+from plugins.mqtt.config import BindingSettings, MqttSettings
 from plugins.mqtt.delayed import Delays
 from plugins.mqtt.delaying import release_due
 from plugins.mqtt.history import History, committed
@@ -129,8 +129,9 @@ class MqttEngine:
             return
         self.loop = asyncio.get_running_loop()
         self._early = []
-        for topic in dict.fromkeys(binding.topic for binding in self.hub.bindings):
-            await self.broker.ensure_topic(topic)
+        for binding in {one.topic: one for one in reversed(self.settings.bindings)}.values():
+            topic = binding.topic
+            await self._ensure(binding)
             self._taps.append(self.broker.tap(topic, functools.partial(self._committed, topic)))
             for partition in range(self.broker.topic(topic).partitions):
                 end = self.broker.partition(topic, partition).high_watermark
@@ -142,6 +143,16 @@ class MqttEngine:
         for topic, batches in early:
             self._committed(topic, batches)
         self._ticker = self.loop.call_later(TICK_S, self._tick)
+
+    async def _ensure(self, binding: BindingSettings) -> None:
+        """Create the topic of a binding if it is absent."""
+        if any(topic.name == binding.topic for topic in self.broker.topics()):
+            return
+        config = binding.topic_config(self.broker.topic_defaults())
+        try:
+            await self.broker.create_topic(binding.topic, binding.partitions, config)
+        except TopicExists:  # another node was quicker
+            await self.broker.ensure_topic(binding.topic)
 
     async def close(self) -> None:
         """A listener stopped. The last one tells clients and waits for what is being stored."""

@@ -62,6 +62,8 @@ class MemoryBroker:
         """When set, no record is stored and every outcome is this."""
         self.held: asyncio.Event | None = None
         """When set, appends wait for it."""
+        self.created: dict[str, tuple[int | None, TopicConfig | None]] = {}
+        """What each topic was asked to be made of."""
         self._topics: dict[str, TopicInfo] = {}
         self._offsets: dict[str, int] = {}
         self._taps: dict[str, list[Tap]] = {}
@@ -80,6 +82,7 @@ class MemoryBroker:
     async def create_topic(
         self, name: str, partitions: int | None = None, config: TopicConfig | None = None
     ) -> TopicInfo:
+        self.created[name] = (partitions, config)
         self._topics[name] = TopicInfo(name, name.encode().hex().ljust(32, "0")[:32], 1)
         return self._topics[name]
 
