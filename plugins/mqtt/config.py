@@ -99,6 +99,11 @@ class ListenerSettings(Section):
     """Most connections at once."""
     connects_per_s_max: int = Field(default=0, ge=0)
     """Most new connections a second; beyond, they are closed at once. 0: without limit."""
+    publishes_per_s_max: int = Field(default=0, ge=0)
+    """Publishes a second of all its clients together, above which they are read more slowly; 0: no
+    limit."""
+    bytes_per_s_max: int = Field(default=0, ge=0)
+    """The same in bytes."""
 
     @field_validator("proxy_from")
     @classmethod

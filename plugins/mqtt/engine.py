@@ -58,6 +58,10 @@ class Link(Protocol):
 
     connection: Connection
 
+    @property
+    def overloaded(self) -> bool:
+        """Whether nothing more should be read for now."""
+
     def flush(self) -> None:
         """Write what the connection has to say; close it if it is over."""
 
@@ -268,7 +272,7 @@ class MqttEngine:
     def resume_reading(self) -> None:
         """Read again from clients that were held back, where the reason is gone."""
         if self.paused:
-            for link in [one for one in self.paused if not one.connection.overloaded]:
+            for link in [one for one in self.paused if not one.overloaded]:
                 link.resume_reading()
 
     def _committed(self, topic: str, batches: Sequence[CommittedBatch]) -> None:

@@ -15,7 +15,7 @@ from plugins.mqtt.config import ListenerSettings
 from plugins.mqtt.engine import GOODBYE_S, MqttEngine
 from plugins.mqtt.protocol import Arrival, Connection
 from plugins.mqtt.proxy import ProxyError, parse_proxy_header
-from plugins.mqtt.rates import Bucket
+from plugins.mqtt.rates import Bucket, Throttle, throttle_of
 from plugins.mqtt.tls import Certificates, alternative_names, subject_of
 
 BACKLOG: Final = 4096
@@ -32,6 +32,11 @@ class MqttListener:
         self.trusted = [ipaddress.ip_network(each) for each in settings.proxy_from]
         """Proxies whose word about the client's address counts."""
         self.links = 0
+        self.throttle = throttle_of(
+            settings.publishes_per_s_max, settings.bytes_per_s_max, engine.now_ms()
+        )
+        """What all its clients together may send; None: there is no limit."""
+        self._throttled = False
         self.connect_rate = Bucket(settings.connects_per_s_max, engine.now_ms())
         self._server: asyncio.Server | None = None
         self._certificates: Certificates | None = None
@@ -77,6 +82,18 @@ class MqttListener:
 
             return lambda: WebSocketLink(self)
         return lambda: SocketLink(self)
+
+    def hold_back(self, throttle: Throttle) -> None:
+        """Its clients have sent more than their share: read from none that sends on, for a time."""
+        if not self._throttled:
+            self._throttled = True
+            self.engine.later(throttle.wait_ms / 1000, self._unthrottle)
+
+    def _unthrottle(self) -> None:
+        self._throttled = False
+        if self.throttle is not None:
+            self.throttle.wait_ms = 0
+        self.engine.resume_reading()
 
     def _renew(self) -> None:
         self._ticks += 1
@@ -182,15 +199,27 @@ class SocketLink(asyncio.Protocol):
         """MQTT bytes from the client."""
         engine, connection = self.engine, self.connection
         asked_before = connection.credentials is not None
-        connection.receive(data, engine.now_ms())
+        throttle, counters = self.listener.throttle, engine.hub.counters
+        before, now_ms = counters.publishes_received, engine.now_ms()
+        connection.receive(data, now_ms)
+        if throttle is not None:
+            throttle.pay(counters.publishes_received - before, len(data), now_ms)
+            if throttle.wait_ms:
+                self.listener.hold_back(throttle)
         if connection.credentials is not None and not asked_before:
             engine.ask(connection)
-        if connection.overloaded and self not in engine.paused:
+        if self.overloaded and self not in engine.paused:
             self.transport.pause_reading()
             engine.paused.add(self)
             if connection.throttle is not None and connection.throttle.wait_ms:
                 engine.later(connection.throttle.wait_ms / 1000, self._unthrottle)
         engine.after()
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether nothing more should be read for now."""
+        throttle = self.listener.throttle
+        return self.connection.overloaded or (throttle is not None and throttle.wait_ms > 0)
 
     def _unthrottle(self) -> None:
         if self.connection.throttle is not None:

@@ -222,3 +222,23 @@ async def test_system_topics_come_by_themselves() -> None:
         topic = b"$SYS/broker/clients/connected"
         got = await asyncio.wait_for(reader.readexactly(4 + len(topic) + 1), 4)
         assert got[4:] == topic + b"1"
+
+
+async def test_a_listeners_clients_share_its_rate_and_others_do_not_wait() -> None:
+    listener = {"name": "metered", "port": 0, "publishes_per_s_max": 200}
+    async with running_server(listeners=[listener]) as (server, broker, port):
+        pairs = [await dial(server.port("metered"), f"d{number}") for number in range(2)]
+        free = await dial(port, "free")
+        began = asyncio.get_running_loop().time()
+        for _ in range(2):
+            for _, writer in pairs:
+                writer.write(encode(Publish("t", b"x", 1, packet_id=1), V311) * 100)
+            for reader, _ in pairs:
+                for _ in range(100):
+                    await asyncio.wait_for(reader.readexactly(4), WAIT_S)
+            await answers(free)
+        for pair in pairs:
+            await answers(pair)
+        took_s = asyncio.get_running_loop().time() - began
+        assert len(broker.values("mqtt")) == 400
+        assert took_s > 0.5
