@@ -294,11 +294,11 @@ class Connection:
         self.out.append(data)
 
     def send(self, packet: Packet) -> None:
-        """Queue a packet. Larger than the client takes: without its reason string, or not at all
-        [MQTT-3.1.2-24] [MQTT-3.1.2-25]."""
+        """Queue a packet. Larger than the client takes: without reason string and user properties,
+        or not at all [MQTT-3.1.2-24] [MQTT-3.1.2-25]."""
         data = encode(packet, self.version)
         if len(data) > self.packet_bytes_max:
-            data = encode(_without_reason(packet), self.version)
+            data = encode(_shortened(packet), self.version)
             if len(data) > self.packet_bytes_max:
                 self.hub.delivery.dropped_too_large += 1
                 return
@@ -397,11 +397,11 @@ class Connection:
         return f"Connection({self.client_id!r}, {self.peer_host}, {self.state.name})"
 
 
-def _without_reason(packet: Any) -> Any:
+def _shortened(packet: Any) -> Any:
     properties = getattr(packet, "properties", None)
-    if properties is None or properties.reason_string is None:
+    if properties is None or properties == NO_PROPERTIES:
         return packet
-    rest = replace(properties, reason_string=None)
+    rest = replace(properties, reason_string=None, user_properties=())
     return replace(packet, properties=NO_PROPERTIES if rest == NO_PROPERTIES else rest)
 
 
