@@ -241,6 +241,9 @@ class MqttSettings(PluginSettings):
     """Most QoS 1 and 2 publishes that wait for one session."""
     queue_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Most bytes that wait for one session."""
+    queue_expiry_s: int = Field(default=0, ge=0)
+    """Longest time that a QoS 1 or 2 publish waits for a session (s), whatever its own expiry;
+    older ones are dropped when it is their turn. 0: without limit."""
     queue_full: Literal["drop_oldest", "drop_newest", "disconnect"] = "drop_oldest"
     """What happens when a session's queue is full."""
     retained_count_max: int = Field(default=100_000, ge=0)
@@ -343,5 +346,9 @@ class MqttSettings(PluginSettings):
 
     def delivery_limits(self) -> DeliveryLimits:
         return DeliveryLimits(
-            self.inflight_max, self.queue_count_max, self.queue_bytes_max, self.queue_full
+            self.inflight_max,
+            self.queue_count_max,
+            self.queue_bytes_max,
+            self.queue_full,
+            1000 * self.queue_expiry_s,
         )

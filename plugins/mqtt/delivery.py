@@ -48,6 +48,8 @@ class DeliveryLimits:
     queue_bytes_max: int = 64 * 1024 * 1024
     queue_full: str = "drop_oldest"
     """`drop_oldest`, `drop_newest` or `disconnect`."""
+    queue_expiry_ms: int = 0
+    """Longest that a publish waits in a queue; 0: as long as it takes."""
     dropped_queue_full: int = 0
     dropped_expired: int = 0
     dropped_too_large: int = 0
@@ -315,12 +317,17 @@ class Outbound:
             self.queue_bytes -= delivery.size_bytes
             if delivery.message is None:
                 self.limits.dropped_gone += 1
-            elif delivery.message.expired(now_ms):  # [MQTT-3.3.2-5]
+            elif self._too_old(delivery.message, now_ms):  # [MQTT-3.3.2-5]
                 self.limits.dropped_expired += 1
             else:
                 self._send_new(delivery, connection, now_ms)
         if not queue:
             self.queue = None
+
+    def _too_old(self, message: Message, now_ms: int) -> bool:
+        """Whether it has waited too long, by its own word or by the broker's."""
+        longest_ms = self.limits.queue_expiry_ms
+        return message.expired(now_ms) or 0 < longest_ms <= now_ms - message.arrived_ms
 
     def _resend_next(self, resend: deque[int], connection: Connection, now_ms: int) -> bool:
         """Send one delivery again; False: its message must be loaded first."""

@@ -309,3 +309,17 @@ def test_order_of_a_topic_is_kept_across_window_and_queue() -> None:
             got.append(each.payload)
             reader.send(Acknowledgement(PUBACK, each.packet_id))
     assert got == [b"%d" % number for number in range(20)]
+
+
+def test_what_waited_too_long_in_a_queue_is_dropped() -> None:
+    bench = Bench(delivery=DeliveryLimits(queue_expiry_ms=10_000))
+    device, sender = bench.connect("d", clean=False), bench.connect("s")
+    device.subscribe("t", qos=1)
+    device.lose()
+    for number in range(3):
+        sender.send(Publish("t", b"%d" % number, 1, packet_id=1))
+        bench.store()
+        bench.pass_time(4)
+    device = bench.connect("d", clean=False)
+    assert [payload for _, payload in device.publishes()] == [b"1", b"2"]
+    assert bench.hub.delivery.dropped_expired == 1
