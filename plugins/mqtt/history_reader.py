@@ -101,7 +101,9 @@ class HistoryReader:
             )
             for position, header in split(got.data)
         ]
-        return self._messages(cursor.topic, batches), max(got.next_offset, offset)
+        # Nothing there below the high watermark: what was there has been compacted away.
+        behind = got.next_offset if batches else got.high_watermark
+        return self._messages(cursor.topic, batches), behind
 
     def _messages(self, topic: str, batches: list[CommittedBatch]) -> Iterator[Message]:
         for batch in batches:

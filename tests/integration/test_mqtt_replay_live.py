@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import paho.mqtt.client as paho
 
-from broker_core.api.types import ANONYMOUS, Columns
-from tests.support.mqtt_memory_broker import MemoryBroker, running_server
+from broker_core.api.ports import PartitionLog
+from broker_core.api.types import ANONYMOUS, Columns, FetchResult, Offset
+from tests.support.mqtt_memory_broker import MemoryBroker, MemoryLog, running_server
 
 COUNT = 5000
 WAIT_S = 30
@@ -88,3 +89,37 @@ async def test_a_replay_begins_at_a_time() -> None:
             broker.batches["mqtt"] = broker.batches["mqtt"][:1]
             broker._offsets["mqtt"] = 10
             server.hub.positions["mqtt", 0] = 10
+
+
+class HollowLog(MemoryLog):
+    """A log whose last records were compacted away, and whose first were deleted."""
+
+    first = 4
+    last = 6
+
+    @property
+    def log_start_offset(self) -> Offset:
+        return Offset(self.first)
+
+    async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:
+        got = await super().fetch(offset, bytes_max=1, wait_ms=wait_ms)
+        if self.last <= offset < 10:
+            return FetchResult(b"", offset, self.high_watermark, self.log_start_offset)
+        return got
+
+
+class HollowBroker(MemoryBroker):
+    def partition(self, topic: str, partition: int) -> PartitionLog:
+        return HollowLog(self.batches.setdefault(topic, []))
+
+
+async def test_a_replay_passes_over_what_is_not_there_any_more() -> None:
+    broker = HollowBroker()
+    async with running_server(broker) as (server, _, port):
+        for number in range(10):
+            await append(broker, number, 1)
+        begun = threading.Event()
+        reading = asyncio.create_task(asyncio.to_thread(numbers_of, port, "0", 1, 3, begun))
+        await until(lambda: server.hub.index.count == 1)
+        await append(broker, 10, 1)
+        assert await reading == [4, 5, 10]
