@@ -251,3 +251,21 @@ def test_balance(
             if any(place.topic in topics_of[other] for place in share):
                 assert len(share) - len(theirs) <= 1
     assert balance(topics_of, partitions, shares) == shares
+
+
+def test_whoever_began_at_an_offset_that_did_not_hold_is_put_out() -> None:
+    talk = Talk()
+    talk.beat("a")
+    talk.beat("b")
+    talk.beat("a")
+    assert (talk.has("a"), talk.has("b")) == (places(0, 1), places(2, 3))
+    talk.group.withdraw(places(0, 2), "a")
+    epoch = talk.told["b"].epoch
+    talk.group.check_commit("a", talk.told["a"].epoch, 1, places(0))
+    with pytest.raises(MemberFenced):
+        talk.group.check_commit("b", epoch, 1, places(2))
+    with pytest.raises(MemberFenced):
+        talk.beat("b")
+    talk.take(talk.group.leave("b", 0))
+    talk.beat("a")
+    assert talk.has("a") == places(0, 1, 2, 3)
