@@ -42,6 +42,7 @@ from broker_core.settings import TransactionSettings
 from broker_core.transactions import state as states
 from broker_core.transactions.coordinator_log import CoordinatorLog
 from broker_core.transactions.formats import TIMER, StagedKey
+from broker_core.transactions.leading import check_leads
 from broker_core.transactions.owned import Owned, Participants, Work, decide_all
 from broker_core.transactions.staged import Limits, Staged, StagedTable
 from broker_core.transactions.state import Pending, Target, check_epoch, outcome_of
@@ -52,6 +53,7 @@ _T = TypeVar("_T")
 _TICK_S: Final = 0.5
 _FREE_EVERY_TICKS: Final = 4
 _STALL_MS: Final = 5_000
+_TARGET: Final = "which the records are for"
 _RECORDS_MAX: Final = 2**31 - 1
 """Of one commit in one partition: sequence numbers must not wrap."""
 
@@ -193,6 +195,7 @@ class Coordinator:
 
     async def _open(self, owner: Owner, timeout_ms: int) -> states.OwnerState:
         await self._log.ensure_topics()
+        self._log.check_home(owner)
         owned = self._owners.get(owner)
         if owned is None:
             if len(self._owners) >= self._settings.owners_max:
@@ -243,6 +246,7 @@ class Coordinator:
         self._broker.authorize(principal, Operation.WRITE, Resource("topic", topic))
         info = self._broker.topic(topic)
         self._broker.partition(topic, partition)
+        check_leads(self._broker.node_id, info, partition, _TARGET)
         header = checked_header(info, batch)
         key = StagedKey(
             place, topic, info.topic_id, partition, header.record_count, header.body_crc32c
@@ -344,7 +348,9 @@ class Coordinator:
         records: dict[tuple[str, int], int] = {}
         for staged in chosen:
             place = (staged.key.topic, staged.key.partition)
-            if self._broker.topic(staged.key.topic).topic_id != staged.key.topic_id:
+            info = self._broker.topic(staged.key.topic)
+            check_leads(self._broker.node_id, info, staged.key.partition, _TARGET)
+            if info.topic_id != staged.key.topic_id:
                 raise UnknownTopic(f"topic {staged.key.topic} was created again since")
             if place not in floors:
                 floors[place] = self._broker.partition(*place).log_end_offset

@@ -26,6 +26,7 @@ from broker_core.transactions.formats import (
     encode_staged_key,
     encode_state,
 )
+from broker_core.transactions.leading import check_leads
 from broker_core.transactions.staged import Staged
 from broker_core.transactions.state import Entry, OwnerState
 
@@ -67,6 +68,12 @@ class CoordinatorLog:
             await self._broker.ensure_topic(name)
 
     # -- owners
+
+    def check_home(self, owner: Owner) -> None:
+        """One node alone may act for an owner: NotLeader names it."""
+        info = self._broker.topic(TRANSACTIONS_TOPIC)
+        number = partition_of(encode_owner(owner), info.partitions)
+        check_leads(self._broker.node_id, info, number, f"which {owner} belongs to")
 
     def append_state(
         self, owner: Owner, state: OwnerState | None, now_ms: int

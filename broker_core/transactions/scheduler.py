@@ -33,6 +33,7 @@ from broker_core.transactions.coordinator_log import PARTITIONS, CoordinatorLog
 from broker_core.transactions.delayed_format import Delayed, Ended
 from broker_core.transactions.delayed_log import DelayedLog
 from broker_core.transactions.formats import TIMER
+from broker_core.transactions.leading import check_leads, leads
 from broker_core.transactions.owned import Owned, Participants, Work
 from broker_core.transactions.state import OwnerState, Pending
 from broker_core.transactions.timer import Timer, TimerLimits, Waiting
@@ -103,6 +104,7 @@ class Scheduler:
         self._broker.authorize(principal, Operation.WRITE, Resource("topic", asked.topic))
         info = self._broker.topic(asked.topic)
         self._broker.partition(asked.topic, asked.partition)
+        check_leads(self._broker.node_id, info, asked.partition, "which the records are for")
         header = checked_header(info, asked.batch)
         await self._log.ensure_topics()
         if self._timer.is_done(asked.schedule_id):
@@ -245,8 +247,11 @@ class Scheduler:
     def _is_ready(self, waiting: Waiting) -> bool:
         """Whether its partition takes records; what has no partition any more goes with it."""
         try:
-            if self._broker.topic(waiting.topic).topic_id != waiting.topic_id:
+            info = self._broker.topic(waiting.topic)
+            if info.topic_id != waiting.topic_id:
                 return True
+            if not leads(self._broker.node_id, info, waiting.partition):
+                return False
             return (
                 self._broker.partition(waiting.topic, waiting.partition).status().state == "online"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_core.api.errors import NotLeader, StaleEpoch
+from broker_core.api.errors import LakeMQError, NotLeader, StaleEpoch
 from broker_core.api.ports import Broker
 from broker_core.api.types import Leadership, TopicInfo
 from plugins.native.internal_topics import is_internal
@@ -42,6 +42,12 @@ class Leaders:
             f"partition {partition} of {topic}: {why}",
             leader=leader, address=self.addresses.get(leader, ""), epoch=lead.epoch,
         )  # fmt: skip
+
+    def named(self, error: LakeMQError) -> LakeMQError:
+        """The error with the leader's address, if it tells of a leader and we know the address."""
+        if isinstance(error, NotLeader) and not error.address:
+            error.address = self.addresses.get(error.leader, "")
+        return error
 
     def is_ours(self, topic: TopicInfo, partition: int) -> bool:
         return is_internal(topic.name) or self._is_ours(leadership(topic, partition))

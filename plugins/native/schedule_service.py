@@ -9,6 +9,7 @@ from plugins.native import schedules_pb2 as pb
 from plugins.native.callers import Context, principal_of
 from plugins.native.handlers import abort
 from plugins.native.internal_topics import refuse_internal
+from plugins.native.leading import Leaders
 from plugins.native.schedules_pb2_grpc import SchedulesServicer
 
 _LISTED_MAX = 10_000
@@ -17,8 +18,9 @@ _LISTED_MAX = 10_000
 class ScheduleService(SchedulesServicer):
     """Implements `schedules.proto`; its docstrings are there."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, leaders: Leaders) -> None:
         self._broker = broker
+        self._leaders = leaders
 
     async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> pb.ScheduleResponse:
         try:
@@ -35,7 +37,7 @@ class ScheduleService(SchedulesServicer):
                 deliver_at_ms=answer.deliver_at_ms, duplicate=answer.duplicate
             )
         except LakeMQError as error:
-            await abort(context, error)
+            await abort(context, self._leaders.named(error))
 
     def _due_ms(self, request: pb.ScheduleRequest) -> int:
         for name in ("deliver_at_ms", "delay_ms"):
@@ -53,7 +55,7 @@ class ScheduleService(SchedulesServicer):
             await self._broker.schedules.cancel(request.schedule_id, principal=principal)
             return pb.CancelScheduledResponse()
         except LakeMQError as error:
-            await abort(context, error)
+            await abort(context, self._leaders.named(error))
 
     async def ListScheduled(
         self, request: pb.ListScheduledRequest, context: Context
@@ -76,4 +78,4 @@ class ScheduleService(SchedulesServicer):
                 now_ms=self._broker.schedules.now_ms(),
             )  # fmt: skip
         except LakeMQError as error:
-            await abort(context, error)
+            await abort(context, self._leaders.named(error))

@@ -49,8 +49,8 @@ class NativeListener:
         self._metadata = MetadataService(broker, leaders)
         self._admin = AdminService(broker)
         self._security = SecurityService(broker)
-        self._transactions = TransactionService(broker, settings)
-        self._schedules = ScheduleService(broker)
+        self._transactions = TransactionService(broker, settings, leaders)
+        self._schedules = ScheduleService(broker, leaders)
         self._queues = QueueService(broker, settings)
         self._server: grpc.aio.Server | None = None
         self._port = 0

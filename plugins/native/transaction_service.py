@@ -24,6 +24,7 @@ from plugins.native.config import NativeSettings
 from plugins.native.convert import error_message
 from plugins.native.handlers import abort
 from plugins.native.internal_topics import refuse_internal
+from plugins.native.leading import Leaders
 from plugins.native.offset_effect import OFFSETS, OffsetsAsked
 from plugins.native.produce_window import Window
 from plugins.native.quotas import pay_for_writing, wait_to_write
@@ -38,8 +39,9 @@ _GROUPS_MAX = 100
 class TransactionService(TransactionsServicer):
     """Implements `transactions.proto`; its docstrings are there."""
 
-    def __init__(self, broker: Broker, settings: NativeSettings) -> None:
+    def __init__(self, broker: Broker, settings: NativeSettings, leaders: Leaders) -> None:
         self._broker = broker
+        self._leaders = leaders
         self._settings = settings
 
     @property
@@ -56,7 +58,7 @@ class TransactionService(TransactionsServicer):
             )
             return pb.OpenOwnerResponse(epoch=opened.epoch, last_batch_id=opened.last_batch_id)
         except LakeMQError as error:
-            await abort(context, error)
+            await abort(context, self._leaders.named(error))
 
     # -- staging
 
@@ -66,7 +68,7 @@ class TransactionService(TransactionsServicer):
         try:
             principal = await principal_of(self._broker, context)
         except LakeMQError as error:
-            await abort(context, error)
+            await abort(context, self._leaders.named(error))
         window: Window[bool] = Window(self._settings.produce_bytes_in_flight_max)
         reader = asyncio.create_task(self._read(request_iterator, principal, window))
         try:
@@ -111,7 +113,7 @@ class TransactionService(TransactionsServicer):
                 place, request.topic, request.partition, request.batch, principal=principal
             )
         except LakeMQError as error:
-            return error
+            return self._leaders.named(error)
 
     # -- the end of it
 
@@ -138,7 +140,7 @@ class TransactionService(TransactionsServicer):
                 applied=answer.applied,
             )
         except LakeMQError as error:
-            await abort(context, error)
+            await abort(context, self._leaders.named(error))
 
     async def AbortStaged(
         self, request: pb.AbortStagedRequest, context: Context
@@ -150,7 +152,7 @@ class TransactionService(TransactionsServicer):
             )
             return pb.AbortStagedResponse()
         except LakeMQError as error:
-            await abort(context, error)
+            await abort(context, self._leaders.named(error))
 
     async def ListOwners(
         self, request: pb.ListOwnersRequest, context: Context
@@ -160,7 +162,7 @@ class TransactionService(TransactionsServicer):
             found = self._transactions.describe(principal=principal)
             return pb.ListOwnersResponse(owners=[_described(each) for each in found])
         except LakeMQError as error:
-            await abort(context, error)
+            await abort(context, self._leaders.named(error))
 
     async def FenceOwner(
         self, request: pb.FenceOwnerRequest, context: Context
@@ -170,7 +172,7 @@ class TransactionService(TransactionsServicer):
             await self._transactions.fence(owner_of(request.owner), principal=principal)
             return pb.FenceOwnerResponse()
         except LakeMQError as error:
-            await abort(context, error)
+            await abort(context, self._leaders.named(error))
 
     async def ForgetOwner(
         self, request: pb.ForgetOwnerRequest, context: Context
@@ -180,7 +182,7 @@ class TransactionService(TransactionsServicer):
             await self._transactions.forget(owner_of(request.owner), principal=principal)
             return pb.ForgetOwnerResponse()
         except LakeMQError as error:
-            await abort(context, error)
+            await abort(context, self._leaders.named(error))
 
 
 def owner_of(owner: pb.Owner) -> Owner:

@@ -68,9 +68,9 @@ class Client:
         self._stub: NativeAsyncStub = NativeStub(self._channel)
         self.routes = Routes(self._channel, lambda address: self._open(address, tls, login))
         """Who leads which partition, and a channel to each."""
-        self.staging = Staging(self._channel, self)
+        self.staging = Staging(self)
         """Staged batches: a sink's driver opens and commits, its tasks write."""
-        self.schedules = Schedules(self._channel, self)
+        self.schedules = Schedules(self)
         """Records that appear later."""
 
         self.admin = Admin(self._channel, bootstrap, timeout_s)

@@ -7,20 +7,22 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from broker_core.api.errors import LakeMQError
+from broker_core.api.errors import LakeMQError, NotLeader
 from plugins.native.sdk.sequencing import backoff_s
 
 T = TypeVar("T")
 
 
 async def retrying(call: Callable[[], Awaitable[T]], timeout_s: float) -> T:
-    """`await call()`, again after a pause while its error says that it may pass."""
+    """`await call()`, again after a pause while its error says that it may pass here: NotLeader
+    is for the caller, who may ask the leader."""
     deadline = time.monotonic() + timeout_s
     for pause_s in backoff_s():
         try:
             return await call()
         except LakeMQError as error:
-            if not error.retriable or time.monotonic() + pause_s > deadline:
+            elsewhere = isinstance(error, NotLeader)
+            if elsewhere or not error.retriable or time.monotonic() + pause_s > deadline:
                 raise
         await asyncio.sleep(pause_s)
     raise AssertionError("backoff never ends")

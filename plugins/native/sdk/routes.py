@@ -29,6 +29,7 @@ class Routes:
     ) -> None:
         self.view = ClusterView()
         self._open = open_channel
+        self._channel = channel
         self._stub: NativeAsyncStub = NativeStub(channel)
         self._metadata: MetadataAsyncStub = MetadataStub(channel)
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -61,9 +62,16 @@ class Routes:
             return self._stub
         stub = self._stubs.get(address)
         if stub is None:
-            channel = self._channels[address] = self._open(address)
-            stub = self._stubs[address] = NativeStub(channel)
+            stub = self._stubs[address] = NativeStub(self.channel(address))
         return stub
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """To the node there; empty: to the one that the client is connected to."""
+        if not address:
+            return self._channel
+        if address not in self._channels:
+            self._channels[address] = self._open(address)
+        return self._channels[address]
 
     async def _follow(self) -> None:
         pauses = backoff_s()

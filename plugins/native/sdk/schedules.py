@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import grpc
 
-from broker_core.api.errors import InvalidRequest
+from broker_core.api.errors import InvalidRequest, NotLeader
 from broker_core.api.record_batch import encode
 from broker_core.api.types import Columns, Headers
 from plugins.native import schedules_pb2 as pb
@@ -42,8 +42,7 @@ class Schedules:
     """Made by `Client.schedules`. Every method raises `LakeMQError`s; what may pass is tried again
     for the client's `timeout_s`, and doing so never schedules anything twice."""
 
-    def __init__(self, channel: grpc.aio.Channel, client: Client) -> None:
-        self._stub: SchedulesAsyncStub = SchedulesStub(channel)
+    def __init__(self, client: Client) -> None:
         self._client = client
         self._partitioner = StickyPartitioner()
 
@@ -95,9 +94,19 @@ class Schedules:
             topic=topic, partition=home, batch=encode(columns, now_ms=taken_ms),
             deliver_at_ms=at_ms, delay_ms=delay_ms, keep_timestamps=keeps,
         )  # fmt: skip
-        answer = await self._call(self._stub.Schedule, request)
+        address = self._client.routes.route(topic, home).address
+        try:
+            answer = await self._call(self._stub(address).Schedule, request)
+        except NotLeader as error:
+            if not error.address:
+                raise
+            answer = await self._call(self._stub(error.address).Schedule, request)
         count = len(columns.values)
         return Scheduled(request.schedule_id, topic, home, answer.deliver_at_ms, count)
+
+    def _stub(self, address: str = "") -> SchedulesAsyncStub:
+        stub: SchedulesAsyncStub = SchedulesStub(self._client.routes.channel(address))
+        return stub
 
     async def _home(self, topic: str, columns: Columns, partition: int | None) -> int:
         client = self._client
@@ -113,13 +122,13 @@ class Schedules:
     async def cancel(self, schedule_id: str) -> None:
         """Forget records that wait: they never appear. UnknownSchedule: they did, or do now."""
         await self._call(
-            self._stub.CancelScheduled, pb.CancelScheduledRequest(schedule_id=schedule_id)
+            self._stub().CancelScheduled, pb.CancelScheduledRequest(schedule_id=schedule_id)
         )
 
     async def waiting(self, topic: str = "", *, count_max: int = 1000) -> list[Scheduled]:
         """What waits, next first."""
         request = pb.ListScheduledRequest(topic=topic, count_max=count_max)
-        answer = await self._call(self._stub.ListScheduled, request)
+        answer = await self._call(self._stub().ListScheduled, request)
         return [
             Scheduled(
                 each.schedule_id, each.topic, each.partition, each.deliver_at_ms, each.records

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 import grpc
 
-from broker_core.api.errors import InvalidRequest, LakeMQError, Unavailable
+from broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader, Unavailable
 from broker_core.api.transactions import SINK, TRANSACTION, CommitOutcome
 from broker_core.api.types import Columns, Compression, Headers
 from plugins.native import transactions_pb2 as pb
@@ -47,6 +47,8 @@ class StagingSession(NamedTuple):
     epoch: int
     last_batch_id: int
     """Of the newest commit when it was opened; -1: there was none."""
+    address: str = ""
+    """Of the node that coordinates it; empty: the one that the client is connected to."""
 
 
 class StagedWinner(NamedTuple):
@@ -93,9 +95,12 @@ class Staging:
     """Made by `Client.staging`. Every method raises `LakeMQError`s; what may pass is tried again
     for the client's `timeout_s`, and doing so never does anything twice."""
 
-    def __init__(self, channel: grpc.aio.Channel, client: Client) -> None:
-        self._stub: TransactionsAsyncStub = TransactionsStub(channel)
+    def __init__(self, client: Client) -> None:
         self._client = client
+
+    def _stub(self, address: str = "") -> TransactionsAsyncStub:
+        stub: TransactionsAsyncStub = TransactionsStub(self._client.routes.channel(address))
+        return stub
 
     async def open_sink(self, sink_id: str, *, timeout_ms: int = 0) -> StagingSession:
         """Become the only driver of a sink: an older one is fenced (ProducerFenced), what it staged
@@ -105,8 +110,15 @@ class Staging:
 
     async def open(self, kind: str, name: str, *, timeout_ms: int = 0) -> StagingSession:
         request = pb.OpenOwnerRequest(owner=owner_message(kind, name), timeout_ms=timeout_ms)
-        answer = await self._call(self._stub.OpenOwner, lambda: request)
-        return StagingSession(kind, name, answer.epoch, answer.last_batch_id)
+        address = ""
+        try:
+            answer = await self._call(self._stub().OpenOwner, lambda: request)
+        except NotLeader as error:
+            if not error.address:
+                raise
+            address = error.address
+            answer = await self._call(self._stub(address).OpenOwner, lambda: request)
+        return StagingSession(kind, name, answer.epoch, answer.last_batch_id, address)
 
     def writer(
         self,
@@ -121,7 +133,7 @@ class Staging:
     ) -> StagedWriter:
         """Stage records as one attempt of one task; an async context manager."""
         return StagedWriter(
-            self._stub, self._client, session, batch_id, task, attempt,
+            self._stub(session.address), self._client, session, batch_id, task, attempt,
             compression=compression, batch_bytes_max=batch_bytes_max,
             buffer_bytes_max=buffer_bytes_max,
         )  # fmt: skip
@@ -152,7 +164,7 @@ class Staging:
                 offsets=offsets(),
             )
 
-        answer = await self._call(self._stub.CommitStaged, request)
+        answer = await self._call(self._stub(session.address).CommitStaged, request)
         return CommitResult(CommitOutcome(answer.outcome), answer.last_batch_id, answer.applied)
 
     async def abort(self, session: StagingSession, batch_id: int) -> None:
@@ -160,13 +172,13 @@ class Staging:
         request = pb.AbortStagedRequest(
             owner=owner_message(session.kind, session.name), epoch=session.epoch, batch_id=batch_id
         )
-        await self._call(self._stub.AbortStaged, lambda: request)
+        await self._call(self._stub(session.address).AbortStaged, lambda: request)
 
     # -- operators
 
     async def owners(self) -> list[StagingOwner]:
         """All sinks and transactional ids."""
-        answer = await self._call(self._stub.ListOwners, pb.ListOwnersRequest)
+        answer = await self._call(self._stub().ListOwners, pb.ListOwnersRequest)
         return [
             StagingOwner(
                 _NAMES[each.owner.kind], each.owner.name, each.epoch, each.last_batch_id,
@@ -178,13 +190,13 @@ class Staging:
     async def fence(self, kind: str, name: str) -> None:
         """Put an end to whoever acts for it, and forget what was staged. UnknownTransaction."""
         request = pb.FenceOwnerRequest(owner=owner_message(kind, name))
-        await self._call(self._stub.FenceOwner, lambda: request)
+        await self._call(self._stub().FenceOwner, lambda: request)
 
     async def forget(self, kind: str, name: str) -> None:
         """Forget it, and which batch it committed last: the same batch could then be committed a
         second time. UnknownTransaction."""
         request = pb.ForgetOwnerRequest(owner=owner_message(kind, name))
-        await self._call(self._stub.ForgetOwner, lambda: request)
+        await self._call(self._stub().ForgetOwner, lambda: request)
 
     async def _call(
         self, method: Callable[..., Awaitable[_R]], request: Callable[[], object]
@@ -346,7 +358,8 @@ class StagedWriter:
             failure = await self._stream()
             if self._batches.unanswered()[:1] != before[:1]:
                 pauses, since = backoff_s(), time.monotonic()
-            if not failure.retriable or time.monotonic() - since > self._client.timeout_s:
+            final = not failure.retriable or isinstance(failure, NotLeader)
+            if final or time.monotonic() - since > self._client.timeout_s:
                 self._failed = failure
                 self._changed.set()
                 return

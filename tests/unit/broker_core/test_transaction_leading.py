@@ -1,0 +1,77 @@
+"""Goal: only the node that leads a partition stages, commits and schedules for it; others say so."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from broker_core.api.errors import NotLeader
+from broker_core.api.record_batch import encode
+from broker_core.api.schedules import ScheduleAsked
+from broker_core.api.transactions import Owner, StagePlace
+from broker_core.api.types import ANONYMOUS, Columns, Leadership, TopicInfo
+from broker_core.settings import ScheduleSettings, TransactionSettings
+from broker_core.transactions.coordinator import Coordinator
+from broker_core.transactions.coordinator_log import CoordinatorLog
+from broker_core.transactions.formats import TRANSACTIONS_TOPIC
+from broker_core.transactions.leading import leads
+from broker_core.transactions.scheduler import Scheduler
+from tests.support.crashing_broker import CrashingBroker, Disk
+
+BATCH = encode(Columns([b"x"]))
+OWNER = Owner("sink", "s")
+
+
+def topic(*leaders: Leadership) -> TopicInfo:
+    return TopicInfo("t", "0" * 32, 1, leaders=leaders)
+
+
+@pytest.mark.parametrize(
+    ("lead", "expected"),
+    [
+        (Leadership("me", 1), True),
+        (Leadership("you", 1, ("me", "you")), False),
+        (Leadership(None, 1, ("me",)), True),
+        (Leadership(None, 1, ("you",)), False),
+        (Leadership(None, 0), True),
+    ],
+)
+def test_who_leads(lead: Leadership, expected: bool) -> None:
+    assert leads("me", topic(lead), 0) is expected
+
+
+def test_a_partition_the_catalog_does_not_know_yet_is_ours() -> None:
+    assert leads("me", topic(), 3)
+
+
+@pytest.fixture
+def broker() -> CrashingBroker:
+    broker = CrashingBroker(Disk(), random.Random(1), 10**9, 0.0)
+    broker.disk.topics["t"] = topic(Leadership("other", 4))
+    return broker
+
+
+async def test_records_for_another_nodes_partition_are_refused(broker: CrashingBroker) -> None:
+    coordinator = Coordinator(broker, TransactionSettings())
+    opened = await coordinator.open(OWNER, principal=ANONYMOUS)
+    place = StagePlace(OWNER, opened.epoch, 0, 0, 0, 0)
+    with pytest.raises(NotLeader, match="led by other") as told:
+        coordinator.stage(place, "t", 0, BATCH, principal=ANONYMOUS)
+    assert (told.value.leader, told.value.epoch) == ("other", 4)
+    scheduler = Scheduler(broker, ScheduleSettings(), lambda: 0)
+    with pytest.raises(NotLeader, match="led by other"):
+        await scheduler.schedule(ScheduleAsked("i", "t", 0, BATCH, 0), principal=ANONYMOUS)
+    await coordinator.stop()
+
+
+async def test_an_owner_has_one_home(broker: CrashingBroker) -> None:
+    await CoordinatorLog(broker).ensure_topics()
+    info = broker.disk.topics[TRANSACTIONS_TOPIC]
+    elsewhere = (Leadership("other", 1),) * info.partitions
+    broker.disk.topics[TRANSACTIONS_TOPIC] = TopicInfo(
+        info.name, info.topic_id, info.partitions, leaders=elsewhere
+    )
+    coordinator = Coordinator(broker, TransactionSettings())
+    with pytest.raises(NotLeader, match="which sink s belongs to, is led by other"):
+        await coordinator.open(OWNER, principal=ANONYMOUS)
