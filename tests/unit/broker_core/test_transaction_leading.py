@@ -1,4 +1,4 @@
-"""Goal: only the node that leads a partition stages, commits and schedules for it; others say so."""
+"""Goal: only who leads a partition stages, commits and schedules for it; others name the leader."""
 
 from __future__ import annotations
 
