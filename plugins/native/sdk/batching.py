@@ -14,7 +14,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from broker_core.api.errors import LakeMQError
-from broker_core.api.record_batch import encode
+from broker_core.api.record_batch import HEADER_BYTES, encode, pack_header, read_header
 from broker_core.api.types import Acks, Columns, Compression
 from plugins.native.sdk.sequencing import SequenceNumbers
 from plugins.native.sdk.types import NewRecord, RecordMetadata
@@ -91,6 +91,7 @@ class OutgoingBatch:
     address: str = ""
     """Where it was sent last."""
     leader_epoch: int = 0
+    producer_epoch: int = 0
 
 
 @dataclass(slots=True)
@@ -141,16 +142,13 @@ class ProducerBatches:
         else:
             tickets, size = self._gather(partition.waiting)
             columns = columns_of([ticket.record for ticket in tickets], now_ms)
-        data = encode(
-            columns,
-            now_ms=now_ms,
-            producer=self.sequences.next(topic, number),
-            compression=self._compression,
-        )
+        stamp = self.sequences.next(topic, number)
+        data = encode(columns, now_ms=now_ms, producer=stamp, compression=self._compression)
         batch = OutgoingBatch(
             self._next_request_id, topic, number, data, tickets,
             list(columns.timestamps_ms or (now_ms,)), len(columns.values), size,
         )  # fmt: skip
+        batch.producer_epoch = stamp.epoch
         self._next_request_id += 1
         partition.under_way = self._under_way[batch.request_id] = batch
         return batch
@@ -207,8 +205,22 @@ class ProducerBatches:
         tickets: Sequence[Ticket | Block] = batch.tickets
         for ticket, outcome in zip(tickets, outcomes, strict=False):  # a block has but one
             ticket.outcome = outcome
-        self.sequences.taken(batch.topic, batch.partition, batch.count)
+        if not self.is_outdated(batch):
+            self.sequences.taken(batch.topic, batch.partition, batch.count)
         return self._close(batch)
+
+    def is_outdated(self, batch: OutgoingBatch) -> bool:
+        """Whether its numbers are those of a topic that was created again since."""
+        return batch.producer_epoch != self.sequences.epoch_of(batch.topic)
+
+    def renumber(self, batch: OutgoingBatch) -> None:
+        """Give a batch that was surely not taken the numbers that count now."""
+        stamp = self.sequences.next(batch.topic, batch.partition)
+        header = read_header(batch.data)._replace(
+            producer_epoch=stamp.epoch, base_sequence=stamp.base_sequence
+        )
+        batch.data = pack_header(header) + batch.data[HEADER_BYTES:]
+        batch.producer_epoch = stamp.epoch
 
     def refused(self, batch: OutgoingBatch, error: LakeMQError) -> list[Ticket] | list[Block]:
         """The broker surely did not take the batch and never will."""

@@ -17,6 +17,7 @@ from broker_core.api.errors import (
     NotAuthorized,
     NotLeader,
     OutcomeUnknown,
+    OutOfOrderSequence,
     StorageFull,
     Unavailable,
     UnknownPartition,
@@ -88,6 +89,7 @@ class Producer:
         )
         self._partitioner = StickyPartitioner()
         self._partition_counts: dict[str, int] = {}
+        self._topic_ids: dict[str, str] = {}
         self.counters = ProducerCounters()
         self._lanes: dict[str, Lane] = {}
         self._room = asyncio.Event()
@@ -154,9 +156,26 @@ class Producer:
         return future
 
     async def _partitions_of(self, topic: str) -> int:
-        count = len((await self._client.describe_topic(topic)).partitions)
-        self._partition_counts[topic] = count
+        found = await self._client.describe_topic(topic)
+        self._topic_ids.setdefault(topic, found.topic_id)
+        self._partition_counts[topic] = count = len(found.partitions)
         return count
+
+    async def _created_again(self, batch: OutgoingBatch) -> bool:
+        """Whether a batch was refused because its topic is another one than it was, of the same
+        name; then it gets numbers that the new one takes."""
+        if not self._batches.is_outdated(batch):
+            try:
+                found = await self._client.describe_topic(batch.topic)
+            except LakeMQError:
+                return False
+            if found.topic_id == self._topic_ids.get(batch.topic):
+                return False
+            self._topic_ids[batch.topic] = found.topic_id
+            self._partition_counts[batch.topic] = len(found.partitions)
+            self._batches.sequences.restart(batch.topic)
+        self._batches.renumber(batch)
+        return True
 
     async def _check_partition(self, topic: str, partition: int) -> None:
         """A partition we do not know of may have been added since."""
@@ -342,6 +361,9 @@ class Producer:
             asyncio.get_running_loop().call_later(
                 min(1.0, 0.05 * 2**batch.attempts), self._again, batch
             )
+            return
+        if isinstance(error, OutOfOrderSequence) and await self._created_again(batch):
+            self._again(batch)
             return
         if not isinstance(error, _DEFINITE):
             # It may be on the broker's disk: its sequence number must not be used again.

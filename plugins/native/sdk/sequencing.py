@@ -18,10 +18,23 @@ class SequenceNumbers:
         self.producer_id = producer_id
         self.epoch = epoch
         self._next: dict[tuple[str, int], int] = {}
+        self._restarts: dict[str, int] = {}
 
     def next(self, topic: str, partition: int) -> ProducerStamp:
         """Identity for the next batch of that partition."""
-        return ProducerStamp(self.producer_id, self.epoch, self._next.get((topic, partition), 0))
+        sequence = self._next.get((topic, partition), 0)
+        return ProducerStamp(self.producer_id, self.epoch_of(topic), sequence)
+
+    def epoch_of(self, topic: str) -> int:
+        """Producer epoch of batches for that topic."""
+        return self.epoch + self._restarts.get(topic, 0)
+
+    def restart(self, topic: str) -> None:
+        """The topic was created again: its partitions know nothing of us. A higher epoch keeps
+        what they may have taken meanwhile from passing for what comes now."""
+        self._restarts[topic] = self._restarts.get(topic, 0) + 1
+        for place in [place for place in self._next if place[0] == topic]:
+            del self._next[place]
 
     def taken(self, topic: str, partition: int, records: int) -> None:
         """The broker has taken a batch of so many records."""

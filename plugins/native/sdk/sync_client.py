@@ -5,12 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
 import grpc
 
-from broker_core.api.errors import InvalidRequest, LakeMQError, UnknownPartition
+from broker_core.api.errors import (
+    InvalidRequest,
+    LakeMQError,
+    OutOfOrderSequence,
+    Unavailable,
+    UnknownPartition,
+)
 from broker_core.api.record_batch import RecordBatch, encode
 from broker_core.api.types import Acks, Columns, Compression, Headers, Record, TopicPartition
 from plugins.native import native_pb2 as pb
@@ -65,6 +72,7 @@ class SyncClient:
         """What operators do: topics' settings and partitions, records, the cluster."""
         self._partitioner = StickyPartitioner()
         self._partition_counts: dict[str, int] = {}
+        self._topic_ids: dict[str, str] = {}
         self._produce_lock = threading.Lock()
         self._staging_lock = threading.Lock()
         self._loop_thread: LoopThread | None = None
@@ -120,7 +128,9 @@ class SyncClient:
 
     def describe_topic(self, name: str) -> TopicOffsets:
         """Raises UnknownTopic."""
-        return self._describe([name])[0]
+        found = self._describe([name])[0]
+        self._topic_ids.setdefault(name, found.topic_id)
+        return found
 
     def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:
         try:
@@ -369,23 +379,44 @@ class SyncClient:
         self, topic: str, partition: int, columns: Columns, acks: Acks, compression: Compression
     ) -> RecordMetadata:
         with self._produce_lock:
-            if self._sequences is None:
-                self._sequences = SequenceNumbers(self._init_producer())
-            count = len(columns.values)
-            stamp = self._sequences.next(topic, partition)
-            now_ms = time.time_ns() // 1_000_000
-            batch = encode(columns, now_ms=now_ms, producer=stamp, compression=compression)
-            request = pb.ProduceRequest(
-                topic=topic, partition=partition, acks=pb.Acks.ValueType(acks), batch=batch
-            )
+            if topic not in self._topic_ids:
+                with suppress(Unavailable):  # producing waits longer for a broker
+                    self.describe_topic(topic)
             try:
-                answer = self._retry(request)
-            except LakeMQError:
-                # Whether it was taken is not known; its sequence number must not be used again,
-                # or the next batch could pass for a duplicate of this one.
-                self._sequences = None
-                raise
-            self._sequences.taken(topic, partition, count)
+                return self._produce_once(topic, partition, columns, acks, compression)
+            except OutOfOrderSequence:
+                if not self._created_again(topic):
+                    raise
+            return self._produce_once(topic, partition, columns, acks, compression)
+
+    def _created_again(self, topic: str) -> bool:
+        """Whether the topic is another one than it was, of the same name."""
+        known = self._topic_ids.pop(topic, None)
+        found = self.describe_topic(topic)
+        self._partition_counts[topic] = len(found.partitions)
+        return known not in (None, found.topic_id)
+
+    def _produce_once(
+        self, topic: str, partition: int, columns: Columns, acks: Acks, compression: Compression
+    ) -> RecordMetadata:
+        """With the numbers that are next, or as a new producer after a failure."""
+        if self._sequences is None:
+            self._sequences = SequenceNumbers(self._init_producer())
+        count = len(columns.values)
+        stamp = self._sequences.next(topic, partition)
+        now_ms = time.time_ns() // 1_000_000
+        batch = encode(columns, now_ms=now_ms, producer=stamp, compression=compression)
+        request = pb.ProduceRequest(
+            topic=topic, partition=partition, acks=pb.Acks.ValueType(acks), batch=batch
+        )
+        try:
+            answer = self._retry(request)
+        except LakeMQError:
+            # Whether it was taken is not known; its sequence number must not be used again,
+            # or the next batch could pass for a duplicate of this one.
+            self._sequences = None
+            raise
+        self._sequences.taken(topic, partition, count)
         first_ms = columns.timestamps_ms[0] if columns.timestamps_ms else now_ms
         return RecordMetadata(topic, partition, answer.base_offset, first_ms, Acks(answer.acks))
 
