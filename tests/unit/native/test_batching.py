@@ -154,3 +154,25 @@ def test_the_last_and_the_oldest_are_known() -> None:
     assert state.last() == [tail, other] and state.oldest_deadline_ms() == 500
     state.taken(first, 0, Acks.LEADER)
     assert state.last() == [tail, other]
+
+
+def test_a_topic_that_was_created_again_gets_numbers_that_pass_for_no_others() -> None:
+    state = batches()
+    add(state, b"a")
+    add(state, b"b", partition=1)
+    first, other = state.ready(0)
+    state.sequences.restart("t")
+    assert state.is_outdated(first) and state.is_outdated(other)
+    # The new topic may have taken this one as its first: the next must not look like it.
+    state.taken(first, 0, Acks.LEADER)
+    add(state, b"c")
+    (second,) = state.ready(1)
+    assert (read_header(second.data).producer_epoch, sequence(second)) == (1, 0)
+    state.renumber(other)
+    assert (read_header(other.data).producer_epoch, sequence(other)) == (1, 0)
+    assert RecordBatch(other.data).values() == [b"b"]
+    assert not state.is_outdated(other)
+    state.taken(second, 1, Acks.LEADER)
+    add(state, b"d")
+    (third,) = state.ready(2)
+    assert (read_header(third.data).producer_epoch, sequence(third)) == (1, 1)
