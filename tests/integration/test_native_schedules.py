@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -132,6 +135,22 @@ def test_records_of_a_deleted_topic_go_with_it(client: lakemq.SyncClient, topic:
     client.create_topic(topic, partitions=2)
     client.schedules.send(topic, b"new", delay=2 * SOON, partition=0)
     assert [each.value for each in wait_for(client, topic, 1)] == [b"new"]
+
+
+def test_the_command_lists_and_cancels(client: lakemq.SyncClient, topic: str) -> None:
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "lakemq", "schedule", *arguments, "--bootstrap", client.bootstrap],
+            capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"},
+        )  # fmt: skip
+
+    client.schedules.send(topic, b"x", delay=LATER, schedule_id="wake-up")
+    (line,) = [each for each in command("list").stdout.splitlines() if topic in each]
+    assert line.split()[-1] == "wake-up"
+    assert command("cancel", "wake-up").returncode == 0
+    assert client.schedules.waiting(topic) == []
+    gone = command("cancel", "wake-up")
+    assert gone.returncode == 1 and "nothing waits under" in gone.stderr
 
 
 def test_what_waits_survives_a_restart(tmp_path: Path) -> None:
