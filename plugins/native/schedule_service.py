@@ -10,6 +10,7 @@ from plugins.native.callers import Context, principal_of
 from plugins.native.handlers import abort
 from plugins.native.internal_topics import refuse_internal
 from plugins.native.leading import Leaders
+from plugins.native.quotas import pay_for_writing, wait_to_write
 from plugins.native.schedules_pb2_grpc import SchedulesServicer
 
 _LISTED_MAX = 10_000
@@ -26,6 +27,8 @@ class ScheduleService(SchedulesServicer):
         try:
             principal = await principal_of(self._broker, context)
             refuse_internal(request.topic)
+            await wait_to_write(self._broker, principal)
+            pay_for_writing(self._broker, principal, request.batch)
             answer = await self._broker.schedules.schedule(
                 ScheduleAsked(
                     request.schedule_id, request.topic, request.partition, request.batch,

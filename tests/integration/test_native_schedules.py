@@ -139,8 +139,9 @@ def test_records_of_a_deleted_topic_go_with_it(client: lakemq.SyncClient, topic:
 
 def test_the_command_lists_and_cancels(client: lakemq.SyncClient, topic: str) -> None:
     def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        words = ["schedule", *arguments, "--bootstrap", client.bootstrap]
         return subprocess.run(
-            [sys.executable, "-m", "lakemq", "schedule", *arguments, "--bootstrap", client.bootstrap],
+            [sys.executable, "-m", "lakemq", *words],
             capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"},
         )  # fmt: skip
 
