@@ -3,6 +3,7 @@ rules say."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import threading
@@ -24,9 +25,14 @@ from typer.testing import CliRunner
 
 import lakemq
 from lakemq.cli import app
+from plugins.mqtt import packets
+from plugins.mqtt.codec import Decoder
+from plugins.mqtt.encoding import encode
+from plugins.mqtt.topics import TopicNames
 from plugins.native import native_pb2 as pb
 from plugins.native.commands import topic
 from plugins.native.native_pb2_grpc import NativeStub
+from plugins.native.sdk.scram_client import ScramClient
 from tests.support.node import PORTS_FREE, NodeProcess
 
 WAIT_S = 10
@@ -471,3 +477,38 @@ def native_app() -> typer.Typer:
     made = typer.Typer()
     made.add_typer(topic, name="topic")
     return made
+
+
+# -- SCRAM over MQTT 5
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_scram_over_mqtt(node: NodeProcess, mechanism: str) -> None:
+    """CONNECT, AUTH, AUTH, CONNACK, by our codec and the SDK's side of SCRAM."""
+    for password, reason in (("sensor's password", 0), ("wrong", 0x86)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.mqtt_port)
+        client = ScramClient(mechanism, "sensor", password, "a-nonce-of-the-client")
+        said = packets.Properties(
+            authentication_method=mechanism, authentication_data=client.first()
+        )
+        writer.write(encode(packets.Connect(f"s-{mechanism}", 5, properties=said), 5))
+        decoder = Decoder(65_536, TopicNames(), 5)
+        (challenge,) = await next_packets(reader, decoder)
+        assert isinstance(challenge, packets.Auth) and challenge.reason == 0x18
+        proof = client.final(challenge.properties.authentication_data or b"")
+        said = packets.Properties(authentication_method=mechanism, authentication_data=proof)
+        writer.write(encode(packets.Auth(0x18, said), 5))
+        (connack,) = await next_packets(reader, decoder)
+        assert isinstance(connack, packets.Connack) and connack.code == reason
+        if not reason:
+            client.check(connack.properties.authentication_data or b"")
+        writer.close()
+        await writer.wait_closed()
+
+
+async def next_packets(reader: asyncio.StreamReader, decoder: Decoder) -> list[Any]:
+    found: list[Any] = []
+    async with asyncio.timeout(WAIT_S):
+        while not found:
+            found = decoder.feed(await reader.read(65_536))
+    return found

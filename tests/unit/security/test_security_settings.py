@@ -1,0 +1,90 @@
+"""Goal: a wrong `[security]` section names file, line and setting, and never a secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker_core.api.errors import ConfigError
+from broker_core.config import load_config
+from broker_core.security.rule_book import RuleBook
+from broker_core.security.settings import SecuritySettings
+
+
+def loaded(folder: Path, text: str) -> SecuritySettings:
+    file = folder / "lakemq.toml"
+    file.write_text(text)
+    return load_config(file, {}).security
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[security]\nanonymus = "never"', ":2: security.anonymus: unknown setting; did you mean"),
+        ('[security]\nadmins = ["ann"]', ":2: security.admins: 'ann' is neither"),
+        (
+            '[[security.authenticators]]\nkind = "jwt"\nkey_fil = "x"',
+            ":3: security.authenticators.0.key_fil: unknown setting; did you mean 'key_file'",
+        ),
+        (
+            '[[security.authenticators]]\nkind = "certificate"\n'
+            '[[security.authenticators]]\nkind = "jtw"',
+            ":3: security.authenticators.1: unknown kind 'jtw'; did you mean 'jwt'",
+        ),
+        (
+            '[[security.authenticators]]\nurl = "http://a"',
+            "security.authenticators.0: kind is miss",
+        ),
+        (
+            '[[security.authenticators]]\nkind = "password_file"',
+            "security.authenticators.0.file: this setting is required",
+        ),
+        (
+            '[[security.rules]]\nwho = ["ann"]\noperations = ["read"]\nresources = ["topic:a"]',
+            ":1: security.rules.0: who 'ann'; it takes user:<name>",
+        ),
+        (
+            '[[security.rules]]\nwho = ["any"]\noperations = ["read"]\nresources = ["a"]',
+            "security.rules.0: resource 'a' is not <kind>:<name>",
+        ),
+        ('[[security.quotas]]\nwho = "ann"', ":2: security.quotas.0.who"),
+    ],
+)
+def test_faults_are_placed(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, text)
+    assert said in str(caught.value)
+
+
+def test_a_fault_beside_a_secret_does_not_show_it(tmp_path: Path) -> None:
+    text = '[[security.authenticators]]\nkind = "http"\nheaders = {X = "hunter2"}\n'
+    for wrong in ("", 'url = "ftp://a"\n', 'kind2 = "x"\nurl = "http://a"\n'):
+        with pytest.raises(ConfigError) as caught:
+            loaded(tmp_path, text + wrong)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_what_holds_for_the_rest_follows_from_rules_unless_it_is_said(tmp_path: Path) -> None:
+    rule = '[[security.rules]]\nwho = ["any"]\noperations = ["read"]\nresources = ["topic:a"]\n'
+    assert loaded(tmp_path, "").unmatched_allows()
+    assert not loaded(tmp_path, rule).unmatched_allows()
+    assert not loaded(tmp_path, '[security]\nrules_file = "x"').unmatched_allows()
+    assert loaded(tmp_path, '[security]\nunmatched = "allow"\n' + rule).unmatched_allows()
+
+
+def test_a_rules_file_is_read_again_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    path, told = tmp_path / "rules.toml", list[str]()
+    line = '[[rules]]\nwho = ["any"]\noperations = ["read"]\nresources = ["topic:{}"]\n'
+    path.write_text(line.format("a"))
+    settings = SecuritySettings(rules_file=str(path))
+    book = RuleBook(settings, lambda: told.append("changed"))
+    assert [rule.name for rule in book.rules.rules] == ["a"]
+    path.write_text(line.format("longer"))
+    book.refresh()
+    assert [rule.name for rule in book.rules.rules] == ["longer"] and told == ["changed"]
+    path.write_text(line.format("broken") + "oops = 1\n")
+    book.refresh()
+    assert [rule.name for rule in book.rules.rules] == ["longer"]
+    with pytest.raises(ConfigError, match=r"rules.toml: rules.toml:5: rules.0.oops: unknown"):
+        RuleBook(settings, lambda: None)
