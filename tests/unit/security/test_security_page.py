@@ -14,7 +14,7 @@ from broker_core.security.settings import HttpSettings
 from tests.test_docs import FENCE
 
 PAGE = Path(__file__).parents[3] / "docs/security.md"
-FIRST, HTTP, QUOTAS = [text for kind, text in FENCE.findall(PAGE.read_text()) if kind == "toml"]
+FIRST, HTTP, QUOTAS, _ = [text for kind, text in FENCE.findall(PAGE.read_text()) if kind == "toml"]
 DEVICE = Principal("sensor-1", roles=("device",))
 ANALYST = Principal("ann", roles=("analyst",))
 

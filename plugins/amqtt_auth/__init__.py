@@ -1,0 +1,1 @@
+"""Authentication and topic plugins of amqtt, asked by LakeMQ."""
