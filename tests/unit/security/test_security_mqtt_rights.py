@@ -34,6 +34,7 @@ def test_a_new_token_belongs_to_the_new_connection_alone() -> None:
     bench = Bench()
     bench.connect("c", principal=principal(TEN_S_LATER)).lose()
     device = bench.connect("c", principal=principal(TEN_S_LATER + 60_000))
+    assert device.connection.principal.expires_ms is None, "the shared object ends for nobody"
     bench.pass_time(11)
     assert not device.closed
 

@@ -78,7 +78,9 @@ def test_the_exchange_of_rfc_5802_with_its_own_hash() -> None:
     assert dict(scram.HASHES) == hashes
 
 
-def client_final(password: str, mechanism_name: str, first: bytes, said: bytes) -> bytes:
+def client_final(
+    password: str, mechanism_name: str, first: bytes, said: bytes, binding: str = "biws"
+) -> bytes:
     """A client's last message, from the RFC's formulas."""
     digest = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[mechanism_name]
     fields = dict(part.split("=", 1) for part in said.decode().split(","))
@@ -86,7 +88,7 @@ def client_final(password: str, mechanism_name: str, first: bytes, said: bytes) 
     salted = hashlib.pbkdf2_hmac(digest, password.encode(), salt, count)
     client_key = hmac.digest(salted, b"Client Key", digest)
     stored = hashlib.new(digest, client_key).digest()
-    without = f"c=biws,r={fields['r']}"
+    without = f"c={binding},r={fields['r']}"
     message = f"{first.decode().removeprefix('n,,')},{said.decode()},{without}".encode()
     signature = hmac.digest(stored, message, digest)
     proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
@@ -180,6 +182,16 @@ async def test_what_is_no_last_message(final: bytes) -> None:
         await exchange.step(final)
     with pytest.raises(NotAuthenticated, match="over"):
         await exchange.step(FINAL)
+
+
+async def test_a_header_that_was_changed_on_the_way_is_noticed() -> None:
+    """The client said "y": it believes that the server has no channel binding (RFC 5802, 6)."""
+    exchange = mechanism().begin(HERE)
+    challenge = await exchange.step(FIRST)
+    assert isinstance(challenge, Challenge)
+    final = client_final("pencil", "SCRAM-SHA-256", FIRST, challenge.data, binding="eSws")
+    with pytest.raises(NotAuthenticated, match="does not repeat how the exchange began"):
+        await exchange.step(final)
 
 
 async def test_a_replayed_proof_is_worth_nothing() -> None:
