@@ -82,8 +82,6 @@ class _Planner:
             if partition.replicas
         ]
         self._held: dict[str, dict[int, None]] = {node: {} for node in stays}
-        self._came: dict[str, dict[int, None]] = {node: {} for node in self._racks}
-        """Of those held, the ones that were not there before."""
         self._leads = dict.fromkeys(self._racks, 0)
 
     def _is_full(self, node: str) -> bool:
@@ -142,19 +140,13 @@ class _Planner:
 
     def _place(self, number: int, node: str, home: _Home) -> None:
         home.nodes.append(node)
-        self._put(number, node)
-
-    def _put(self, number: int, node: str) -> None:
         self._held[node][number] = None
-        if node not in self._homes[number].before:
-            self._came[node][number] = None
 
     def _swap(self, number: int, old: str, new: str) -> None:
         home = self._homes[number]
         home.nodes[home.nodes.index(old)] = new
         self._held[old].pop(number)
-        self._came[old].pop(number, None)
-        self._put(number, new)
+        self._held[new][number] = None
 
     def _spread(self, number: int, home: _Home) -> None:
         """Where two replicas share a rack and another rack has none, one of them goes there."""
@@ -195,13 +187,13 @@ class _Planner:
         return None
 
     def _movable(self, old: str, new: str) -> int | None:
-        """A partition on the one node that may go to the other; rather one that moves anyway."""
-        for held in (self._came[old], self._held[old]):
-            for number in tuple(held):
-                home = self._homes[number]
-                if new not in home.nodes and self._keeps_racks(home, old, new):
-                    return number
-                held[number] = held.pop(number)  # to the end: the next search begins elsewhere
+        """A partition on the one node that may go to the other."""
+        held = self._held[old]
+        for number in tuple(held):
+            home = self._homes[number]
+            if new not in home.nodes and self._keeps_racks(home, old, new):
+                return number
+            held[number] = held.pop(number)  # to the end: the next search begins elsewhere
         return None
 
     def _keeps_racks(self, home: _Home, old: str, new: str) -> bool:
