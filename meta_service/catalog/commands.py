@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from meta_service.api.errors import InvalidArgument
 from meta_service.catalog.command_codec import (
@@ -27,6 +27,7 @@ VALUE_BYTES_MAX: Final = 512 * 1024
 OPERATIONS_MAX: Final = 1024
 """Compares and operations in one transaction."""
 PARTITIONS_MAX: Final = 10_000
+AVOID_MAX: Final = 1000
 
 Operation = tuple[bytes, bytes | None, int]
 """(key, value or None to delete it, lease id or 0)."""
@@ -158,6 +159,42 @@ class AlterTopic(Command):
             check_integer(self.partitions, "partitions", 1, PARTITIONS_MAX)
         if self.config is not None:
             check_config(self.config)
+
+
+@command("topic+at")
+@dataclass(frozen=True, slots=True)
+class PlaceTopic(CreateTopic):
+    """Create a topic, rather not on nodes whose heartbeats say that they are full."""
+
+    level: ClassVar[int] = 2
+
+    avoid: tuple[str, ...]
+
+    def check(self) -> None:
+        CreateTopic.check(self)
+        check_avoid(self.avoid)
+
+
+@command("topic~at")
+@dataclass(frozen=True, slots=True)
+class GrowTopic(AlterTopic):
+    """Alter a topic; new partitions rather not on nodes that are full."""
+
+    level: ClassVar[int] = 2
+
+    avoid: tuple[str, ...]
+
+    def check(self) -> None:
+        AlterTopic.check(self)
+        check_avoid(self.avoid)
+
+
+def check_avoid(value: object) -> None:
+    check_list(value, "avoid")
+    if not isinstance(value, tuple) or len(value) > AVOID_MAX:
+        raise InvalidArgument(f"avoid: must be at most {AVOID_MAX} nodes")
+    for name in value:
+        check_name(name, "avoid")
 
 
 @command("topic-")

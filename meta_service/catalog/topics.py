@@ -8,7 +8,13 @@ from typing import Any
 
 from meta_service.api.errors import AlreadyExists, InvalidArgument, NotFound
 from meta_service.api.types import PartitionDescription, TopicDescription
-from meta_service.catalog.commands import AlterTopic, CreateTopic, DeleteTopic
+from meta_service.catalog.commands import (
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    GrowTopic,
+    PlaceTopic,
+)
 from meta_service.catalog.draft import Draft
 from meta_service.catalog.nodes import candidates
 from meta_service.catalog.placement import place
@@ -64,7 +70,8 @@ def create_topic(draft: Draft, command: CreateTopic) -> Any:
     """The topic's row value."""
     if draft.row(topic_key(command.name)) is not None:
         raise AlreadyExists(f"topic {command.name!r} exists already")
-    partitions = _new_partitions(draft, 0, command.partitions, command.replication)
+    avoid = command.avoid if isinstance(command, PlaceTopic) else ()
+    partitions = _new_partitions(draft, 0, command.partitions, command.replication, avoid)
     # Members below level 2 could not read a row that holds it.
     replication = command.replication if draft.state.feature_level > 1 else 0
     topic = TopicDescription(
@@ -79,7 +86,8 @@ def alter_topic(draft: Draft, command: AlterTopic) -> Any:
     if command.config is not None:
         topic = replace(topic, config=command.config)
     if command.partitions is not None:
-        topic = replace(topic, partitions=_grown(draft, topic, command.partitions))
+        avoid = command.avoid if isinstance(command, GrowTopic) else ()
+        topic = replace(topic, partitions=_grown(draft, topic, command.partitions, avoid))
     return save_topic(draft, topic)
 
 
@@ -109,7 +117,7 @@ def adopt_orphans(draft: Draft) -> None:
 
 
 def _grown(
-    draft: Draft, topic: TopicDescription, partitions: int
+    draft: Draft, topic: TopicDescription, partitions: int, avoid: Sequence[str]
 ) -> tuple[PartitionDescription, ...]:
     have = len(topic.partitions)
     if partitions < have:
@@ -118,13 +126,16 @@ def _grown(
         )
     had = max((len(p.target or p.replicas) for p in topic.partitions), default=1)
     replication = topic.replication or had or 1
-    return topic.partitions + _new_partitions(draft, have, partitions - have, replication)
+    return topic.partitions + _new_partitions(draft, have, partitions - have, replication, avoid)
 
 
 def _new_partitions(
-    draft: Draft, first: int, count: int, replication: int
+    draft: Draft, first: int, count: int, replication: int, avoid: Sequence[str] = ()
 ) -> tuple[PartitionDescription, ...]:
+    """On nodes of `avoid` only where there are too few others."""
     nodes = candidates(draft)
+    rather = [node for node in nodes if node.node_id not in avoid]
+    nodes = rather if len(rather) >= replication else nodes
     loads = {
         node.node_id: decode_number(draft.get(REPLICA_COUNTS + node.node_id.encode()))
         for node in nodes

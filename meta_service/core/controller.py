@@ -16,7 +16,8 @@ from typing import Final
 
 from meta_service.api.errors import MetaError
 from meta_service.api.types import NodeRegistration
-from meta_service.catalog.commands import SetFeatureLevel, Tick
+from meta_service.catalog.balance import DISK_FIGURE, FULL_RATIO
+from meta_service.catalog.commands import AVOID_MAX, SetFeatureLevel, Tick
 from meta_service.catalog.control_commands import (
     FENCED,
     ElectLeaders,
@@ -148,6 +149,15 @@ class Controller:
     def _nodes(self) -> list[NodeRegistration]:
         rows = self._gateway.cache.scan(NODE_PREFIX)
         return [decode_node(key, row.value) for key, row in rows]
+
+    def full_nodes(self) -> tuple[str, ...]:
+        """Nodes whose heartbeats say that their disk is full; none while members are too old to
+        be told."""
+        if self._feature_levels()[0] < LEVEL:
+            return ()
+        loads = self.monitor.loads()
+        full = [name for name, load in loads.items() if load.get(DISK_FIGURE, 0.0) >= FULL_RATIO]
+        return tuple(sorted(full)[:AVOID_MAX])
 
     async def _carry_out(self, verdict: Verdict) -> None:
         node_id, epoch, state = verdict

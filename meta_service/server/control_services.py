@@ -109,6 +109,13 @@ class ControlledClusterService(ClusterService):
 class ControlledTopicsService(TopicsService):
     """`Topics` with the changes that partition leaders ask for."""
 
+    def __init__(self, shared: Shared, controller: Controller) -> None:
+        super().__init__(*shared)
+        self._controller = controller
+
+    def full_nodes(self) -> tuple[str, ...]:
+        return self._controller.full_nodes()
+
     @unary
     async def ChangeInSync(
         self, request: pb.ChangeInSyncRequest, context: Context

@@ -179,7 +179,7 @@ class MetaMember:
         return Services(
             KvService(*shared),
             ControlledClusterService(shared, controller, time.monotonic),
-            ControlledTopicsService(*shared),
+            ControlledTopicsService(shared, controller),
             LeasesService(shared, controller, time.monotonic),
             MaintenanceService(
                 gateway, assembly.snapshots, assembly.cluster_id, self._leader_address

@@ -23,8 +23,10 @@ from meta_service.catalog.commands import (
     AlterTopic,
     CreateTopic,
     DeleteTopic,
+    GrowTopic,
     OpenSession,
     Operation,
+    PlaceTopic,
     RegisterNode,
     Txn,
 )
@@ -201,25 +203,33 @@ class ClusterService(Service, rpc.ClusterServicer):
 
 
 class TopicsService(Service, rpc.TopicsServicer):
+    def full_nodes(self) -> tuple[str, ...]:
+        """Nodes that shall rather take no new partitions."""
+        return ()
+
     @unary
     async def Create(self, request: pb.CreateTopicRequest, context: Context) -> pb.Topic:
-        command = CreateTopic(
+        fields = (
             request.name,
             request.topic_id,
             request.partitions,
             request.replication or 1,
             config_of(request.config),
         )
+        avoid = self.full_nodes()
+        command = PlaceTopic(*fields, avoid) if avoid else CreateTopic(*fields)
         result = await self._propose(command, request.once)
         return _described(request.name, result)
 
     @unary
     async def Alter(self, request: pb.AlterTopicRequest, context: Context) -> pb.Topic:
-        command = AlterTopic(
+        fields = (
             request.name,
             request.partitions if request.HasField("partitions") else None,
             config_of(request.config.settings) if request.HasField("config") else None,
         )
+        avoid = self.full_nodes() if fields[1] is not None else ()
+        command = GrowTopic(*fields, avoid) if avoid else AlterTopic(*fields)
         return _described(request.name, await self._propose(command, request.once))
 
     @unary

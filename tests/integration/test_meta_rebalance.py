@@ -128,6 +128,32 @@ async def test_a_rebalance_can_be_stopped(member: MetaMember, client: RemoteClie
     assert refused.exit_code == 1
 
 
+async def test_a_full_broker_gets_no_new_topics(client: RemoteClient) -> None:
+    loads = {"a": 0.95, "b": 0.2}
+    beats = []
+    for name, used in loads.items():
+        registered = await client.register_node(NodeRegistration(name, {}, heartbeats=True))
+
+        async def beat(name: str, epoch: int, used: float) -> None:
+            load = {"disk_used_ratio": used}
+            async for _ in client.heartbeats(name, epoch, lambda: load, period_s=0.1):
+                pass
+
+        beats.append(asyncio.create_task(beat(name, registered.broker_epoch, used)))
+
+    async def are_active() -> bool:
+        return [node.state for node in await client.nodes()] == ["active", "active"]
+
+    await true(are_active)
+    topic = await client.create_topic("t", 4, {})
+    assert {partition.leader for partition in topic.partitions} == {"b"}
+    topic = await client.alter_topic("t", partitions=6)
+    assert {partition.leader for partition in topic.partitions} == {"b"}
+    for task in beats:
+        task.cancel()
+    await asyncio.gather(*beats, return_exceptions=True)
+
+
 async def test_a_drained_broker_gives_up_its_replicas_and_is_forgotten(
     member: MetaMember, client: RemoteClient
 ) -> None:

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from meta_service.api.types import NodeRegistration, PartitionDescription, TopicDescription
 from meta_service.catalog.balance import PlannedMove, plan
-from meta_service.catalog.commands import CreateTopic, RegisterNode, SetFeatureLevel
+from meta_service.catalog.commands import (
+    CreateTopic,
+    GrowTopic,
+    PlaceTopic,
+    RegisterNode,
+    SetFeatureLevel,
+)
 from meta_service.catalog.control_commands import ChangeInSync, RemoveNode, SetNodeState
 from meta_service.catalog.moves import FinishMoves, SetRebalance, StartMoves
 from meta_service.catalog.partitions import UNCLEAN, settle, settle_topic
@@ -382,6 +388,22 @@ def test_a_rebalance_is_remembered_until_it_is_stopped() -> None:
     assert catalog.value(b"\x00rebalance") is not None
     catalog.do(SetRebalance(False, (), 1))
     assert catalog.value(b"\x00rebalance") is None
+
+
+def test_a_topic_is_made_on_full_nodes_only_where_there_are_too_few_others() -> None:
+    catalog = cluster("a", "b", "c")
+    assert not catalog.do(PlaceTopic("u", "1" * 32, 4, 1, {}, ("a",))).result.code
+    found = catalog.topic("u")
+    assert isinstance(found, TopicDescription)
+    assert {p.leader for p in found.partitions} == {"b", "c"}
+    assert not catalog.do(GrowTopic("u", 6, None, ("b",))).result.code
+    found = catalog.topic("u")
+    assert isinstance(found, TopicDescription)
+    assert "b" not in {p.leader for p in found.partitions[4:]}
+    assert not catalog.do(PlaceTopic("v", "2" * 32, 1, 3, {}, ("a",))).result.code
+    found = catalog.topic("v")
+    assert isinstance(found, TopicDescription)
+    assert set(found.partitions[0].replicas) == {"a", "b", "c"}
 
 
 # ------------------------------------------------------------ unclean elections

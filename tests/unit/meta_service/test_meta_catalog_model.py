@@ -19,7 +19,9 @@ from meta_service.catalog.commands import (
     AlterTopic,
     CreateTopic,
     DeleteTopic,
+    GrowTopic,
     OpenSession,
+    PlaceTopic,
     RegisterNode,
     SetFeatureLevel,
     Tick,
@@ -94,6 +96,11 @@ COMMANDS: dict[type[Command], tuple[Any, ...]] = {
     AlterTopic: (
         _topics, st.none() | st.integers(1, 4),
         st.none() | st.sampled_from([{}, {"unclean_leader_election": 1}]),
+    ),
+    GrowTopic: (_topics, st.integers(1, 4), st.none(), st.just(("n1",))),
+    PlaceTopic: (
+        _topics, st.just("c" * 32), st.integers(1, 3), st.integers(1, 3), st.just({}),
+        st.just(("n2",)),
     ),
     ElectLeaders: (st.lists(_topics, max_size=2).map(tuple), st.booleans()),
     ChangeInSync: (_topics, _ids, _few, _nodes, _few, _few, _some),
