@@ -25,6 +25,7 @@ from broker_core.api.ports import (
     Tap,
 )
 from broker_core.api.schedules import Schedules
+from broker_core.api.schemas import Schemas
 from broker_core.api.transaction_ports import Transactions
 from broker_core.api.types import (
     NO_CONTEXT,
@@ -45,6 +46,7 @@ from broker_core.api.types import (
 )
 from broker_core.batch_check import checked_header
 from broker_core.publisher import Publisher
+from broker_core.schemas import SchemaRegistry
 from broker_core.security.quotas import Use
 from broker_core.settings import ScheduleSettings, TopicSettings, TransactionSettings
 from broker_core.taps import Taps
@@ -105,6 +107,7 @@ class CoreBroker:
         self._taps = Taps()
         self._publisher = Publisher(self.partition, now_ms)
         self._plugins = tuple(plugins)
+        self._schemas = SchemaRegistry(meta)
         self._coordinator = Coordinator(
             self, transaction_settings or TransactionSettings(), now_ms=now_ms
         )
@@ -127,12 +130,14 @@ class CoreBroker:
             await self._storage.delete_topic(topic_id)
         for topic in topics:
             await self._apply(topic)
+        await self._schemas.start()
         await self._coordinator.start()
         await self._scheduler.start()
         self._follower = asyncio.create_task(self._follow(revision + 1))
 
     async def stop(self) -> None:
         await self._scheduler.stop()
+        await self._schemas.stop()
         await self._coordinator.stop()
         if self._follower is not None:
             self._follower.cancel()
@@ -346,6 +351,8 @@ class CoreBroker:
             )
         for interceptor in self._interceptors:
             columns = interceptor.intercept(topic, columns, principal)
+        if info.config.schema:
+            self._schemas.check_values(info, columns.values)
         return self._publisher.publish(info, columns, acks, partition)
 
     def append(
@@ -360,7 +367,12 @@ class CoreBroker:
         log = self.partition(topic, partition)
         self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
         header = checked_header(self._topics[topic], batch)
+        self._schemas.check_batch(self._topics[topic], batch)
         return log.append(batch, header, acks)
+
+    @property
+    def schemas(self) -> Schemas:
+        return self._schemas
 
     @property
     def transactions(self) -> Transactions:

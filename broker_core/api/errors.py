@@ -7,12 +7,15 @@
     ├── InvalidRequest           the request itself is wrong: names the field
     │   ├── InvalidTopicName
     │   ├── CorruptBatch         magic, version, length or CRC of a record batch is wrong
-    │   └── BatchTooLarge
+    │   ├── BatchTooLarge
+    │   ├── IncompatibleSchema   a schema that breaks the subject's compatibility
+    │   └── SchemaMismatch       a value that does not fit the topic's schema: names record, field
     ├── NotAuthenticated
     │   └── UnknownMechanism     no such way to authenticate in several steps
     ├── NotAuthorized
     ├── UnknownTopic
     ├── UnknownPartition
+    ├── UnknownSchema
     ├── TopicExists
     ├── OffsetOutOfRange
     ├── OutOfOrderSequence       idempotent producer: a gap in sequence numbers
@@ -77,6 +80,14 @@ class BatchTooLarge(InvalidRequest):
     code = "BATCH_TOO_LARGE"
 
 
+class IncompatibleSchema(InvalidRequest):
+    code = "INCOMPATIBLE_SCHEMA"
+
+
+class SchemaMismatch(InvalidRequest):
+    code = "SCHEMA_MISMATCH"
+
+
 class NotAuthenticated(LakeMQError):
     code = "NOT_AUTHENTICATED"
 
@@ -95,6 +106,10 @@ class UnknownTopic(LakeMQError):
 
 class UnknownPartition(LakeMQError):
     code = "UNKNOWN_PARTITION"
+
+
+class UnknownSchema(LakeMQError):
+    code = "UNKNOWN_SCHEMA"
 
 
 class TopicExists(LakeMQError):

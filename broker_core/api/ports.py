@@ -16,6 +16,7 @@ from opentelemetry.metrics import Meter
 from broker_core.api.errors import LakeMQError
 from broker_core.api.record_batch import BatchHeader
 from broker_core.api.schedules import Schedules
+from broker_core.api.schemas import Schemas
 from broker_core.api.settings import PluginSettings
 from broker_core.api.transaction_ports import Transactions
 from broker_core.api.types import (
@@ -258,6 +259,10 @@ class Broker(Protocol):
     ) -> Callable[[], None]:
         """Call `on_change` with a topic's name and what it is now (None: deleted) whenever it was
         created, altered or deleted, or has other leaders; returns its removal."""
+
+    @property
+    def schemas(self) -> Schemas:
+        """The registry of schemas."""
 
     async def describe_cluster(self) -> ClusterInfo:
         """Nodes, the MetaService and the plugins of this node. Raises Unavailable."""

@@ -88,6 +88,8 @@ class TopicConfig:
     """`none`, `lz4`, `zstd`, or `producer`: batches stay as their producer made them."""
     batch_bytes_max: int = 16 * 1024 * 1024
     """Largest record batch accepted (bytes, header included)."""
+    schema: str = ""
+    """Subject whose schema every value must fit; empty: values are not looked at."""
 
 
 class Leadership(NamedTuple):

@@ -248,6 +248,8 @@ class Coordinator:
         self._broker.partition(topic, partition)
         check_leads(self._broker.node_id, info, partition, _TARGET)
         header = checked_header(info, batch)
+        if info.config.schema:
+            self._broker.schemas.check_batch(info, batch)
         key = StagedKey(
             place, topic, info.topic_id, partition, header.record_count, header.body_crc32c
         )

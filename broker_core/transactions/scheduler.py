@@ -106,6 +106,8 @@ class Scheduler:
         self._broker.partition(asked.topic, asked.partition)
         check_leads(self._broker.node_id, info, asked.partition, "which the records are for")
         header = checked_header(info, asked.batch)
+        if info.config.schema:
+            self._broker.schemas.check_batch(info, asked.batch)
         await self._log.ensure_topics()
         if self._timer.is_done(asked.schedule_id):
             return ScheduleAnswer(asked.deliver_at_ms, True)

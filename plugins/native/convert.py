@@ -20,6 +20,7 @@ _STATUS: Final[dict[type[LakeMQError], grpc.StatusCode]] = {
     errors.NotAuthorized: grpc.StatusCode.PERMISSION_DENIED,
     errors.UnknownTopic: grpc.StatusCode.NOT_FOUND,
     errors.UnknownPartition: grpc.StatusCode.NOT_FOUND,
+    errors.UnknownSchema: grpc.StatusCode.NOT_FOUND,
     errors.UnknownGroup: grpc.StatusCode.NOT_FOUND,
     errors.GroupNotEmpty: grpc.StatusCode.FAILED_PRECONDITION,
     errors.UnknownMember: grpc.StatusCode.FAILED_PRECONDITION,

@@ -30,10 +30,11 @@ def register_commands() -> Commands:
     from plugins.native.group_commands import group
     from plugins.native.queue_commands import queue
     from plugins.native.schedule_commands import schedule
+    from plugins.native.schema_commands import schema
     from plugins.native.transaction_commands import transaction
 
     return [
-        ("topic", topic), ("group", group), ("queue", queue), ("cluster", cluster),
-        ("transaction", transaction), ("schedule", schedule),
+        ("topic", topic), ("group", group), ("queue", queue), ("schema", schema),
+        ("cluster", cluster), ("transaction", transaction), ("schedule", schedule),
         ("produce", produce), ("consume", consume),
     ]  # fmt: skip

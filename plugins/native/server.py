@@ -24,6 +24,8 @@ from plugins.native.queues.service import QueueService
 from plugins.native.queues_pb2_grpc import add_QueuesServicer_to_server
 from plugins.native.schedule_service import ScheduleService
 from plugins.native.schedules_pb2_grpc import add_SchedulesServicer_to_server
+from plugins.native.schema_service import SchemaService
+from plugins.native.schemas_pb2_grpc import add_SchemasServicer_to_server
 from plugins.native.security_pb2_grpc import add_SecurityServicer_to_server
 from plugins.native.security_service import SecurityService
 from plugins.native.service import NativeService
@@ -43,6 +45,7 @@ class NativeListener:
     name = "native"
 
     def __init__(self, broker: Broker, settings: NativeSettings, meter: Meter) -> None:
+        self._broker = broker
         self._settings = settings
         leaders = Leaders(broker)
         self._service = NativeService(broker, settings, leaders)
@@ -106,6 +109,7 @@ class NativeListener:
         add_service(server, self._schedules, add_SchedulesServicer_to_server)
         add_service(server, self._queues, add_QueuesServicer_to_server)
         add_service(server, self._security, add_SecurityServicer_to_server)
+        add_service(server, SchemaService(self._broker), add_SchemasServicer_to_server)
         add_service(server, self._metadata, add_MetadataServicer_to_server)
         address = f"{self._settings.host}:{self._settings.port}"
         try:

@@ -23,6 +23,7 @@ PROTOS = (
     "plugins/native/schedules.proto",
     "plugins/native/queues.proto",
     "plugins/native/metadata.proto",
+    "plugins/native/schemas.proto",
     "meta_service/api/meta.proto",
     "meta_service/api/auth.proto",
     "meta_service/api/journal.proto",

@@ -6,6 +6,7 @@ from broker_core.api.errors import (
     CorruptBatch,
     CorruptLog,
     GroupNotEmpty,
+    IncompatibleSchema,
     InstanceInUse,
     InvalidRequest,
     InvalidTopicName,
@@ -19,6 +20,7 @@ from broker_core.api.errors import (
     OutcomeUnknown,
     OutOfOrderSequence,
     ProducerFenced,
+    SchemaMismatch,
     StagingFull,
     StaleEpoch,
     StorageFenced,
@@ -30,10 +32,12 @@ from broker_core.api.errors import (
     UnknownMember,
     UnknownPartition,
     UnknownSchedule,
+    UnknownSchema,
     UnknownTopic,
     UnknownTransaction,
 )
 from broker_core.api.record_batch import RecordBatch
+from broker_core.api.schemas import SchemaInfo
 from broker_core.api.transactions import CommitOutcome
 from broker_core.api.types import (
     Acks,
@@ -53,6 +57,7 @@ from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.queue import Queue, QueueOptions
 from plugins.native.sdk.queue_message import QueueMessage
 from plugins.native.sdk.schedules import Scheduled, Schedules, SyncSchedules
+from plugins.native.sdk.schemas import Schemas, Serializer, SyncSchemas
 from plugins.native.sdk.staging import (
     CommitResult,
     StagedWinner,
@@ -111,6 +116,7 @@ __all__ = [
     "GroupNotEmpty",
     "GroupOffset",
     "Headers",
+    "IncompatibleSchema",
     "InstanceInUse",
     "InvalidRequest",
     "InvalidTopicName",
@@ -147,6 +153,10 @@ __all__ = [
     "StagingFull",
     "StagingOwner",
     "StagingSession",
+    "SchemaInfo",
+    "SchemaMismatch",
+    "Schemas",
+    "Serializer",
     "StaleEpoch",
     "StorageFenced",
     "StorageFull",
@@ -156,6 +166,7 @@ __all__ = [
     "SyncQueue",
     "SyncQueueMessage",
     "SyncSchedules",
+    "SyncSchemas",
     "SyncStagedWriter",
     "SyncStaging",
     "SyncTransaction",
@@ -172,6 +183,7 @@ __all__ = [
     "UnknownMember",
     "UnknownPartition",
     "UnknownSchedule",
+    "UnknownSchema",
     "UnknownTopic",
     "UnknownTransaction",
     "connect",

@@ -27,6 +27,7 @@ from plugins.native.sdk.producer import Producer
 from plugins.native.sdk.queue import Queue, QueueOptions
 from plugins.native.sdk.routes import Routes
 from plugins.native.sdk.schedules import Schedules
+from plugins.native.sdk.schemas import Schemas
 from plugins.native.sdk.sequencing import backoff_s
 from plugins.native.sdk.staging import Staging
 from plugins.native.sdk.sync_client import SyncClient, first_offset
@@ -75,6 +76,9 @@ class Client:
 
         self.admin = Admin(self._channel, bootstrap, timeout_s)
         """What operators do: topics' settings and partitions, records, the cluster."""
+
+        self.schemas = Schemas(self._channel, bootstrap, timeout_s)
+        """The registry of schemas, and values with it."""
 
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
 

@@ -29,6 +29,7 @@ from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.login import Login, Mechanism, login_of, with_login
 from plugins.native.sdk.parallel import FetchStream, ParallelFetch
 from plugins.native.sdk.partitioning import StickyPartitioner
+from plugins.native.sdk.schemas import SyncSchemas
 from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
 from plugins.native.sdk.sync_routes import SyncRoutes
 from plugins.native.sdk.tls import Tls, bootstrap_of, open_channel
@@ -70,6 +71,8 @@ class SyncClient:
         )
         self.admin = SyncAdmin(self._channel, bootstrap, timeout_s)
         """What operators do: topics' settings and partitions, records, the cluster."""
+        self.schemas = SyncSchemas(self._channel, bootstrap, timeout_s)
+        """The registry of schemas, and values with it."""
         self._partitioner = StickyPartitioner()
         self._partition_counts: dict[str, int] = {}
         self._topic_ids: dict[str, str] = {}

@@ -20,6 +20,7 @@ from plugins.native import (
     native_pb2,
     queues_pb2,
     schedules_pb2,
+    schemas_pb2,
     security_pb2,
     transactions_pb2,
 )
@@ -36,6 +37,7 @@ PAGES: dict[FileDescriptor, Path] = {
     schedules_pb2.DESCRIPTOR: ROOT / "docs/formats/native-schedules.md",
     queues_pb2.DESCRIPTOR: ROOT / "docs/formats/native-queues.md",
     metadata_pb2.DESCRIPTOR: ROOT / "docs/formats/native-metadata.md",
+    schemas_pb2.DESCRIPTOR: ROOT / "docs/formats/native-schemas.md",
 }
 """Every proto file of the package, and the page that describes it."""
 PROTOS = pytest.mark.parametrize("proto", PAGES, ids=lambda proto: Path(proto.name).name)

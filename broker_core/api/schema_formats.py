@@ -1,0 +1,205 @@
+"""JSON Schema, Avro and Protobuf behind one face. The libraries come with the extra `schemas`.
+
+Edge: Protobuf sources are compiled by `protoc` in a process of its own, in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from broker_core.api.errors import InvalidRequest, SchemaMismatch
+from broker_core.api.schemas import SCHEMA_TYPES, TEXT_BYTES_MAX
+
+_PROTOC_S: Final = 20
+_FILE: Final = "schema.proto"
+
+
+class Format(Protocol):
+    """A schema ready for use. `encode` and `decode` are of a payload, without its frame."""
+
+    def check(self, payload: bytes) -> None:
+        """Raises SchemaMismatch, naming the field."""
+
+    def encode(self, value: Any) -> bytes:
+        """Raises SchemaMismatch, naming the field."""
+
+    def decode(self, payload: bytes) -> Any:
+        """Raises SchemaMismatch."""
+
+
+def open_schema(schema_type: str, text: str) -> Format:
+    """Raises InvalidRequest: what is wrong with the schema, or which library is missing."""
+    if schema_type not in SCHEMA_TYPES:
+        raise InvalidRequest(f"schema_type is {schema_type!r}; it takes {', '.join(SCHEMA_TYPES)}")
+    if len(text.encode()) > TEXT_BYTES_MAX:
+        raise InvalidRequest(f"a schema takes {TEXT_BYTES_MAX} bytes")
+    kinds: dict[str, type[JsonFormat | AvroFormat | ProtobufFormat]] = {
+        "json-schema": JsonFormat, "avro": AvroFormat, "protobuf": ProtobufFormat,
+    }  # fmt: skip
+    try:
+        return kinds[schema_type](text)
+    except ImportError as error:
+        raise InvalidRequest(
+            f"{schema_type} needs {error.name}: pip install 'lakemq[schemas]'"
+        ) from None
+
+
+class JsonFormat:
+    """Values are what `json` makes of a text."""
+
+    def __init__(self, text: str) -> None:
+        import jsonschema
+        import referencing
+
+        try:
+            schema = json.loads(text)
+            kind = jsonschema.validators.validator_for(
+                schema, default=jsonschema.Draft202012Validator
+            )
+            kind.check_schema(schema)
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequest(f"schema: not JSON: {error}") from None
+        except jsonschema.SchemaError as error:
+            raise InvalidRequest(f"schema: {error.json_path}: {error.message}") from None
+        # An empty registry: nothing is ever fetched from elsewhere.
+        self._validator = kind(schema, registry=referencing.Registry())
+        self.schema = schema
+
+    def check(self, payload: bytes) -> None:
+        self._check(self.decode(payload))
+
+    def _check(self, value: Any) -> None:
+        from referencing.exceptions import Unresolvable
+
+        try:
+            error = next(self._validator.iter_errors(value), None)
+        except (Unresolvable, RecursionError) as failure:
+            raise SchemaMismatch(f"$: the schema can't be followed: {failure}") from None
+        if error is not None:
+            raise SchemaMismatch(f"{error.json_path}: {error.message[:300]}")
+
+    def encode(self, value: Any) -> bytes:
+        self._check(value)
+        try:
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        except (TypeError, ValueError) as error:
+            raise SchemaMismatch(f"$: {error}") from None
+
+    def decode(self, payload: bytes) -> Any:
+        try:
+            return json.loads(payload)
+        except (ValueError, RecursionError) as error:
+            raise SchemaMismatch(f"$: not JSON: {error}") from None
+
+
+class AvroFormat:
+    """Values are what fastavro makes: dicts, lists, str, int, ..."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        import fastavro
+        from fastavro.schema import SchemaParseException, UnknownType
+
+        try:
+            self.schema = fastavro.parse_schema(json.loads(text))
+        except (ValueError, SchemaParseException, UnknownType, KeyError, TypeError) as error:
+            raise InvalidRequest(f"schema: not Avro: {type(error).__name__}: {error}") from None
+
+    def check(self, payload: bytes) -> None:
+        self.decode(payload)
+
+    def encode(self, value: Any) -> bytes:
+        import fastavro
+        from fastavro.validation import ValidationError
+
+        try:
+            fastavro.validate(value, self.schema, strict=True)
+            out = io.BytesIO()
+            fastavro.schemaless_writer(out, self.schema, value)
+        except ValidationError as error:
+            raise SchemaMismatch(str(error)[:300]) from None
+        except Exception as error:  # whatever a value that is none of the schema makes it raise
+            raise SchemaMismatch(f"{type(error).__name__}: {error}") from None
+        return out.getvalue()
+
+    def decode(self, payload: bytes) -> Any:
+        import fastavro
+
+        data = io.BytesIO(payload)
+        try:
+            value = fastavro.schemaless_reader(data, self.schema, None)
+        except Exception as error:  # bytes that are none of the schema make it raise anything
+            raise SchemaMismatch(f"not Avro of this schema: {type(error).__name__}") from None
+        if data.tell() != len(payload):
+            raise SchemaMismatch(f"{len(payload) - data.tell()} bytes behind the value")
+        return value
+
+
+class ProtobufFormat:
+    """Values are messages of the first message type of the file, or dicts in place of them."""
+
+    def __init__(self, text: str) -> None:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+        files = descriptor_pb2.FileDescriptorSet.FromString(_compiled(text))
+        pool = descriptor_pool.DescriptorPool()
+        for file in files.file:
+            pool.Add(file)
+        self.file = files.file[-1]
+        if not self.file.message_type:
+            raise InvalidRequest("schema: the file has no message")
+        found = pool.FindFileByName(_FILE)
+        first = self.file.message_type[0].name
+        self.message = message_factory.GetMessageClass(found.message_types_by_name[first])
+
+    def check(self, payload: bytes) -> None:
+        self.decode(payload)
+
+    def encode(self, value: Any) -> bytes:
+        from google.protobuf import json_format
+
+        try:
+            message = value
+            if isinstance(value, dict):
+                message = json_format.ParseDict(value, self.message())
+            elif value.DESCRIPTOR.full_name != self.message.DESCRIPTOR.full_name:
+                raise SchemaMismatch(f"a {value.DESCRIPTOR.full_name} is no "
+                                     f"{self.message.DESCRIPTOR.full_name}")  # fmt: skip
+            return b"\x00" + bytes(message.SerializeToString())
+        except (json_format.ParseError, AttributeError, ValueError) as error:
+            raise SchemaMismatch(str(error)[:300]) from None
+
+    def decode(self, payload: bytes) -> Any:
+        from google.protobuf.message import DecodeError
+
+        if payload[:1] != b"\x00":
+            raise SchemaMismatch("message indexes: only the first message of the file is taken")
+        try:
+            return self.message.FromString(payload[1:])
+        except DecodeError as error:
+            raise SchemaMismatch(f"not a {self.message.DESCRIPTOR.full_name}: {error}") from None
+
+
+def _compiled(text: str) -> bytes:
+    """A FileDescriptorSet, imports first. Only Google's own files can be imported."""
+    import grpc_tools
+
+    own = Path(grpc_tools.__file__).parent / "_proto"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / _FILE).write_text(text)
+        out = Path(folder) / "out"
+        run = subprocess.run(
+            [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{own}",
+             "--include_imports", f"--descriptor_set_out={out}", _FILE],
+            capture_output=True, text=True, timeout=_PROTOC_S, check=False, cwd=folder,
+        )  # fmt: skip
+        if run.returncode:
+            said = " ".join(run.stderr.replace(folder, "").split())
+            raise InvalidRequest(f"schema: not Protobuf: {said[:500]}")
+        return out.read_bytes()

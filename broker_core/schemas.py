@@ -1,0 +1,272 @@
+"""The registry over the MetaService, and the check of values on their way in.
+
+Values are checked on the event loop, batch by batch, with schemas that are held ready: the catalog
+is followed, so a schema is there before, or soon after, its first value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from broker_core.api.errors import (
+    IncompatibleSchema,
+    InvalidRequest,
+    LakeMQError,
+    OutcomeUnknown,
+    SchemaMismatch,
+    Unavailable,
+    UnknownSchema,
+)
+from broker_core.api.record_batch import RecordBatch
+from broker_core.api.schema_formats import (
+    AvroFormat,
+    Format,
+    JsonFormat,
+    ProtobufFormat,
+    open_schema,
+)
+from broker_core.api.schema_rules import (
+    avro_problems,
+    directions,
+    json_problems,
+    protobuf_problems,
+)
+from broker_core.api.schemas import SchemaInfo, SubjectInfo, unframed
+from broker_core.api.types import TopicInfo
+from meta_service.api import errors as meta_errors
+from meta_service.api.schemas import COMPATIBILITIES, Schema, Subject
+from meta_service.api.types import MetaClient
+
+_log = logging.getLogger("lakemq.schemas")
+_TRIES: Final = 5
+_RETRY_S: Final = 1.0
+
+
+class SchemaRegistry:
+    """Implements the `Schemas` port; `check_values` is for the road of records."""
+
+    def __init__(self, meta: MetaClient) -> None:
+        self._meta = meta
+        self._formats: dict[int, Format] = {}
+        self._by_subject: dict[str, tuple[int, ...]] = {}
+        """Subject -> ids of its versions that are ready for use, oldest first."""
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Hold ready all schemas there are, then follow."""
+        revision, subjects = await self._asked(self._meta.subjects(), "subjects")
+        for subject in subjects:
+            await self._take(subject)
+        self._task = asyncio.create_task(self._follow(revision + 1))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _follow(self, revision: int) -> None:
+        while True:
+            try:
+                async for change in self._meta.watch_subjects(revision):
+                    revision = change.revision + 1
+                    if change.subject is None:
+                        self._by_subject.pop(change.name, None)
+                    else:
+                        await self._take(change.subject)
+            except meta_errors.MetaError as error:
+                _log.warning("schemas are not followed for now: %s", error)
+            except LakeMQError as error:
+                _log.warning("a schema is not taken into use for now: %s", error)
+            await asyncio.sleep(_RETRY_S)
+            with suppress(LakeMQError):
+                revision, subjects = await self._asked(self._meta.subjects(), "subjects")
+                for subject in subjects:
+                    await self._take(subject)
+                revision += 1
+
+    async def _take(self, subject: Subject) -> None:
+        ready = []
+        for _, schema_id in subject.versions:
+            if schema_id not in self._formats:
+                found = await self._asked(self._meta.schema(schema_id), subject.name)
+                if found is None:
+                    continue
+                try:
+                    opened = await asyncio.to_thread(open_schema, found.schema_type, found.text)
+                except InvalidRequest as error:
+                    _log.warning("schema %d of %s is not used: %s", schema_id, subject.name, error)
+                    continue
+                self._formats[schema_id] = opened
+            ready.append(schema_id)
+        self._by_subject[subject.name] = tuple(ready)
+
+    # -- values on their way in
+
+    def check_values(self, topic: TopicInfo, values: Sequence[bytes | None]) -> None:
+        """Raises SchemaMismatch, naming record and field. Null values always fit."""
+        subject = topic.config.schema
+        ids = self._by_subject.get(subject)
+        if not ids:
+            raise SchemaMismatch(f"topic {topic.name} asks for schema {subject!r}, which has none")
+        for at, value in enumerate(values):
+            if value is not None:
+                try:
+                    self._check_value(subject, ids, value)
+                except SchemaMismatch as error:
+                    raise SchemaMismatch(f"record {at}: {error}") from None
+
+    def _check_value(self, subject: str, ids: tuple[int, ...], value: bytes) -> None:
+        newest = self._formats[ids[-1]]
+        if value[:1] != b"\x00" and isinstance(newest, JsonFormat):
+            newest.check(value)  # plain JSON, as devices send it
+            return
+        schema_id, payload = unframed(value)
+        if schema_id not in ids:
+            raise SchemaMismatch(f"schema {schema_id} is no version of {subject}")
+        self._formats[schema_id].check(payload)
+
+    def check_batch(self, topic: TopicInfo, batch: bytes) -> None:
+        """`check_values` of a batch whose CRC was checked."""
+        if topic.config.schema:
+            self.check_values(topic, RecordBatch(batch).values())
+
+    # -- the registry
+
+    async def register(self, subject: str, schema_type: str, text: str) -> SchemaInfo:
+        _check_subject(subject)
+        for _ in range(_TRIES):
+            known = await self._asked(self._meta.subject(subject), subject)
+            latest = known.latest_version if known is not None else 0
+            newest = await self._version(subject, None)
+            if newest is not None and (newest.schema_type, newest.text) == (schema_type, text):
+                return _info(newest)
+            problems = await self._problems(known, subject, schema_type, text)
+            if problems:
+                raise IncompatibleSchema("; ".join(problems[:10]))
+            try:
+                made = await self._meta.register_schema(
+                    subject, schema_type, text, expected_version=latest
+                )
+            except meta_errors.CompareFailed:
+                continue  # somebody was quicker: look again
+            except meta_errors.MetaError as error:
+                raise _translated(error, subject) from None
+            return _info(made)
+        raise Unavailable(f"subject {subject} changes all the time")
+
+    async def check(self, subject: str, schema_type: str, text: str) -> Sequence[str]:
+        _check_subject(subject)
+        known = await self._asked(self._meta.subject(subject), subject)
+        return await self._problems(known, subject, schema_type, text)
+
+    async def _problems(
+        self, known: Subject | None, subject: str, schema_type: str, text: str
+    ) -> list[str]:
+        """Raises InvalidRequest when the text is no schema at all."""
+        new = await asyncio.to_thread(open_schema, schema_type, text)
+        if known is None or not known.versions:
+            return []
+        rule = known.compatibility or await self._asked(self._meta.default_compatibility(), subject)
+        backward, forward, transitive = directions(rule)
+        if not backward and not forward:
+            return []
+        problems: list[str] = []
+        for version, _ in known.versions if transitive else known.versions[-1:]:
+            old = await self._version(subject, version)
+            if old is not None:
+                problems += await asyncio.to_thread(
+                    _between, old, schema_type, new, backward, forward
+                )
+        return problems
+
+    async def get(
+        self, *, schema_id: int = 0, subject: str = "", version: int | None = None
+    ) -> SchemaInfo:
+        if schema_id:
+            found = await self._asked(self._meta.schema(schema_id), str(schema_id))
+        else:
+            _check_subject(subject)
+            found = await self._version(subject, version)
+        if found is None:
+            wanted = f"id {schema_id}" if schema_id else f"version {version or 'latest'}"
+            raise UnknownSchema(f"there is no schema {subject or ''} {wanted}")
+        return _info(found)
+
+    async def _version(self, subject: str, version: int | None) -> Schema | None:
+        found: Schema | None = await self._asked(
+            self._meta.schema_version(subject, version), subject
+        )
+        return found
+
+    async def subjects(self) -> Sequence[SubjectInfo]:
+        default = await self._asked(self._meta.default_compatibility(), "subjects")
+        _, found = await self._asked(self._meta.subjects(), "subjects")
+        return [
+            SubjectInfo(each.name, each.compatibility or default, each.versions) for each in found
+        ]
+
+    async def delete(self, subject: str, version: int | None = None) -> None:
+        await self._asked(self._meta.delete_schema(subject, version), subject)
+
+    async def set_compatibility(self, subject: str, compatibility: str | None) -> None:
+        if compatibility is not None and compatibility not in COMPATIBILITIES:
+            raise InvalidRequest(
+                f"compatibility is {compatibility!r}; it takes {', '.join(COMPATIBILITIES)}"
+            )
+        await self._asked(self._meta.set_compatibility(subject, compatibility), subject)
+
+    async def _asked(self, call: Any, what: str) -> Any:
+        try:
+            return await call
+        except meta_errors.MetaError as error:
+            raise _translated(error, what) from None
+
+
+def _between(
+    old: Schema, schema_type: str, new: Format, backward: bool, forward: bool
+) -> list[str]:
+    """What stands between two schemas."""
+    if old.schema_type != schema_type:
+        return [f"version {old.version} is {old.schema_type}, not {schema_type}"]
+    before = open_schema(old.schema_type, old.text)
+    found: list[str] = []
+    if backward:
+        found += [f"version {old.version} can't be read: {each}" for each in _why(new, before)]
+    if forward:
+        found += [f"version {old.version} can't read it: {each}" for each in _why(before, new)]
+    return found
+
+
+def _why(reader: Any, writer: Any) -> Iterator[str]:
+    if isinstance(reader, ProtobufFormat):
+        return protobuf_problems(reader.file, writer.file)
+    if isinstance(reader, AvroFormat):
+        return avro_problems(json.loads(reader.text), json.loads(writer.text))
+    return json_problems(reader.schema, writer.schema)
+
+
+def _check_subject(name: str) -> None:
+    if not 1 <= len(name.encode()) <= 249 or not name.isprintable():
+        raise InvalidRequest(f"subject is {name[:300]!r}; it takes 1 to 249 printable characters")
+
+
+def _info(schema: Schema) -> SchemaInfo:
+    return SchemaInfo(
+        schema.subject, schema.version, schema.schema_id, schema.schema_type, schema.text
+    )
+
+
+def _translated(error: meta_errors.MetaError, what: str) -> LakeMQError:
+    if isinstance(error, meta_errors.NotFound):
+        return UnknownSchema(f"there is no subject or version {what!r}")
+    if isinstance(error, meta_errors.InvalidArgument):
+        return InvalidRequest(str(error))
+    if not error.definite:
+        return OutcomeUnknown(f"{what}: {error}")
+    return Unavailable(f"{what}: {error}")

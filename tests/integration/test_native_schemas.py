@@ -1,0 +1,160 @@
+"""Goal: the registry against a real broker, and values that do not fit are not stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from typer.testing import CliRunner
+
+import lakemq
+from plugins.native.schema_commands import schema
+from tests.support.node import NodeProcess
+
+V1 = json.dumps({
+    "type": "object", "properties": {"t": {"type": "number"}}, "required": ["t"],
+    "additionalProperties": False,
+})  # fmt: skip
+V2 = json.dumps({
+    "type": "object", "properties": {"t": {"type": "number"}, "unit": {"type": "string"}},
+    "required": ["t"], "additionalProperties": False,
+})  # fmt: skip
+WRONG = json.dumps({"type": "object", "required": ["t", "unit"]})
+AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "t", "type": "double"}]})
+PROTO = 'syntax = "proto3"; message Reading { double t = 1; }'
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("schemas")) as node:
+        yield node
+
+
+def test_versions_are_numbered_and_rules_are_kept(node: NodeProcess) -> None:
+    with lakemq.connect(node.native) as client:
+        first = client.schemas.register("r", "json-schema", V1)
+        assert client.schemas.register("r", "json-schema", V1) == first
+        second = client.schemas.register("r", "json-schema", V2)
+        assert (first.version, second.version) == (1, 2) and second.schema_id > first.schema_id
+        assert client.schemas.get("r") == second and client.schemas.get("r", 1) == first
+        assert client.schemas.get(schema_id=first.schema_id) == first
+        problems = client.schemas.check("r", "json-schema", WRONG)
+        assert any("$.unit: is required" in each for each in problems)
+        with pytest.raises(lakemq.IncompatibleSchema, match=r"\$\.unit"):
+            client.schemas.register("r", "json-schema", WRONG)
+        with pytest.raises(lakemq.IncompatibleSchema, match="json-schema, not avro"):
+            client.schemas.register("r", "avro", AVRO)
+        client.schemas.set_compatibility("r", "none")
+        assert client.schemas.register("r", "json-schema", WRONG).version == 3
+        client.schemas.set_compatibility("r", "forward-transitive")
+        assert client.schemas.check("r", "json-schema", "true")
+        with pytest.raises(lakemq.InvalidRequest, match="sideways"):
+            client.schemas.set_compatibility("r", "sideways")
+        with pytest.raises(lakemq.InvalidRequest, match="JSON"):
+            client.schemas.register("r2", "json-schema", "{")
+        client.schemas.delete("r", 3)
+        (found,) = client.schemas.subjects()
+        assert (found.name, found.compatibility) == ("r", "forward-transitive")
+        assert [version for version, _ in found.versions] == [1, 2]
+        client.schemas.delete("r")
+        for missing in (lambda: client.schemas.get("r"), lambda: client.schemas.delete("r")):
+            with pytest.raises(lakemq.UnknownSchema):
+                missing()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("json-schema", V1), ("avro", AVRO), ("protobuf", PROTO)]
+)
+async def test_values_that_do_not_fit_are_not_stored(
+    node: NodeProcess, kind: str, text: str
+) -> None:
+    topic = f"checked-{kind}"
+    async with lakemq.Client(node.native) as client:
+        await client.schemas.register(topic, kind, text)
+        await client.create_topic(topic, 1, {"schema": topic})
+        to_bytes = await client.schemas.serializer(topic)
+        with pytest.raises(lakemq.SchemaMismatch, match="t"):
+            to_bytes({"t": "warm"})
+        good = to_bytes({"t": 20.5})
+        other = await client.schemas.register(f"{topic}-other", kind, text)
+        async with await client.producer() as producer:
+            assert (await producer.send(topic, good)).offset == 0
+            await producer.send(topic, None)
+            for wrong in (good[:1], b"\x00" + good[5:], good[:-1] or b"x",
+                          lakemq.Serializer(other)({"t": 1.0})):  # fmt: skip
+                with pytest.raises(lakemq.SchemaMismatch, match="record 0"):
+                    await producer.send(topic, wrong)
+            columns = lakemq.Columns([good, good, b"\x00nonsense"])
+            with pytest.raises(lakemq.SchemaMismatch, match="record 2"):
+                await producer.send_batch(topic, columns)
+            assert (await producer.send(topic, good)).offset == 2
+        found = [each.value async for each in client.consume(topic)]
+        assert found == [good, None, good]
+        decoded = await client.schemas.decode(good)
+        assert (decoded.t if kind == "protobuf" else decoded["t"]) == 20.5
+
+
+async def test_schemas_are_there_after_a_restart_and_for_plain_json(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path).start()
+    try:
+        with lakemq.connect(node.native) as client:
+            client.schemas.register("plain", "json-schema", V1)
+            client.create_topic("plain", 1, {"schema": "plain"})
+        node.kill()
+        node.start()
+        with lakemq.connect(node.native) as client:
+            client.send("plain", b'{"t": 1}')
+            with pytest.raises(lakemq.SchemaMismatch, match=r"record 0: \$\.t"):
+                client.send("plain", b'{"t": "warm"}')
+            client.schemas.register("plain", "json-schema", V2)
+            client.create_topic("orphan", 1, {"schema": "nowhere"})
+            with pytest.raises(lakemq.SchemaMismatch, match="has none"):
+                client.send("orphan", b"{}")
+    finally:
+        node.stop()
+
+
+def test_devices_are_checked_too(node: NodeProcess) -> None:
+    with lakemq.connect(node.native) as client:
+        client.schemas.register("devices", "json-schema", V1)
+        if "mqtt" not in [each.name for each in client.topics()]:
+            client.create_topic("mqtt", 1)
+        client.admin.alter_topic("mqtt", {"schema": "devices"})
+        before = sum(each.high_watermark for each in client.describe_topic("mqtt").partitions)
+        device = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+        codes: list[int] = []
+        device.on_publish = lambda _c, _u, _m, code, _p: codes.append(code.value)
+        device.connect("127.0.0.1", node.mqtt_port)
+        device.loop_start()
+        for payload in (b'{"t": 1}', b'{"t": "warm"}'):
+            device.publish("room/1", payload, qos=1).wait_for_publish(10)
+        device.disconnect()
+        device.loop_stop()
+        after = sum(each.high_watermark for each in client.describe_topic("mqtt").partitions)
+        assert after == before + 1
+        assert codes[0] < 0x80 <= codes[1], codes
+        client.admin.alter_topic("mqtt", reset=["schema"])
+
+
+def test_the_command_line(node: NodeProcess, tmp_path: Path) -> None:
+    def run(*words: str, code: int = 0) -> str:
+        result = CliRunner().invoke(schema, [*words, "--bootstrap", node.native])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    first, wrong = tmp_path / "a.avsc", tmp_path / "b.avsc"
+    first.write_text(AVRO)
+    wrong.write_text(AVRO.replace("double", "string"))
+    assert "version 1" in run("register", "cli", str(first))
+    assert "can't be read" in run("check", "cli", str(wrong), code=1)
+    assert "fits" in run("check", "cli", str(first))
+    assert json.loads(run("get", "cli")) == json.loads(AVRO)
+    run("compatibility", "none", "--subject", "cli")
+    assert "version 2" in run("register", "cli", str(wrong))
+    assert "cli" in run("list")
+    run("delete", "cli", "-y")
+    assert "cli" not in run("list")
