@@ -44,6 +44,8 @@ from meta_service.api.types import MetaClient
 
 _log = logging.getLogger("lakemq.schemas")
 _TRIES: Final = 5
+_ID_MAX: Final = 2**32 - 1
+"""The frame of a value has room for no more."""
 _RETRY_S: Final = 1.0
 
 
@@ -188,6 +190,8 @@ class SchemaRegistry:
     async def get(
         self, *, schema_id: int = 0, subject: str = "", version: int | None = None
     ) -> SchemaInfo:
+        if not 0 <= schema_id <= _ID_MAX:
+            raise UnknownSchema(f"schema id {schema_id}: ids are 1 to {_ID_MAX}")
         if schema_id:
             found = await self._asked(self._meta.schema(schema_id), str(schema_id))
         else:
