@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test nightly test-jars check fix generate constraints java clean
+.PHONY: help demo run test nightly test-jars check fix generate constraints java bench-kafka clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,10 @@ generate: $(READY)  ## write generated files anew: protocol code, docs/configura
 
 constraints: $(READY)  ## pin what is installed now
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+
+bench-kafka: java $(READY)  ## produce beside Kafka (fetched through Maven) and NATS, per CPU-second
+	-$(BIN)/python -m pip install -q confluent-kafka nats-py
+	$(BIN)/python -m benchmarks.kafka
 
 clean:  ## remove the virtual environment and what was built
 	rm -rf $(VENV) .venv-jars build dist artifacts
