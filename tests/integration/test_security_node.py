@@ -33,6 +33,8 @@ from plugins.native import native_pb2 as pb
 from plugins.native.commands import topic
 from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk.scram_client import ScramClient
+from plugins.native.security_pb2 import WhoAmIRequest
+from plugins.native.security_pb2_grpc import SecurityStub
 from tests.support.node import PORTS_FREE, NodeProcess
 
 WAIT_S = 10
@@ -512,3 +514,27 @@ async def next_packets(reader: asyncio.StreamReader, decoder: Decoder) -> list[A
         while not found:
             found = decoder.feed(await reader.read(65_536))
     return found
+
+
+# -- tokens of the node
+
+
+def test_a_scram_token_is_its_users_and_nobody_elses(node: NodeProcess) -> None:
+    login = {"username": "sensor", "password": "sensor's password", "mechanism": "SCRAM-SHA-256"}
+    with lakemq.connect(node.native, **login) as client:  # type: ignore[arg-type]
+        client.topics()
+        ((_, header),) = client._channel.login.metadata  # type: ignore[attr-defined]
+    with grpc.insecure_channel(node.native) as channel:
+        ask = SecurityStub(channel).WhoAmI
+
+        def who(text: str) -> Any:
+            return ask(WhoAmIRequest(), metadata=(("authorization", text),), timeout=WAIT_S)
+
+        told = who(header)
+        assert (told.name, told.kind, list(told.roles)) == ("sensor", "user", ["device"])
+        assert 0 < told.expires_ms / 1000 - time.time() < 3601
+        body, _, mac = header.rpartition(".")
+        for wrong in (f"{body}.{mac[::-1]}", f"{body[:-2]}xx.{mac}", "Bearer lakemq1.x.y"):
+            with pytest.raises(grpc.RpcError) as caught:
+                who(wrong)
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
