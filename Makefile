@@ -43,6 +43,10 @@ nightly: java $(READY)  ## all simulations with thousands of seeds, other ones e
 test-jars: java $(READY)  ## do Delta's and Iceberg's own Spark runtimes read what exports write? (Maven)
 	$(BIN)/python -m tests.jars.check
 
+fuzz: $(READY)  ## coverage-guided fuzzing of MQTT (installs atheris), FUZZ_SECONDS=60 a target
+	$(BIN)/python -m pip install -q 'atheris>=3,<4'
+	for target in codec connection proxy; do $(BIN)/python -m tests.fuzz.fuzz $$target --seconds $${FUZZ_SECONDS:-60} || exit 1; done
+
 check: $(READY)  ## lint, types, import contracts, generated files, architecture
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
