@@ -5,17 +5,31 @@
 
 Inputs that reach new code are kept in `build/fuzz/<target>`; one that breaks something is written
 there as `crash-...`. Put it into `tests/fuzz/corpus/<target>`, where every test run tries it, and
-mend what it broke. Begins with what lies in that folder.
+mend what it broke. Begins with what lies in that folder; `found.hex` there holds, one a line, what
+earlier runs found.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"
+
+
+def kept_inputs(target: str) -> dict[str, bytes]:
+    """Every kept input of a target, by name."""
+    inputs: dict[str, bytes] = {}
+    for file in sorted((CORPUS / target).iterdir()):
+        if file.suffix == ".hex":
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                inputs[f"{file.name}:{number}"] = bytes.fromhex(line)
+        else:
+            inputs[file.name] = file.read_bytes()
+    return inputs
 
 
 def main() -> None:
@@ -31,8 +45,10 @@ def main() -> None:
         from tests.fuzz.targets import TARGETS
     kept = ROOT / "build" / "fuzz" / arguments.target
     kept.mkdir(parents=True, exist_ok=True)
+    for data in kept_inputs(arguments.target).values():
+        (kept / hashlib.sha1(data, usedforsecurity=False).hexdigest()).write_bytes(data)
     options = [
-        sys.argv[0], str(kept), str(CORPUS / arguments.target), "-max_len=4096", "-timeout=10",
+        sys.argv[0], str(kept), "-max_len=4096", "-timeout=10",
         f"-max_total_time={arguments.seconds}", "-rss_limit_mb=1024",
         f"-artifact_prefix={kept}/", "-print_final_stats=1",
     ]  # fmt: skip

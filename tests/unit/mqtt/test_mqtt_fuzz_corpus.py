@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from tests.fuzz.fuzz import kept_inputs
 from tests.fuzz.targets import TARGETS
-
-CORPUS = Path(__file__).parents[2] / "fuzz" / "corpus"
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_kept_inputs(target: str) -> None:
-    files = sorted((CORPUS / target).iterdir())
-    assert len(files) >= 10
-    for file in files:
+    inputs = kept_inputs(target)
+    assert len(inputs) >= 10
+    for name, data in inputs.items():
         try:
-            TARGETS[target](file.read_bytes())
+            TARGETS[target](data)
         except Exception as error:
-            raise AssertionError(f"{target} breaks on {file.name}") from error
+            raise AssertionError(f"{target} breaks on {name}") from error
