@@ -66,24 +66,35 @@ class Lane:
 class Appends:
     """Lanes that wait for the end of this loop turn."""
 
-    __slots__ = ("_lanes",)
+    __slots__ = ("_lanes", "_last")
 
     def __init__(self) -> None:
         self._lanes: dict[tuple[str, int, Acks], Lane] = {}
+        self._last: Lane | None = None
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
     def lane(self, topic: str, principal: Principal, acks: Acks) -> Lane:
         """Where records for the topic go. `principal` must be the hub's one object for it."""
+        last = self._last
+        if (
+            last is not None
+            and last.topic == topic
+            and last.principal is principal
+            and last.acks is acks
+        ):
+            return last
         key = (topic, id(principal), acks)
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(topic, principal, acks)
+        self._last = lane
         return lane
 
     def take(self) -> list[Lane]:
         """All lanes gathered so far; the next records begin new ones."""
         lanes = list(self._lanes.values())
         self._lanes.clear()
+        self._last = None
         return lanes

@@ -20,6 +20,7 @@ from plugins.mqtt.packets import (
     Connect,
     Packet,
     PacketType,
+    Properties,
     Publish,
     PublishRun,
 )
@@ -170,28 +171,26 @@ class Decoder:
 
     def _publish(self, data: bytes, first: int, body: int, stop: int) -> Publish:
         """One PUBLISH whose remaining bytes are `data[body:stop]`."""
-        at = body + 2 + int.from_bytes(data[body : body + 2], "big")
+        at = body + 2
+        if at <= stop:
+            at += data[body] << 8 | data[body + 1]
+        if at > stop:
+            raise MalformedPacket("PUBLISH is shorter than its topic name")
         topic = self.names[data[body + 2 : at]]
         qos, packet_id = first & _QOS_3, 0
         if qos:
             if qos == _QOS_3:
                 raise MalformedPacket("QoS 3")
-            packet_id = int.from_bytes(data[at : at + 2], "big")
-            at += 2
+            if at + 2 <= stop:
+                packet_id = data[at] << 8 | data[at + 1]
+                at += 2
             if not packet_id:
                 raise MalformedPacket("packet identifier is 0 or missing")
         elif first & 0x08:
             raise MalformedPacket("DUP set at QoS 0")
         properties = NO_PROPERTIES
         if self.version == V5:
-            if data[at : at + 1] == b"\0":
-                at += 1
-            else:
-                reader = Reader(data, at, stop)
-                properties = read_properties(reader, PacketType.PUBLISH)
-                at = reader.position
-        if at > stop:
-            raise MalformedPacket("PUBLISH is shorter than its topic name and properties say")
+            at, properties = _publish_properties(data, at, stop)
         return Publish(
             topic, data[at:stop], qos >> 1, first & 1 == 1, first & 8 == 8, packet_id, properties
         )
@@ -220,3 +219,16 @@ class Decoder:
         packet = decode_connect(reader, level)
         reader.finish()
         return packet
+
+
+def _publish_properties(data: bytes, at: int, stop: int) -> tuple[int, Properties]:
+    """Where the payload begins, and the properties in front of it."""
+    if data[at : at + 1] == b"\0":
+        at, properties = at + 1, NO_PROPERTIES
+    else:
+        reader = Reader(data, at, stop)
+        properties = read_properties(reader, PacketType.PUBLISH)
+        at = reader.position
+    if at > stop:
+        raise MalformedPacket("PUBLISH is shorter than its properties say")
+    return at, properties

@@ -44,7 +44,7 @@ def codec(data: bytes) -> None:
         again += pieces.feed(data[start : start + cut])
         assert pieces.held_bytes <= PACKET_BYTES_MAX + cut
     assert [repr(one) for one in packets] == [repr(one) for one in again]
-    assert (whole.error is None) == (pieces.error is None)
+    assert type(whole.error) is type(pieces.error)
     for packet in packets:
         assert not isinstance(packet, PublishRun)
         if isinstance(packet, Connect):
