@@ -14,8 +14,10 @@ from typing import Final
 
 from plugins.mqtt.decoding import DECODERS, decode_connect, read_protocol_level
 from plugins.mqtt.packets import (
+    BRIDGE,
     NO_PROPERTIES,
     V5,
+    V311,
     Acknowledgement,
     Connect,
     Packet,
@@ -215,8 +217,11 @@ class Decoder:
         if self.version:
             raise ProtocolError("CONNECT came a second time")
         level = read_protocol_level(reader)
+        bridge = level == V311 | BRIDGE
+        level = V311 if bridge else level
         self.version = min(level, V5)
         packet = decode_connect(reader, level)
+        packet.bridge = bridge
         reader.finish()
         return packet
 

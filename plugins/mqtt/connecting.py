@@ -29,6 +29,7 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
     """Check CONNECT and ask who the client is; `welcome` goes on from there."""
     hub, properties = connection.hub, packet.properties
     connection.version = packet.version
+    connection.bridge = packet.bridge
     connection.connect = packet
     connection.wants_reasons = properties.request_problem_information != 0
     _obey_client_limits(connection, properties)

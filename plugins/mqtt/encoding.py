@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from plugins.mqtt.packets import (
+    BRIDGE,
     NO_PROPERTIES,
     V5,
     V31,
@@ -62,7 +63,11 @@ def _connect(packet: Connect, version: int) -> bytes:
         flags |= 0x04 | will.qos << 3 | will.retain << 5
     flags |= (packet.password is not None) << 6 | (packet.username is not None) << 7
     name = b"\0\6MQIsdp" if version == V31 else b"\0\4MQTT"
-    parts = [name, bytes((version, flags)), _two(packet.keep_alive_s)]
+    parts = [
+        name,
+        bytes((version | (BRIDGE if packet.bridge else 0), flags)),
+        _two(packet.keep_alive_s),
+    ]
     parts += (_properties(packet, version), string_bytes(packet.client_id))
     if will is not None:
         parts += (_properties(will, version), string_bytes(will.topic), binary_bytes(will.payload))

@@ -101,6 +101,9 @@ class Connect:
     password: bytes | None = field(default=None, repr=False)
     will: Will | None = None
     properties: Properties = NO_PROPERTIES
+    bridge: bool = False
+    """It says that it is another broker's bridge: it wants nothing back that it published, and the
+    retain flag as it was."""
 
 
 @dataclass(slots=True)
@@ -159,6 +162,8 @@ class Filter:
         return (self.options >> 4) & 0x03
 
 
+BRIDGE: Final = 0x80
+"""Bit of the protocol level by which bridges of 3.1.1 tell what they are, as Mosquitto has it."""
 NO_LOCAL: Final = 0x04
 RETAIN_AS_PUBLISHED: Final = 0x08
 

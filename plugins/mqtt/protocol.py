@@ -84,6 +84,7 @@ class Connection:
         "aliases",
         "arrival",
         "blocked",
+        "bridge",
         "client_id",
         "closing",
         "connect",
@@ -133,6 +134,7 @@ class Connection:
         self.closing: str | None = None
         """Why the server shall close the network connection, once `out` is written."""
         self.blocked = False
+        self.bridge = False
         """The socket takes no more for now: QoS 0 is dropped, QoS 1 and 2 wait."""
         self.credentials: Credentials | None = None
         """Set while an answer to them is awaited (`authenticated` or `refused`)."""

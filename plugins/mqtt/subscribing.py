@@ -12,6 +12,7 @@ from plugins.mqtt import history
 from plugins.mqtt.history import History, Start, parse_start
 from plugins.mqtt.packets import (
     NO_LOCAL,
+    RETAIN_AS_PUBLISHED,
     V5,
     Filter,
     Suback,
@@ -75,7 +76,10 @@ def _add(
         return Reason.NOT_AUTHORIZED, None, False
     before = session.subscriptions.get(text)
     kind = Beside if text.startswith((EXCLUSIVE, REPLAY)) else Subscription
-    subscription = kind(session, address, wanted.options & _OPTIONS_KEPT, identifier)
+    options = wanted.options & _OPTIONS_KEPT
+    if connection.bridge:
+        options |= RETAIN_AS_PUBLISHED | (NO_LOCAL if address.group is None else 0)
+    subscription = kind(session, address, options, identifier)
     session.subscriptions[text] = subscription
     if start is not None:
         _replay(hub, text, subscription, before, start)
