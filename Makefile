@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test nightly test-jars check fix generate constraints java bench-kafka clean
+.PHONY: help demo run test nightly test-jars check fix generate constraints java bench-kafka clean fuzz
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
