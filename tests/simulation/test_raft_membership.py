@@ -240,11 +240,21 @@ def _change_something(cluster: Cluster) -> None:
     leader.call(change)
 
 
+def _change_in_vain(cluster: Cluster) -> None:
+    """A leader is cut off and changes the group at once: the next leader knows nothing of it."""
+    leader = cluster.leader()
+    if leader is not None and not leader.paused:
+        cluster.isolate(leader.name)
+        _change_something(cluster)
+        cluster.at(cluster.dice.uniform(1.0, 2.5), cluster.network.cut.clear)
+
+
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_every_promise_holds_while_the_group_changes(seed: int) -> None:
     cluster = Cluster(30_000 + seed, 3, spare=2)
     with cluster.running():
-        nemesis = Nemesis(cluster, [lambda: _change_something(cluster)] * 3)
+        change = [lambda: _change_something(cluster)] * 2
+        nemesis = Nemesis(cluster, [*change, lambda: _change_in_vain(cluster)])
         clients = [Client(cluster, n, keys=2, deduplicates=n % 2 == 0) for n in range(4)]
         for client in clients:
             client.start()

@@ -371,7 +371,9 @@ def test_a_new_member_that_has_a_part_of_the_log_does_not_campaign(cluster: Clus
     cluster.run_for(1)
     member = followers(cluster)[0]
     member.wipe()
+    cluster.isolate(member.name)
     member.start()
+    cluster.run_for(2.5)
     node = node_of(member)
     node.log.add(b"\x01", 2, node.term + 1)
     cluster.isolate(member.name)

@@ -96,6 +96,8 @@ class Invariants:
 
     def _check_group(self, name: str, node: RaftNode) -> None:
         """The configuration that counts is the newest one in the log (thesis §4.1)."""
+        voters = {str(peer.id) for peer in node.voters}
+        assert voters == set(node.group.voters) - {name}, f"{self.label}: {name} counts {voters}"
         newest = next(
             (entry for entry in reversed(node.log[1:]) if entry.command[:1] == GROUP), None
         )
