@@ -1,13 +1,15 @@
-"""How a broker is reached besides its address: TLS and who calls. Pure; secrets are not in repr."""
+"""How a broker is reached besides its address: TLS, who calls, and the store where it keeps sealed
+segments. Pure; secrets are not in repr."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from spark_plugin.errors import OptionError
+from spark_plugin.tiered_options import Tiered, tiered_of
 
 ACCESS_OPTIONS: Final = (
     "tls", "tls.ca", "tls.certificate", "tls.key", "tls.serverName", "token", "username",
@@ -30,6 +32,7 @@ class Access:
     token: str = field(default="", repr=False)
     username: str = ""
     password: str = field(default="", repr=False)
+    tiered: Tiered = Tiered()
 
     def __post_init__(self) -> None:
         if bool(self.tls_certificate) != bool(self.tls_key):
@@ -45,7 +48,12 @@ class Access:
 
     @classmethod
     def from_json(cls, text: str) -> Access:
-        return cls(**json.loads(text)) if text else cls()
+        if not text:
+            return cls()
+        fields = json.loads(text)
+        tiered = fields.pop("tiered")
+        options = tuple((name, value) for name, value in tiered.pop("options"))
+        return cls(**fields, tiered=Tiered(**tiered, options=options))
 
 
 def parse_access(options: Mapping[str, str]) -> Access:
@@ -73,11 +81,12 @@ def parse_access(options: Mapping[str, str]) -> Access:
 def access_of(environment: Mapping[str, str]) -> Access:
     """What the commands use: LAKEMQ_TLS_CA, LAKEMQ_TLS_CERTIFICATE and LAKEMQ_TLS_KEY name PEM
     files, as for the other commands; LAKEMQ_TOKEN, or LAKEMQ_USERNAME and LAKEMQ_PASSWORD say who
-    calls."""
+    calls. LAKEMQ_TIERED... as in `tiered_of`."""
     names = {
         "tls.ca": "TLS_CA", "tls.certificate": "TLS_CERTIFICATE", "tls.key": "TLS_KEY",
         "token": "TOKEN", "username": "USERNAME", "password": "PASSWORD",
     }  # fmt: skip
-    return parse_access(
+    access = parse_access(
         {option: environment.get(f"LAKEMQ_{name}", "") for option, name in names.items()}
     )
+    return replace(access, tiered=tiered_of(environment))

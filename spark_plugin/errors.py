@@ -5,6 +5,7 @@ SparkPluginError
 ├── OffsetsError          offsets given by the user or a checkpoint can't be read
 ├── DataLossError         records that should be read are gone: names topic, partition, offsets
 │   └── TopicRecreated    the topic was deleted and created anew since it was read last
+├── ObjectStoreError      an object of a tiered segment can't be read, and it must be: names it
 ├── MissingDependency     Java or an optional package is absent: says how to install it
 ├── ExportError           the export can't go on
 │   ├── ExportRunning     another process runs the same export
@@ -32,6 +33,10 @@ class DataLossError(SparkPluginError):
 
 
 class TopicRecreated(DataLossError):
+    pass
+
+
+class ObjectStoreError(SparkPluginError):
     pass
 
 

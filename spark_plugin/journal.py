@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugins.native.sdk import (
@@ -13,6 +14,7 @@ from plugins.native.sdk import (
     RecordBatch,
     RecordFilter,
     SyncClient,
+    TieredSegments,
     Tls,
     TopicOffsets,
     UnknownPartition,
@@ -23,6 +25,8 @@ from plugins.native.sdk import (
 from spark_plugin.access import Access
 from spark_plugin.errors import DataLossError
 from spark_plugin.planning import OffsetRange, PartitionView, TopicView
+from spark_plugin.tiered import OverGrpc, read_placed, stores
+from spark_plugin.tiered_options import Tiered
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +36,7 @@ T = TypeVar("T")
 _log = logging.getLogger("lakemq.spark")
 
 _ANYBODY = Access()
+_THROUGH_BROKER = Tiered("never")
 _FILTER_BYTES_MAX = 4096
 _RETRY_PAUSE_S = 0.25
 _RETRY_PAUSE_S_MAX = 4.0
@@ -171,6 +176,7 @@ def read_arrow(
     retry_timeout_s: float = 60.0,
     fail_on_data_loss: bool = True,
     keys: frozenset[bytes] | None = None,
+    tiered: Tiered = _THROUGH_BROKER,
 ) -> Iterator[pa.RecordBatch]:
     """The range's records as Arrow batches of about `batch_rows` rows, or `batch_bytes`; small
     stored batches are put together, since whoever takes them pays for every Arrow batch. With
@@ -178,10 +184,11 @@ def read_arrow(
     asked = tuple(columns) if keys is None or "key" in columns else (*columns, "key")
     gathered: list[pa.RecordBatch] = []
     rows, size, position = 0, 0, wanted.start
-    for batch in read_batches(
-        client, wanted, fetch_bytes=fetch_bytes, retry_timeout_s=retry_timeout_s,
+    over_grpc = partial(
+        read_batches, client, fetch_bytes=fetch_bytes, retry_timeout_s=retry_timeout_s,
         fail_on_data_loss=fail_on_data_loss, only=_filter_of(keys),
-    ):  # fmt: skip
+    )  # fmt: skip
+    for batch in _from_anywhere(client, wanted, tiered, over_grpc, retry_timeout_s):
         arrow = to_arrow(
             batch, topic=wanted.topic, partition=wanted.partition, start=position,
             end=wanted.end, columns=asked,
@@ -197,6 +204,29 @@ def read_arrow(
             gathered, rows, size = [], 0, 0
     if rows:
         yield _put_together(gathered)
+
+
+def _from_anywhere(
+    client: SyncClient,
+    wanted: OffsetRange,
+    tiered: Tiered,
+    over_grpc: OverGrpc,
+    retry_timeout_s: float,
+) -> Iterator[RecordBatch]:
+    """Batches from an object store where one holds them, if `tiered` says so."""
+    if tiered.mode == "never":
+        return over_grpc(wanted)
+
+    def ask(position: int) -> TieredSegments:
+        return client.tiered_segments(
+            wanted.topic, wanted.partition, position, wanted.end, topic_id=wanted.topic_id
+        )
+
+    def ask_patiently(position: int) -> TieredSegments:
+        return retrying(partial(ask, position), retry_timeout_s)
+
+    asks = ask_patiently if tiered.mode == "always" else ask
+    return read_placed(wanted, tiered, asks, over_grpc, here=stores())
 
 
 def _filter_of(keys: frozenset[bytes] | None) -> RecordFilter | None:

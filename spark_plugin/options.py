@@ -8,12 +8,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spark_plugin.access import ACCESS_OPTIONS, Access, parse_access
 from spark_plugin.errors import OptionError
 from spark_plugin.offsets import parse_assignment, parse_offsets, parse_timestamps
+from spark_plugin.tiered_options import TIERED_OPTIONS, is_store_option, parse_tiered
 
 COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 """Columns of the source, in their order; `headers` only with `includeHeaders` or `columns`."""
@@ -29,6 +30,7 @@ _OPTIONS: Final = (
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
     "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "columns",
     "pushdown", "batchRows", "fetchBytes", "retryTimeout", *ACCESS_OPTIONS,
+    *TIERED_OPTIONS,
 )  # fmt: skip
 
 
@@ -149,14 +151,14 @@ class _Given:
         self._values = {name.lower(): value for name, value in options.items()}
         known = {name.lower() for name in _OPTIONS}
         for name in options:
-            if name.lower() not in known:
+            if name.lower() not in known and not is_store_option(name):
                 raise OptionError(f"unknown option {name}{nearest(name, _OPTIONS)}")
 
     def has(self, name: str) -> bool:
         return name.lower() in self._values
 
     def access(self) -> Access:
-        return parse_access(self._values)
+        return replace(parse_access(self._values), tiered=parse_tiered(self._values))
 
     def text(self, name: str, default: str = "") -> str:
         return str(self._values.get(name.lower(), default)).strip()

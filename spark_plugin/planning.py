@@ -10,11 +10,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_plugin.errors import DataLossError, OffsetsError, OptionError, TopicRecreated
 from spark_plugin.offsets import EARLIEST, LATEST, Cursor, TopicCursor
 from spark_plugin.options import Boundary, ReadOptions
+
+if TYPE_CHECKING:
+    from plugins.native.sdk import TieredSegment, TieredSegments
 
 
 class PartitionView(NamedTuple):
@@ -47,6 +50,13 @@ class OffsetRange(NamedTuple):
     partition: int
     start: int
     end: int
+
+
+class Piece(NamedTuple):
+    """A part of a range, and the tiered segment that holds it; None: the broker gives it."""
+
+    offsets: OffsetRange
+    segment: TieredSegment | None
 
 
 @dataclass(frozen=True)
@@ -318,4 +328,25 @@ def split(
         count = min(count, length)
         cuts = [each.start + length * index // count for index in range(count + 1)]
         pieces += [each._replace(start=first, end=last) for first, last in pairwise(cuts)]
+    return pieces
+
+
+def placed(wanted: OffsetRange, told: TieredSegments) -> list[Piece]:
+    """Cut a range by where its records are. What lies below the log's start, between segments and
+    behind them is the broker's; ends early where the broker has more segments to tell of."""
+    pieces: list[Piece] = []
+    position = wanted.start
+    if position < told.log_start_offset:  # Objects may still hold what was deleted.
+        position = min(wanted.end, told.log_start_offset)
+        pieces.append(Piece(wanted._replace(end=position), None))
+    for segment in told.segments:
+        first, last = max(position, segment.base_offset), min(wanted.end, segment.next_offset)
+        if first >= last:
+            continue
+        if position < first:
+            pieces.append(Piece(wanted._replace(start=position, end=first), None))
+        pieces.append(Piece(wanted._replace(start=first, end=last), segment))
+        position = last
+    if position < wanted.end and not (told.more and pieces):
+        pieces.append(Piece(wanted._replace(start=position), None))
     return pieces

@@ -107,6 +107,7 @@ class _JournalReader:
             batch_rows=self.options.batch_rows, fetch_bytes=self.options.fetch_bytes,
             retry_timeout_s=self.options.retry_timeout_s,
             fail_on_data_loss=self.options.fail_on_data_loss,
+            tiered=self.options.access.tiered,
         )  # fmt: skip
 
 
@@ -156,6 +157,7 @@ class FilteringReader(BatchReader):
             batch_rows=self.options.batch_rows, fetch_bytes=self.options.fetch_bytes,
             retry_timeout_s=self.options.retry_timeout_s,
             fail_on_data_loss=self.options.fail_on_data_loss, keys=self.wanted.keys,
+            tiered=self.options.access.tiered,
         )  # fmt: skip
 
 

@@ -146,6 +146,16 @@ class LogFolder:
         segments = self._manifest.segments
         return self.active_index.covered_bytes + sum(s.size_bytes for s in segments if s.local)
 
+    def known_index(self, segment: SegmentInfo) -> SparseIndex | None:
+        """A sealed segment's index, if it can be had without reading the segment."""
+        path = self.path / segment.index_name
+        index = self._indexes.get(path)
+        if index is None:
+            index = self._load_index(path, segment)
+            if index is not None:
+                self._indexes.put(path, index)
+        return index
+
     def index_of(self, segment: SegmentInfo, read: Read) -> SparseIndex:
         """The segment's index: from memory, from its file, or made anew from the segment."""
         if not segment.sealed and self.active_index.base_offset == segment.base_offset:

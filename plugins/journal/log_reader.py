@@ -10,11 +10,13 @@ from typing import Final
 
 from broker_core.api.errors import OffsetOutOfRange, Unavailable
 from broker_core.api.ports import Tap
+from broker_core.api.tiered import SEGMENTS_MAX, TieredSegments
 from broker_core.api.types import CommittedBatch, FetchResult, Offset
 from plugins.journal.log_context import LogContext
 from plugins.journal.log_folder import LogFolder
 from plugins.journal.reading import find_timestamp, read_slice
 from plugins.journal.tail import Tail
+from plugins.journal.tiered import tiered_between
 from plugins.journal.writer import Stamped
 
 _log = logging.getLogger("lakemq.journal")
@@ -133,6 +135,17 @@ class LogReader:
             self._readers_of(start), find_timestamp, self._folder, timestamp_ms, self.high_watermark
         )
         return Offset(found)
+
+    async def tiered_segments(
+        self, start: int, end: int, *, count_max: int = SEGMENTS_MAX
+    ) -> TieredSegments:
+        """See the port."""
+        if self.closed:
+            raise Unavailable(f"partition {self.partition} of {self.topic} is closed")
+        return await self._context.loop.run_in_executor(
+            self._context.readers, tiered_between, self._folder, start,
+            min(end, self.high_watermark), self.high_watermark, count_max,
+        )  # fmt: skip
 
     def tap(self, tap: Tap) -> Callable[[], None]:
         """See the port."""

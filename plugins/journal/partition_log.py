@@ -76,6 +76,7 @@ class JournalLog:
         self.fetch = self._reader.fetch
         self.offset_for_timestamp = self._reader.offset_for_timestamp
         self.tap = self._reader.tap
+        self.tiered_segments = self._reader.tiered_segments
         end = self._reader.high_watermark
         self._log_end_offset = end
         self._leader_epoch = 0

@@ -560,6 +560,134 @@ class FetchResponse(_message.Message):
 Global___FetchResponse: _TypeAlias = FetchResponse  # noqa: Y015
 
 @_typing.final
+class TieredSegmentsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    START_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    COUNT_MAX_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    topic_id: _builtins.str
+    """when set, a re-created topic is refused"""
+    leader_epoch: _builtins.int
+    """that the client knows of; 0: of none"""
+    start_offset: _builtins.int
+    end_offset: _builtins.int
+    """exclusive; 0: the high watermark"""
+    count_max: _builtins.int
+    """of segments; 0: 1000, which is the most"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        topic_id: _builtins.str = ...,
+        leader_epoch: _builtins.int = ...,
+        start_offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+        count_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count_max", b"count_max", "end_offset", b"end_offset", "leader_epoch", b"leader_epoch", "partition", b"partition", "start_offset", b"start_offset", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TieredSegmentsRequest: _TypeAlias = TieredSegmentsRequest  # noqa: Y015
+
+@_typing.final
+class TieredSegmentsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    log_start_offset: _builtins.int
+    high_watermark: _builtins.int
+    more: _builtins.bool
+    """ask again from the last next_offset"""
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___TieredSegment]:
+        """by offset; others may lie between them"""
+
+    def __init__(
+        self,
+        *,
+        log_start_offset: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
+        segments: _abc.Iterable[Global___TieredSegment] | None = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "log_start_offset", b"log_start_offset", "more", b"more", "segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TieredSegmentsResponse: _TypeAlias = TieredSegmentsResponse  # noqa: Y015
+
+@_typing.final
+class TieredSegment(_message.Message):
+    """Record batches back to back. All positions but `position` count from the segment's first byte."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASE_OFFSET_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    STORE_URL_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    CRC32C_FIELD_NUMBER: _builtins.int
+    GAPS_FIELD_NUMBER: _builtins.int
+    READ_POSITION_FIELD_NUMBER: _builtins.int
+    READ_END_POSITION_FIELD_NUMBER: _builtins.int
+    base_offset: _builtins.int
+    next_offset: _builtins.int
+    """behind its range, which may be behind its last record"""
+    store_url: _builtins.str
+    """precedes `name` in the object's URL, `/` at the end"""
+    name: _builtins.str
+    position: _builtins.int
+    """of the segment's first byte within the object"""
+    size_bytes: _builtins.int
+    crc32c: _builtins.int
+    """of the whole segment"""
+    gaps: _builtins.bool
+    """offsets between batches may be absent"""
+    read_position: _builtins.int
+    """what was asked for lies between these two, and at both a batch"""
+    read_end_position: _builtins.int
+    """begins or the segment ends"""
+    def __init__(
+        self,
+        *,
+        base_offset: _builtins.int = ...,
+        next_offset: _builtins.int = ...,
+        store_url: _builtins.str = ...,
+        name: _builtins.str = ...,
+        position: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        crc32c: _builtins.int = ...,
+        gaps: _builtins.bool = ...,
+        read_position: _builtins.int = ...,
+        read_end_position: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "crc32c", b"crc32c", "gaps", b"gaps", "name", b"name", "next_offset", b"next_offset", "position", b"position", "read_end_position", b"read_end_position", "read_position", b"read_position", "size_bytes", b"size_bytes", "store_url", b"store_url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TieredSegment: _TypeAlias = TieredSegment  # noqa: Y015
+
+@_typing.final
 class OffsetsForTimestampRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

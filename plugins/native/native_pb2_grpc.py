@@ -94,6 +94,11 @@ class NativeStub:
                 request_serializer=plugins_dot_native_dot_native__pb2.FetchManyRequest.SerializeToString,
                 response_deserializer=plugins_dot_native_dot_native__pb2.FetchManyResponse.FromString,
                 _registered_method=True)
+        self.TieredSegments = channel.unary_unary(
+                '/lakemq.native.v1.Native/TieredSegments',
+                request_serializer=plugins_dot_native_dot_native__pb2.TieredSegmentsRequest.SerializeToString,
+                response_deserializer=plugins_dot_native_dot_native__pb2.TieredSegmentsResponse.FromString,
+                _registered_method=True)
 
 
 class NativeServicer:
@@ -182,6 +187,14 @@ class NativeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TieredSegments(self, request, context):
+        """Sealed segments with any of some offsets that an object store holds: who can read there itself
+        need not fetch their records. Who may READ the topic is told where they are, never a secret.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NativeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -244,6 +257,11 @@ def add_NativeServicer_to_server(servicer, server):
                     servicer.FetchMany,
                     request_deserializer=plugins_dot_native_dot_native__pb2.FetchManyRequest.FromString,
                     response_serializer=plugins_dot_native_dot_native__pb2.FetchManyResponse.SerializeToString,
+            ),
+            'TieredSegments': grpc.unary_unary_rpc_method_handler(
+                    servicer.TieredSegments,
+                    request_deserializer=plugins_dot_native_dot_native__pb2.TieredSegmentsRequest.FromString,
+                    response_serializer=plugins_dot_native_dot_native__pb2.TieredSegmentsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -570,6 +588,33 @@ class Native:
             '/lakemq.native.v1.Native/FetchMany',
             plugins_dot_native_dot_native__pb2.FetchManyRequest.SerializeToString,
             plugins_dot_native_dot_native__pb2.FetchManyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TieredSegments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.native.v1.Native/TieredSegments',
+            plugins_dot_native_dot_native__pb2.TieredSegmentsRequest.SerializeToString,
+            plugins_dot_native_dot_native__pb2.TieredSegmentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,6 +61,10 @@ class NativeStub:
     """Forgets a group without members and its offsets."""
     FetchMany: _grpc.UnaryStreamMultiCallable[_native_pb2.FetchManyRequest, _native_pb2.FetchManyResponse]
     """Several partitions in one stream; else as Fetch. A partition that fails is told in place."""
+    TieredSegments: _grpc.UnaryUnaryMultiCallable[_native_pb2.TieredSegmentsRequest, _native_pb2.TieredSegmentsResponse]
+    """Sealed segments with any of some offsets that an object store holds: who can read there itself
+    need not fetch their records. Who may READ the topic is told where they are, never a secret.
+    """
 
 @_typing.type_check_only
 class NativeAsyncStub(NativeStub):
@@ -89,6 +93,10 @@ class NativeAsyncStub(NativeStub):
     """Forgets a group without members and its offsets."""
     FetchMany: _aio.UnaryStreamMultiCallable[_native_pb2.FetchManyRequest, _native_pb2.FetchManyResponse]  # type: ignore[assignment]
     """Several partitions in one stream; else as Fetch. A partition that fails is told in place."""
+    TieredSegments: _aio.UnaryUnaryMultiCallable[_native_pb2.TieredSegmentsRequest, _native_pb2.TieredSegmentsResponse]  # type: ignore[assignment]
+    """Sealed segments with any of some offsets that an object store holds: who can read there itself
+    need not fetch their records. Who may READ the topic is told where they are, never a secret.
+    """
 
 class NativeServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -186,5 +194,15 @@ class NativeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_native_pb2.FetchManyResponse], _abc.AsyncIterator[_native_pb2.FetchManyResponse]]:
         """Several partitions in one stream; else as Fetch. A partition that fails is told in place."""
+
+    @_abc_1.abstractmethod
+    def TieredSegments(
+        self,
+        request: _native_pb2.TieredSegmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_native_pb2.TieredSegmentsResponse, _abc.Awaitable[_native_pb2.TieredSegmentsResponse]]:
+        """Sealed segments with any of some offsets that an object store holds: who can read there itself
+        need not fetch their records. Who may READ the topic is told where they are, never a secret.
+        """
 
 def add_NativeServicer_to_server(servicer: NativeServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -34,6 +34,7 @@ from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, 
 from plugins.native.native_pb2_grpc import NativeServicer
 from plugins.native.produce_window import Window
 from plugins.native.quotas import pay_for_reading, pay_for_writing, wait_to_write
+from plugins.native.tiered import tiered_segments
 
 _Context = grpc.aio.ServicerContext[object, object]
 
@@ -233,6 +234,21 @@ class NativeService(NativeServicer):
                 else:
                     check_topic_id(self._broker, request.topic, request.topic_id)
                 self._leaders.check(request.topic, request.partition, request.leader_epoch)
+        except LakeMQError as error:
+            await abort(context, error)
+
+    async def TieredSegments(
+        self, request: pb.TieredSegmentsRequest, context: _Context
+    ) -> pb.TieredSegmentsResponse:
+        try:
+            principal = await self._principal(context)
+            resource = Resource("topic", request.topic)
+            self._broker.authorize(principal, Operation.READ, resource)
+            refuse_hidden(request.topic)
+            check_topic_id(self._broker, request.topic, request.topic_id)
+            log = self._broker.partition(request.topic, request.partition)
+            self._leaders.check(request.topic, request.partition, request.leader_epoch)
+            return await tiered_segments(log, request)
         except LakeMQError as error:
             await abort(context, error)
 

@@ -99,7 +99,7 @@ def run(task: WriteTask, access: Access = _ANYBODY) -> Iterator[TaskResult]:
     for batch in read_arrow(
         client_of(task.bootstrap, access), offsets, columns=RAW_COLUMNS,
         fetch_bytes=task.fetch_bytes, retry_timeout_s=task.retry_timeout_s,
-        fail_on_data_loss=task.fail_on_data_loss,
+        fail_on_data_loss=task.fail_on_data_loss, tiered=access.tiered,
         batch_rows=_RAW_ROWS if task.format == "raw" else _DECODED_ROWS,
     ):  # fmt: skip
         write(batch)

@@ -11,6 +11,7 @@ from plugins.native.sdk import (
     OffsetOutOfRange,
     PartitionOffsets,
     RecordFilter,
+    TieredSegments,
     TopicOffsets,
     UnknownTopic,
 )
@@ -90,6 +91,13 @@ class MemoryJournal:
                     if time_ms >= timestamp_ms:
                         found[partition] = min(found[partition], offset)
         return found
+
+    def tiered_segments(
+        self, topic: str, partition: int, start: int, end: int, *, topic_id: str = ""
+    ) -> TieredSegments:
+        """There is no object store."""
+        log_start = self._log_starts[topic, partition]
+        return TieredSegments(log_start, self.high_watermark(topic, partition), (), False)
 
     def fetch_batches(
         self,

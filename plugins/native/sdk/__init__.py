@@ -38,6 +38,7 @@ from broker_core.api.errors import (
 )
 from broker_core.api.record_batch import RecordBatch
 from broker_core.api.schemas import SchemaInfo
+from broker_core.api.tiered import TieredSegment, TieredSegments
 from broker_core.api.transactions import CommitOutcome
 from broker_core.api.types import (
     Acks,
@@ -75,6 +76,7 @@ from plugins.native.sdk.sync_staging import (
     SyncTransaction,
     SyncTransactionalProducer,
 )
+from plugins.native.sdk.tiered import stored_batches
 from plugins.native.sdk.tls import Tls
 from plugins.native.sdk.transaction import Transaction, TransactionalProducer
 from plugins.native.sdk.types import (
@@ -171,6 +173,8 @@ __all__ = [
     "SyncStaging",
     "SyncTransaction",
     "SyncTransactionalProducer",
+    "TieredSegment",
+    "TieredSegments",
     "Tls",
     "TopicExists",
     "TopicOffsets",
@@ -188,5 +192,6 @@ __all__ = [
     "UnknownTransaction",
     "connect",
     "from_arrow",
+    "stored_batches",
     "to_arrow",
 ]

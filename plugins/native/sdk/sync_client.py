@@ -19,6 +19,7 @@ from broker_core.api.errors import (
     UnknownPartition,
 )
 from broker_core.api.record_batch import RecordBatch, encode
+from broker_core.api.tiered import TieredSegments
 from broker_core.api.types import Acks, Columns, Compression, Headers, Record, TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
@@ -218,6 +219,16 @@ class SyncClient:
             filter=wire.filter_message(wanted),
         )  # fmt: skip
         return FetchStream(lambda opened: self._routes.fetch(request, opened, self.timeout_s))
+
+    def tiered_segments(
+        self, topic: str, partition: int, start: int, end: int, *, topic_id: str = ""
+    ) -> TieredSegments:
+        """Sealed segments with any of the offsets [start, end) that an object store holds, for
+        `stored_batches`; 1000 at most. Raises as `fetch_batches`."""
+        request = pb.TieredSegmentsRequest(
+            topic=topic, partition=partition, topic_id=topic_id, start_offset=start, end_offset=end
+        )
+        return wire.tiered_segments(self._routes.tiered_segments(request, self.timeout_s))
 
     def consume(
         self,

@@ -93,3 +93,20 @@ class SyncRoutes:
             if not again or time.monotonic() > give_up_s:
                 raise failure
             time.sleep(pause_s)
+
+    def tiered_segments(
+        self, request: pb.TieredSegmentsRequest, timeout_s: float
+    ) -> pb.TieredSegmentsResponse:
+        """The answer of whoever leads the partition."""
+        give_up_s = time.monotonic() + timeout_s
+        for pause_s in backoff_s():
+            address, request.leader_epoch = self.route(request.topic, request.partition)
+            try:
+                return self.stub(address).TieredSegments(request, timeout=timeout_s)
+            except grpc.RpcError as error:
+                failure = wire.error_from(error, address or self._bootstrap)
+            again = self.learn(request.topic, request.partition, failure)
+            if not again or time.monotonic() > give_up_s:
+                raise failure
+            time.sleep(pause_s)
+        raise AssertionError("backoff never ends")

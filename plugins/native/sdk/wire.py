@@ -10,6 +10,7 @@ import grpc
 from broker_core.api import errors
 from broker_core.api.errors import LakeMQError, NotLeader
 from broker_core.api.record_headers import encode_headers
+from broker_core.api.tiered import TieredSegment, TieredSegments
 from broker_core.api.types import Columns, TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.sdk.filtering import RecordFilter
@@ -87,6 +88,21 @@ def merge_described(answer: pb.DescribeResponse, others: Sequence[pb.DescribeRes
                 each.leader_address = address
             else:
                 each.state, each.detail = "offline", f"no answer from {each.leader}, its leader"
+
+
+def tiered_segments(answer: pb.TieredSegmentsResponse) -> TieredSegments:
+    return TieredSegments(
+        answer.log_start_offset, answer.high_watermark,
+        tuple(
+            TieredSegment(
+                each.base_offset, each.next_offset, each.store_url, each.name, each.position,
+                each.size_bytes, each.crc32c, each.gaps, each.read_position,
+                each.read_end_position,
+            )
+            for each in answer.segments
+        ),
+        answer.more,
+    )  # fmt: skip
 
 
 def group_description(group: pb.Group) -> GroupDescription:

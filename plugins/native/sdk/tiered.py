@@ -1,0 +1,86 @@
+"""Reading a topic's sealed segments where an object store holds them. Pure.
+
+The bytes are the same that the broker would send: record batches, each under its own CRCs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from broker_core.api.errors import CorruptBatch
+from broker_core.api.record_batch import HEADER_BYTES, BatchHeader, RecordBatch, read_header
+from broker_core.api.tiered import TieredSegment
+
+ReadAt = Callable[[int, int], bytes]
+"""`read(position, size)` -> the object's bytes there; fewer only where it ends."""
+
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+
+
+def stored_batches(
+    read: ReadAt, segment: TieredSegment, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[RecordBatch]:
+    """The segment's batches that touch offsets [start, end), in order, CRCs checked.
+
+    CorruptBatch, naming the object and the place, for what is no batch, and for batches that are
+    not those of this segment: they must follow each other without a gap unless it may have some.
+    """
+    chain = _Chain(segment, start)
+    at, limit = segment.read_position, segment.read_end_position
+    chunk, chunk_at = b"", at
+    try:
+        while at < limit:
+            behind = at - chunk_at
+            if len(chunk) - behind < HEADER_BYTES:
+                size = min(chunk_bytes, limit - at)
+                chunk, chunk_at, behind = read(segment.position + at, size), at, 0
+            header = read_header(chunk, behind)
+            chain.follow(header)
+            if header.base_offset >= end:
+                return
+            size = header.total_bytes
+            if at + size > limit:
+                raise CorruptBatch(f"a batch of {size} bytes, {limit - at} are there")
+            if header.last_offset >= start:
+                if len(chunk) - behind < size:
+                    wanted = min(max(size, chunk_bytes), limit - at)
+                    chunk, chunk_at, behind = read(segment.position + at, wanted), at, 0
+                yield RecordBatch(chunk, behind)
+            at += size
+        if limit < segment.size_bytes:
+            chain.close(end)
+    except CorruptBatch as error:
+        raise CorruptBatch(
+            f"{segment.store_url}{segment.name}, byte {segment.position + at}: {error}"
+        ) from None
+
+
+class _Chain:
+    """Whether batches are those of the segment, by their offsets."""
+
+    def __init__(self, segment: TieredSegment, start: int) -> None:
+        self._segment = segment
+        self._exact = not segment.gaps
+        self._next = segment.base_offset
+        self._first_max = max(start, segment.base_offset) if segment.read_position else None
+        """Where reading begins within the segment: what the first batch may begin with at most."""
+
+    def follow(self, header: BatchHeader) -> None:
+        base, segment = header.base_offset, self._segment
+        if self._first_max is not None:
+            good = segment.base_offset <= base <= self._first_max
+            self._first_max = None
+        else:
+            good = base == self._next if self._exact else base >= self._next
+        if not good or header.last_offset >= segment.next_offset:
+            raise CorruptBatch(
+                f"a batch of offsets {base} to {header.last_offset} where {self._next} is expected "
+                f"in a segment of {segment.base_offset} to {segment.next_offset - 1}"
+            )
+        self._next = header.last_offset + 1
+
+    def close(self, end: int) -> None:
+        """Reading ends within the segment: all that was asked for must have come."""
+        if self._exact and self._next < end:
+            raise CorruptBatch(f"batches end at offset {self._next}, before {end}")
