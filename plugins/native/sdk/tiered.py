@@ -33,7 +33,7 @@ def stored_batches(
         while at < limit:
             behind = at - chunk_at
             if len(chunk) - behind < HEADER_BYTES:
-                size = min(chunk_bytes, limit - at)
+                size = min(max(chunk_bytes, HEADER_BYTES), limit - at)
                 chunk, chunk_at, behind = read(segment.position + at, size), at, 0
             header = read_header(chunk, behind)
             chain.follow(header)
