@@ -18,6 +18,8 @@ class Target(Protocol):
     journal: Any
     mqtt: Any
     schemas: Any
+    writes: Any
+    """Puts, deletes and transactions; see `api.writes`."""
 
     async def close(self) -> None: ...
 

@@ -40,7 +40,7 @@ from meta_service.api.errors import (
     OutcomeUnknown,
     SessionExpired,
 )
-from meta_service.api.failures import error_of_failure
+from meta_service.api.failures import Refused, error_of_failure
 from meta_service.api.journal_calls import JournalCalls
 from meta_service.api.mqtt_calls import MqttCalls
 from meta_service.api.schema_calls import SchemaCalls
@@ -56,6 +56,7 @@ from meta_service.api.types import (
     TopicDescription,
     WatchEvent,
 )
+from meta_service.api.writes import Writes
 
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 _PAUSE_S: Final = 0.02
@@ -92,8 +93,10 @@ class _Channel:
         self.mqtt: Any = mqtt_rpc.MqttStub(self._channel)
         self.journal: Any = journal_rpc.JournalStub(self._channel)
         self.auth: Any = auth_rpc.AuthStub(self._channel)
+        self.writes = Writes(self.kv)
 
     async def close(self) -> None:
+        await self.writes.close()
         await self._channel.close()
 
 
@@ -154,7 +157,7 @@ class RemoteClient(ControlCalls, AuthCalls, JournalCalls, MqttCalls, SchemaCalls
             target = self._target()
             try:
                 return await stub(target)(request, timeout=min(self._attempt_s, left_s))
-            except grpc.aio.AioRpcError as failure:
+            except (grpc.aio.AioRpcError, Refused) as failure:
                 error, leader = error_of_failure(failure)
                 attempts.note(error)
             self.retries += 1
@@ -168,7 +171,7 @@ class RemoteClient(ControlCalls, AuthCalls, JournalCalls, MqttCalls, SchemaCalls
         """A command: applied once, whatever is lost on the way."""
         attempts = _Attempts()
         while True:
-            session = await self._open_session()
+            session = self._session or await self._open_session()
             sequence = session.next()
             request.once.client_id = session.client_id
             request.once.sequence = sequence
@@ -224,11 +227,11 @@ class RemoteClient(ControlCalls, AuthCalls, JournalCalls, MqttCalls, SchemaCalls
 
     async def put(self, key: bytes, value: bytes, *, lease_id: int = 0) -> int:
         request = pb.PutRequest(key=key, value=value, lease_id=lease_id)
-        return int((await self._write(lambda t: t.kv.Put, request)).revision)
+        return int((await self._write(lambda t: t.writes.put, request)).revision)
 
     async def delete(self, key: bytes) -> int:
         request = pb.DeleteRequest(key=key)
-        return int((await self._write(lambda t: t.kv.Delete, request)).revision)
+        return int((await self._write(lambda t: t.writes.delete, request)).revision)
 
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Put | Delete]
@@ -239,7 +242,7 @@ class RemoteClient(ControlCalls, AuthCalls, JournalCalls, MqttCalls, SchemaCalls
                 pb.Operation(key=o.key, value=o.value if isinstance(o, Put) else None) for o in then
             ],
         )
-        response = await self._write(lambda t: t.kv.Txn, request)
+        response = await self._write(lambda t: t.writes.txn, request)
         return response.held, response.revision
 
     def watch(self, prefix: bytes, start_revision: int) -> AsyncIterator[WatchEvent]:

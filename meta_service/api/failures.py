@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import grpc
 
-from meta_service.api.errors import BY_CODE, Compacted, MetaError, OutcomeUnknown
+from meta_service.api.errors import BY_CODE, Compacted, MetaError, NotLeader, OutcomeUnknown
 
 
-def error_of_failure(failure: grpc.aio.AioRpcError) -> tuple[MetaError, str]:
+class Refused(Exception):
+    """A write that failed within a call that succeeded."""
+
+    def __init__(self, error: MetaError, leader: str) -> None:
+        """`leader`: its address if it was named."""
+        super().__init__(str(error))
+        self.error = error
+        self.leader = leader
+
+
+def error_of_failure(failure: grpc.aio.AioRpcError | Refused) -> tuple[MetaError, str]:
     """(the error, address of the leader if one was named)."""
+    if isinstance(failure, Refused):
+        return failure.error, failure.leader if isinstance(failure.error, NotLeader) else ""
     trailers = {
         key: value for key, value in failure.trailing_metadata() or () if isinstance(value, str)
     }

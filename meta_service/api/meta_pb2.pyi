@@ -528,6 +528,114 @@ class TxnResponse(_message.Message):
 Global___TxnResponse: _TypeAlias = TxnResponse  # noqa: Y015
 
 @_typing.final
+class WriteRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WRITES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def writes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Write]:
+        """1 to 1024"""
+
+    def __init__(
+        self,
+        *,
+        writes: _abc.Iterable[Global___Write] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["writes", b"writes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WriteRequest: _TypeAlias = WriteRequest  # noqa: Y015
+
+@_typing.final
+class Write(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUT_FIELD_NUMBER: _builtins.int
+    DELETE_FIELD_NUMBER: _builtins.int
+    TXN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def put(self) -> Global___PutRequest: ...
+    @_builtins.property
+    def delete(self) -> Global___DeleteRequest: ...
+    @_builtins.property
+    def txn(self) -> Global___TxnRequest: ...
+    def __init__(
+        self,
+        *,
+        put: Global___PutRequest | None = ...,
+        delete: Global___DeleteRequest | None = ...,
+        txn: Global___TxnRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delete", b"delete", "put", b"put", "txn", b"txn", "write", b"write"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delete", b"delete", "put", b"put", "txn", b"txn", "write", b"write"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_write: _TypeAlias = _typing.Literal["put", "delete", "txn"]  # noqa: Y015
+    _WhichOneofArgType_write: _TypeAlias = _typing.Literal["write", b"write"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_write) -> _WhichOneofReturnType_write | None: ...
+
+Global___Write: _TypeAlias = Write  # noqa: Y015
+
+@_typing.final
+class WrittenResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WRITTEN_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    leader: _builtins.str
+    """its address, if some write was refused because this member does not lead"""
+    @_builtins.property
+    def written(self) -> _containers.RepeatedCompositeFieldContainer[Global___Written]:
+        """one for each write, in their order"""
+
+    def __init__(
+        self,
+        *,
+        written: _abc.Iterable[Global___Written] | None = ...,
+        leader: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader", b"leader", "written", b"written"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WrittenResponse: _TypeAlias = WrittenResponse  # noqa: Y015
+
+@_typing.final
+class Written(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    held: _builtins.bool
+    """of a Txn"""
+    error: _builtins.str
+    """the error's code; empty: done"""
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        held: _builtins.bool = ...,
+        error: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "held", b"held", "message", b"message", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Written: _TypeAlias = Written  # noqa: Y015
+
+@_typing.final
 class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -60,6 +60,11 @@ class KvStub:
                 request_serializer=meta__service_dot_api_dot_meta__pb2.TxnRequest.SerializeToString,
                 response_deserializer=meta__service_dot_api_dot_meta__pb2.TxnResponse.FromString,
                 _registered_method=True)
+        self.Write = channel.unary_unary(
+                '/lakemq.meta.v1.Kv/Write',
+                request_serializer=meta__service_dot_api_dot_meta__pb2.WriteRequest.SerializeToString,
+                response_deserializer=meta__service_dot_api_dot_meta__pb2.WrittenResponse.FromString,
+                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/lakemq.meta.v1.Kv/Watch',
                 request_serializer=meta__service_dot_api_dot_meta__pb2.WatchRequest.SerializeToString,
@@ -102,6 +107,14 @@ class KvServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Write(self, request, context):
+        """Writes that a client has under way at the same time, in one call. Each is a command of its own:
+        they succeed or fail one by one, and have no order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Watch(self, request, context):
         """Every mutation from a revision on, no gap, no repeat.
         """
@@ -136,6 +149,11 @@ def add_KvServicer_to_server(servicer, server):
                     servicer.Txn,
                     request_deserializer=meta__service_dot_api_dot_meta__pb2.TxnRequest.FromString,
                     response_serializer=meta__service_dot_api_dot_meta__pb2.TxnResponse.SerializeToString,
+            ),
+            'Write': grpc.unary_unary_rpc_method_handler(
+                    servicer.Write,
+                    request_deserializer=meta__service_dot_api_dot_meta__pb2.WriteRequest.FromString,
+                    response_serializer=meta__service_dot_api_dot_meta__pb2.WrittenResponse.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
@@ -279,6 +297,33 @@ class Kv:
             '/lakemq.meta.v1.Kv/Txn',
             meta__service_dot_api_dot_meta__pb2.TxnRequest.SerializeToString,
             meta__service_dot_api_dot_meta__pb2.TxnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Write(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Kv/Write',
+            meta__service_dot_api_dot_meta__pb2.WriteRequest.SerializeToString,
+            meta__service_dot_api_dot_meta__pb2.WrittenResponse.FromString,
             options,
             channel_credentials,
             insecure,

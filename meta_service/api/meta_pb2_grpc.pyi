@@ -44,6 +44,10 @@ class KvStub:
     Delete: _grpc.UnaryUnaryMultiCallable[_meta_pb2.DeleteRequest, _meta_pb2.WriteResponse]
     Txn: _grpc.UnaryUnaryMultiCallable[_meta_pb2.TxnRequest, _meta_pb2.TxnResponse]
     """The only write primitive behind Put and Delete: compare all, then do one of two lists at once."""
+    Write: _grpc.UnaryUnaryMultiCallable[_meta_pb2.WriteRequest, _meta_pb2.WrittenResponse]
+    """Writes that a client has under way at the same time, in one call. Each is a command of its own:
+    they succeed or fail one by one, and have no order.
+    """
     Watch: _grpc.UnaryStreamMultiCallable[_meta_pb2.WatchRequest, _meta_pb2.WatchResponse]
     """Every mutation from a revision on, no gap, no repeat."""
 
@@ -58,6 +62,10 @@ class KvAsyncStub(KvStub):
     Delete: _aio.UnaryUnaryMultiCallable[_meta_pb2.DeleteRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
     Txn: _aio.UnaryUnaryMultiCallable[_meta_pb2.TxnRequest, _meta_pb2.TxnResponse]  # type: ignore[assignment]
     """The only write primitive behind Put and Delete: compare all, then do one of two lists at once."""
+    Write: _aio.UnaryUnaryMultiCallable[_meta_pb2.WriteRequest, _meta_pb2.WrittenResponse]  # type: ignore[assignment]
+    """Writes that a client has under way at the same time, in one call. Each is a command of its own:
+    they succeed or fail one by one, and have no order.
+    """
     Watch: _aio.UnaryStreamMultiCallable[_meta_pb2.WatchRequest, _meta_pb2.WatchResponse]  # type: ignore[assignment]
     """Every mutation from a revision on, no gap, no repeat."""
 
@@ -99,6 +107,16 @@ class KvServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.TxnResponse, _abc.Awaitable[_meta_pb2.TxnResponse]]:
         """The only write primitive behind Put and Delete: compare all, then do one of two lists at once."""
+
+    @_abc_1.abstractmethod
+    def Write(
+        self,
+        request: _meta_pb2.WriteRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.WrittenResponse, _abc.Awaitable[_meta_pb2.WrittenResponse]]:
+        """Writes that a client has under way at the same time, in one call. Each is a command of its own:
+        they succeed or fail one by one, and have no order.
+        """
 
     @_abc_1.abstractmethod
     def Watch(

@@ -27,6 +27,8 @@ CLIENT_ID_BYTES: Final = 16
 _HEX: Final = re.compile("[0-9a-f]{32}")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _KINDS: Final[dict[str, type[Command]]] = {}
+_FIELDS: Final[dict[type[Command], tuple[str, ...]]] = {}
+"""Names of a command's fields, in order."""
 
 
 class Header(NamedTuple):
@@ -60,6 +62,7 @@ def command(kind: str) -> Callable[[CommandType], CommandType]:
         assert kind not in _KINDS
         command_type.kind = kind
         _KINDS[kind] = command_type
+        _FIELDS[command_type] = tuple(field.name for field in fields(command_type))
         return command_type
 
     return register
@@ -68,7 +71,7 @@ def command(kind: str) -> Callable[[CommandType], CommandType]:
 def encode_command(command: Command, header: Header = Header()) -> bytes:  # noqa: B008 - immutable
     """Raises InvalidArgument when a field is wrong or the whole is too large."""
     command.check()
-    values = [getattr(command, field.name) for field in fields(command)]
+    values = [getattr(command, name) for name in _FIELDS[type(command)]]
     data: bytes = msgpack.packb((command.kind, *header, values), use_bin_type=True)
     if len(data) > COMMAND_BYTES_MAX:
         raise InvalidArgument(f"the command has {len(data)} bytes, {COMMAND_BYTES_MAX} are allowed")
@@ -89,7 +92,7 @@ def decode_command(data: bytes) -> tuple[Header, Command]:
     check_integer(sequence, "sequence", 0, 2**63)
     check_integer(acknowledged, "acknowledged", 0, 2**63)
     command_type = _KINDS[kind]
-    if not isinstance(values, tuple) or len(values) != len(fields(command_type)):
+    if not isinstance(values, tuple) or len(values) != len(_FIELDS[command_type]):
         raise InvalidArgument(f"command {kind!r}: wrong number of fields")
     command = command_type(*values)
     command.check()

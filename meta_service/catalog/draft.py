@@ -26,12 +26,17 @@ class Draft:
         self.revision = state.revision + 1
         """That of the command's mutations, if it has any."""
         self.writes: dict[bytes, bytes | None] = {}
+        self._read: dict[bytes, bytes | None] = {}
         self.events: list[tuple[bytes, bytes | None]] = []
         self.rows: list[tuple[bytes, Row | None]] = []
         """Rows as they are after each event."""
 
     def get(self, key: bytes) -> bytes | None:
-        return self.writes[key] if key in self.writes else self._view.get(key)
+        if key in self.writes:
+            return self.writes[key]
+        if key not in self._read:
+            self._read[key] = self._view.get(key)
+        return self._read[key]
 
     def set(self, key: bytes, value: bytes | None) -> None:
         self.writes[key] = value

@@ -7,9 +7,10 @@ it hands over the answer, so whoever got an answer also sees its effect in the c
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from meta_service.api.errors import MetaError, OutcomeUnknown, StorageFailed
 from meta_service.catalog.apply import Applied
@@ -22,6 +23,7 @@ from meta_service.core.metrics import Latencies
 from meta_service.core.watches import WatchHub
 from meta_service.raft.mailbox import Mailbox
 from meta_service.raft.node import RaftNode
+from meta_service.raft.state import Answer
 
 _MESSAGES = {
     "NOT_LEADER": "this member is not the leader",
@@ -29,6 +31,10 @@ _MESSAGES = {
     "OVERLOADED": "too many commands wait already",
     "OUTCOME_UNKNOWN": "the command may or may not have been applied",
 }
+
+
+Proposal = tuple[Command, Header]
+_NOTHING: Final = Result("", 0, None)
 
 
 class Gateway:
@@ -53,18 +59,20 @@ class Gateway:
 
     # ------------------------------------------------------------ from the Raft thread
 
-    def on_applied(self, applied: Applied) -> None:
-        """Raft thread: a command was applied."""
-        if applied.rows:
-            self._bridge.call(self._take_applied, applied)
+    def on_applied(self, applied: Sequence[Applied]) -> None:
+        """Raft thread: commands were applied and stored."""
+        changes = [one for one in applied if one.rows]
+        if changes:
+            self._bridge.call(self._take_applied, changes)
 
-    def _take_applied(self, applied: Applied) -> None:
-        state = applied.state
-        self.cache.update(applied.rows, state.revision, state.applied_index)
-        for listener in self.listeners:
-            listener(applied.rows)
-        events = [(key, row.value if row else None) for key, row in applied.rows]
-        self.hub.publish(state.revision, state.compact_revision, events)
+    def _take_applied(self, changes: Sequence[Applied]) -> None:
+        for applied in changes:
+            state = applied.state
+            self.cache.update(applied.rows, state.revision, state.applied_index)
+            for listener in self.listeners:
+                listener(applied.rows)
+            events = [(key, row.value if row else None) for key, row in applied.rows]
+            self.hub.publish(state.revision, state.compact_revision, events)
 
     def on_failed(self, error: BaseException) -> None:
         """Raft thread: the member has stopped for ever."""
@@ -93,6 +101,40 @@ class Gateway:
         result: Result = await self._ask(lambda answer: self._node.submit(data, answer))
         self.latencies.note(time.perf_counter() - begin)
         return result
+
+    async def propose_all(self, proposals: Sequence[Proposal]) -> list[Result]:
+        """Replicate commands, each for itself, and return what they did, in their order. A command
+        that was refused has the error's code in its result. Raises MetaError when the outcome of
+        all is the same."""
+        results: list[Result] = [_NOTHING] * len(proposals)
+        ready: list[tuple[int, bytes]] = []
+        for number, (command, header) in enumerate(proposals):
+            try:
+                ready.append((number, encode_command(command, header)))
+            except MetaError as error:
+                results[number] = Result(error.code, 0, str(error))
+        self.proposed += len(proposals)
+        if ready:
+            begin = time.perf_counter()
+            await self._ask(lambda answer: self._submit_all(ready, results, answer))
+            self.latencies.note(time.perf_counter() - begin, len(ready))
+        return results
+
+    def _submit_all(
+        self, ready: Sequence[tuple[int, bytes]], results: list[Result], answer: Answer
+    ) -> None:
+        """Raft thread: one answer when all commands have theirs."""
+        left = len(ready)
+
+        def note(number: int, code: str, result: Any) -> None:
+            nonlocal left
+            results[number] = Result(code, 0, _MESSAGES[code]) if code else result
+            left -= 1
+            if not left:
+                answer("", None)
+
+        for number, data in ready:
+            self._node.submit(data, functools.partial(note, number))
 
     async def barrier(self) -> None:
         """After this the cache holds everything acknowledged before the call."""

@@ -9,6 +9,8 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
+from meta_service.api.writes import Writes
+
 HERE: Final = "here"
 
 
@@ -57,6 +59,7 @@ class LocalTarget:
         self.mqtt: Any = _LocalStub(services.mqtt)
         self.journal: Any = _LocalStub(services.journal)
         self.auth: Any = _LocalStub(services.auth)
+        self.writes = Writes(self.kv)
 
     async def close(self) -> None:
-        pass
+        await self.writes.close()

@@ -22,14 +22,15 @@ class Latencies:
         self.counts = [0] * (len(LATENCY_BOUNDS_MS) + 1)
         self.total_ms = 0.0
 
-    def note(self, duration_s: float) -> None:
+    def note(self, duration_s: float, count: int = 1) -> None:
+        """So many took so long, each."""
         duration_ms = duration_s * 1000
-        self.total_ms += duration_ms
+        self.total_ms += duration_ms * count
         for number, bound in enumerate(LATENCY_BOUNDS_MS):
             if duration_ms <= bound:
-                self.counts[number] += 1
+                self.counts[number] += count
                 return
-        self.counts[-1] += 1
+        self.counts[-1] += count
 
 
 def _read(value: Callable[[], float]) -> Callable[[CallbackOptions], Iterable[Observation]]:

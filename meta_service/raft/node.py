@@ -20,6 +20,7 @@ from meta_service.raft.engine import (
     SyncObjConf,
 )
 from meta_service.raft.log import RaftLog
+from meta_service.raft.log_format import Entry
 from meta_service.raft.membership import Group, decode_group
 from meta_service.raft.replication import Replication
 from meta_service.raft.snapshot_transfer import SnapshotTransfer
@@ -165,12 +166,17 @@ class RaftNode(Elections, SnapshotTransfer):
     def _SyncObj__applyLogEntries(self) -> bool:
         """Apply what is committed; whether pysyncobj should send appends now."""
         end = min(self.commit_index, self.applied_index + self.timing.apply_max)
-        while self.applied_index < end:
-            self._apply_entry(self.applied_index + 1)
+        if self.applied_index < end:
+            start = self.applied_index + 1 - self.log.first_index
+            entries = self.log[start : end + 1 - self.log.first_index]
+            results = [self._apply_entry(entry) for entry in entries]
+            self.machine.flush()
+            for entry, result in zip(entries, results, strict=True):
+                self._answer(entry, result)
         return self.is_leader and bool(self.voters or self.learners)
 
-    def _apply_entry(self, index: int) -> None:
-        command, _, term = self.log[index - self.log.first_index]
+    def _apply_entry(self, entry: Entry) -> Any:
+        command, index, term = entry
         result = None
         if command[:1] == _REGULAR_BYTE:
             result = self.machine.apply(index, term, command[1:])
@@ -178,11 +184,15 @@ class RaftNode(Elections, SnapshotTransfer):
             self.machine.set_group(index, term, command[1:])
             self._forget_groups_below(index)
         self.applied_index = index
-        waiting = self._waiting.pop(index, None)
+        return result
+
+    def _answer(self, entry: Entry, result: Any) -> None:
+        """Tell whoever waits for an entry that was applied."""
+        waiting = self._waiting.pop(entry.log_index, None)
         if waiting is None:
             return
         submitted_term, answer = waiting
-        if submitted_term == term:
+        if submitted_term == entry.term:
             answer(APPLIED, result)
         else:
             answer(NOT_LEADER, None)  # another leader's entry took its place: surely not applied

@@ -55,7 +55,11 @@ class Machine(Protocol):
     def applied_term(self) -> int: ...
 
     def apply(self, index: int, term: int, command: bytes) -> Any:
-        """Apply the command and return its result. An exception stops the member."""
+        """Apply the command and return its result, to be told after `flush`. An exception stops
+        the member."""
+
+    def flush(self) -> None:
+        """Store what was applied since the last call, at once, and show it."""
 
     def set_group(self, index: int, term: int, group: bytes) -> None:
         """Keep a committed configuration, so that it outlives the log."""

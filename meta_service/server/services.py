@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Final
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from typing import Any, Final
 
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
@@ -15,8 +15,9 @@ from meta_service.api.convert import (
     status_message,
     topic_message,
 )
-from meta_service.api.errors import NotFound
+from meta_service.api.errors import InvalidArgument, NotFound, NotLeader
 from meta_service.api.types import MetaStatus
+from meta_service.api.writes import WRITES_MAX
 from meta_service.catalog.command_codec import Command, Header
 from meta_service.catalog.commands import (
     AllocateIds,
@@ -34,7 +35,7 @@ from meta_service.catalog.nodes import decode_node, node_key
 from meta_service.catalog.results import Result, value_of
 from meta_service.catalog.tables import NODE_PREFIX, RESERVED, TOPIC_PREFIX
 from meta_service.catalog.topics import decode_topic, topic_key
-from meta_service.core.gateway import Gateway
+from meta_service.core.gateway import Gateway, Proposal
 from meta_service.core.local_client import key_value, refuse_reserved
 from meta_service.server.failures import Context, streaming, unary
 
@@ -62,10 +63,7 @@ class Service:
         self.leader_address = leader_address
 
     async def _propose(self, command: Command, once: pb.Once | None) -> Result:
-        header = Header()
-        if once is not None and once.client_id:
-            header = Header(once.client_id, once.sequence, once.acknowledged)
-        result = await self._gateway.propose(command, header)
+        result = await self._gateway.propose(command, _header(once))
         value_of(result)
         return result
 
@@ -92,8 +90,49 @@ class Service:
                     yield revision, None, None, True
 
 
-def _operations(messages: list[pb.Operation]) -> tuple[Operation, ...]:
+def _header(once: pb.Once | None) -> Header:
+    if once is not None and once.client_id:
+        return Header(once.client_id, once.sequence, once.acknowledged)
+    return Header()
+
+
+def _operations(messages: Iterable[pb.Operation]) -> tuple[Operation, ...]:
     return tuple((m.key, m.value if m.HasField("value") else None, m.lease_id) for m in messages)
+
+
+def _put(request: pb.PutRequest) -> Txn:
+    return Txn((), ((request.key, request.value, request.lease_id),))
+
+
+def _delete(request: pb.DeleteRequest) -> Txn:
+    return Txn((), ((request.key, None, 0),))
+
+
+def _txn(request: pb.TxnRequest) -> Txn:
+    return Txn(
+        tuple((compare.key, compare.mod_revision) for compare in request.compares),
+        _operations(request.then),
+        _operations(request.otherwise),
+    )
+
+
+_COMMANDS: Final[dict[str, Callable[[Any], Txn]]] = {"put": _put, "delete": _delete, "txn": _txn}
+
+
+def _proposal(write: pb.Write) -> Proposal:
+    """Raises InvalidArgument."""
+    kind = write.WhichOneof("write")
+    if kind is None:
+        raise InvalidArgument("writes: one of them is neither a put, a delete nor a transaction")
+    request = getattr(write, kind)
+    return _COMMANDS[kind](request), _header(request.once)
+
+
+def _written(result: Result) -> pb.Written:
+    if result.code:
+        return pb.Written(error=result.code, message=str(result.payload))
+    held = isinstance(result.payload, (list, tuple)) and bool(result.payload[0])
+    return pb.Written(revision=result.revision, held=held)
 
 
 class KvService(Service, rpc.KvServicer):
@@ -124,23 +163,26 @@ class KvService(Service, rpc.KvServicer):
 
     @unary
     async def Put(self, request: pb.PutRequest, context: Context) -> pb.WriteResponse:
-        command = Txn((), ((request.key, request.value, request.lease_id),))
-        return pb.WriteResponse(revision=(await self._propose(command, request.once)).revision)
+        return await self._written(_put(request), request.once)
 
     @unary
     async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.WriteResponse:
-        command = Txn((), ((request.key, None, 0),))
-        return pb.WriteResponse(revision=(await self._propose(command, request.once)).revision)
+        return await self._written(_delete(request), request.once)
 
     @unary
     async def Txn(self, request: pb.TxnRequest, context: Context) -> pb.TxnResponse:
-        command = Txn(
-            tuple((compare.key, compare.mod_revision) for compare in request.compares),
-            _operations(list(request.then)),
-            _operations(list(request.otherwise)),
-        )
-        result = await self._propose(command, request.once)
+        result = await self._propose(_txn(request), request.once)
         return pb.TxnResponse(held=bool(result.payload[0]), revision=result.revision)
+
+    @unary
+    async def Write(self, request: pb.WriteRequest, context: Context) -> pb.WrittenResponse:
+        if not 1 <= len(request.writes) <= WRITES_MAX:
+            raise InvalidArgument(f"writes: must be 1 to {WRITES_MAX}")
+        results = await self._gateway.propose_all(list(map(_proposal, request.writes)))
+        refused = any(result.code == NotLeader.code for result in results)
+        return pb.WrittenResponse(
+            written=map(_written, results), leader=self.leader_address() if refused else ""
+        )
 
     @streaming
     async def Watch(

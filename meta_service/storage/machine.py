@@ -1,15 +1,22 @@
-"""The state machine that Raft drives: the pure catalog over a store, one batch per command."""
+"""The state machine that Raft drives: the pure catalog over a store.
+
+Commands that were committed together are stored in one batch. Each one sees what those before it
+did; everybody else sees them when the batch is stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
 
 from meta_service.catalog.apply import Applied, apply, keep_group
 from meta_service.catalog.draft import View
 from meta_service.catalog.results import Result
 from meta_service.catalog.tables import GROUP_KEY, State
 from meta_service.raft.state import SnapshotSink
+
+_BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Commands that are kept in memory before they are stored (bytes)."""
 
 
 class WritableView(View, Protocol):
@@ -23,16 +30,44 @@ class WritableView(View, Protocol):
         """Hold what a sealed snapshot holds, durably, and nothing else."""
 
 
+class _Ahead:
+    """A store and what shall be written into it next. Implements `View`."""
+
+    def __init__(self, store: WritableView) -> None:
+        self._store = store
+        self._writes: dict[bytes, bytes | None] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._writes[key] if key in self._writes else self._store.get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        self.write()
+        return self._store.scan(prefix)
+
+    def take(self, writes: Mapping[bytes, bytes | None]) -> None:
+        self._writes.update(writes)
+
+    def write(self) -> None:
+        """The state row is among the writes: the store knows how far it has come."""
+        if self._writes:
+            self._store.write(self._writes)
+            self._writes = {}
+
+
 class StateMachine:
     """Applies committed commands. Used by the Raft thread only."""
 
     def __init__(
         self,
         store: WritableView,
-        on_applied: Callable[[Applied], None],
+        on_applied: Callable[[Sequence[Applied]], None],
         on_installed: Callable[[], None],
     ) -> None:
+        """`on_applied`: called with what was stored at once, in order."""
         self._store = store
+        self._ahead = _Ahead(store)
+        self._applied: list[Applied] = []
+        self._applied_bytes = 0
         self._on_applied = on_applied
         self._on_installed = on_installed
         self.state = store.state()
@@ -47,21 +82,30 @@ class StateMachine:
 
     def apply(self, index: int, term: int, command: bytes) -> Result:
         """Raises StorageFailed or MemberTooOld: the member must stop."""
-        applied = apply(self._store, self.state, index, term, command)
-        self._store.write(applied.writes)
-        self.state = applied.state
-        self._on_applied(applied)
+        applied = apply(self._ahead, self.state, index, term, command)
+        self._take(applied)
+        self._applied_bytes += len(command)
+        if self._applied_bytes > _BATCH_BYTES_MAX:
+            self.flush()
         return applied.result
 
-    def set_group(self, index: int, term: int, group: bytes) -> None:
-        """Raises StorageFailed: the member must stop."""
-        applied = keep_group(self.state, index, term, group)
-        self._store.write(applied.writes)
+    def _take(self, applied: Applied) -> None:
+        self._ahead.take(applied.writes)
+        self._applied.append(applied)
         self.state = applied.state
-        self._on_applied(applied)
+
+    def flush(self) -> None:
+        """Raises StorageFailed: the member must stop."""
+        self._ahead.write()
+        shown, self._applied, self._applied_bytes = self._applied, [], 0
+        if shown:
+            self._on_applied(shown)
+
+    def set_group(self, index: int, term: int, group: bytes) -> None:
+        self._take(keep_group(self.state, index, term, group))
 
     def group(self) -> bytes | None:
-        return self._store.get(GROUP_KEY)
+        return self._ahead.get(GROUP_KEY)
 
     def install(self, sink: SnapshotSink) -> None:
         """Raises StorageFailed: the member must stop."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -187,8 +187,9 @@ class Member:
         state = self.store.state()
         self.snapshot = MemorySource(state.applied_index, state.applied_term, self.store.pack())
 
-    def _on_applied(self, applied: Applied) -> None:
-        self.cluster.invariants.applied(self.name, applied)
+    def _on_applied(self, applied: Sequence[Applied]) -> None:
+        for one in applied:
+            self.cluster.invariants.applied(self.name, one)
 
     def _tick_later(self, incarnation: int) -> None:
         if incarnation == self._incarnation and self.node is not None:
