@@ -20,8 +20,8 @@ from meta_service.api import meta_pb2 as pb
 from meta_service.api.errors import BY_CODE, MetaError, OutcomeUnknown, Overloaded
 from meta_service.api.failures import Refused, error_of_failure
 
-CALLS_MAX: Final = 4
-"""Calls under way; what comes meanwhile waits and goes together."""
+CALLS_MAX: Final = 2
+"""Calls under way; what comes meanwhile waits and goes together. More calls would be smaller."""
 WRITES_MAX: Final = 1024
 """In one call; a member takes no more."""
 _BYTES_MAX: Final = 1024 * 1024

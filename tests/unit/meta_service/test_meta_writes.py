@@ -150,7 +150,8 @@ async def test_only_some_calls_are_under_way() -> None:
     tasks[0].cancel()
 
 
-async def test_a_call_is_bounded() -> None:
+async def test_a_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meta_service.api.writes.CALLS_MAX", 4)
     kv = Kv()
     writes = Writes(kv)
     tasks = [put(writes, number) for number in range(WRITES_MAX + 11)]
