@@ -382,6 +382,9 @@ def test_the_sdk_tells_not_allowed_from_not_known(node: NodeProcess) -> None:
     with lakemq.connect(node.native, **shown) as client:
         with pytest.raises(lakemq.NotAuthorized, match="reader may not create topic x"):
             client.create_topic("x")
+        assert client.tiered_segments("mqtt", 0, 0, 1).segments == ()
+        with pytest.raises(lakemq.NotAuthorized, match="reader may not read topic other"):
+            client.tiered_segments("other", 0, 0, 1)
         with pytest.raises(lakemq.NotAuthorized, match="reader may not write topic mqtt"):
             client.send("mqtt", b"x")
     with (

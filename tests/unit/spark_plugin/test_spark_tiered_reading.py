@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from broker_core.api.types import Columns
 from plugins.native.sdk import CorruptBatch, TieredSegment, TieredSegments, stored_batches
 from spark_plugin.access import Access, access_of
 from spark_plugin.errors import OptionError
+from spark_plugin.object_store import StoreAway, open_objects
 from spark_plugin.options import parse_options
 from spark_plugin.planning import OffsetRange, placed
 from spark_plugin.tiered_options import Tiered
@@ -139,3 +141,14 @@ def test_commands_take_them_from_the_environment() -> None:
     )
     assert access.tiered == Tiered("never", options=(("region", "eu"),))
     assert access_of({}) == Access()
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/lake/", "gs://bucket/", "nowhere://x/"])
+def test_a_store_that_nothing_here_can_speak_to_is_away(url: str, monkeypatch) -> None:
+    if url.startswith("nowhere"):
+        with pytest.raises(StoreAway):
+            open_objects(url, Tiered())
+        return
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(StoreAway, match="obstore is not installed here"):
+        open_objects(url, Tiered())
