@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, cast
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
@@ -87,9 +87,8 @@ class LineConnection(asyncio.Protocol):
     # -- life
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.pause_reading()
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by name
+        self._transport.pause_reading()
         self._listener.connections.add(self)
         self._greeting = asyncio.get_running_loop().create_task(self._authenticate())
 
