@@ -58,8 +58,8 @@ CHANNEL_OPTIONS: Final[list[tuple[str, int | str]]] = [
     ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
 ]
 """Room for the largest record batch (256 MiB) and its envelope; a broker that is back is found
-within a second; until then reads are tried again, and other calls fail at once. Large frames, and a window that is not measured
-anew all the time, take a quarter less CPU to receive."""
+within a second, until then reads are tried again and other calls fail at once. Large frames, and a
+window that is not measured anew all the time, take a quarter less CPU to receive."""
 
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
 
