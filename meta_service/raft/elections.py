@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from meta_service.raft.engine import CANDIDATE, CLOCK, DICE, FOLLOWER
-from meta_service.raft.membership import Membership
+from meta_service.raft.recovery import Recovery
 from meta_service.raft.state import Message
 
 
-class Elections(Membership):
+class Elections(Recovery):
     """The part of a Raft node that elects."""
 
     def _init_elections(self) -> None:
@@ -36,8 +36,8 @@ class Elections(Membership):
 
     @property
     def _may_campaign(self) -> bool:
-        """A new member's log, once it has something, may still lack what its old disk held."""
-        return self.can_vote and not (self.log.is_new and self.log.last_term > 0)
+        """A new member's log may lack what its old disk held, unless nobody has anything."""
+        return self.can_vote and not (self.log.is_new and self._others_have_entries)
 
     def _gate_election(self) -> None:
         """Before pysyncobj looks at the deadline: ask first whether others would vote."""
@@ -85,6 +85,11 @@ class Elections(Membership):
             return True
         return CLOCK() < self._heard_leader + self.timing.election_s_min
 
+    @property
+    def _others_have_entries(self) -> bool:
+        """Whether this member has met a leader: it has sent something, or told that there is."""
+        return self.log.last_term > 0 or self._recovered
+
     def _has_newer_log(self, message: Message) -> bool:
         """Whether the candidate's log is at least as new as ours (§5.4.1).
 
@@ -92,7 +97,7 @@ class Elections(Membership):
         a leader has brought it up to date it only votes where nobody has anything: at the beginning
         of a cluster.
         """
-        if self.log.is_new and message["last_term"] > 0:
+        if self.log.is_new and (message["last_term"] > 0 or self._others_have_entries):
             return False
         candidate = (message["last_term"], message["last_index"])
         return candidate >= (self.log.last_term, self.log.last_index)

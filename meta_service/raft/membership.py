@@ -132,6 +132,8 @@ class Membership(EngineState):
         lag = self._lag(Peer(name))
         if lag > LAG_MAX:
             raise Refused(f"{name} still lacks {lag} entries")
+        if self.is_leader and not self.match_index.get(Peer(name)):
+            raise Refused(f"{name} has acknowledged nothing yet")
         learners = {other: where for other, where in group.learners.items() if other != name}
         self._change(Group({**group.voters, name: group.learners[name]}, learners))
 

@@ -22,6 +22,7 @@ from meta_service.raft.engine import (
 from meta_service.raft.log import RaftLog
 from meta_service.raft.log_format import Entry
 from meta_service.raft.membership import Group, decode_group
+from meta_service.raft.recovery import Recovery
 from meta_service.raft.replication import Replication
 from meta_service.raft.snapshot_transfer import SnapshotTransfer
 from meta_service.raft.state import (
@@ -72,6 +73,7 @@ class RaftNode(Elections, SnapshotTransfer):
         behind = max(machine.applied_index, log.first_index) - log.first_index + 1
         self._init_membership(base, log[behind:])
         self._init_elections()
+        self._init_recovery()
         self._init_replication()
         self._init_reads()
         self._init_transfer()
@@ -258,6 +260,8 @@ class RaftNode(Elections, SnapshotTransfer):
         "vote": Elections._on_vote,
         "vote_reply": Elections._on_vote_reply,
         "timeout_now": Elections._on_timeout_now,
+        "recover": Recovery._on_recover,
+        "recovered": Recovery._on_recovered,
         "append": Replication._on_append,
         "append_reply": Replication._on_append_reply,
         "snapshot": SnapshotTransfer._on_snapshot,

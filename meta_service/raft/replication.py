@@ -14,11 +14,11 @@ from typing import Any
 from meta_service.raft.engine import CLOCK
 from meta_service.raft.log import LogFailed
 from meta_service.raft.log_format import Entry
-from meta_service.raft.membership import Membership
+from meta_service.raft.recovery import Recovery
 from meta_service.raft.state import Message
 
 
-class Replication(Membership):
+class Replication(Recovery):
     """The part of a Raft node that copies the log."""
 
     def _init_replication(self) -> None:
@@ -35,6 +35,7 @@ class Replication(Membership):
         self._probing = set()
         self._commit_sent = {}
         self._round_seen = {}
+        self._newcomers = {}
 
     def _on_peer_connected(self, peer: Any) -> None:
         self.connected.add(peer)
@@ -48,6 +49,7 @@ class Replication(Membership):
         self._probing.discard(peer)
         self._commit_sent.pop(peer, None)
         self._round_seen.pop(peer, None)
+        self._newcomers.pop(peer, None)
 
     def _on_peer_disconnected(self, peer: Any) -> None:
         self.connected.discard(peer)
@@ -111,6 +113,8 @@ class Replication(Membership):
             self.become_follower(message["term"], None)
         if not self.is_leader or message["term"] != self.term or peer not in self.next_index:
             return  # an answer to another leadership says nothing about this one
+        if self._is_of_earlier_life(peer, message):
+            return
         self.response_time[peer] = CLOCK()
         self._round_seen[peer] = max(self._round_seen.get(peer, 0), message["round"])
         index = message["index"]
@@ -144,6 +148,9 @@ class Replication(Membership):
             self._answer_append(peer, message, ok=False, index=self.log.last_index + 1)
             return
         self._follow(peer, message["term"])
+        if self._has_forgotten:
+            self._ask_leader(peer)
+            return
         ok, index = self._match(message)
         if ok:
             self._take(message["entries"], index)
@@ -156,7 +163,7 @@ class Replication(Membership):
     def _holds_all(self, commit: int, index: int) -> bool:
         """Whether a new member has everything that was committed before it came: the leader knows
         what was once it has committed an entry of its own term (§5.4.2)."""
-        return commit <= index and self.log.term_at(commit) == self.term
+        return self._settles_at <= commit <= index and self.log.term_at(commit) == self.term
 
     def _follow(self, peer: Any, term: int) -> None:
         """A message of the term's only leader arrived."""

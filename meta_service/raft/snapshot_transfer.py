@@ -123,6 +123,9 @@ class SnapshotTransfer(Reads):
             self._answer_snapshot(peer, index, position=0, done=False)
             return
         self._follow(peer, message["term"])
+        if self._has_forgotten:
+            self._ask_leader(peer)
+            return
         if index <= self.commit_index:
             self._answer_snapshot(peer, index, position=0, done=True)
             return

@@ -26,6 +26,8 @@ _FIELDS: Final[dict[str, dict[str, str]]] = {
     },
     "vote_reply": {"term": "index", "granted": "flag", "pre": "flag"},
     "timeout_now": {"term": "index"},
+    "recover": {"term": "index", "nonce": "index"},
+    "recovered": {"term": "index", "nonce": "index", "index": "index"},
     "append": {
         "term": "index",
         "prev_index": "index",

@@ -20,10 +20,12 @@ SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "120"))
 FIRST = int(os.environ.get("LAKEMQ_SIMULATION_FIRST", "0"))
 
 
-def run(seed: int, size: int) -> Cluster:
+def run(seed: int, size: int, *, forgetting: bool = False) -> Cluster:
     cluster = Cluster(seed, size)
     with cluster.running():
         nemesis = Nemesis(cluster)
+        if forgetting:
+            nemesis.prefer_forgetting()
         clients = [Client(cluster, n, keys=2, deduplicates=n % 2 == 0) for n in range(4)]
         for client in clients:
             client.start()

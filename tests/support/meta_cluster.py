@@ -139,13 +139,9 @@ class Member:
         self._poller = _Poller()
         self._inbox: list[Callable[[], object]] = []
         self._incarnation = 0
-        self._wiped_until = 0.0
 
     def start(self) -> None:
         if self.node is not None:
-            return
-        if self.cluster.now < self._wiped_until:
-            self.cluster.at(self._wiped_until - self.cluster.now, self.start)
             return
         try:
             self._start()
@@ -238,10 +234,8 @@ class Member:
         self.cluster.invariants.stopped(self.name)
 
     def wipe(self) -> None:
-        """Its disk is replaced by an empty one. That takes longer than any message is under way,
-        and than a leader without a majority goes on: what the member forgot must be over."""
+        """Its disk is replaced by an empty one."""
         self.crash()
-        self._wiped_until = self.cluster.now + 2 * self.cluster.timing.leader_fallback_s
         self.disk, self.store, self.snapshot = MemoryDisk(), MemoryStore(), None
         self.cluster.invariants.wiped(self.name)
 

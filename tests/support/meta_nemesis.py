@@ -30,10 +30,15 @@ class Nemesis:
                 self._bad_network,
                 self._transfer,
                 self._wipe,
+                self._forget_newer_leader,
             ],
             self._dice.randint(1, 5),
         ) + list(extra)
         self.stopping = False
+
+    def prefer_forgetting(self) -> None:
+        """Mostly disks that forget a newer leader."""
+        self._kinds += [self._forget_newer_leader] * 2 * len(self._kinds)
 
     def start(self) -> None:
         self._cluster.at(self._dice.uniform(0.5, 1.5), self._act)
@@ -84,15 +89,42 @@ class Nemesis:
         self._cluster.at(self._dice.uniform(0.3, 1.5), member.start)
 
     def _wipe(self) -> None:
+        name = self._any()
+        if self._may_wipe(name):
+            self._cluster.members[name].wipe()
+            self._cluster.at(self._dice.choice([0.0, 0.1, 1.0]), self._cluster.members[name].start)
+
+    def _may_wipe(self, name: str) -> bool:
         """A disk dies and is replaced: of one member at a time, as a majority must remember."""
         members = self._cluster.members
         groups = [member.node.group.voters for member in members.values() if member.node]
         voters = [name for name in members if any(name in group for group in groups)]
-        name = self._any()
         enough = all(len(group) >= 3 for group in groups if group) and len(groups) == len(members)
-        if enough and not any(members[other].is_new for other in voters if other != name):
-            members[name].wipe()
-            self._cluster.at(self._dice.uniform(1.0, 2.0), members[name].start)
+        return enough and not any(members[other].is_new for other in voters if other != name)
+
+    def _forget_newer_leader(self) -> None:
+        """A leader is cut off; when the others may have another one, some of them come over to it,
+        one with an empty disk."""
+        leader = self._cluster.leader()
+        if leader is not None:
+            if self._dice.random() < 0.5:
+                leader.call(lambda: leader.node and leader.node.transfer_leadership(None))
+                delay_s = self._dice.uniform(0.03, 0.2)
+            else:
+                self._cluster.isolate(leader.name)
+                delay_s = self._dice.uniform(0.5, 1.0)
+            self._cluster.at(delay_s, lambda: self._come_over(leader))
+
+    def _come_over(self, leader: Member) -> None:
+        names = [name for name in self._cluster.members if name != leader.name]
+        coming = self._dice.sample(names, (len(names) + 1) // 2)
+        if self.stopping or leader.node is None or not self._may_wipe(coming[0]):
+            return
+        self._cluster.network.cut.clear()
+        self._cluster.split({leader.name, *coming})
+        self._cluster.members[coming[0]].wipe()
+        self._cluster.members[coming[0]].start()
+        self._cluster.at(self._dice.uniform(0.3, 1.5), self._heal)
 
     def _pause(self) -> None:
         member = self._cluster.members[self._any()]
