@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from meta_service.raft.engine import Peer
+from meta_service.raft.membership import Refused
 from tests.simulation.test_meta_simulation import FIRST, SEEDS, run
 from tests.simulation.test_raft_rules import followers, hear, node_of, submit
 from tests.support.meta_cluster import Cluster, Member
@@ -126,6 +127,57 @@ def test_an_answer_to_an_earlier_question_or_of_an_older_term_says_nothing(
     hear(member, leader.name, type="recovered", term=term, nonce=node._nonce, index=5)
     hear(member, leader.name, type="recovered", term=term + 4, nonce=node._nonce + 1, index=5)
     assert node._has_forgotten
+
+
+def test_it_takes_no_snapshot_before(cluster: Cluster) -> None:
+    """Having one counts like having the entries."""
+    leader = settled(cluster)
+    member = followers(cluster)[0]
+    member.wipe()
+    cluster.isolate(member.name)
+    member.start()
+    node, term = node_of(member), node_of(leader).term
+    hear(
+        member,
+        leader.name,
+        type="snapshot",
+        term=term,
+        index=50,
+        index_term=term,
+        size=100,
+        position=0,
+        data=b"x" * 10,
+    )
+    assert node.term == term and node._receiving is None
+
+
+def test_it_votes_for_no_empty_log_once_it_knows_that_there_are_entries(cluster: Cluster) -> None:
+    settled(cluster)
+    member, other = followers(cluster)
+    replace_disk(member)
+    cluster.run_until(lambda: not node_of(member)._has_forgotten)
+    node = node_of(member)
+    assert node.log.is_new
+    assert not node._may_campaign
+    assert not node._has_newer_log({"last_term": 0, "last_index": 1})
+
+
+def test_a_learner_that_acknowledged_nothing_is_not_promoted() -> None:
+    """It would count, and promise nothing: a group of two would stand still for good."""
+    cluster = Cluster(8, 1, spare=1)
+    with cluster.running():
+        leader = settled(cluster)
+        cluster.isolate("m1")
+        node = node_of(leader)
+        leader.run(lambda: node.add_learner("m1", "here"))
+        cluster.run_for(0.3)
+        with pytest.raises(Refused, match="acknowledged nothing"):
+            node.promote("m1")
+        cluster.network.cut.clear()
+        cluster.run_for(1)
+        leader.run(lambda: node.promote("m1"))
+        cluster.run_until(lambda: node.commit_index == node.log.last_index)
+        assert node_of(cluster.members["m1"]).can_vote
 
 
 def test_what_an_earlier_life_acknowledged_does_not_count_after_the_question(

@@ -505,9 +505,9 @@ _values = st.recursive(
     max_leaves=6,
 )
 _fields = st.sampled_from(
-    ["term", "pre", "index", "entries", "data", "commit", "round", "ok", "prev_index", "prev_term"]
+    ["term", "pre", "index", "entries", "data", "commit", "round", "ok", "prev_index", "nonce"]
 )
-_kinds = st.sampled_from(["append", "append_reply", "vote", "vote_reply", "snapshot"]) | _values
+_kinds = st.sampled_from(["append", "append_reply", "recover", "recovered", "snapshot"]) | _values
 
 
 @given(_kinds, st.dictionaries(_fields, _values))
