@@ -40,6 +40,14 @@ Delimiter = Annotated[str, typer.Option(help="Between the fields of csv.")]
 PartitionBy = Annotated[
     str, typer.Option(help="day(column), hour(column), month(column) or column, ...")
 ]
+RouteBy = Annotated[
+    str,
+    typer.Option(help="key, header:NAME or a column: its value takes the place of {route}."),
+]
+RouteDefault = Annotated[
+    str, typer.Option(help="Route of records whose value names no table; else dead letters.")
+]
+RoutesMax = Annotated[int, typer.Option(min=1, help="Most tables of a routed export.")]
 TakeOver = Annotated[
     bool, typer.Option(help="Start although another process seems to run this export.")
 ]

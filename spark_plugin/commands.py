@@ -23,6 +23,9 @@ from spark_plugin.command_options import (
     Format,
     Message,
     PartitionBy,
+    RouteBy,
+    RouteDefault,
+    RoutesMax,
     Schema,
     TableName,
     TablePath,
@@ -129,6 +132,9 @@ def export(
     evolve: EvolveOption = "strict",
     sql: Sql = "",
     partition_by: PartitionBy = "",
+    route_by: RouteBy = "",
+    route_default: RouteDefault = "",
+    routes_max: RoutesMax = 100,
     dlq: Dlq = "",
     commit_bytes: CommitBytes = "512MB",
     commit_rows: CommitRows = 0,
@@ -158,6 +164,8 @@ def _settings(**given: Any) -> ExportSettings:
         required("--topic", given["topic"])
     elif given["topic"]:
         raise OptionError("give --topic or --topics-pattern, not both")
+    elif given["route_by"]:
+        raise OptionError("--route-by is for one topic, not for --topics-pattern")
     where = target(given["to"], given["path"], given["table"], place)
     given["format"] = choice("--format", given["format"], FORMATS)
     return ExportSettings(
@@ -181,6 +189,9 @@ def _settings(**given: Any) -> ExportSettings:
         sql=_sql(given["sql"]),
         partition_by=given["partition_by"],
         dlq=given["dlq"],
+        route_by=given["route_by"],
+        route_default=given["route_default"],
+        routes_max=given["routes_max"],
         accept_recreated=given["accept_recreated"],
         fail_on_data_loss=given["fail_on_data_loss"],
         take_over=given["take_over"],

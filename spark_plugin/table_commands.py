@@ -18,6 +18,9 @@ from spark_plugin.command_options import (
     Format,
     Message,
     PartitionBy,
+    RouteBy,
+    RouteDefault,
+    RoutesMax,
     Schema,
     TableName,
     TablePath,
@@ -87,11 +90,14 @@ def vacuum_table(
     """Expire old states of a table, and delete data files that no state names."""
     try:
         from spark_plugin.export.open_table import open_table
+        from spark_plugin.export.run import all_targets
         from spark_plugin.export.vacuum import vacuum
 
         where = target(to, path, table, catalog(catalog_name, catalog_uri, warehouse))
-        done = vacuum(open_table(where, None), parse_duration_s("--retention", retention))
-        typer.echo(f"{done.expired:,} states expired, {done.deleted:,} files deleted")
+        retention_s = parse_duration_s("--retention", retention)
+        done = [vacuum(open_table(each, None), retention_s) for each in all_targets(where)]
+        expired, deleted = sum(each.expired for each in done), sum(each.deleted for each in done)
+        typer.echo(f"{expired:,} states expired, {deleted:,} files deleted")
     except Exception as error:
         fail(error)
 
@@ -111,6 +117,9 @@ def replay_dead_letters(
     message: Message = "",
     delimiter: Delimiter = ",",
     partition_by: PartitionBy = "",
+    route_by: RouteBy = "",
+    route_default: RouteDefault = "",
+    routes_max: RoutesMax = 100,
     dlq: Dlq = "",
     take_over: TakeOver = False,
 ) -> None:
@@ -129,9 +138,13 @@ def replay_dead_letters(
             value_schema=read_schema(format, schema),  # type: ignore[arg-type]  # as above
             message=message,
             delimiter=delimiter,
-            evolve="add",  # the table may have got columns that --schema does not name
+            # The table may have got columns that --schema does not name, but not if it is routed.
+            evolve="strict" if route_by else "add",
             partition_by=partition_by,
             dlq=dlq,
+            route_by=route_by,
+            route_default=route_default,
+            routes_max=routes_max,
             access=access_of(os.environ),
             take_over=take_over,
         )

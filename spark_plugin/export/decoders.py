@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spark_plugin.export.column_types import parse_schema
 from spark_plugin.export.decoding import Decoder
-from spark_plugin.export.settings import Evolve, RecordFormat
+
+if TYPE_CHECKING:
+    from spark_plugin.export.settings import Evolve, RecordFormat
 
 COLUMN_LISTS: Final = ("json", "csv")
 """Formats whose columns are a list in `--schema`."""

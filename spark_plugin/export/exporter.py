@@ -68,7 +68,7 @@ class Exporter:
         self._parallelism = parallelism
         self._folder = Folder(table.location)
         self._columns = EvolvingColumns(settings, table)
-        self._dead = DeadLetters(dlq, _pause) if dlq is not None else None
+        self._dead = DeadLetters(dlq, pause) if dlq is not None else None
         self._dead_schema = schema_to_text(dlq.arrow_schema()) if dlq is not None else ""
         self._owner: Owner | None = None
         self._epoch = 0
@@ -89,7 +89,7 @@ class Exporter:
             first = self._first_offsets(topic)
             mark = lake.topic_mark(key.topic_id) if first else None
             after = replace(after, topic_mark=mark, offsets=first)
-        lake.commit(self._table, key, [], before, after, _pause)
+        lake.commit(self._table, key, [], before, after, pause)
         self._epoch = after.epoch
         self._owner.take()
         if self.settings.trigger_s is None:
@@ -175,7 +175,7 @@ class Exporter:
         if self._dead is not None:
             self._dead.commit(key, dead, dead_folder, after.offsets)
         self._folder.sync(folder)
-        lake.commit(self._table, key, files, before, after, _pause)
+        lake.commit(self._table, key, files, before, after, pause)
         delete_strays(self._folder, folder, {file.path for file in files})
         return CommitReport(
             attempt=after.attempt,
@@ -244,12 +244,13 @@ class Exporter:
         files, outcome = write_decodable(
             key, self._table, self._dead.table, place, self._columns.decoder(),
             self.settings.format in EXPLODING, parse_partition_by(self.settings.partition_by),
+            before.offsets,
         )  # fmt: skip
         if not files:
             self._folder.delete(place)
             return outcome
         self._folder.sync(place)
-        lake.commit(self._table, key, files, before, after, _pause)
+        lake.commit(self._table, key, files, before, after, pause)
         return outcome
 
     def _look(self) -> TopicView:
@@ -341,5 +342,6 @@ class Exporter:
         )
 
 
-def _pause(number: int) -> None:
+def pause(number: int) -> None:
+    """Wait before a commit is tried again."""
     time.sleep(min(1.0, 0.02 * number))

@@ -133,9 +133,18 @@ class PartitionedWriter:
         for values, rows in split(table, self._fields):
             with_values = partition_columns(rows, self._fields, values) if self._columns else rows
             self._writer(values).write(with_values)
-        if sum(each.gathered_bytes for each in self._writers.values()) >= 2 * _GROUP_BYTES:
-            for each in self._writers.values():
-                each.flush()
+        if self.gathered_bytes >= 2 * _GROUP_BYTES:
+            self.flush()
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Memory that rows wait in."""
+        return sum(each.gathered_bytes for each in self._writers.values())
+
+    def flush(self) -> None:
+        """Write what is gathered."""
+        for each in self._writers.values():
+            each.flush()
 
     def _writer(self, values: Values) -> FileWriter:
         writer = self._writers.pop(values, None)

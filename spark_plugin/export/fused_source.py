@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SCHEMA = (
     "kind string, partition int, start bigint, end bigint, path string, rows bigint, "
-    "size_bytes bigint, footer binary, partition_values array<string>"
+    "size_bytes bigint, footer binary, partition_values array<string>, route string"
 )
 
 
@@ -62,7 +62,7 @@ class FusedReader(DataSourceReader):
             file = result.file
             yield (
                 result.kind, result.partition, result.start, result.end, file.path, file.rows,
-                file.size_bytes, file.footer, list(file.partition_values),
+                file.size_bytes, file.footer, list(file.partition_values), result.route,
             )  # fmt: skip
 
 
@@ -87,6 +87,7 @@ def run_tasks(spark: SparkSession, access: Access, tasks: Sequence[WriteTask]) -
             WrittenFile(
                 row.path, row.rows, row.size_bytes, bytes(row.footer), tuple(row.partition_values)
             ),
+            row.route,
         )
         for row in rows
     ]  # fmt: skip

@@ -44,18 +44,16 @@ def write_decodable(
     decoder: Decoder,
     parts: bool,
     fields: Sequence[PartitionField],
+    offsets: Mapping[int, int],
 ) -> tuple[list[WrittenFile], Replayed]:
     """Decode the dead letters that are not in the table, and write those that are good now to
     files in the folder `place` of the table's location."""
-    rows, _ = table_rows(table, key.topic, False)
-    there = {partition: merge(runs)[0] for partition, runs in rows.items()}
     writer = PartitionedWriter(
         Folder(table.location), place, "replay", table.arrow_schema(), 128 << 20, fields
     )
     landed = before = bad = 0
-    for batch in _dead_letters(dlq, key):
-        fresh = batch.filter(_not_in(batch, there))
-        before += batch.num_rows - fresh.num_rows
+    for fresh, there in fresh_letters(key, [table], dlq, offsets):
+        before += there
         if not fresh.num_rows:
             continue
         decoded = decoder.decode(fresh.column("value"), fresh.column("key"))
@@ -63,6 +61,23 @@ def write_decodable(
         landed += fresh.num_rows - len(decoded.bad)
         bad += len(decoded.bad)
     return writer.close(), Replayed(landed, before, bad)
+
+
+def fresh_letters(
+    key: ExportKey, tables: Sequence[LakeTable], dlq: LakeTable, offsets: Mapping[int, int]
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Dead letters that are in none of the tables, and how many beside them are. Those at or above
+    the export's next offsets are left to the export, which reads their records again."""
+    runs: dict[int, list[Run]] = {}
+    for table in tables:
+        for partition, rows in table_rows(table, key.topic, False)[0].items():
+            runs.setdefault(partition, []).extend(rows)
+    there = {partition: merge(rows)[0] for partition, rows in runs.items()}
+    everything = {partition: [Run(0, offset)] for partition, offset in offsets.items()}
+    for batch in _dead_letters(dlq, key):
+        mine = batch.filter(_in(batch, everything))
+        fresh = mine.filter(_not_in(mine, there))
+        yield fresh, mine.num_rows - fresh.num_rows
 
 
 def _dead_letters(dlq: LakeTable, key: ExportKey) -> Iterator[pa.RecordBatch]:
@@ -91,3 +106,9 @@ def _not_in(batch: pa.RecordBatch, there: Mapping[int, list[Run]]) -> pa.Array:
         mine = partitions == partition
         fresh[mine] = outside(offsets[mine], runs)
     return pa.array(fresh)
+
+
+def _in(batch: pa.RecordBatch, runs: Mapping[int, list[Run]]) -> pa.Array:
+    from pyarrow import compute
+
+    return compute.invert(_not_in(batch, runs))

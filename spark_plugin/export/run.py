@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,18 +13,22 @@ from spark_plugin.export.audit import PartitionAudit, audit
 from spark_plugin.export.evolving import decoded_schema
 from spark_plugin.export.exporter import Exporter, RunTasks
 from spark_plugin.export.fused_source import run_tasks
+from spark_plugin.export.ledger import ledger_schema, read_state
 from spark_plugin.export.open_table import open_table
-from spark_plugin.export.partitioning import parse_partition_by
+from spark_plugin.export.partitioning import check_partitioning, parse_partition_by
 from spark_plugin.export.replay import Replayed
+from spark_plugin.export.routed_exporter import RoutedExporter
+from spark_plugin.export.routing import LEDGER, check_route_column, is_routed, target_of
 from spark_plugin.export.rows import dead_letter_schema
 from spark_plugin.export.settings import ExportSettings, Target
 from spark_plugin.export.sql_query import SqlQuery
-from spark_plugin.export.table import ExportKey, TaskResult
+from spark_plugin.export.table import ExportKey, LakeTable, TaskResult
 from spark_plugin.export.write_task import WriteTask
 from spark_plugin.journal import open_client as connect
 from spark_plugin.journal import view_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -46,6 +51,8 @@ def make_exporter(
 ) -> Exporter:
     """An exporter with its tables open, created if absent."""
     schema = query.schema if query is not None else decoded_schema(settings)
+    if settings.route_by:
+        return _make_routed(settings, run, schema, parallelism)
     fields = parse_partition_by(settings.partition_by)
     table = open_table(
         settings.target, schema, fields, evolve=settings.evolve
@@ -54,6 +61,17 @@ def make_exporter(
     if settings.format != "raw":
         dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())
     return Exporter(settings, table, run, parallelism=parallelism, dlq=dlq, query=query)
+
+
+def _make_routed(
+    settings: ExportSettings, run: RunTasks, schema: pa.Schema, parallelism: int
+) -> RoutedExporter:
+    """Tables of routes are opened as they come."""
+    check_route_column(settings.route_by, schema)
+    check_partitioning(parse_partition_by(settings.partition_by), schema)
+    ledger = open_table(target_of(settings.target, LEDGER), ledger_schema())
+    dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())
+    return RoutedExporter(settings, ledger, run, schema, dlq, parallelism=parallelism)
 
 
 def audit_target(
@@ -70,19 +88,40 @@ def audit_target(
     with connect(bootstrap, access) as client:
         view = view_of([client.describe_topic(topic)])[topic]
         key = ExportKey(export_id, topic, view.topic_id, tuple(sorted(view.partitions)))
-        table = open_table(target, None)
+        routed = is_routed(target)
+        ledger = open_table(target_of(target, LEDGER) if routed else target, None)
+        tables = _tables_of(target, ledger, key) if routed else [ledger]
         dead = None
         try:
             dead = open_table(target.dead_letters(dlq), None)
         except NoTable:
             if dlq:
                 raise
-        return audit(client, key, view, table, dead, by_key=by_key)
+        return audit(client, key, view, ledger, dead, tables=tables, by_key=by_key)
+
+
+def _tables_of(target: Target, ledger: LakeTable, key: ExportKey) -> list[LakeTable]:
+    """The tables of all routes; one that a crash kept from being made has no rows."""
+    found = []
+    for route in read_state(ledger, key.export_id, key.topic).routes:
+        with contextlib.suppress(NoTable):
+            found.append(open_table(target_of(target, route), None))
+    return found
+
+
+def all_targets(target: Target) -> list[Target]:
+    """The target itself, or every table of a routed one: routes, ledger and dead letters."""
+    if not is_routed(target):
+        return [target]
+    ledger = target_of(target, LEDGER)
+    routes = read_state(open_table(ledger, None)).routes
+    return [*(target_of(target, route) for route in routes), ledger, target.dead_letters("")]
 
 
 def replay_target(settings: ExportSettings) -> Replayed:
     """Land the dead letters that decode by now, in this process."""
-    open_table(settings.target, None)  # NoTable rather than an empty new one
+    first = target_of(settings.target, LEDGER) if settings.route_by else settings.target
+    open_table(first, None)  # NoTable rather than an empty new one
     exporter = make_exporter(settings, _no_tasks)
     try:
         exporter.start()

@@ -9,6 +9,7 @@ from typing import Final, Literal, get_args
 from spark_plugin.access import Access
 from spark_plugin.errors import OptionError
 from spark_plugin.export.bounds import parse_bound
+from spark_plugin.export.routing import DEAD_LETTERS, check_routing, is_routed, target_of
 
 TableFormat = Literal["delta", "iceberg", "parquet"]
 RecordFormat = Literal["raw", "json", "csv", "avro", "protobuf", "sparkplug"]
@@ -43,6 +44,8 @@ class Target:
 
     def dead_letters(self, given: str) -> Target:
         """Where bad rows go: the place that the user gave, or one beside the table."""
+        if is_routed(self) and not given:
+            return target_of(self, DEAD_LETTERS)
         if self.format == "iceberg":
             return Target("iceberg", table=given or f"{self.table}_dlq", catalog=self.catalog)
         return Target(self.format, path=given or f"{self.path.rstrip('/')}_dlq")
@@ -81,6 +84,13 @@ class ExportSettings:
     partition_by: str = ""
     """`day(timestamp), device`."""
     dlq: str = ""
+    route_by: str = ""
+    """`key`, `header:NAME` or a column, whose value names the table of each record; empty: there is
+    one table."""
+    route_default: str = ""
+    """Route of records whose value names no table; empty: they are dead letters."""
+    routes_max: int = 100
+    """How many tables there may be."""
     accept_recreated: bool = False
     """Go on with a topic that was deleted and created anew since the last commit."""
     fail_on_data_loss: bool = True
@@ -105,6 +115,10 @@ class ExportSettings:
         if self.as_of:
             parse_bound("--as-of-offset", self.as_of)
         self._check_schema()
+        if self.route_by:
+            check_routing(self)
+        elif is_routed(self.target) or self.route_default:
+            raise OptionError("{route} and --route-default are for exports with --route-by")
 
     def _check_schema(self) -> None:
         needs_none = self.format in ("raw", "sparkplug")

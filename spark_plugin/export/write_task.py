@@ -8,16 +8,19 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from spark_plugin.access import Access
 from spark_plugin.export.decoders import EXPLODING, open_decoder
+from spark_plugin.export.decoding import BadRow, Decoder
 from spark_plugin.export.evolution import schema_text
 from spark_plugin.export.file_writer import FileWriter, PartitionedWriter
 from spark_plugin.export.files import Folder
 from spark_plugin.export.partitioning import parse_partition_by
+from spark_plugin.export.routed_rows import RoutedRows, rows_of
+from spark_plugin.export.routing import Routing
 from spark_plugin.export.rows import dead_letter_rows, with_meta_column
 from spark_plugin.export.settings import Evolve, RecordFormat
 from spark_plugin.export.table import TaskResult, WrittenFile
@@ -63,6 +66,8 @@ class WriteTask:
     dlq_schema: str = ""
     dlq_known: tuple[int, ...] = ()
     """Offsets that are in the dead-letter table already."""
+    routing: Routing | None = None
+    """Into several tables; `location`, `folder` and `schema` are not used then."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -72,6 +77,8 @@ class WriteTask:
         value = json.loads(text)
         value["offsets"] = OffsetRange(*value["offsets"])
         value["dlq_known"] = tuple(value["dlq_known"])
+        if value["routing"] is not None:
+            value["routing"] = Routing.of_json(value["routing"])
         return cls(**value)
 
 
@@ -91,17 +98,12 @@ def run(task: WriteTask, access: Access = _ANYBODY) -> Iterator[TaskResult]:
     offsets = task.offsets
     # Spark may run a task twice at the same time: each run has files of its own.
     name = f"p{offsets.partition:05d}-{offsets.start:020d}-{uuid.uuid4().hex[:8]}"
-    data = PartitionedWriter(
-        Folder(task.location), task.folder, name, schema_from_text(task.schema),
-        task.file_bytes_max, parse_partition_by(task.partition_by),
-    )  # fmt: skip
+    if task.routing is not None:
+        yield from _run_routed(task, task.routing, access, name)
+        return
+    data = _writer(task, name, task.location, task.folder, task.schema)
     write = _RawRows(data) if task.format == "raw" else _DecodedRows(task, data, name)
-    for batch in read_arrow(
-        client_of(task.bootstrap, access), offsets, columns=RAW_COLUMNS,
-        fetch_bytes=task.fetch_bytes, retry_timeout_s=task.retry_timeout_s,
-        fail_on_data_loss=task.fail_on_data_loss, tiered=access.tiered,
-        batch_rows=_RAW_ROWS if task.format == "raw" else _DECODED_ROWS,
-    ):  # fmt: skip
+    for batch in _read(task, access, _RAW_ROWS if task.format == "raw" else _DECODED_ROWS):
         write(batch)
     for kind, files in write.close():
         for file in files:
@@ -111,6 +113,78 @@ def run(task: WriteTask, access: Access = _ANYBODY) -> Iterator[TaskResult]:
         yield TaskResult("fields", offsets.partition, offsets.start, offsets.end, told)
     nothing = WrittenFile("", write.rows, 0, b"")
     yield TaskResult("read", offsets.partition, offsets.start, offsets.end, nothing)
+
+
+def _run_routed(
+    task: WriteTask, routing: Routing, access: Access, name: str
+) -> Iterator[TaskResult]:
+    """The same for a routed export, whose files are those of many tables."""
+    raw, parts = task.format == "raw", task.format in EXPLODING
+    decoder = None if raw else _decoder(task)
+    dead = _DeadRows(task, name)
+    write = RoutedRows(
+        routing,
+        lambda route: _writer(task, name, route.location, route.folder, route.schema),
+        lambda batch: rows_of(batch, decoder, parts),
+        dead.write,
+    )
+    for batch in _read(task, access, _DECODED_ROWS):
+        write(batch)
+    place = (task.offsets.partition, task.offsets.start, task.offsets.end)
+    for route, files in write.close():
+        for file in files:
+            yield TaskResult("data", *place, file, route)
+    for file in dead.close():
+        yield TaskResult("dlq", *place, file)
+    if write.new_routes:
+        told = json.dumps(sorted(write.new_routes)).encode()
+        yield TaskResult("routes", *place, WrittenFile("", 0, 0, told))
+    yield TaskResult("read", *place, WrittenFile("", write.rows, 0, b""))
+
+
+def _read(task: WriteTask, access: Access, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    return read_arrow(
+        client_of(task.bootstrap, access), task.offsets, columns=RAW_COLUMNS,
+        fetch_bytes=task.fetch_bytes, retry_timeout_s=task.retry_timeout_s,
+        fail_on_data_loss=task.fail_on_data_loss, tiered=access.tiered, batch_rows=batch_rows,
+    )  # fmt: skip
+
+
+def _writer(
+    task: WriteTask, name: str, location: str, folder: str, schema: str
+) -> PartitionedWriter:
+    return PartitionedWriter(
+        Folder(location), folder, name, schema_from_text(schema),
+        task.file_bytes_max, parse_partition_by(task.partition_by),
+    )  # fmt: skip
+
+
+def _decoder(task: WriteTask) -> Decoder:
+    return open_decoder(
+        task.format, task.value_schema, message=task.message, delimiter=task.delimiter,
+        evolve=task.evolve,
+    )  # fmt: skip
+
+
+class _DeadRows:
+    """Bad records on their way to the dead-letter table, but for those that are there already."""
+
+    def __init__(self, task: WriteTask, name: str) -> None:
+        self._file = FileWriter(
+            Folder(task.dlq_location), task.dlq_folder, name, schema_from_text(task.dlq_schema),
+            task.file_bytes_max,
+        )  # fmt: skip
+        self._topic_id = task.offsets.topic_id
+        self._known = frozenset(task.dlq_known)
+        self.close = self._file.close
+
+    def write(self, batch: pa.RecordBatch, bad: Sequence[BadRow]) -> int:
+        """How many of them are new."""
+        offsets = batch.column("offset")
+        new = [each for each in bad if offsets[each.row].as_py() not in self._known]
+        if new:
+            self._file.write(dead_letter_rows(batch, new, self._topic_id))
+        return len(new)
 
 
 class _RawRows:
@@ -137,17 +211,9 @@ class _DecodedRows:
 
     def __init__(self, task: WriteTask, data: PartitionedWriter, name: str) -> None:
         self._data = data
-        self._dead = FileWriter(
-            Folder(task.dlq_location), task.dlq_folder, name, schema_from_text(task.dlq_schema),
-            task.file_bytes_max,
-        )  # fmt: skip
-        self._decoder = open_decoder(
-            task.format, task.value_schema, message=task.message, delimiter=task.delimiter,
-            evolve=task.evolve,
-        )  # fmt: skip
+        self._dead = _DeadRows(task, name)
+        self._decoder = _decoder(task)
         self._parts = task.format in EXPLODING
-        self._topic_id = task.offsets.topic_id
-        self._known = frozenset(task.dlq_known)
         self.rows = 0
         """Rows that must be in the files: without bad ones that are dead letters already."""
         self.new_fields = ""
@@ -159,11 +225,9 @@ class _DecodedRows:
             self.new_fields = schema_text(self._decoder.found.items())
             return
         self._data.write(with_meta_column(decoded, batch, self._parts))
-        offsets = batch.column("offset")
-        bad = [each for each in decoded.bad if offsets[each.row].as_py() not in self._known]
-        self.rows += len(decoded.rows) + len(bad)
-        if bad:
-            self._dead.write(dead_letter_rows(batch, bad, self._topic_id))
+        self.rows += len(decoded.rows)
+        if decoded.bad:
+            self.rows += self._dead.write(batch, decoded.bad)
 
     def close(self) -> list[tuple[str, list[WrittenFile]]]:
         return [("data", self._data.close()), ("dlq", self._dead.close())]

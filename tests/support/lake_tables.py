@@ -64,3 +64,11 @@ def data_paths(target: Target) -> set[Path]:
     """All Parquet data files that lie in the table's folder, committed or not."""
     root = Path(target.path) if target.path else Path(target.catalog["warehouse"][7:])
     return {path for path in root.rglob("lakemq-*/**/*.parquet")}
+
+
+def routed_target_in(folder: Path, kind: str) -> Target:
+    """Tables of routes in an empty folder."""
+    one = target_in(folder, kind)
+    if kind == "iceberg":
+        return Target("iceberg", table="lake.t_{route}", catalog=one.catalog)
+    return Target(one.format, path=f"{one.path}/{{route}}")

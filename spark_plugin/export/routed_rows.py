@@ -1,0 +1,145 @@
+"""Rows written to the files of their routes, in columns. Edge: files.
+
+A route that has no table yet is only told, and nothing is written any more: the driver makes the
+table, and the range is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from spark_plugin.export.decoding import ERROR_CHARS_MAX, BadRow, Decoder
+from spark_plugin.export.file_writer import PartitionedWriter
+from spark_plugin.export.routing import (
+    RouteTarget,
+    Routing,
+    parse_route_by,
+    route_values,
+    routes_of,
+)
+from spark_plugin.export.rows import with_meta_column
+from spark_plugin.export.table import WrittenFile
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+_GATHERED_BYTES_MAX: Final = 128 << 20
+"""Memory of all routes' rows that wait to be written."""
+
+
+class Rows(NamedTuple):
+    """A batch's records as rows."""
+
+    table: pa.Table
+    records: pa.Array
+    """Of each row, the place of its record in the batch; ascending (int64)."""
+    bad: Sequence[BadRow]
+
+
+def rows_of(batch: pa.RecordBatch, decoder: Decoder | None, parts: bool) -> Rows:
+    """Decoded rows with `_meta`; without a decoder the records as they are."""
+    import pyarrow as pa
+
+    if decoder is None:
+        every = pa.array(np.arange(batch.num_rows, dtype=np.int64))
+        return Rows(pa.Table.from_batches([batch]), every, [])
+    decoded = decoder.decode(batch.column("value"), batch.column("key"))
+    return Rows(with_meta_column(decoded, batch, parts), decoded.rows, decoded.bad)
+
+
+class RoutedRows:
+    """Writes batches of one partition."""
+
+    def __init__(
+        self,
+        routing: Routing,
+        open_writer: Callable[[RouteTarget], PartitionedWriter],
+        read: Callable[[pa.RecordBatch], Rows],
+        write_bad: Callable[[pa.RecordBatch, Sequence[BadRow]], int],
+    ) -> None:
+        """`write_bad` takes the bad records of a batch and answers how many it keeps."""
+        self._routing = routing
+        self._by = parse_route_by(routing.by)
+        self._targets = {each.name: each for each in routing.targets}
+        self._open_writer = open_writer
+        self._writers: dict[str, PartitionedWriter] = {}
+        self._read = read
+        self._write_bad = write_bad
+        self.rows = 0
+        """Rows that must be in the files."""
+        self.landed = 0
+        """Of them, those in tables of routes."""
+        self.new_routes: set[str] = set()
+        """Routes that have no table yet; nothing is written then."""
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        table, records, bad = self._read(batch)
+        values = route_values(self._by, batch, table, records)
+        places, names = routes_of(values, self._routing.table_format)
+        targets = [self._target(name) for name in names]
+        if self.new_routes:
+            return
+        offsets = batch.column("offset").to_numpy()[records.to_numpy()]
+        nowhere = np.zeros(len(places), dtype=bool)
+        for place, target in enumerate(targets):
+            mine = places == place
+            if target is None:
+                nowhere |= mine
+            else:
+                self._write(target, table, mine & (offsets >= target.skip_below))
+        bad = [*bad, *self._unroutable(values, records, nowhere)]
+        if bad:
+            self.rows += self._write_bad(batch, bad)
+        if sum(each.gathered_bytes for each in self._writers.values()) >= _GATHERED_BYTES_MAX:
+            for writer in self._writers.values():
+                writer.flush()
+
+    def _target(self, name: str | None) -> RouteTarget | None:
+        """The table of a route, or the default one; None: there is neither."""
+        if name is not None and name in self._targets:
+            return self._targets[name]
+        if name is not None and len(self._targets) < self._routing.routes_max:
+            if len(self.new_routes) < self._routing.routes_max:
+                self.new_routes.add(name)
+            return None
+        return self._targets.get(self._routing.default)
+
+    def _write(self, target: RouteTarget, table: pa.Table, mine: npt.NDArray[np.bool_]) -> None:
+        import pyarrow as pa
+
+        count = int(np.count_nonzero(mine))
+        if not count:
+            return
+        writer = self._writers.get(target.name)
+        if writer is None:
+            writer = self._writers[target.name] = self._open_writer(target)
+        writer.write(table if count == len(mine) else table.filter(pa.array(mine)))
+        self.rows += count
+        self.landed += count
+
+    def _unroutable(
+        self, values: pa.Array, records: pa.Array, nowhere: npt.NDArray[np.bool_]
+    ) -> list[BadRow]:
+        """One for each record, though it may have several rows."""
+        rows = np.flatnonzero(nowhere)
+        numbers, first = np.unique(records.to_numpy()[rows], return_index=True)
+        return [
+            BadRow(number, "no_route", self._reason(values[row].as_py()))
+            for number, row in zip(numbers.tolist(), rows[first].tolist(), strict=True)
+        ]
+
+    def _reason(self, value: Any) -> str:
+        by, most = self._routing.by, self._routing.routes_max
+        if value is None:
+            return f"{by} is absent, so no table is named"
+        shown = repr(value[:100] if isinstance(value, str | bytes) else value)
+        return f"{by} is {shown}: no name of a table, or one above {most}"[:ERROR_CHARS_MAX]
+
+    def close(self) -> list[tuple[str, list[WrittenFile]]]:
+        """(route, its files); no files if there are new routes, whose range is read again."""
+        closed = [(route, writer.close()) for route, writer in self._writers.items()]
+        return [] if self.new_routes else closed
