@@ -32,7 +32,7 @@ from spark_plugin.export.replay import Replayed, fresh_letters
 from spark_plugin.export.report import CommitReport, check_complete
 from spark_plugin.export.routed_rows import RoutedRows, rows_of
 from spark_plugin.export.routes import Routes
-from spark_plugin.export.routing import RouteTarget, Routing, rule_of
+from spark_plugin.export.routing import RouteTarget, Routing, difference, rule_of
 from spark_plugin.export.settings import ExportSettings
 from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult, WrittenFile
 from spark_plugin.export.write_task import WriteTask, schema_from_text
@@ -72,7 +72,7 @@ class RoutedExporter(Exporter):
             if known.rule and self._routes.is_ahead(now.offsets):
                 raise OptionError(
                     "the last run ended between the commits of two tables: run the export once "
-                    f"as it was ({known.rule}), then change where records go"
+                    f"as it was ({difference(known.rule, rule)}), then change where records go"
                 )
             now = self._note(key, now, RULE, [rule])
         default = self.settings.route_default

@@ -164,6 +164,14 @@ def rule_of(settings: ExportSettings) -> str:
     return json.dumps({name: getattr(settings, name) for name in names})
 
 
+def difference(old: str, new: str) -> str:
+    """What the old rule says otherwise than the new one."""
+    was, is_now = json.loads(old), json.loads(new)
+    return ", ".join(
+        f"{name} {str(value)[:200]!r}" for name, value in was.items() if value != is_now.get(name)
+    )
+
+
 def route_values(by: RouteBy, batch: pa.RecordBatch, rows: pa.Table, records: pa.Array) -> pa.Array:
     """Of every row, the value that names its table. `records`: the row of `batch`, which holds the
     journal's columns, that each of `rows` was made of."""

@@ -2,8 +2,8 @@
 
     python -m tests.support.killed_export SETTINGS-JSON POINT STEP
 
-POINT is one of `POINTS`, or `none`; STEP says at which commit of the process (from 1). Tasks run in
-the process itself: what is tested are the steps between journal and table.
+POINT is one of `POINTS`, `before_commit`, or `none`; STEP says at which commit of the process (from
+1). Tasks run in the process itself: what is tested are the steps between journal and table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from spark_plugin.export import dead_letters, exporter, file_writer, write_task
+from spark_plugin.export import dead_letters, exporter, file_writer, routed_exporter, write_task
 from spark_plugin.export.files import Folder
 from spark_plugin.export.run import make_exporter
 from spark_plugin.export.settings import ExportSettings, Target
@@ -74,17 +74,23 @@ def arm(point: str, step: int) -> None:
     def nth_folder(_folder: object, path: str) -> bool:
         return path.endswith(f"-{step}")
 
-    traps: dict[str, Callable[[], None]] = {
+    def at_check(*_: object) -> bool:
+        return nth("commits")
+
+    traps: dict[str, Callable[[], object]] = {
         "none": lambda: None,
         "before_epoch": lambda: before(exporter.lake, "commit", always),
         "after_epoch": lambda: after(exporter.lake, "commit", always),
         "in_orphans": lambda: after(Folder, "delete", always),
         "after_folder": lambda: after(Folder, "create", nth_folder),
         "in_task": lambda: after(file_writer.FileWriter, "flush", lambda *_: nth("tasks")),
-        "after_tasks": lambda: before(exporter, "check_complete", lambda *_: nth("commits")),
+        "after_tasks": lambda: [
+            before(owner, "check_complete", at_check) for owner in (exporter, routed_exporter)
+        ],
         "after_dead_letters": lambda: after(
             dead_letters.DeadLetters, "commit", lambda *_: nth("commits")
         ),
+        "before_commit": lambda: before(exporter.lake, "commit", with_files),
         "after_commit": lambda: after(exporter.lake, "commit", with_files),
     }
     traps[point]()

@@ -63,6 +63,20 @@ def test_routes_are_found_in_columns():
     assert len(names) == len(set(names))
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "names"),
+    [
+        (pa.bool_(), [True, None, False], ["true", None, "false"]),
+        (pa.int16(), [3, -3, None], ["3", None, None]),
+        (pa.date32(), [0, None, 1], ["1970-01-01", None, "1970-01-02"]),
+        (pa.binary(), [], []),
+    ],
+)
+def test_columns_of_other_types_route_too(kind, values, names):
+    codes, found = routes_of(pa.array(values, kind), "parquet")
+    assert [found[code] for code in codes] == names
+
+
 def test_the_first_header_of_a_name_routes_and_records_may_have_none():
     headers = pa.array(
         [
@@ -222,6 +236,17 @@ def test_each_record_is_in_the_table_of_its_route(memory, each_export, audited):
     assert all_complete(export.audit())
 
 
+def test_a_topic_of_nothing_but_bad_records_makes_no_table(memory, export):
+    memory.create_topic("t")
+    memory.append("t", 0, Columns([b"poison", None, b'{"n":1}', b'{"device":null}']))
+    export.run()
+    classes = [each["error_class"] for each in export.dead()]
+    assert classes == ["not_json", "null_value", "no_route", "no_route"]
+    memory.append("t", 0, Columns([b'{"device":"d1","n":1}']))
+    export.run()
+    assert export.rows("d1") == {"d1": [(0, 4)]}
+
+
 def test_a_default_route_takes_what_names_no_table(memory, export):
     fill(memory)
     export.run(route_default="other", routes_max=3)
@@ -305,7 +330,7 @@ def test_tables_ahead_are_no_fault_to_the_audit_but_fix_the_rule(memory, export,
     found = export.audit()
     assert [each.next_offset for each in found] == [0, 0]
     assert not any(each.twice or each.missing for each in found)
-    with pytest.raises(OptionError, match="run the export once as it was"):
+    with pytest.raises(OptionError, match=r"run the export once as it was \(route_default ''\)"):
         export.run(route_default="other")
     export.run()
     export.run(route_default="other")
@@ -350,13 +375,15 @@ def test_an_old_process_between_two_tables_is_fenced_by_each(memory, each_export
     old, new = export.make(), export.make(take_over=True)
     old.start()
     assert old.step()
-    commit = old._routes.commit
+    commit, tables, started = routes.lake.commit, old._routes.tables(), []
 
-    def late(*arguments):
-        new.start()
-        commit(*arguments)
+    def late(table, key, files, *rest):
+        if files and table in tables and not started:
+            started.append(True)
+            new.start()
+        commit(table, key, files, *rest)
 
-    monkeypatch.setattr(old._routes, "commit", late)
+    monkeypatch.setattr(routes.lake, "commit", late)
     with pytest.raises(ExportFenced):
         old.step()
     while new.step():
@@ -400,3 +427,23 @@ def test_raw_records_are_routed_by_key_and_compacted(memory, export):
         "a": [(0, n) for n in range(0, 24, 4)], "b": [(0, n) for n in range(1, 24, 4)],
     }  # fmt: skip
     assert len(export.dead()) == 12
+
+
+def test_the_command_takes_a_routing(monkeypatch):
+    from typer.testing import CliRunner
+
+    from spark_plugin import commands
+
+    given = []
+    monkeypatch.setattr(commands, "_run", lambda settings, _: given.append(settings))
+    arguments = ["--topic", "t", "--to", "delta", "--path", "lake/{route}", "--route-by", "key"]
+    more = ["--route-default", "other", "--routes-max", "7"]
+    assert CliRunner().invoke(commands.export_app, [*arguments, *more]).exit_code == 0
+    (settings,) = given
+    assert (settings.route_by, settings.route_default, settings.routes_max) == ("key", "other", 7)
+    assert settings.target.dead_letters("").path == "lake/_dead_letters"
+    answer = CliRunner().invoke(
+        commands.export_app, ["--topics-pattern", "t", *arguments[2:]], catch_exceptions=False
+    )
+    assert answer.exit_code == 1
+    assert "--route-by is for one topic" in answer.output

@@ -1,0 +1,70 @@
+"""Goal: kill -9 between the commits of two tables of a routed export: each record in one, once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import lakemq
+from spark_plugin.export.routing import target_of
+from tests.support.killed_export import start
+from tests.support.lake_tables import FORMATS, places, read_table, routed_target_in
+from tests.support.node import NodeProcess
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
+ALL = bool(os.environ.get("LAKEMQ_EXPORT_KILLS"))
+"""Every format, and every commit of a run."""
+NAMES = ("a", "b", "c")
+KILLS = [("after_commit", 3), ("after_commit", 4), ("in_task", 2), ("before_commit", 5)]
+ALL_KILLS = [
+    *((point, n) for n in range(1, 10) for point in ("before_commit", "after_commit")),
+    *(("in_task", n) for n in range(1, 7)), ("in_orphans", 1), ("after_tasks", 1),
+    ("after_epoch", 1), ("after_epoch", 2), ("after_epoch", 3), ("after_dead_letters", 2),
+]  # fmt: skip
+
+
+def value(number: int) -> bytes:
+    return b'{"n":%d,"to":"%s"}' % (number, (*NAMES, "../nowhere")[number % 4].encode())
+
+
+def send(client: lakemq.SyncClient, first: int) -> None:
+    for partition in range(2):
+        columns = lakemq.Columns([value(n) for n in range(first, first + 200)])
+        client.send_batch("t", columns, partition=partition)
+
+
+def ends(process) -> int:
+    """Exit code; what the process said is shown when the test fails."""
+    _, said = process.communicate(timeout=120)
+    print(said.decode()[-2000:])
+    return process.returncode
+
+
+@pytest.mark.parametrize("kind", FORMATS if ALL else ("delta",))
+def test_killed_between_tables(kind: str, tmp_path: Path) -> None:
+    target = routed_target_in(tmp_path / "lake", kind)
+    with NodeProcess(tmp_path / "node") as node, lakemq.connect(node.native) as client:
+        settings = {
+            "bootstrap": node.native, "topic": "t", "target": dataclasses.asdict(target),
+            "export_id": "e", "format": "json", "value_schema": "n bigint, to string",
+            "route_by": "to", "commit_rows": 200,
+        }  # fmt: skip
+        client.create_topic("t", partitions=2)
+        sent = 0
+        for point, step in ALL_KILLS if ALL else KILLS:
+            send(client, sent)
+            sent += 200
+            if point == "in_orphans":  # needs a folder to delete
+                assert ends(start(settings, "in_task")) == -signal.SIGKILL
+            assert ends(start(settings, point, step)) == -signal.SIGKILL, (point, step)
+        assert ends(start(settings)) == 0
+    found = {name: places(read_table(target_of(target, name))) for name in NAMES}
+    dead = read_table(target.dead_letters(""))
+    assert {**found, "dead": places(dead)} == {
+        name: [(p, n) for p in range(2) for n in range(place, sent, 4)]
+        for place, name in enumerate((*NAMES, "dead"))
+    }
