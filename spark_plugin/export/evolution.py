@@ -43,14 +43,27 @@ def type_of_value(value: Any) -> Type | None:
 
 
 def merge_found(known: Mapping[str, Type], new: Mapping[str, Type]) -> dict[str, Type]:
-    """Two lots of inferred fields as one: numbers get wider, else the first one's type stays."""
+    """Two lots of inferred fields as one: numbers get wider, else the first one's type stays.
+
+    Names that differ in case alone stay side by side: which of them the table knows is seen in
+    `evolve`.
+    """
     merged = dict(known)
     for name, kind in new.items():
         if name in merged:
             merged[name] = _joined(merged[name], kind) or kind
-        elif is_new(name, merged):
+        elif is_new(name, {}):
             merged[name] = kind
     return merged
+
+
+def _distinct(kind: Type) -> Type:
+    """Of fields whose names differ in case alone, the first."""
+    if kind.name == "array":
+        return Type("array", (("element", _distinct(kind.fields[0][1])),))
+    if kind.name == "struct":
+        return struct_of((name, _distinct(of)) for name, of in kind.fields) or kind
+    return kind
 
 
 def _joined(one: Type | None, other: Type | None) -> Type | None:
@@ -75,7 +88,7 @@ def evolve(
         if name in known:
             known[name] = _grown(known[name], kind, widen)
         elif is_new(name, known) and len(known) < COLUMNS_MAX:
-            known[name] = kind
+            known[name] = _distinct(kind)
     return tuple(known.items())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_plugin.errors import OptionError, TableError
@@ -183,7 +183,22 @@ TYPES = st.recursive(
 FIELDS = st.dictionaries(NAMES, TYPES, max_size=4)
 
 
+def struct(**fields):
+    return Type("struct", tuple((name, Type(kind)) for name, kind in fields.items()))
+
+
+def test_a_field_is_not_hidden_by_one_whose_name_differs_in_case():
+    columns = evolve((), {"s": Type("struct", (("a", struct(x="string")),))})
+    found = merge_found(
+        {"s": Type("struct", (("A", Type("string")),))},
+        {"s": Type("struct", (("a", struct(x="string", y="bigint")),))},
+    )
+    ((_, kind),) = evolve(columns, found)
+    assert kind.fields == (("a", struct(x="string", y="bigint")),)
+
+
 @given(FIELDS, FIELDS, FIELDS)
+@example({"a": struct(a="string")}, {"A": Type("string"), "a": struct(a="string", b="string")}, {})
 def test_evolution_settles(columns, one, other):
     start = evolve((), columns)
     found = merge_found(merge_found({}, one), other)
