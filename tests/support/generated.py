@@ -13,6 +13,7 @@ from grpc_tools import protoc
 
 from tests.support import mqtt_conformance
 from tests.support.configuration_page import configuration_page
+from tests.support.sdk_reference import sdk_reference
 
 ROOT = Path(__file__).parents[2]
 PROTOS = (
@@ -34,6 +35,7 @@ PROTOS = (
 PAGES = {
     "docs/configuration.md": configuration_page,
     "docs/mqtt-conformance.md": mqtt_conformance.page,
+    "docs/sdk-reference.md": sdk_reference,
 }
 
 
