@@ -73,7 +73,10 @@ class LineConnection(asyncio.Protocol):
         self._broker = broker
         self._in_flight_max = settings.requests_in_flight_max
         self._decoder = LineDecoder(settings.line_bytes_max)
-        self._principal: Principal
+        self._principal: Principal | None = None
+        self._early = b""
+        """What came before it was known who the client is: uvloop begins to read after
+        `connection_made`, even if that paused reading."""
         self._unanswered: deque[list[Outcome]] = deque()
         """A slot for every request, in order; empty until its outcome is known."""
         self._writable = True
@@ -107,6 +110,8 @@ class LineConnection(asyncio.Protocol):
             self.finish()
         else:
             self._read_if_there_is_room()
+            early, self._early = self._early, b""
+            self.data_received(early)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._listener.connections.discard(self)
@@ -135,6 +140,10 @@ class LineConnection(asyncio.Protocol):
     # -- requests
 
     def data_received(self, data: bytes) -> None:
+        if self._principal is None:
+            self._early += data
+            self._transport.pause_reading()
+            return
         if self._ending:
             return
         by_topic: dict[str, list[tuple[Put, list[Outcome]]]] = {}
@@ -155,6 +164,7 @@ class LineConnection(asyncio.Protocol):
     def _publish(self, topic: str, asked: list[tuple[Put, list[Outcome]]]) -> None:
         """Requests that arrived together are published together. When that is refused, each is
         tried by itself: a bad record must not take its neighbours with it."""
+        assert self._principal is not None
         columns = Columns([put.value for put, _ in asked], [put.key for put, _ in asked])
         try:
             future = self._broker.publish(topic, columns, principal=self._principal)
