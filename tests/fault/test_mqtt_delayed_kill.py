@@ -12,6 +12,7 @@ import paho.mqtt.client as paho
 import pytest
 
 import lakemq
+from tests.support.faithful_paho import Paho
 from tests.support.node import NodeProcess
 
 pytestmark = pytest.mark.fault
@@ -21,7 +22,7 @@ WAIT_S = 30
 
 def publish(port: int, delays_s: list[int]) -> None:
     """One publish for each delay, acknowledged when this returns."""
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="sender")
+    client = Paho(paho.CallbackAPIVersion.VERSION2, client_id="sender")
     client.connect("127.0.0.1", port)
     client.loop_start()
     infos = [

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import MessageState
 
 import lakemq
+from tests.support.faithful_paho import Paho
 from tests.support.node import PORTS_FREE, NodeProcess
 
 pytestmark = pytest.mark.fault
@@ -40,18 +40,6 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 def restart(node: NodeProcess) -> None:
     node.kill()
     node.start()
-
-
-class Paho(paho.Client):
-    """When a first try to reconnect fails, the second one forgets that a QoS 2 publish was released
-    already and publishes it anew under its old packet identifier, which is free by then: to any
-    broker that is another message (seen in paho-mqtt 2.1). This one does not forget."""
-
-    def _messages_reconnect_reset_out(self) -> None:
-        for message in self._out_messages.values():
-            if message.state is MessageState.MQTT_MS_RESEND_PUBREL:
-                message.state = MessageState.MQTT_MS_WAIT_FOR_PUBCOMP
-        super()._messages_reconnect_reset_out()
 
 
 class Client:

@@ -20,6 +20,7 @@ import paho.mqtt.client as paho
 import pytest
 
 import lakemq
+from tests.support.faithful_paho import Paho
 from tests.support.mqtt_crash_points import POINTS, VARIABLE
 from tests.support.node import PORTS_FREE, NodeProcess
 
@@ -59,7 +60,7 @@ class ArmedNode(NodeProcess):
 
 
 def client_of(port: int, taken: queue.Queue[int]) -> paho.Client:
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="d", clean_session=False)
+    client = Paho(paho.CallbackAPIVersion.VERSION2, client_id="d", clean_session=False)
     client.on_connect = lambda c, *_: c.subscribe("n", 2)
     client.on_message = lambda c, u, message: taken.put(int(message.payload))
     client.reconnect_delay_set(0.05, 0.2)  # type: ignore[arg-type]

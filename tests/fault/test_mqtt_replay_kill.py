@@ -15,6 +15,7 @@ import paho.mqtt.client as paho
 import pytest
 
 import lakemq
+from tests.support.faithful_paho import Paho
 from tests.support.node import PORTS_FREE, NodeProcess
 
 pytestmark = pytest.mark.fault
@@ -43,7 +44,7 @@ class Reader:
 
     def __init__(self, port: int, qos: int) -> None:
         self.found: queue.Queue[int] = queue.Queue()
-        client = paho.Client(
+        client = Paho(
             paho.CallbackAPIVersion.VERSION2, client_id=f"reader-{qos}", clean_session=False
         )
         client.on_message = lambda c, u, message: self.found.put(int(message.payload))
