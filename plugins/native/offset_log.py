@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from broker_core.api.errors import TopicExists
 from broker_core.api.partitioner import partition_of
-from broker_core.api.ports import Broker, PartitionLog
-from broker_core.api.record_batch import CONTROL, RecordBatch, encode, read_header, split
+from broker_core.api.ports import Broker
+from broker_core.api.record_batch import encode, read_header
 from broker_core.api.types import Acks, Columns, TopicPartition
 from plugins.native.offset_table import (
     OFFSETS_TOPIC,
@@ -19,9 +19,9 @@ from plugins.native.offset_table import (
     encode_key,
     encode_value,
 )
+from plugins.native.own_records import records_of
 
 _PARTITIONS = 8
-_READ_BYTES = 4 * 1024 * 1024
 
 
 class OffsetLog:
@@ -33,23 +33,8 @@ class OffsetLog:
 
     async def load(self) -> None:
         """Read the topic, if it is there."""
-        for topic in self._broker.topics():
-            if topic.name == OFFSETS_TOPIC:
-                for number in range(topic.partitions):
-                    await self._read(self._broker.partition(OFFSETS_TOPIC, number))
-
-    async def _read(self, log: PartitionLog) -> None:
-        offset = log.log_start_offset
-        while True:
-            got = await log.fetch(offset, bytes_max=_READ_BYTES)
-            if not got.data:
-                return
-            for position, header in split(got.data):
-                if not header.attributes & CONTROL:
-                    batch = RecordBatch(got.data, position)
-                    for key, value in zip(batch.keys(), batch.values(), strict=True):
-                        self.table.apply(key, value)
-            offset = got.next_offset
+        async for key, value in records_of(self._broker, OFFSETS_TOPIC):
+            self.table.apply(key, value)
 
     async def commit(
         self, group: str, epoch: int, offsets: Mapping[TopicPartition, tuple[int, str]]

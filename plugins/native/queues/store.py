@@ -9,9 +9,10 @@ from typing import Final
 
 from broker_core.api.errors import TopicExists
 from broker_core.api.partitioner import partition_of
-from broker_core.api.ports import Broker, PartitionLog
-from broker_core.api.record_batch import CONTROL, RecordBatch, encode, read_header, split
-from broker_core.api.types import Acks, Columns, Offset
+from broker_core.api.ports import Broker
+from broker_core.api.record_batch import encode, read_header
+from broker_core.api.types import Acks, Columns
+from plugins.native.own_records import records_of
 from plugins.native.queues.settings import QueueSettings, decode_settings, encode_settings
 from plugins.native.queues.snapshot import (
     QUEUES_TOPIC,
@@ -25,7 +26,6 @@ from plugins.native.queues.snapshot import (
 
 _log = logging.getLogger("lakemq.native")
 _PARTITIONS: Final = 4
-_READ_BYTES: Final = 4 * 1024 * 1024
 
 
 class QueueStore:
@@ -40,23 +40,8 @@ class QueueStore:
 
     async def load(self) -> None:
         """Read the topic, if it is there."""
-        for topic in self._broker.topics():
-            if topic.name == QUEUES_TOPIC:
-                for number in range(topic.partitions):
-                    await self._read(self._broker.partition(QUEUES_TOPIC, number))
-
-    async def _read(self, log: PartitionLog) -> None:
-        offset = log.log_start_offset
-        while True:
-            got = await log.fetch(offset, bytes_max=_READ_BYTES)
-            if not got.data:
-                return
-            for position, header in split(got.data):
-                if not header.attributes & CONTROL:
-                    batch = RecordBatch(got.data, position)
-                    for key, value in zip(batch.keys(), batch.values(), strict=True):
-                        self._apply(key or b"", value)
-            offset = Offset(got.next_offset)
+        async for key, value in records_of(self._broker, QUEUES_TOPIC):
+            self._apply(key or b"", value)
 
     def _apply(self, data: bytes, value: bytes | None) -> None:
         try:
