@@ -11,18 +11,20 @@ from typing import Annotated
 
 import typer
 
-from broker_core.api.errors import CorruptBatch
+from broker_core.api.errors import ConfigError, CorruptBatch
 from broker_core.api.record_batch import RecordBatch
 from plugins.journal.damage import Damage
 from plugins.journal.files import DiskFiles
 from plugins.journal.manifest import BadManifest
 from plugins.journal.offline import (
     ERROR,
+    OpenStore,
     PartitionCheck,
     PartitionReport,
     partition_folders,
     read_segments,
 )
+from plugins.journal.offline_stores import store_opener
 from plugins.journal.walk import BatchAt
 
 journal_app = typer.Typer(
@@ -34,6 +36,14 @@ DataDir = Annotated[
 ]
 Topic = Annotated[str, typer.Option(help="Only this topic: its name or its id.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", envvar="LAKEMQ_CONFIG", metavar="FILE",
+        help="The node's TOML file: its plugins.journal.tiering_options open the object store.",
+    ),
+]  # fmt: skip
+Remote = Annotated[bool, typer.Option(help="Read objects of tiered segments too.")]
 
 
 def _fail(message: str) -> typer.Exit:
@@ -41,27 +51,40 @@ def _fail(message: str) -> typer.Exit:
     return typer.Exit(2)
 
 
-def _reports(data_dir: Path, topic: str) -> Iterator[PartitionReport]:
+def _reports(
+    data_dir: Path, topic: str, open_store: OpenStore | None = None
+) -> Iterator[PartitionReport]:
     files = DiskFiles()
     try:
         folders = partition_folders(files, data_dir)
     except OSError as error:
         raise _fail(str(error)) from None
     for folder in folders:
-        report = PartitionCheck(files, folder).run()
-        name = report.manifest.topic if report.manifest else ""
-        if topic in ("", name, folder.parent.name):
-            yield report
+        check = PartitionCheck(files, folder, open_store)
+        if topic in ("", check.topic, folder.parent.name):
+            yield check.run()
 
 
 @journal_app.command()
-def verify(data_dir: DataDir, topic: Topic = "", as_json: AsJson = False) -> None:
-    """Read every byte and check every CRC, offset, index and manifest.
+def verify(
+    data_dir: DataDir,
+    topic: Topic = "",
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    remote: Remote = True,
+) -> None:
+    """Read every byte and check every CRC, offset, index and manifest, and the objects of segments
+    that are tiered.
 
-    Ends with 1 if records are lost or damaged, with 0 if not; warnings are what a start puts right.
+    Ends with 1 if records are lost, damaged or can't be reached, with 0 if not; warnings are what a
+    start puts right.
     """
+    try:
+        open_store = store_opener(DiskFiles(), config) if remote else None
+    except ConfigError as error:
+        raise _fail(str(error)) from None
     partitions = records = errors = warnings = 0
-    for report in _reports(data_dir, topic):
+    for report in _reports(data_dir, topic, open_store):
         partitions += 1
         records += report.records
         for finding in report.findings:

@@ -26,7 +26,7 @@ from plugins.journal.manifest import (
     encode_manifest,
 )
 from plugins.journal.object_store import ObjectStore, StoreError
-from plugins.journal.remote_segment import RemoteSegment
+from plugins.journal.remote_segment import RemoteSegment, open_remote
 from plugins.journal.retention import starting_at
 from plugins.journal.walk import BadBatch, Read
 
@@ -117,7 +117,7 @@ class LogFolder:
             return self.files.open(self.path / segment.log_name)
         if self.store is None or segment.remote is None:
             raise StoreError(f"{segment.log_name} is in an object store, and none is configured")
-        return RemoteSegment(self.store, segment.remote)
+        return open_remote(self.files, self.path, self.store, segment, segment.remote)
 
     def is_remote(self, offset: int) -> bool:
         """Whether the segment of that offset has no local file."""
@@ -205,7 +205,7 @@ class LogFolder:
         """Remove the files of a segment that the manifest no longer names."""
         self._indexes.drop(self.path / segment.index_name)
         self.damages.pop(segment.log_name, None)
-        for name in (segment.log_name, segment.index_name):
+        for name in (segment.log_name, segment.index_name, segment.sums_name):
             self.files.remove(self.path / name)
 
     def start_at(self, offset: int, offset_end: int) -> None:
@@ -220,7 +220,7 @@ class LogFolder:
             self.drop_files(segment)
 
     def damage_at(
-        self, segment: SegmentInfo, index: SparseIndex, bad: BadBatch, read: Read
+        self, segment: SegmentInfo, index: SparseIndex, bad: BadBatch, handle: SegmentReader
     ) -> Damage:
         """What a reader ran into, measured: where it begins and ends, which offsets are in it."""
         size = self.covered_bytes(segment)
@@ -228,10 +228,12 @@ class LogFolder:
         start = index.positions[entry] if entry >= 0 else 0
         first = index.offsets[entry] if entry >= 0 else segment.base_offset
         damage = Damage(bad.position, size, first, -1, bad.reason)
-        for found in survey(read, start, size, first, index.positions):
+        for found in survey(handle.read_at, start, size, first, index.positions):
             if isinstance(found, Damage) and found.end_position > bad.position:
                 damage = found
                 break
+        if isinstance(handle, RemoteSegment) and handle.trouble:
+            damage = damage._replace(reason=handle.trouble)
         self.damages[segment.log_name] = damage
         return damage
 
@@ -257,4 +259,5 @@ def describe_damage(damage: Damage, segment: SegmentInfo, end_offset: int) -> st
 def describe_missing(segment: SegmentInfo) -> str:
     """One line for errors and the status about a segment without its file."""
     last = segment.next_offset - 1 if segment.sealed else "?"
-    return f"{segment.log_name} is missing: offsets {segment.base_offset}..{last} are gone"
+    what = "is missing" if segment.local else "is not in the object store"
+    return f"{segment.log_name} {what}: offsets {segment.base_offset}..{last} are gone"

@@ -21,7 +21,7 @@ MAGIC: Final = b"LMQM"
 VERSION: Final = 1
 MANIFEST_NAME: Final = "manifest"
 CHECKPOINT_NAME: Final = "checkpoint"
-_SEGMENT_NAME: Final = re.compile(r"^(\d{20})-(\d{6})\.(log|index)$")
+_SEGMENT_NAME: Final = re.compile(r"^(\d{20})-(\d{6})\.(log|index|sums)$")
 
 
 class BadManifest(Exception):
@@ -74,6 +74,10 @@ class SegmentInfo:
     def index_name(self) -> str:
         return self.stem + ".index"
 
+    @property
+    def sums_name(self) -> str:
+        return self.stem + ".sums"
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -97,6 +101,8 @@ class Manifest:
             names.add(segment.index_name)
             if segment.local:
                 names.add(segment.log_name)
+            if segment.remote is not None:
+                names.add(segment.sums_name)
         return names
 
     def discarding(self, segments: Sequence[SegmentInfo]) -> Manifest:
@@ -146,6 +152,6 @@ def _check_chain(manifest: Manifest) -> None:
 
 
 def segment_of(name: str) -> tuple[int, int] | None:
-    """(base offset, generation) that a segment's or index' file name tells; None: neither."""
+    """(base offset, generation) that the name of a segment's file tells; None: it is none."""
     match = _SEGMENT_NAME.match(name)
     return (int(match[1]), int(match[2])) if match else None

@@ -30,6 +30,10 @@ class ObjectMissing(StoreError):
     """The store has no such object."""
 
 
+class ObjectShort(StoreError):
+    """The object ends before what was asked for."""
+
+
 class ObjectStore(Protocol):
     """Objects by name, `/` between its parts. Every method raises StoreError."""
 
@@ -40,7 +44,7 @@ class ObjectStore(Protocol):
         """Store an object as a whole, in place of an older one; durable when it returns."""
 
     def read(self, name: str, position: int, size: int) -> bytes:
-        """Exactly that range. ObjectMissing, StoreError also when the object is shorter."""
+        """Exactly that range. ObjectMissing, ObjectShort."""
 
     def read_all(self, name: str) -> bytes:
         """A small object as a whole. ObjectMissing."""
@@ -89,7 +93,7 @@ class FolderStore:
         except OSError as error:
             raise StoreError(f"{path}: {error}") from None
         if len(data) != size:
-            raise StoreError(f"{path}: {len(data)} of {size} bytes at position {position}")
+            raise ObjectShort(f"{path}: {len(data)} of {size} bytes at position {position}")
         return data
 
     def read_all(self, name: str) -> bytes:
@@ -155,11 +159,24 @@ class BucketStore:
             self._obstore.put(self._store, name, chunks)
 
     def read(self, name: str, position: int, size: int) -> bytes:
-        with _Translated(self._obstore, name):
-            data = self._obstore.get_range(self._store, name, start=position, length=size)
+        try:
+            with _Translated(self._obstore, name):
+                data = self._obstore.get_range(self._store, name, start=position, length=size)
+        except ObjectMissing:
+            raise
+        except StoreError:
+            self._check_length(name, position + size)
+            raise
         if len(data) != size:
-            raise StoreError(f"{name}: {len(data)} of {size} bytes at position {position}")
+            raise ObjectShort(f"{name}: {len(data)} of {size} bytes at position {position}")
         return bytes(data)
+
+    def _check_length(self, name: str, end: int) -> None:
+        """Stores differ in how they refuse a range behind an object's end. ObjectShort."""
+        with _Translated(self._obstore, name):
+            there = self._obstore.head(self._store, name)["size"]
+        if there < end:
+            raise ObjectShort(f"{name}: {there} bytes, {end} are wanted")
 
     def read_all(self, name: str) -> bytes:
         with _Translated(self._obstore, name):

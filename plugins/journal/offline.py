@@ -1,18 +1,19 @@
 """Looking at a journal's folder without opening it: what `verify`, `dump` and `stats` find.
 
-Only reads; a node may be running on the same folder, and then what it is writing meanwhile may show
-as a torn end.
+Objects of tiered segments are read too, where the caller opens their store. Only reads; a node may
+be running on the same folder, and then what it is writing meanwhile may show as a torn end.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from broker_core.api.errors import ConfigError
 from broker_core.api.record_batch import BatchHeader
 from plugins.journal.checkpoint import BadCheckpoint, Checkpoint, decode_checkpoint
 from plugins.journal.damage import Damage, survey
@@ -25,13 +26,19 @@ from plugins.journal.manifest import (
     MANIFEST_NAME,
     BadManifest,
     Manifest,
+    RemotePlace,
     SegmentInfo,
     decode_manifest,
     segment_of,
 )
+from plugins.journal.object_store import ObjectStore, StoreError, object_name
 from plugins.journal.recovery import CUT_SUFFIX
+from plugins.journal.remote_segment import RemoteSegment, kept_sums, sums_of
 from plugins.journal.storage import TOPICS
-from plugins.journal.walk import BatchAt
+from plugins.journal.walk import CHUNK_BYTES, BatchAt, Read
+
+OpenStore = Callable[[str], ObjectStore]
+"""The store whose objects' URIs begin so. Raises ConfigError."""
 
 ERROR: Final = "error"
 """Records are lost or cannot be read."""
@@ -93,23 +100,32 @@ def partition_folders(files: Files, data_dir: Path) -> list[Path]:
 
 
 class PartitionCheck:
-    """Reads one partition, every byte of it."""
+    """Reads one partition, every byte of it; with `open_store` also what lies in object stores."""
 
-    def __init__(self, files: Files, path: Path) -> None:
+    def __init__(self, files: Files, path: Path, open_store: OpenStore | None = None) -> None:
+        self._open_store = open_store
         self._files = files
         self._path = path
         self._report = PartitionReport(path)
         self._names = set(files.names(path))
+        self._report.manifest = self._manifest()
+
+    @property
+    def topic(self) -> str:
+        """Its name; empty without a manifest that can be read."""
+        return self._report.manifest.topic if self._report.manifest else ""
 
     def run(self) -> PartitionReport:
-        report = self._report
-        report.manifest = manifest = self._manifest()
+        report, manifest = self._report, self._report.manifest
         if manifest is None:
             return report
         report.end_offset = manifest.log_start_offset
+        self._whose(manifest)
         for segment in manifest.segments:
             if segment.local:
                 self._segment(segment)
+            if segment.remote is not None and self._open_store is not None:
+                self._remote(manifest, segment, segment.remote, self._open_store)
             report.end_offset = max(report.end_offset, segment.next_offset)
         self._strays(manifest)
         return report
@@ -128,6 +144,34 @@ class PartitionCheck:
             self._found(ERROR, f"the manifest cannot be read: {error}")
             return None
 
+    def _whose(self, manifest: Manifest) -> None:
+        named = (manifest.topic_id, str(manifest.partition))
+        if named != (self._path.parent.name, self._path.name):
+            self._found(ERROR, f"the manifest is of partition {named[1]} of topic {named[0]}")
+
+    def _remote(
+        self, manifest: Manifest, segment: SegmentInfo, place: RemotePlace, open_store: OpenStore
+    ) -> None:
+        name = object_name(manifest, segment.log_name)
+        if not place.uri.endswith(f"/{name}"):
+            self._found(ERROR, f"{segment.log_name}: {place.uri} is another segment's object")
+            return
+        try:
+            store = open_store(place.uri.removesuffix(name))
+            sums = kept_sums(self._files, self._path, segment, place) or sums_of(store, place)
+            handle = RemoteSegment(store, place, sums)
+            if segment.local:
+                for position in range(0, place.size_bytes, CHUNK_BYTES):
+                    handle.read_at(position, CHUNK_BYTES)
+            else:
+                self._index(segment, self._batches(segment, handle.read_at, place.size_bytes),
+                            handle.read_at)  # fmt: skip
+        except (StoreError, ConfigError) as error:
+            self._found(ERROR, f"{segment.log_name} in the object store: {error}")
+            return
+        if handle.trouble:
+            self._found(ERROR, f"{segment.log_name} in the object store: {handle.trouble}")
+
     def _segment(self, segment: SegmentInfo) -> None:
         if segment.log_name not in self._names:
             self._found(ERROR, describe_missing(segment))
@@ -137,20 +181,25 @@ class PartitionCheck:
             if handle.size() < size:
                 self._found(ERROR, f"{segment.log_name} has {handle.size()} of {size} bytes")
                 size = handle.size()
-            index = SparseIndex(segment.base_offset, segment.generation)
-            offset = segment.base_offset
-            for found in survey(handle.read_at, 0, size, offset):
-                if isinstance(found, Damage):
-                    self._damage(segment, found, size)
-                    continue
-                self._batch(segment, found, offset)
-                offset = found.header.last_offset + 1
-                index.covered_bytes = found.position
-                index.add(found.header)
-        if segment.sealed:
-            self._index(segment, index)
-        else:
-            self._checkpoint(segment, size)
+            index = self._batches(segment, handle.read_at, size)
+            if segment.sealed:
+                self._index(segment, index, handle.read_at)
+            else:
+                self._checkpoint(segment, size)
+
+    def _batches(self, segment: SegmentInfo, read: Read, size: int) -> SparseIndex:
+        """Look at each batch of a segment; the index that it should have."""
+        index = SparseIndex(segment.base_offset, segment.generation)
+        offset = segment.base_offset
+        for found in survey(read, 0, size, offset):
+            if isinstance(found, Damage):
+                self._damage(segment, found, size)
+                continue
+            self._batch(segment, found, offset)
+            offset = found.header.last_offset + 1
+            index.covered_bytes = found.position
+            index.add(found.header)
+        return index
 
     def _batch(self, segment: SegmentInfo, batch: BatchAt, offset: int) -> None:
         header = batch.header
@@ -174,7 +223,7 @@ class PartitionCheck:
             )
         self._found(WARNING if torn else ERROR, text)
 
-    def _index(self, segment: SegmentInfo, right: SparseIndex) -> None:
+    def _index(self, segment: SegmentInfo, right: SparseIndex, read: Read) -> None:
         """Entries may lie closer or wider apart than ours would: each must lie on a batch."""
         name = segment.index_name
         if name not in self._names:
@@ -188,21 +237,20 @@ class PartitionCheck:
         ends = (index.base_offset, index.covered_bytes, index.next_offset)
         if ends[:2] != (segment.base_offset, segment.size_bytes):
             self._found(WARNING, f"{name} is of another segment: {ends}; it is made anew")
-        elif len(index.times) and not self._entries_hold(segment, index):
+        elif len(index.times) and not self._entries_hold(segment, index, read):
             self._found(ERROR, f"{name} points to places where no batch begins; delete it")
 
-    def _entries_hold(self, segment: SegmentInfo, index: SparseIndex) -> bool:
+    def _entries_hold(self, segment: SegmentInfo, index: SparseIndex, read: Read) -> bool:
         wanted = dict(zip(index.positions, index.offsets, strict=True))
-        with closing(self._files.open(self._path / segment.log_name)) as handle:
-            for found in survey(handle.read_at, 0, segment.size_bytes, segment.base_offset):
-                if isinstance(found, BatchAt):
-                    if wanted.pop(found.position, found.header.base_offset) != (
-                        found.header.base_offset
-                    ):
-                        return False
-                elif wanted:
-                    for position in range(found.position, found.end_position):
-                        wanted.pop(position, None)
+        for found in survey(read, 0, segment.size_bytes, segment.base_offset):
+            if isinstance(found, BatchAt):
+                if wanted.pop(found.position, found.header.base_offset) != (
+                    found.header.base_offset
+                ):
+                    return False
+            elif wanted:
+                for position in range(found.position, found.end_position):
+                    wanted.pop(position, None)
         return not wanted
 
     def _checkpoint(self, active: SegmentInfo, size: int) -> None:

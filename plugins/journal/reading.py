@@ -11,6 +11,7 @@ from broker_core.api.record_batch import RecordBatch
 from plugins.journal.log_folder import LogFolder, describe_missing
 from plugins.journal.manifest import Manifest, SegmentInfo
 from plugins.journal.object_store import ObjectMissing, StoreError
+from plugins.journal.remote_segment import ForeignObject
 from plugins.journal.walk import BadBatch, Slice, cut_slice, walk
 
 _LOOKS_MAX = 100
@@ -36,9 +37,9 @@ def read_slice(folder: LogFolder, offset: int, offset_end: int, bytes_max: int) 
             if folder.manifest is manifest:
                 missing = _segment_at(manifest.segments, offset)
                 raise CorruptLog(describe_missing(missing)) from None
-        except ObjectMissing as error:
-            missing = _segment_at(manifest.segments, offset)
-            raise CorruptLog(f"{describe_missing(missing)}: {error}") from None
+        except (ObjectMissing, ForeignObject) as error:
+            gone = _segment_at(manifest.segments, offset)
+            raise CorruptLog(f"{describe_missing(gone)}: {error}") from None
         except StoreError as error:
             raise Unavailable(f"offset {offset} is in the object store: {error}") from None
     raise CorruptLog(f"offset {offset}: files vanish faster than they can be read")
@@ -70,7 +71,7 @@ def _read_segment(
                     bytes_max=bytes_max, skip=skip,
                 )  # fmt: skip
             except BadBatch as bad:
-                damage = folder.damage_at(segment, index, bad, handle.read_at)
+                damage = folder.damage_at(segment, index, bad, handle)
                 if not 0 <= damage.next_offset <= offset:
                     raise folder.corrupt(segment, damage) from None
                 start, skip = damage.end_position, 0  # What is asked for lies behind the damage.
@@ -88,6 +89,8 @@ def find_timestamp(folder: LogFolder, timestamp_ms: int, offset_end: int) -> int
         except FileNotFoundError as error:
             if folder.manifest is manifest:
                 raise CorruptLog(f"a segment is missing: {error}") from None
+        except (ObjectMissing, ForeignObject) as error:
+            raise CorruptLog(f"the object of a segment is missing: {error}") from None
         except StoreError as error:
             raise Unavailable(f"the object store: {error}") from None
     raise CorruptLog(f"timestamp {timestamp_ms}: files vanish faster than they can be read")
@@ -113,7 +116,7 @@ def _find_timestamp(
                         found = _first_not_older(batch.data, timestamp_ms)
                         return max(found, manifest.log_start_offset)
             except BadBatch as bad:
-                damage = folder.damage_at(segment, index, bad, handle.read_at)
+                damage = folder.damage_at(segment, index, bad, handle)
                 raise folder.corrupt(segment, damage) from None
     return offset_end
 

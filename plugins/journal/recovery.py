@@ -165,6 +165,12 @@ class Recovery:
         except (StoreError, BadManifest) as error:
             self._notes.append(f"no copy of the manifest in the object store: {error}")
             return manifest
+        whose = (copy.topic_id, copy.partition)
+        if whose != (manifest.topic_id, manifest.partition):
+            self._notes.append(
+                f"the manifest in the object store is of partition {whose[1]} of {whose[0]}"
+            )
+            return manifest
         older = [
             replace(segment, local=False)
             for segment in copy.segments

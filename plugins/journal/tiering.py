@@ -12,9 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
-import google_crc32c
-
-from plugins.journal.files import FileHandle
+from plugins.journal.files import FileHandle, replace_file
 from plugins.journal.log_folder import LogFolder
 from plugins.journal.manifest import (
     MANIFEST_NAME,
@@ -24,6 +22,7 @@ from plugins.journal.manifest import (
 )
 from plugins.journal.object_store import ObjectStore, StoreError, name_of, object_name
 from plugins.journal.retention import expired
+from plugins.journal.sums import encode_sums, sum_up
 from plugins.journal.walk import walk
 
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
@@ -54,16 +53,19 @@ class Tier:
             for _ in walk(handle.read_at, 0, segment.size_bytes):
                 pass  # Each batch is checked: damage must not leave for where nobody looks.
             store.put(name, _chunks(handle, segment.size_bytes))
-            crc = google_crc32c.value(b"")
-            for position in range(0, segment.size_bytes, _CHUNK_BYTES):
-                size = min(_CHUNK_BYTES, segment.size_bytes - position)
+
+            def same(position: int, size: int) -> bytes:
                 there = store.read(name, position, size)
                 if there != handle.read_at(position, size):
                     raise StoreError(f"{name} differs from what was written to it")
-                crc = google_crc32c.extend(crc, there)
-        place = RemotePlace(store.url + name, 0, segment.size_bytes, crc)
+                return there
+
+            sums = sum_up(same, segment.size_bytes)
+        replace_file(folder.files, folder.path / segment.sums_name, encode_sums(sums))
+        place = RemotePlace(store.url + name, 0, segment.size_bytes, sums.crc32c)
         if not self._replace({segment: replace(segment, remote=place)}):
             store.delete(name)  # Retention or compaction took the segment meanwhile.
+            folder.files.remove(folder.path / segment.sums_name)
 
     def _replace(self, changes: dict[SegmentInfo, SegmentInfo]) -> bool:
         """Change segments in the manifest, all of them or, when one is gone, none."""

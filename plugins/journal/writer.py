@@ -90,6 +90,8 @@ class LogWriter:
         """First half of a flush: write what fits into the active segment. Never raises an
         Exception; `sync` must follow and tells what came of it."""
         self._run = run = _Run(batches, now_ms)
+        if not batches:
+            return  # A flush that only keeps house must not seal what has room.
         self._attempt(run, self._compress)
         self._attempt(run, self._write_some)
 

@@ -15,6 +15,7 @@ from plugins.journal.commands import journal_app
 from plugins.journal.settings import JournalSettings
 from plugins.journal.storage import JournalStorage
 from tests.contract.storage_contract import append, batch_of
+from tests.unit.journal.rig import until
 
 TOPIC = TopicInfo("sensors", "e" * 32, 2, TopicConfig(segment_bytes_max=1300, retention_ms=None))
 
@@ -161,3 +162,71 @@ def test_dump_shows_damage(data_dir: Path) -> None:
 def test_a_folder_without_journal_is_a_clear_error(tmp_path: Path, command: str) -> None:
     code, output = run(command, tmp_path)
     assert code == 2 and output.startswith("lakemq journal: ")
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Path:
+    """Two partitions alike; of each some segments are in the store only, some here too."""
+    options = JournalSettings(
+        tiering_url=(tmp_path / "store").as_uri(), tiering_local_bytes=2500,
+        maintenance_interval_ms=100, free_bytes_min=0,
+    )  # fmt: skip
+
+    async def fill() -> None:
+        storage = JournalStorage(tmp_path / "journal", options)
+        await storage.start()
+        for partition in range(2):
+            log = await storage.open_partition(TOPIC, partition)
+            for number in range(14):
+                value = b"%300d of %d" % (number, partition)
+                data = batch_of(value, times=[2_000_000_000_000])
+                await append(log, data)
+            path = log.folder.path
+            await until(
+                lambda path=path, log=log: (  # type: ignore[misc]
+                    all(segment.remote for segment in log.folder.manifest.segments[:-1])
+                    and not log.folder.manifest.segments[0].local
+                    and not (path / log.folder.manifest.segments[0].log_name).exists()
+                )
+            )
+        await storage.stop()
+
+    asyncio.run(fill())
+    return tmp_path
+
+
+def stored(data_dir: Path, partition: int) -> list[Path]:
+    return sorted((data_dir / "store" / TOPIC.topic_id / str(partition)).glob("*.log"))
+
+
+def test_verify_reads_objects_too(tiered: Path) -> None:
+    assert run("verify", tiered) == (0, "2 partitions, 28 records, 0 errors, 0 warnings\n")
+    code, output = run("verify", tiered, "--no-remote")
+    assert code == 0 and " 28 records" not in output
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_verify_names_a_swapped_object(tiered: Path, forget: bool) -> None:
+    first, *_, last = stored(tiered, 1)
+    assert not (folder(tiered) / first.name).exists() and (folder(tiered) / last.name).exists()
+    for mine in (first, last):
+        mine.write_bytes((tiered / "store" / TOPIC.topic_id / "0" / mine.name).read_bytes())
+    if forget:
+        for path in segments(tiered, ".sums"):
+            path.unlink()
+    code, output = run("verify", tiered)
+    lines = [line for line in output.splitlines() if line.startswith("error")]
+    assert code == 1 and len(lines) == 2
+    for line, mine in zip(lines, (first, last), strict=True):
+        assert line.startswith(f"error: {folder(tiered)}: {mine.name} in the object store: ")
+        assert f"{mine.as_uri()} is not the object that was stored" in line
+
+
+def test_verify_tells_missing_and_unreachable_objects(tiered: Path) -> None:
+    stored(tiered, 1)[0].unlink()
+    code, output = run("verify", tiered)
+    assert code == 1 and f"{stored(tiered, 1)[0].parent}" in output and "is missing" in output
+    config = tiered / "lakemq.toml"
+    config.write_text("[plugins.journal]\ntiering_options = 3\n")
+    code, output = run("verify", tiered, "--config", config)
+    assert code == 2 and "plugins.journal.tiering_options" in output

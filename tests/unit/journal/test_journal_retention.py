@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -130,6 +131,20 @@ def test_old_segment_is_sealed_by_time_alone(make_rig: Callable[..., Rig]) -> No
     rig.log.tick(rig.now, 0)  # nothing in it: not sealed
     rig.flusher.run()
     assert len(rig.log.folder.manifest.segments) == 2
+
+
+def test_a_checkpoint_that_is_due_seals_nothing(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(segment_bytes_max=500)
+    rig.disk.fault = lambda call, path: errno.EIO if path.name.startswith("checkpoint") else 0
+    while len(rig.log.folder.manifest.segments) < 2:
+        rig.append_durably(b"a")
+    rig.disk.fault = None
+    begun = rig.log.folder.manifest.segments[-1].base_offset
+    assert rig.log.checkpoint_offset() == 0 and rig.log.log_end_offset > begun
+    rig.log.tick(rig.now, 0)
+    rig.flusher.run()
+    assert len(rig.log.folder.manifest.segments) == 2
+    assert rig.log.checkpoint_offset() == begun
 
 
 # ---------------------------------------------------------------- compaction

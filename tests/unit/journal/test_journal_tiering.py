@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import google_crc32c
@@ -15,10 +17,11 @@ from broker_core.api.record_batch import RecordBatch, split
 from broker_core.api.types import TopicConfig
 from plugins.journal.files import DiskFiles
 from plugins.journal.maintenance import retain
-from plugins.journal.manifest import decode_manifest
+from plugins.journal.manifest import decode_manifest, encode_manifest
 from plugins.journal.object_store import FolderStore, StoreError, name_of, open_store
 from plugins.journal.settings import JournalSettings
 from plugins.journal.storage import JournalStorage
+from plugins.journal.sums import BLOCK_BYTES
 from plugins.journal.tiering import Tier, delete_topic_objects
 from plugins.journal.walk import BadBatch
 from tests.contract.storage_contract import TOPIC
@@ -150,13 +153,87 @@ def test_a_lost_object_is_reported_with_its_offsets(rig: Rig) -> None:
     assert values(rig, 10) == VALUES[10:]
 
 
-def test_a_damaged_object_is_reported_and_not_served(rig: Rig) -> None:
-    copy_all(rig)
+def test_a_damaged_object_is_reported_and_not_served(loop: asyncio.AbstractEventLoop) -> None:
+    rig = Rig(loop, config=TopicConfig(segment_bytes_max=70_000), tail_bytes_max=0, tiers=True)
+    large = [bytes([number]) * (2 * BLOCK_BYTES) for number in range(5)]
+    for value in large:
+        rig.append_durably(value)
+    assert copy_all(rig) == 2
     drop_local(rig)
     rig.disk.flip_bit(STORE / objects(rig)[0], 90, 1)
-    with pytest.raises(CorruptLog, match=r"offsets 0\.\.0 are damaged"):
+    with pytest.raises(CorruptLog, match=r"offsets 0\.\.0 are damaged.*bytes 0\.\.16384 of file:"):
         rig.fetch(0)
-    assert values(rig, 1) == VALUES[1:]
+    assert values(rig, 1) == large[1:]
+
+
+def forget_sums(rig: Rig) -> None:
+    for name in rig.disk.names(FOLDER):
+        if name.endswith(".sums"):
+            rig.disk.remove(FOLDER / name)
+
+
+def swap(rig: Rig, name: str, data: bytes) -> None:
+    with closing(rig.disk.create(STORE / name)) as handle:
+        handle.write_at(0, [data])
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_a_segment_of_another_partition_is_not_served(
+    rig: Rig, loop: asyncio.AbstractEventLoop, forget: bool
+) -> None:
+    """The same offsets, sizes and times: only the values tell whose it is."""
+    other = Rig(loop, config=rig.config, tail_bytes_max=0, tiers=True)
+    for value in VALUES:
+        other.append_durably(value.swapcase())
+        other.now += 10
+    for each in (rig, other):
+        copy_all(each)
+        drop_local(each)
+    name = objects(rig)[1]
+    theirs = other.disk.read(STORE / name)
+    assert len(theirs) == len(rig.disk.read(STORE / name))
+    swap(rig, name, theirs)
+    if forget:
+        forget_sums(rig)
+    with pytest.raises(CorruptLog, match=rf"5-000000.*offsets 5\.\.9 are gone.*{name} is not the"):
+        rig.fetch(6)
+    with pytest.raises(CorruptLog, match=f"{name} is not the object that was stored"):
+        rig.loop.run_until_complete(rig.log.offset_for_timestamp(1_000_070))
+    assert values(rig, 10) == VALUES[10:]
+    swap(rig, name, theirs[:100])
+    with pytest.raises(CorruptLog, match=f"{name} is not the object that was stored: .*bytes"):
+        rig.fetch(6)
+
+
+def test_sums_are_made_again_when_they_are_lost_or_wrong(rig: Rig) -> None:
+    copy_all(rig)
+    drop_local(rig)
+    path = FOLDER / rig.log.folder.manifest.segments[0].sums_name
+    right = rig.disk.read(path)
+    rig.disk.flip_bit(path, 35, 1)
+    assert values(rig) == VALUES and rig.disk.read(path) == right
+    forget_sums(rig)
+    rig.kill()
+    assert values(rig) == VALUES and rig.disk.read(path) == right
+
+
+def test_sums_go_with_their_segment(rig: Rig) -> None:
+    copy_all(rig)
+    drop_local(rig)
+    config = TopicConfig(retention_bytes=1200, retention_ms=None)
+    assert retain(rig.log.folder, config, rig.now, rig.log.checkpoint_offset()) == 2
+    assert len([name for name in rig.disk.names(FOLDER) if name.endswith(".sums")]) == 2
+
+
+def test_a_manifest_of_another_partition_in_the_store_is_not_taken(rig: Rig) -> None:
+    copy_all(rig)
+    drop_local(rig, bytes_max=1000)
+    path = f"{TOPIC_ID}/0/manifest"
+    theirs = replace(decode_manifest(rig.disk.read(STORE / path)), partition=1)
+    swap(rig, path, encode_manifest(theirs))
+    rig.disk.remove(FOLDER / "manifest")
+    assert "is of partition 1" in rig.kill().status().detail
+    assert rig.log.log_start_offset > 0
 
 
 def test_a_copy_that_differs_is_not_believed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
