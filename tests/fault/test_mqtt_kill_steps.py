@@ -13,7 +13,7 @@ import queue
 import shlex
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 
 import paho.mqtt.client as paho
@@ -23,12 +23,14 @@ import lakemq
 from tests.support.faithful_paho import Paho
 from tests.support.mqtt_crash_points import POINTS, VARIABLE
 from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.ports import lasting_port
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 STEPS = list(POINTS)
 if os.environ.get("LAKEMQ_EVERY_CRASH_POINT") != "1":
     STEPS = ["pubrec_sent", "release_kept", "delivery_kept", "receipt_kept"]
-WAIT_S = 40
+WAIT_S = 60
+LAST = 1000
 ROOT = Path(__file__).parents[2]
 
 
@@ -60,19 +62,35 @@ class ArmedNode(NodeProcess):
 
 
 def client_of(port: int, taken: queue.Queue[int]) -> paho.Client:
+    """Subscribed when this returns: what is published before that, nobody promised to deliver."""
+    subscribed = threading.Event()
     client = Paho(paho.CallbackAPIVersion.VERSION2, client_id="d", clean_session=False)
     client.on_connect = lambda c, *_: c.subscribe("n", 2)
+    client.on_subscribe = lambda *_: subscribed.set()
     client.on_message = lambda c, u, message: taken.put(int(message.payload))
     client.reconnect_delay_set(0.05, 0.2)  # type: ignore[arg-type]
     client.connect("127.0.0.1", port, keepalive=30)
     client.loop_start()
+    assert subscribed.wait(WAIT_S)
     return client
 
 
+def received(taken: queue.Queue[int], client: paho.Client, count: int) -> list[int]:
+    """Wait for so many different numbers, and then for a last publish: what came twice came before
+    it."""
+    found: list[int] = []
+    while len(set(found)) < count:
+        found.append(taken.get(timeout=WAIT_S))
+    client.publish("n", b"%d" % LAST, 2)
+    while LAST not in found:
+        found.append(taken.get(timeout=WAIT_S))
+    return found
+
+
 def test_each_step(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "first") as first:
-        port = first.mqtt_port
-    config = PORTS_FREE.replace("[plugins.mqtt]\nport = 0", f"[plugins.mqtt]\nport = {port}")
+    config = PORTS_FREE.replace(
+        "[plugins.mqtt]\nport = 0", f"[plugins.mqtt]\nport = {(port := lasting_port())}"
+    )
     node, taken = ArmedNode(tmp_path / "node", config), queue.Queue[int]()
     client, points = None, [*STEPS, ""]
     try:
@@ -84,17 +102,11 @@ def test_each_step(tmp_path: Path) -> None:
             node.wait_for_death(point)
             node.arm(following)
             node.start()
-        expected, found = set(range(len(STEPS))), list[int]()
-        deadline = time.monotonic() + WAIT_S
-        while set(found) != expected and time.monotonic() < deadline:
-            found.append(taken.get(timeout=WAIT_S))
-        time.sleep(0.5)
-        while not taken.empty():
-            found.append(taken.get())
-        assert sorted(found) == sorted(expected)
+        expected = [*range(len(STEPS)), LAST]
+        assert sorted(received(taken, client, len(STEPS))) == expected
         with lakemq.connect(node.native) as log:
             stored = [int(each.value or b"") for each in log.consume("mqtt")]
-        assert sorted(stored) == sorted(expected)
+        assert sorted(stored) == expected
     finally:
         if client is not None:
             client.disconnect()

@@ -17,21 +17,20 @@ import pytest
 import lakemq
 from tests.support.faithful_paho import Paho
 from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.ports import lasting_port
 
 pytestmark = pytest.mark.fault
-WAIT_S = 30
+WAIT_S = 60
 HISTORY = 6000
 LATER = 600
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path / "node").start()
     config = PORTS_FREE.replace(
         "[plugins.mqtt]\nport = 0",
-        f"[plugins.mqtt]\nport = {node.mqtt_port}\ncheckpoint_ms = 200\ninflight_max = 50",
+        f"[plugins.mqtt]\nport = {lasting_port()}\ncheckpoint_ms = 200\ninflight_max = 50",
     )
-    node.stop()
     node = NodeProcess(tmp_path / "node", config).start()
     try:
         yield node

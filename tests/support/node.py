@@ -70,7 +70,7 @@ class NodeProcess:
         assert self.process is not None
         return self.process.pid
 
-    def start(self, timeout_s: float = 30.0) -> Self:
+    def start(self, timeout_s: float = 90.0) -> Self:
         """Raises AssertionError with the node's own words when it does not get ready."""
         with self.log_file.open("a") as log:
             self.process = subprocess.Popen(
@@ -93,11 +93,11 @@ class NodeProcess:
         """kill -9."""
         self._end(signal.SIGKILL)
 
-    def stop(self, timeout_s: float = 20.0) -> int:
+    def stop(self, timeout_s: float = 60.0) -> int:
         """SIGTERM; the exit code."""
         return self._end(signal.SIGTERM, timeout_s)
 
-    def _end(self, number: signal.Signals, timeout_s: float = 20.0) -> int:
+    def _end(self, number: signal.Signals, timeout_s: float = 60.0) -> int:
         process = self.process
         if process is None:
             return 0
