@@ -158,15 +158,16 @@ def export(
 def _settings(**given: Any) -> ExportSettings:
     """The command's options, checked."""
     from spark_plugin.export.settings import EVOLVE, FORMATS, ExportSettings
+    from spark_plugin.export.topics import check_pattern
 
     place = catalog(given["catalog_name"], given["catalog_uri"], given["warehouse"])
     if not given["topics_pattern"]:
         required("--topic", given["topic"])
     elif given["topic"]:
         raise OptionError("give --topic or --topics-pattern, not both")
-    elif given["route_by"]:
-        raise OptionError("--route-by is for one topic, not for --topics-pattern")
     where = target(given["to"], given["path"], given["table"], place)
+    if given["topics_pattern"]:
+        check_pattern(given["topics_pattern"], where, routed=bool(given["route_by"]))
     given["format"] = choice("--format", given["format"], FORMATS)
     return ExportSettings(
         bootstrap=given["bootstrap"],

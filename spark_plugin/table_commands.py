@@ -138,8 +138,8 @@ def replay_dead_letters(
             value_schema=read_schema(format, schema),  # type: ignore[arg-type]  # as above
             message=message,
             delimiter=delimiter,
-            # The table may have got columns that --schema does not name, but not if it is routed.
-            evolve="strict" if route_by else "add",
+            # The table may have got columns that --schema does not name.
+            evolve="strict" if format == "raw" else "add",
             partition_by=partition_by,
             dlq=dlq,
             route_by=route_by,

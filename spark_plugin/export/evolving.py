@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from spark_plugin.export.arrow_types import arrow_type
 from spark_plugin.export.column_types import Type, parse_schema
 from spark_plugin.export.decoders import EXPLODING, open_decoder
-from spark_plugin.export.decoding import Decoder
 from spark_plugin.export.evolution import (
     Columns,
     columns_of_table,
@@ -55,8 +54,7 @@ class EvolvingColumns:
             self._given = parse_schema(settings.value_schema)
         self._without = [field.name for field in parse_partition_by(settings.partition_by)
                          if field.transform != "identity"]  # fmt: skip
-        self.evolve = settings.evolve if self._changes else "strict"
-        """What tasks look for besides the columns."""
+        self._looks = self._changes and settings.evolve != "strict"
         self.refresh()
 
     def refresh(self) -> None:
@@ -69,16 +67,9 @@ class EvolvingColumns:
         self.table_schema = schema_to_text(schema)
         """Arrow schema of data files, as tasks get it."""
         self._columns = self._given
-        if self.evolve != "strict":
+        if self._looks:
             self._columns = columns_of_table(schema, self._given, self._without, widen=self._widen)
             self.value_schema = schema_text(self._columns)
-
-    def decoder(self) -> Decoder:
-        settings = self._settings
-        return open_decoder(
-            settings.format, self.value_schema, message=settings.message,
-            delimiter=settings.delimiter,
-        )  # fmt: skip
 
     def extend(self, results: Sequence[TaskResult]) -> bool:
         """Give the table the columns and types that tasks found need of; False: none."""

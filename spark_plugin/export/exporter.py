@@ -9,30 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from plugins.native.sdk import UnknownTopic
 from spark_plugin import planning
 from spark_plugin.errors import ExportError, ExportFenced, OptionError, TopicRecreated
 from spark_plugin.export import table as lake
 from spark_plugin.export.bounds import bounded, parse_bound
-from spark_plugin.export.compaction import Compacted, compact
+from spark_plugin.export.compaction import Compacted
 from spark_plugin.export.dead_letters import DeadLetters
-from spark_plugin.export.decoders import EXPLODING
-from spark_plugin.export.evolving import EvolvingColumns
-from spark_plugin.export.files import (
-    Folder,
-    attempt_folder,
-    delete_orphans,
-    delete_strays,
-)
+from spark_plugin.export.files import Folder, delete_orphans
+from spark_plugin.export.landing import Landing
 from spark_plugin.export.owner import Owner
-from spark_plugin.export.partitioning import parse_partition_by
-from spark_plugin.export.replay import Replayed, write_decodable
+from spark_plugin.export.replay import Letters, Replayed
 from spark_plugin.export.report import CommitReport, check_complete
 from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.sql_query import SqlQuery
-from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult, WrittenFile
+from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult
 from spark_plugin.export.write_task import WriteTask, schema_to_text
 from spark_plugin.journal import client_of, retrying, view_of
 from spark_plugin.offsets import TopicCursor
@@ -41,9 +32,8 @@ from spark_plugin.planning import OffsetRange, TopicView
 RunTasks = Callable[[Sequence[WriteTask]], list[TaskResult]]
 """Runs tasks somewhere and returns what they wrote: Spark, or in tests this process."""
 
-_STAGED = "staged"
-"""Folder in an attempt's folder: decoded records for the query of `--sql`."""
-_EVOLUTIONS_MAX = 20
+_ROUNDS_MAX = 20
+"""How often a range is read anew because its records need columns or tables that are not there."""
 _TASK_BYTES_MIN = 8 << 20
 """A range smaller than this is not split further."""
 
@@ -54,20 +44,19 @@ class Exporter:
     def __init__(
         self,
         settings: ExportSettings,
-        table: LakeTable,
+        landing: Landing,
         run_tasks: RunTasks,
         *,
         parallelism: int = 2,
         dlq: LakeTable | None = None,
-        query: SqlQuery | None = None,
     ) -> None:
+        """`landing`: where rows go; without `dlq` there can be no bad ones."""
         self.settings = settings
-        self._query = query
-        self._table = table
+        self._landing = landing
+        self._table = landing.head
         self._run_tasks = run_tasks
         self._parallelism = parallelism
-        self._folder = Folder(table.location)
-        self._columns = EvolvingColumns(settings, table)
+        self._folder = Folder(landing.head.location)
         self._dead = DeadLetters(dlq, pause) if dlq is not None else None
         self._dead_schema = schema_to_text(dlq.arrow_schema()) if dlq is not None else ""
         self._owner: Owner | None = None
@@ -95,7 +84,8 @@ class Exporter:
         if self.settings.trigger_s is None:
             self._target = planning.latest({key.topic: topic})
         deleted = delete_orphans(self._folder, key, before.attempt)
-        return deleted + (self._dead.start(key) if self._dead is not None else [])
+        deleted += self._dead.start(key) if self._dead is not None else []
+        return deleted + self._landing.start(key, self._epoch, after)[1]
 
     def _first_offsets(self, topic: TopicView) -> dict[int, int]:
         """Where a new export begins; partitions that are not named begin at their oldest record."""
@@ -120,6 +110,7 @@ class Exporter:
 
     def close(self) -> None:
         """The export is no longer run by this process."""
+        self._landing.close()
         if self._owner is not None:
             self._owner.leave()
 
@@ -136,8 +127,10 @@ class Exporter:
         try:
             return self._export(key, topic, before, ranges, lag)
         except ExportFenced:
+            self._landing.forget()
             raise
         except Exception:
+            self._landing.forget()
             # Whoever takes over deletes our folder, which fails in many ways: say what it means.
             self._check_epoch(key, self._progress(key))
             raise
@@ -157,31 +150,28 @@ class Exporter:
         ranges: list[OffsetRange],
         lag: int,
     ) -> CommitReport:
-        after = self._after(key, before, ranges)
-        folder = attempt_folder(key, self._epoch, after.attempt)
-        dead_folder = self._dead.new_folder(key) if self._dead is not None else ""
-        known = self._dead.known(key, before.offsets) if self._dead is not None else {}
         started = time.monotonic()
-        place = f"{folder}/{_STAGED}" if self._query is not None else folder
-        self._folder.create(place)
-        tasks = partial(self._tasks, ranges, topic, place, dead_folder, known)
-        results = self._run_evolving(tasks, place, dead_folder)
+        place, known = "", {}
+        if self._dead is not None:
+            place, known = self._dead.new_folder(key), self._dead.known(key, before.offsets)
+        tasks = self._tasks(ranges, topic, place, known)
+        before, results = self._until_all_fits(
+            key, before, lambda: self._run_tasks([self._landing.aim(task) for task in tasks]), place
+        )
         check_complete(ranges, results)
-        files = [result.file for result in results if result.kind == "data"]
-        if self._query is not None:
-            files = self._run_query(self._query, files, folder)
+        files = self._landing.finish(results)
         written = time.monotonic()
+        after = self._after(key, before, ranges)
         dead = [result.file for result in results if result.kind == "dlq"]
         if self._dead is not None:
-            self._dead.commit(key, dead, dead_folder, after.offsets)
-        self._folder.sync(folder)
-        lake.commit(self._table, key, files, before, after, pause)
-        delete_strays(self._folder, folder, {file.path for file in files})
+            self._dead.commit(key, dead, place, after.offsets)
+        self._landing.commit(key, files, before, after)
+        all_files = [file for each in files.values() for file in each]
         return CommitReport(
             attempt=after.attempt,
-            rows=sum(file.rows for file in files),
-            files=len(files),
-            size_bytes=sum(file.size_bytes for file in files),
+            rows=sum(file.rows for file in all_files),
+            files=len(all_files),
+            size_bytes=sum(file.size_bytes for file in all_files),
             offsets=after.offsets,
             lag=lag,
             offset_count=sum(each.end - each.start for each in ranges),
@@ -190,68 +180,54 @@ class Exporter:
             commit_s=time.monotonic() - written,
         )
 
-    def _run_query(
-        self, query: SqlQuery, staged: list[WrittenFile], folder: str
-    ) -> list[WrittenFile]:
-        """The result of the query over the staged files, which are then gone."""
-        files = query.run(
-            [file.path for file in staged], self._table.location, folder,
-            self._table.arrow_schema(), self.settings.file_bytes_max, self.settings.partition_by,
-        )  # fmt: skip
-        self._folder.delete(f"{folder}/{_STAGED}")
-        return files
-
-    def _run_evolving(
-        self, tasks: Callable[[], list[WriteTask]], folder: str, dead_folder: str
-    ) -> list[TaskResult]:
-        """Run the tasks; if they met fields that become columns, run them all again."""
-        self._columns.refresh()
-        for _ in range(_EVOLUTIONS_MAX):
-            results = self._run_tasks(tasks())
-            if not self._columns.extend(results):
-                return results
-            self._folder.delete(folder)
-            self._folder.create(folder)
-            if self._dead is not None:
-                self._dead.folder.delete(dead_folder)
-                self._dead.folder.create(dead_folder)
-        raise ExportError(f"the fields of topic {self.settings.topic} never end to change")
+    def _until_all_fits(
+        self,
+        key: ExportKey,
+        before: Progress,
+        write: Callable[[], list[TaskResult]],
+        dead_place: str = "",
+    ) -> tuple[Progress, list[TaskResult]]:
+        """Write, again if records met need tables or columns that are not there; (where the head
+        stands then, results)."""
+        for _ in range(_ROUNDS_MAX):
+            self._landing.prepare(key, before)
+            results = write()
+            now = self._landing.grow(key, before, results)
+            if now is None:
+                return before, results
+            before = now
+            if self._dead is not None and dead_place:
+                self._dead.folder.delete(dead_place)
+                self._dead.folder.create(dead_place)
+        raise ExportError(f"the fields and routes of topic {key.topic} never end to change")
 
     def compact(self) -> Compacted | None:
         """Put small files together if there are too many; None if not."""
-        settings = self.settings
-        if not settings.compact_files:
+        if not self.settings.compact_files:
             return None
         key = self._key(self._look())
         self._check_epoch(key, self._progress(key))
-        return compact(
-            self._table, key, self._epoch, files_max=settings.compact_files,
-            file_bytes=settings.file_bytes_max,
-        )  # fmt: skip
+        return self._landing.compact(key)
 
     def replay(self) -> Replayed:
-        """Land the dead letters that decode by now."""
+        """Land the dead letters that are good by now. What has landed is read from the tables, so
+        a crash in between repeats nothing."""
         if self._dead is None:
             raise OptionError("exports of --format raw have no dead letters")
-        if self.settings.sql:
-            raise OptionError("dead letters of an export with --sql can't be replayed")
         key = self._key(self._look())
         before = self._progress(key)
         self._check_epoch(key, before)
-        after = replace(before, attempt=before.attempt + 1)
-        place = attempt_folder(key, self._epoch, after.attempt)
-        self._folder.create(place)
-        files, outcome = write_decodable(
-            key, self._table, self._dead.table, place, self._columns.decoder(),
-            self.settings.format in EXPLODING, parse_partition_by(self.settings.partition_by),
-            before.offsets,
-        )  # fmt: skip
-        if not files:
-            self._folder.delete(place)
-            return outcome
-        self._folder.sync(place)
-        lake.commit(self._table, key, files, before, after, pause)
-        return outcome
+        letters = Letters(key, self._landing.tables(), self._dead.table, before.offsets)
+        nowhere = OffsetRange(key.topic, key.topic_id, -1, 0, 0)
+        task = replace(self._task(nowhere, ""), evolve="strict")
+        before, results = self._until_all_fits(
+            key, before, lambda: letters.write(self._landing.aim(task))
+        )
+        files = self._landing.finish(results)
+        if any(files.values()):
+            after = replace(before, attempt=before.attempt + 1)
+            self._landing.commit(key, files, before, after)
+        return letters.outcome(self._landing.tables())
 
     def _look(self) -> TopicView:
         client, name = client_of(self.settings.bootstrap, self.settings.access), self.settings.topic
@@ -303,7 +279,6 @@ class Exporter:
         self,
         ranges: list[OffsetRange],
         topic: TopicView,
-        folder: str,
         dead_folder: str,
         known: Mapping[int, tuple[int, ...]],
     ) -> list[WriteTask]:
@@ -312,26 +287,33 @@ class Exporter:
             for each in ranges
         )
         pieces = min(self._parallelism, max(1, int(size / _TASK_BYTES_MIN)))
-        settings, dead = self.settings, self._dead
         return [
-            WriteTask(
-                bootstrap=settings.bootstrap, offsets=piece, location=self._table.location,
-                folder=folder, schema=self._columns.table_schema,
-                file_bytes_max=settings.file_bytes_max, format=settings.format,
-                retry_timeout_s=settings.retry_timeout_s,
-                fail_on_data_loss=settings.fail_on_data_loss,
-                value_schema=self._columns.value_schema, message=settings.message,
-                delimiter=settings.delimiter, evolve=self._columns.evolve,
-                partition_by=settings.partition_by,
-                dlq_location=dead.table.location if dead is not None else "",
-                dlq_folder=dead_folder, dlq_schema=self._dead_schema,
+            replace(
+                self._task(piece, dead_folder),
                 dlq_known=tuple(
-                    each for each in known.get(piece.partition, ())
+                    each
+                    for each in known.get(piece.partition, ())
                     if piece.start <= each < piece.end
                 ),
             )
             for piece in planning.split(ranges, pieces_min=pieces)
-        ]  # fmt: skip
+        ]
+
+    def _task(self, piece: OffsetRange, dead_folder: str) -> WriteTask:
+        """One task, as yet without the places and columns that the landing knows."""
+        settings, dead = self.settings, self._dead
+        return WriteTask(
+            bootstrap=settings.bootstrap, offsets=piece, location="", folder="", schema="",
+            file_bytes_max=settings.file_bytes_max, format=settings.format,
+            retry_timeout_s=settings.retry_timeout_s,
+            fail_on_data_loss=settings.fail_on_data_loss,
+            value_schema=settings.value_schema, message=settings.message,
+            delimiter=settings.delimiter,
+            evolve="strict" if settings.sql else settings.evolve,
+            partition_by=settings.partition_by,
+            dlq_location=dead.table.location if dead is not None else "",
+            dlq_folder=dead_folder, dlq_schema=self._dead_schema,
+        )  # fmt: skip
 
     def _after(self, key: ExportKey, before: Progress, ranges: list[OffsetRange]) -> Progress:
         return Progress(

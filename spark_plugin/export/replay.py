@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_plugin.export.audit import table_rows
-from spark_plugin.export.decoding import Decoder
-from spark_plugin.export.file_writer import PartitionedWriter
+from spark_plugin.export.decoding import BadRow
 from spark_plugin.export.files import Folder
-from spark_plugin.export.partitioning import PartitionField
-from spark_plugin.export.rows import with_meta_column
 from spark_plugin.export.runs import Run, merge, outside
-from spark_plugin.export.table import ExportKey, LakeTable, WrittenFile
+from spark_plugin.export.table import ExportKey, LakeTable, TaskResult, WrittenFile
+from spark_plugin.export.write_task import WriteTask, write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,51 +26,87 @@ _BATCH_ROWS = 32_768
 
 @dataclass(frozen=True)
 class Replayed:
-    """Outcome; the three together are all dead letters of the topic."""
+    """Outcome; together these are all dead letters of the topic."""
 
     landed: int
     before: int
     """Landed in an earlier replay."""
     still_bad: int
+    left_out: int = 0
+    """Good by now, but the export's query makes no row of them."""
 
 
-def write_decodable(
-    key: ExportKey,
-    table: LakeTable,
-    dlq: LakeTable,
-    place: str,
-    decoder: Decoder,
-    parts: bool,
-    fields: Sequence[PartitionField],
-    offsets: Mapping[int, int],
-) -> tuple[list[WrittenFile], Replayed]:
-    """Decode the dead letters that are not in the table, and write those that are good now to
-    files in the folder `place` of the table's location."""
-    writer = PartitionedWriter(
-        Folder(table.location), place, "replay", table.arrow_schema(), 128 << 20, fields
-    )
-    landed = before = bad = 0
-    for fresh, there in fresh_letters(key, [table], dlq, offsets):
-        before += there
-        if not fresh.num_rows:
-            continue
-        decoded = decoder.decode(fresh.column("value"), fresh.column("key"))
-        writer.write(with_meta_column(decoded, fresh, parts))
-        landed += fresh.num_rows - len(decoded.bad)
-        bad += len(decoded.bad)
-    return writer.close(), Replayed(landed, before, bad)
+class Letters:
+    """The dead letters of one export, as they are replayed."""
+
+    def __init__(
+        self,
+        key: ExportKey,
+        tables: Sequence[LakeTable],
+        dlq: LakeTable,
+        offsets: Mapping[int, int],
+    ) -> None:
+        """`tables`: where letters may have landed. TableError if one does not say so."""
+        self._key = key
+        self._dlq = dlq
+        self._offsets = offsets
+        self._there = landed_offsets(key, tables)
+        self._fresh = self._before = 0
+        self._bad = _CountedBad()
+
+    def write(self, task: WriteTask) -> list[TaskResult]:
+        """Write the rows of those that have not landed yet, as the task says."""
+        self._fresh = self._before = 0
+        self._bad = _CountedBad()
+        return list(write(task, "replay", self._batches(), self._bad))
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for fresh, there in fresh_letters(self._key, self._there, self._dlq, self._offsets):
+            self._before += there
+            self._fresh += fresh.num_rows
+            if fresh.num_rows:
+                yield fresh
+
+    def outcome(self, tables: Sequence[LakeTable]) -> Replayed:
+        """After the commit."""
+        there_now = landed_offsets(self._key, tables)
+        letters = fresh_letters(self._key, there_now, self._dlq, self._offsets)
+        landed = sum(there for _, there in letters) - self._before
+        bad = self._bad.count
+        return Replayed(landed, self._before, bad, self._fresh - bad - landed)
 
 
-def fresh_letters(
-    key: ExportKey, tables: Sequence[LakeTable], dlq: LakeTable, offsets: Mapping[int, int]
-) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Dead letters that are in none of the tables, and how many beside them are. Those at or above
-    the export's next offsets are left to the export, which reads their records again."""
+class _CountedBad:
+    """Takes the letters that are still bad, and only counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def write(self, batch: pa.RecordBatch, bad: Sequence[BadRow]) -> int:
+        self.count += len(bad)
+        return 0
+
+    def close(self) -> list[WrittenFile]:
+        return []
+
+
+def landed_offsets(key: ExportKey, tables: Sequence[LakeTable]) -> dict[int, list[Run]]:
+    """Partition -> offsets of the topic that are in one of the tables (normal)."""
     runs: dict[int, list[Run]] = {}
     for table in tables:
         for partition, rows in table_rows(table, key.topic, False)[0].items():
             runs.setdefault(partition, []).extend(rows)
-    there = {partition: merge(rows)[0] for partition, rows in runs.items()}
+    return {partition: merge(rows)[0] for partition, rows in runs.items()}
+
+
+def fresh_letters(
+    key: ExportKey,
+    there: Mapping[int, list[Run]],
+    dlq: LakeTable,
+    offsets: Mapping[int, int],
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Dead letters that are not `there`, and how many beside them are. Those at or above the
+    export's next offsets are left to the export, which reads their records again."""
     everything = {partition: [Run(0, offset)] for partition, offset in offsets.items()}
     for batch in _dead_letters(dlq, key):
         mine = batch.filter(_in(batch, everything))

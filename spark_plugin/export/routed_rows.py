@@ -1,17 +1,20 @@
 """Rows written to the files of their routes, in columns. Edge: files.
 
 A route that has no table yet is only told, and nothing is written any more: the driver makes the
-table, and the range is read again.
+table, and the range is read again. So it is with fields that a route's table has no column for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
+from spark_plugin.export.column_types import Type, parse_schema
+from spark_plugin.export.decode import JsonDecoder
 from spark_plugin.export.decoding import ERROR_CHARS_MAX, BadRow, Decoder
+from spark_plugin.export.evolution import schema_text
 from spark_plugin.export.file_writer import PartitionedWriter
 from spark_plugin.export.routing import (
     RouteTarget,
@@ -40,6 +43,15 @@ class Rows(NamedTuple):
     bad: Sequence[BadRow]
 
 
+class BadRows(Protocol):
+    """Where records go that can't be decoded, or name no table."""
+
+    def write(self, batch: pa.RecordBatch, bad: Sequence[BadRow]) -> int:
+        """Bad records of a batch; answers how many of them are kept as rows."""
+
+    def close(self) -> list[WrittenFile]: ...
+
+
 def rows_of(batch: pa.RecordBatch, decoder: Decoder | None, parts: bool) -> Rows:
     """Decoded rows with `_meta`; without a decoder the records as they are."""
     import pyarrow as pa
@@ -59,41 +71,37 @@ class RoutedRows:
         routing: Routing,
         open_writer: Callable[[RouteTarget], PartitionedWriter],
         read: Callable[[pa.RecordBatch], Rows],
-        write_bad: Callable[[pa.RecordBatch, Sequence[BadRow]], int],
+        bad: BadRows,
     ) -> None:
-        """`write_bad` takes the bad records of a batch and answers how many it keeps."""
         self._routing = routing
         self._by = parse_route_by(routing.by)
         self._targets = {each.name: each for each in routing.targets}
         self._open_writer = open_writer
         self._writers: dict[str, PartitionedWriter] = {}
         self._read = read
-        self._write_bad = write_bad
+        self._bad = bad
         self.rows = 0
-        """Rows that must be in the files."""
-        self.landed = 0
-        """Of them, those in tables of routes."""
         self.new_routes: set[str] = set()
-        """Routes that have no table yet; nothing is written then."""
+        self.new_fields: dict[str, str] = {}
 
     def __call__(self, batch: pa.RecordBatch) -> None:
-        table, records, bad = self._read(batch)
+        rows = self._read(batch)
+        table, records, bad = rows
         values = route_values(self._by, batch, table, records)
         places, names = routes_of(values, self._routing.table_format)
         targets = [self._target(name) for name in names]
         if self.new_routes:
             return
-        offsets = batch.column("offset").to_numpy()[records.to_numpy()]
-        nowhere = np.zeros(len(places), dtype=bool)
+        bad, nowhere = list(bad), np.zeros(len(places), dtype=bool)
         for place, target in enumerate(targets):
             mine = places == place
             if target is None:
                 nowhere |= mine
-            else:
-                self._write(target, table, mine & (offsets >= target.skip_below))
-        bad = [*bad, *self._unroutable(values, records, nowhere)]
+            elif mine.any():
+                bad += self._write_to(target, batch, rows, mine)
+        bad += self._unroutable(values, records, nowhere)
         if bad:
-            self.rows += self._write_bad(batch, bad)
+            self.rows += self._bad.write(batch, sorted(bad))
         if sum(each.gathered_bytes for each in self._writers.values()) >= _GATHERED_BYTES_MAX:
             for writer in self._writers.values():
                 writer.flush()
@@ -108,6 +116,14 @@ class RoutedRows:
             return None
         return self._targets.get(self._routing.default)
 
+    def _write_to(
+        self, target: RouteTarget, batch: pa.RecordBatch, rows: Rows, mine: npt.NDArray[np.bool_]
+    ) -> list[BadRow]:
+        """Write the rows of one route; answers which of their records are bad."""
+        offsets = batch.column("offset").to_numpy()[rows.records.to_numpy()]
+        self._write(target, rows.table, mine & (offsets >= target.skip_below))
+        return []
+
     def _write(self, target: RouteTarget, table: pa.Table, mine: npt.NDArray[np.bool_]) -> None:
         import pyarrow as pa
 
@@ -119,7 +135,6 @@ class RoutedRows:
             writer = self._writers[target.name] = self._open_writer(target)
         writer.write(table if count == len(mine) else table.filter(pa.array(mine)))
         self.rows += count
-        self.landed += count
 
     def _unroutable(
         self, values: pa.Array, records: pa.Array, nowhere: npt.NDArray[np.bool_]
@@ -140,6 +155,62 @@ class RoutedRows:
         return f"{by} is {shown}: no name of a table, or one above {most}"[:ERROR_CHARS_MAX]
 
     def close(self) -> list[tuple[str, list[WrittenFile]]]:
-        """(route, its files); no files if there are new routes, whose range is read again."""
+        """No files if there are new routes."""
         closed = [(route, writer.close()) for route, writer in self._writers.items()]
         return [] if self.new_routes else closed
+
+
+class OwnColumnRows(RoutedRows):
+    """Each table evolves by its own records. So records are first read only as far as it takes to
+    name their tables, and then decoded by the columns of their table."""
+
+    def __init__(
+        self,
+        routing: Routing,
+        open_writer: Callable[[RouteTarget], PartitionedWriter],
+        naming: Decoder | None,
+        bad: BadRows,
+        open_decoder: Callable[[RouteTarget], Decoder],
+    ) -> None:
+        """`naming` decodes the column that names tables; None: a key or header does."""
+        super().__init__(
+            routing, open_writer, lambda batch: rows_of(batch, naming, parts=False), bad
+        )
+        self._open_decoder = open_decoder
+        self._decoders: dict[str, Decoder] = {}
+
+    def _write_to(
+        self, target: RouteTarget, batch: pa.RecordBatch, rows: Rows, mine: npt.NDArray[np.bool_]
+    ) -> list[BadRow]:
+        import pyarrow as pa
+
+        decoder = self._decoders.get(target.name)
+        if decoder is None:
+            decoder = self._decoders[target.name] = self._open_decoder(target)
+        records = rows.records.filter(pa.array(mine))
+        its = batch.take(records)
+        decoded = decoder.decode(its.column("value"), its.column("key"))
+        if decoder.has_new_fields():
+            self.new_fields[target.name] = schema_text(decoder.found.items())
+            return []
+        offsets = its.column("offset").to_numpy()[decoded.rows.to_numpy()]
+        self._write(target, with_meta_column(decoded, its), offsets >= target.skip_below)
+        return [each._replace(row=records[each.row].as_py()) for each in decoded.bad]
+
+
+def naming_decoder(by: str, columns: str) -> Decoder | None:
+    """What reads the column that names tables, and nothing else; None: a key or header does.
+    `columns`: those that were given. A whole number may be of any length, as its column may grow.
+    """
+    parsed = parse_route_by(by)
+    if parsed.kind != "column":
+        return None
+    first, *inner = parsed.name.split(".")
+    kind = dict(parse_schema(columns))[first]
+    return JsonDecoder([(first, _only(kind, inner))])
+
+
+def _only(kind: Type, inner: Sequence[str]) -> Type:
+    if inner:
+        return Type("struct", ((inner[0], _only(dict(kind.fields)[inner[0]], inner[1:])),))
+    return Type("bigint") if kind.name in ("tinyint", "smallint", "int") else kind

@@ -1,51 +1,62 @@
-"""The tables of a routed export, held by one process. Edge: tables, files.
+"""The tables of a routed export, one for each route, and their ledger. Edge: tables, files.
+
+The ledger is to this export what the table is to others: where it stands, its epoch, its owner.
+Its commit follows those of the tables that got rows:
+
+    new routes into the ledger -> dead letters -> table of each route -> ledger
 
 Every table carries the topic's offsets in its own commits: it has all rows of its route below
-them. A commit leaves out tables that get no row, which therefore stand further back; the ledger,
-whose commit comes last, says what all have. A table is complete up to the later of the two.
+them. A commit leaves out tables that get no row, which therefore stand further back; the ledger
+says what all have. A table is complete up to the later of the two.
+
+A crash in between leaves some tables ahead of the ledger. The next run reads from where the ledger
+stands, which is the least that any table has, and each table leaves out what it has already.
+That holds as long as a record goes to the same table again, so the rule may not change then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from spark_plugin.errors import ExportFenced
+from spark_plugin.errors import ExportFenced, OptionError
 from spark_plugin.export import table as lake
-from spark_plugin.export.compaction import Compacted, compact
-from spark_plugin.export.files import Folder, attempt_folder, delete_orphans, delete_strays
+from spark_plugin.export.compaction import Compacted
+from spark_plugin.export.files import delete_orphans
+from spark_plugin.export.landing import Files, LandingTable, Pause
+from spark_plugin.export.ledger import ROUTE, RULE, read_state, write_rows
 from spark_plugin.export.open_table import open_table
 from spark_plugin.export.partitioning import parse_partition_by
-from spark_plugin.export.routing import RouteTarget, target_of
+from spark_plugin.export.routing import RouteTarget, Routing, difference, rule_of, target_of
 from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.table import ExportKey, LakeTable, Progress, WrittenFile
-from spark_plugin.export.write_task import schema_to_text
+from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult, WrittenFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_plugin.export.write_task import WriteTask
+
 
 @dataclass
 class Route:
-    """One table."""
+    """One table. The folder of its next attempt waits while the route gets no rows, so an idle
+    table costs nothing."""
 
     name: str
-    table: LakeTable
-    folder: Folder
-    schema: str
+    landing: LandingTable
     progress: Progress
-    place: str = ""
-    """Folder of the next attempt's files, once it is there. It waits while the route gets no
-    rows, so an idle table costs nothing."""
 
 
 class Routes:
-    """All tables that the export has."""
+    """All tables that the export has; a `Landing`."""
 
     def __init__(
-        self, settings: ExportSettings, schema: pa.Schema, pause: Callable[[int], None]
+        self, settings: ExportSettings, ledger: LakeTable, schema: pa.Schema, pause: Pause
     ) -> None:
+        """`schema`: columns of tables that are made."""
+        self.head = ledger
         self._settings = settings
         self._schema = schema
         self._pause = pause
@@ -55,27 +66,46 @@ class Routes:
         self._grown: list[Route] = []
         """Tables that the last commit added files to."""
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._open
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def start(
-        self, key: ExportKey, epoch: int, names: Iterable[str], offsets: Mapping[int, int]
-    ) -> list[str]:
-        """Take the ledger's epoch in every table, as `add` does."""
+    def start(self, key: ExportKey, epoch: int, now: Progress) -> tuple[Progress, list[str]]:
+        """OptionError if records would go elsewhere than they did while tables are ahead."""
         self._key, self._epoch = key, epoch
-        return [each for name in names for each in self.add(key, name, offsets)]
+        known = read_state(self.head, key.export_id, key.topic)
+        deleted = [each for name in known.routes for each in self._add(key, name, now.offsets)]
+        rule = rule_of(self._settings)
+        if known.rule != rule:
+            if known.rule and self._is_ahead(now.offsets):
+                raise OptionError(
+                    "the last run ended between the commits of two tables: run the export once "
+                    f"as it was ({difference(known.rule, rule)}), then change where records go"
+                )
+            now = self._note(key, now, RULE, [rule])
+        default = self._settings.route_default
+        if default and default not in self._open:
+            now = self._add_new(key, now, [default])
+        return now, deleted
 
-    def add(self, key: ExportKey, name: str, offsets: Mapping[int, int]) -> list[str]:
+    def _note(self, key: ExportKey, before: Progress, kind: str, values: Sequence[str]) -> Progress:
+        """Commit rows of the ledger."""
+        after = replace(before, epoch=self._epoch, attempt=before.attempt + 1)
+        files = write_rows(self.head, key, self._epoch, after.attempt, kind, values)
+        lake.commit(self.head, key, files, before, after, self._pause)
+        return after
+
+    def _add_new(self, key: ExportKey, before: Progress, names: Sequence[str]) -> Progress:
+        """Tables for routes, which are in the ledger first."""
+        after = self._note(key, before, ROUTE, names)
+        for name in names:
+            self._add(key, name, after.offsets)
+        return after
+
+    def _add(self, key: ExportKey, name: str, offsets: Mapping[int, int]) -> list[str]:
         """Open a table, created if absent, as complete up to `offsets`, which the ledger says of
         all. Its new epoch fences other processes, whose left-over folders are deleted; returns
         the names of these."""
         settings = self._settings
         table = open_table(
             target_of(settings.target, name), self._schema,
-            parse_partition_by(settings.partition_by),
+            parse_partition_by(settings.partition_by), evolve=settings.evolve,
         )  # fmt: skip
         before = table.progress(key)
         if before.epoch > self._epoch:
@@ -86,11 +116,9 @@ class Routes:
         after = self._after(key, before, offsets, before.attempt)
         if after != before:
             lake.commit(table, key, [], before, after, self._pause)
-        folder = Folder(table.location)
-        deleted = delete_orphans(folder, key, before.attempt)
-        schema = schema_to_text(table.arrow_schema())
-        self._open[name] = Route(name, table, folder, schema, after)
-        return deleted
+        landing = LandingTable(settings, table, self._pause)
+        self._open[name] = Route(name, landing, after)
+        return delete_orphans(landing.folder, key, before.attempt)
 
     def _after(
         self, key: ExportKey, before: Progress, offsets: Mapping[int, int], attempt: int
@@ -101,7 +129,7 @@ class Routes:
             reached[partition] = max(offset, reached.get(partition, 0))
         return Progress(self._epoch, attempt, lake.topic_mark(key.topic_id), reached)
 
-    def is_ahead(self, offsets: Mapping[int, int]) -> bool:
+    def _is_ahead(self, offsets: Mapping[int, int]) -> bool:
         """Whether a table has rows that the ledger does not tell of: a commit stopped between two
         tables."""
         return any(
@@ -111,79 +139,94 @@ class Routes:
         )
 
     def forget(self) -> None:
-        """Something failed: the next attempt looks at every table anew."""
         self._key = None
 
-    def prepare(self, key: ExportKey) -> None:
-        """Make every table ready for the files of the next attempt."""
+    def prepare(self, key: ExportKey, now: Progress) -> None:
         for route in self._open.values():
             if key != self._key:
-                route.table.reload()
-                route.progress = route.table.progress(key)
-                route.place = ""  # its files may be in the table by now: nothing is deleted here
-            if not route.place:
-                place = attempt_folder(key, self._epoch, route.progress.attempt + 1)
-                route.folder.create(place)
-                route.place = place
+                route.landing.look_anew()
+                route.progress = route.landing.table.progress(key)
+            route.landing.prepare(key, self._epoch, route.progress)
         self._key = key
 
-    def targets(self, partition: int | None = None) -> tuple[RouteTarget, ...]:
-        """What tasks that read the partition need to know; without one, nothing is skipped."""
-        return tuple(
-            RouteTarget(
-                route.name, route.table.location, route.place, route.schema,
-                0 if partition is None else route.progress.offsets.get(partition, 0),
-            )
-            for route in self._open.values()
+    def aim(self, task: WriteTask) -> WriteTask:
+        settings = self._settings
+        routing = Routing(
+            settings.route_by, settings.route_default, settings.routes_max, settings.target.format,
+            tuple(self._target(each, task.offsets.partition) for each in self._open.values()),
+            settings.format == "json" and settings.evolve != "strict",
+        )  # fmt: skip
+        return replace(task, routing=routing)
+
+    def _target(self, route: Route, partition: int) -> RouteTarget:
+        """What tasks that read the partition need to know."""
+        landing = route.landing
+        return RouteTarget(
+            route.name, landing.table.location, landing.place, landing.columns.table_schema,
+            route.progress.offsets.get(partition, 0), landing.columns.value_schema,
         )  # fmt: skip
 
-    def restart(self) -> None:
-        """The tasks are to run again: forget what they wrote."""
+    def grow(self, key: ExportKey, now: Progress, results: Sequence[TaskResult]) -> Progress | None:
+        changed = False
         for route in self._open.values():
-            self._drop_place(route)
+            its = [result for result in results if result.route == route.name]
+            changed |= route.landing.columns.extend(its)
+        new = self._new_names(results)
+        if not new and not changed:
+            return None
+        self._restart()
+        return self._add_new(key, now, new) if new else now
 
-    def _drop_place(self, route: Route) -> None:
-        if route.place:
-            route.folder.delete(route.place)
-            route.place = ""
+    def _new_names(self, results: Sequence[TaskResult]) -> list[str]:
+        """Routes that get a table: what tasks met, in a fixed order, as far as there is room."""
+        met: dict[str, None] = {}
+        for result in sorted(results, key=lambda each: (each.partition, each.start)):
+            if result.kind == "routes":
+                met |= dict.fromkeys(json.loads(result.file.footer))
+        room = self._settings.routes_max - len(self._open)
+        return [name for name in met if name not in self._open][: max(0, room)]
 
-    def commit(
-        self, key: ExportKey, files: Mapping[str, Sequence[WrittenFile]], offsets: Mapping[int, int]
-    ) -> None:
-        """Commit each table that has files, with its offsets; one after the other."""
+    def _restart(self) -> None:
+        for route in self._open.values():
+            route.landing.restart()
+
+    def finish(self, results: Sequence[TaskResult]) -> Files:
+        files: dict[str, list[WrittenFile]] = {}
+        for result in results:
+            if result.kind == "data":
+                files.setdefault(result.route, []).append(result.file)
+        return files
+
+    def commit(self, key: ExportKey, files: Files, before: Progress, after: Progress) -> None:
+        """Commit each table that has files, with its offsets, one after the other."""
         self._grown = []
         for name, mine in files.items():
             route = self._open[name]
-            place, before = route.place, route.progress
-            route.folder.sync(place)
-            after = self._after(key, before, offsets, before.attempt + 1)
-            lake.commit(route.table, key, mine, before, after, self._pause)
-            route.progress, route.place = after, ""
-            delete_strays(route.folder, place, {file.path for file in mine})
+            reached = self._after(key, route.progress, after.offsets, route.progress.attempt + 1)
+            route.landing.commit(key, mine, route.progress, reached)
+            route.progress = reached
             self._grown.append(route)
+        lake.commit(self.head, key, [], before, after, self._pause)
 
     def compact(self, key: ExportKey) -> Compacted | None:
-        """Put small files together in the tables that the last commit grew."""
-        settings, done = self._settings, []
+        """Only the tables that the last commit grew."""
+        done = []
         for route in self._grown:
-            self._drop_place(route)
-            each = compact(
-                route.table, key, self._epoch, files_max=settings.compact_files,
-                file_bytes=settings.file_bytes_max,
-            )  # fmt: skip
+            route.landing.restart()
+            each = route.landing.compact(self._settings, key, self._epoch)
             if each is not None:
                 done.append(each)
-                route.table.reload()
-                route.progress = route.table.progress(key)
+                route.landing.look_anew()
+                route.progress = route.landing.table.progress(key)
         self._grown = []
         if not done:
             return None
         return Compacted(sum(each.removed for each in done), sum(each.added for each in done))
 
     def tables(self) -> list[LakeTable]:
-        return [route.table for route in self._open.values()]
+        return [route.landing.table for route in self._open.values()]
 
     def close(self) -> None:
-        """Leave no empty folders; those of a commit that failed are the next run's to delete."""
+        """Folders of a commit that failed are the next run's to delete."""
         if self._key is not None:
-            self.restart()
+            self._restart()

@@ -56,6 +56,8 @@ class RouteTarget(NamedTuple):
     """Arrow schema of data files (base64 of its IPC form)."""
     skip_below: int = 0
     """The table has all rows of the task's partition below this offset."""
+    value_schema: str = ""
+    """What values of its records are decoded by, if each table has columns of its own."""
 
 
 class Routing(NamedTuple):
@@ -66,11 +68,13 @@ class Routing(NamedTuple):
     routes_max: int
     table_format: str
     targets: tuple[RouteTarget, ...] = ()
+    own_columns: bool = False
+    """Each table evolves by its own records."""
 
     @classmethod
     def of_json(cls, value: Sequence[Any]) -> Routing:
-        by, default, routes_max, table_format, targets = value
-        return cls(by, default, routes_max, table_format, tuple(RouteTarget(*t) for t in targets))
+        routing = cls(*value)
+        return routing._replace(targets=tuple(RouteTarget(*each) for each in routing.targets))
 
 
 def parse_route_by(text: str) -> RouteBy:
@@ -93,8 +97,12 @@ def check_routing(settings: ExportSettings) -> None:
     if PLACE not in (target.table or target.path):
         example = f"--table lake.{PLACE}" if target.format == "iceberg" else f"--path lake/{PLACE}"
         raise OptionError(f"--route-by needs a place for the route, such as {example}")
-    if settings.sql or settings.evolve != "strict":
-        raise OptionError("--route-by goes with neither --sql nor --evolve")
+    if settings.sql:
+        raise OptionError(
+            "--route-by does not go with --sql: rows of a result do not say which records they "
+            "came from, so a crash between the commits of two tables could not be mended. Run an "
+            "export for each table, with an --export-id and a query of its own"
+        )
     if by.kind == "column" and settings.format in EXPLODING:
         raise OptionError(
             f"--format {settings.format} makes several rows of a record, which stay together: "

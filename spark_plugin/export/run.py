@@ -11,13 +11,14 @@ from spark_plugin.access import Access
 from spark_plugin.errors import NoTable
 from spark_plugin.export.audit import PartitionAudit, audit
 from spark_plugin.export.evolving import decoded_schema
-from spark_plugin.export.exporter import Exporter, RunTasks
+from spark_plugin.export.exporter import Exporter, RunTasks, pause
 from spark_plugin.export.fused_source import run_tasks
+from spark_plugin.export.landing import OneTable
 from spark_plugin.export.ledger import ledger_schema, read_state
 from spark_plugin.export.open_table import open_table
 from spark_plugin.export.partitioning import check_partitioning, parse_partition_by
 from spark_plugin.export.replay import Replayed
-from spark_plugin.export.routed_exporter import RoutedExporter
+from spark_plugin.export.routes import Routes
 from spark_plugin.export.routing import LEDGER, check_route_column, is_routed, target_of
 from spark_plugin.export.rows import dead_letter_schema
 from spark_plugin.export.settings import ExportSettings, Target
@@ -60,18 +61,20 @@ def make_exporter(
     dlq = None
     if settings.format != "raw":
         dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())
-    return Exporter(settings, table, run, parallelism=parallelism, dlq=dlq, query=query)
+    landing = OneTable(settings, table, pause, query)
+    return Exporter(settings, landing, run, parallelism=parallelism, dlq=dlq)
 
 
 def _make_routed(
     settings: ExportSettings, run: RunTasks, schema: pa.Schema, parallelism: int
-) -> RoutedExporter:
+) -> Exporter:
     """Tables of routes are opened as they come."""
     check_route_column(settings.route_by, schema)
     check_partitioning(parse_partition_by(settings.partition_by), schema)
     ledger = open_table(target_of(settings.target, LEDGER), ledger_schema())
     dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())
-    return RoutedExporter(settings, ledger, run, schema, dlq, parallelism=parallelism)
+    landing = Routes(settings, ledger, schema, pause)
+    return Exporter(settings, landing, run, parallelism=parallelism, dlq=dlq)
 
 
 def audit_target(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from spark_plugin.errors import OptionError
-from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.settings import ExportSettings, Target
 
 PLACE = "{topic}"
 """What stands for the topic's name in paths and table names."""
@@ -20,6 +20,18 @@ def matching(pattern: str, topics: Iterable[str]) -> list[str]:
     except re.error as error:
         raise OptionError(f"--topics-pattern: no regular expression: {error}") from None
     return sorted(name for name in topics if wanted.fullmatch(name))
+
+
+def check_pattern(pattern: str, target: Target, *, routed: bool) -> None:
+    """OptionError unless each topic gets tables of its own."""
+    matching(pattern, ())
+    if target.format == "iceberg":
+        _table(target.table, "")
+    if routed and PLACE not in (target.table or target.path):
+        raise OptionError(
+            "--topics-pattern with --route-by gives each topic tables of its own: the place of its "
+            "name is missing, as in --path lake/{topic}/{route}"
+        )
 
 
 def settings_of(shared: ExportSettings, topic: str) -> ExportSettings:

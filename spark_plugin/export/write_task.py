@@ -8,9 +8,10 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_plugin.access import Access
 from spark_plugin.export.decoders import EXPLODING, open_decoder
@@ -19,8 +20,14 @@ from spark_plugin.export.evolution import schema_text
 from spark_plugin.export.file_writer import FileWriter, PartitionedWriter
 from spark_plugin.export.files import Folder
 from spark_plugin.export.partitioning import parse_partition_by
-from spark_plugin.export.routed_rows import RoutedRows, rows_of
-from spark_plugin.export.routing import Routing
+from spark_plugin.export.routed_rows import (
+    BadRows,
+    OwnColumnRows,
+    RoutedRows,
+    naming_decoder,
+    rows_of,
+)
+from spark_plugin.export.routing import RouteTarget, Routing
 from spark_plugin.export.rows import dead_letter_rows, with_meta_column
 from spark_plugin.export.settings import Evolve, RecordFormat
 from spark_plugin.export.table import TaskResult, WrittenFile
@@ -98,48 +105,51 @@ def run(task: WriteTask, access: Access = _ANYBODY) -> Iterator[TaskResult]:
     offsets = task.offsets
     # Spark may run a task twice at the same time: each run has files of its own.
     name = f"p{offsets.partition:05d}-{offsets.start:020d}-{uuid.uuid4().hex[:8]}"
-    if task.routing is not None:
-        yield from _run_routed(task, task.routing, access, name)
-        return
-    data = _writer(task, name, task.location, task.folder, task.schema)
-    write = _RawRows(data) if task.format == "raw" else _DecodedRows(task, data, name)
-    for batch in _read(task, access, _RAW_ROWS if task.format == "raw" else _DECODED_ROWS):
-        write(batch)
-    for kind, files in write.close():
-        for file in files:
-            yield TaskResult(kind, offsets.partition, offsets.start, offsets.end, file)
-    if write.new_fields:
-        told = WrittenFile("", 0, 0, write.new_fields.encode())
-        yield TaskResult("fields", offsets.partition, offsets.start, offsets.end, told)
-    nothing = WrittenFile("", write.rows, 0, b"")
-    yield TaskResult("read", offsets.partition, offsets.start, offsets.end, nothing)
+    rows_max = _RAW_ROWS if task.format == "raw" and task.routing is None else _DECODED_ROWS
+    yield from write(task, name, _read(task, access, rows_max), DeadRows(task, name))
 
 
-def _run_routed(
-    task: WriteTask, routing: Routing, access: Access, name: str
+def write(
+    task: WriteTask, name: str, batches: Iterable[pa.RecordBatch], bad: BadRows
 ) -> Iterator[TaskResult]:
-    """The same for a routed export, whose files are those of many tables."""
-    raw, parts = task.format == "raw", task.format in EXPLODING
-    decoder = None if raw else _decoder(task)
-    dead = _DeadRows(task, name)
-    write = RoutedRows(
-        routing,
-        lambda route: _writer(task, name, route.location, route.folder, route.schema),
-        lambda batch: rows_of(batch, decoder, parts),
-        dead.write,
-    )
-    for batch in _read(task, access, _DECODED_ROWS):
-        write(batch)
+    """The same for batches that are there: columns as in the journal, all of one topic. `name`:
+    what the files' names begin with."""
+    rows = _row_writer(task, name, bad)
+    for batch in batches:
+        rows(batch)
     place = (task.offsets.partition, task.offsets.start, task.offsets.end)
-    for route, files in write.close():
+    for route, files in rows.close():
         for file in files:
             yield TaskResult("data", *place, file, route)
-    for file in dead.close():
+    for file in bad.close():
         yield TaskResult("dlq", *place, file)
-    if write.new_routes:
-        told = json.dumps(sorted(write.new_routes)).encode()
+    for route, fields in rows.new_fields.items():
+        yield TaskResult("fields", *place, WrittenFile("", 0, 0, fields.encode()), route)
+    if rows.new_routes:
+        told = json.dumps(sorted(rows.new_routes)).encode()
         yield TaskResult("routes", *place, WrittenFile("", 0, 0, told))
-    yield TaskResult("read", *place, WrittenFile("", write.rows, 0, b""))
+    yield TaskResult("read", *place, WrittenFile("", rows.rows, 0, b""))
+
+
+def _row_writer(task: WriteTask, name: str, bad: BadRows) -> RowWriter:
+    routing = task.routing
+    if routing is None:
+        data = _writer(task, name, task.location, task.folder, task.schema)
+        return _RawRows(data) if task.format == "raw" else _DecodedRows(task, data, bad)
+
+    def open_writer(route: RouteTarget) -> PartitionedWriter:
+        return _writer(task, name, route.location, route.folder, route.schema)
+
+    def open_decoder_of(route: RouteTarget) -> Decoder:
+        return _decoder(replace(task, value_schema=route.value_schema))
+
+    if routing.own_columns:
+        naming = naming_decoder(routing.by, task.value_schema)
+        return OwnColumnRows(routing, open_writer, naming, bad, open_decoder_of)
+    decoder = None if task.format == "raw" else _decoder(task)
+    return RoutedRows(
+        routing, open_writer, partial(rows_of, decoder=decoder, parts=task.format in EXPLODING), bad
+    )
 
 
 def _read(task: WriteTask, access: Access, batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -166,35 +176,61 @@ def _decoder(task: WriteTask) -> Decoder:
     )  # fmt: skip
 
 
-class _DeadRows:
+class RowWriter(Protocol):
+    """Writes the rows of batches of one partition to files."""
+
+    rows: int
+    """Rows that must be in the files."""
+    new_fields: dict[str, str]
+    """Route (empty: there is one table) -> column list of fields that its table has no column for.
+    If there are any, or new routes, the files do not hold all rows: the range is read again."""
+    new_routes: set[str]
+    """Routes that have no table yet."""
+
+    def __call__(self, batch: pa.RecordBatch) -> None: ...
+
+    def close(self) -> list[tuple[str, list[WrittenFile]]]:
+        """(route, its files)."""
+
+
+class DeadRows:
     """Bad records on their way to the dead-letter table, but for those that are there already."""
 
     def __init__(self, task: WriteTask, name: str) -> None:
-        self._file = FileWriter(
-            Folder(task.dlq_location), task.dlq_folder, name, schema_from_text(task.dlq_schema),
-            task.file_bytes_max,
-        )  # fmt: skip
-        self._topic_id = task.offsets.topic_id
+        self._task = task
+        self._name = name
+        self._file: FileWriter | None = None
         self._known = frozenset(task.dlq_known)
-        self.close = self._file.close
 
     def write(self, batch: pa.RecordBatch, bad: Sequence[BadRow]) -> int:
         """How many of them are new."""
         offsets = batch.column("offset")
         new = [each for each in bad if offsets[each.row].as_py() not in self._known]
         if new:
-            self._file.write(dead_letter_rows(batch, new, self._topic_id))
+            self._open().write(dead_letter_rows(batch, new, self._task.offsets.topic_id))
         return len(new)
+
+    def _open(self) -> FileWriter:
+        task = self._task
+        if self._file is None:
+            self._file = FileWriter(
+                Folder(task.dlq_location), task.dlq_folder, self._name,
+                schema_from_text(task.dlq_schema), task.file_bytes_max,
+            )  # fmt: skip
+        return self._file
+
+    def close(self) -> list[WrittenFile]:
+        return self._file.close() if self._file is not None else []
 
 
 class _RawRows:
     """Records as they are."""
 
-    new_fields = ""
-
     def __init__(self, data: PartitionedWriter) -> None:
         self._data = data
         self.rows = 0
+        self.new_fields: dict[str, str] = {}
+        self.new_routes: set[str] = set()
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         import pyarrow as pa
@@ -203,31 +239,31 @@ class _RawRows:
         self._data.write(pa.Table.from_batches([batch]))
 
     def close(self) -> list[tuple[str, list[WrittenFile]]]:
-        return [("data", self._data.close())]
+        return [("", self._data.close())]
 
 
 class _DecodedRows:
     """Values decoded to columns, beside `_meta`; what can't be decoded goes to the dead letters."""
 
-    def __init__(self, task: WriteTask, data: PartitionedWriter, name: str) -> None:
+    def __init__(self, task: WriteTask, data: PartitionedWriter, bad: BadRows) -> None:
         self._data = data
-        self._dead = _DeadRows(task, name)
+        self._bad = bad
         self._decoder = _decoder(task)
         self._parts = task.format in EXPLODING
         self.rows = 0
-        """Rows that must be in the files: without bad ones that are dead letters already."""
-        self.new_fields = ""
-        """Column list of fields that the table has no column for; nothing is written then."""
+        """Without bad ones that are dead letters already."""
+        self.new_fields: dict[str, str] = {}
+        self.new_routes: set[str] = set()
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         decoded = self._decoder.decode(batch.column("value"), batch.column("key"))
         if self._decoder.has_new_fields():
-            self.new_fields = schema_text(self._decoder.found.items())
+            self.new_fields = {"": schema_text(self._decoder.found.items())}
             return
         self._data.write(with_meta_column(decoded, batch, self._parts))
         self.rows += len(decoded.rows)
         if decoded.bad:
-            self.rows += self._dead.write(batch, decoded.bad)
+            self.rows += self._bad.write(batch, decoded.bad)
 
     def close(self) -> list[tuple[str, list[WrittenFile]]]:
-        return [("data", self._data.close()), ("dlq", self._dead.close())]
+        return [("", self._data.close())]

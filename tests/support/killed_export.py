@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from spark_plugin.export import dead_letters, exporter, file_writer, routed_exporter, write_task
+from spark_plugin.export import dead_letters, exporter, file_writer, write_task
 from spark_plugin.export.files import Folder
 from spark_plugin.export.run import make_exporter
 from spark_plugin.export.settings import ExportSettings, Target
@@ -84,9 +84,7 @@ def arm(point: str, step: int) -> None:
         "in_orphans": lambda: after(Folder, "delete", always),
         "after_folder": lambda: after(Folder, "create", nth_folder),
         "in_task": lambda: after(file_writer.FileWriter, "flush", lambda *_: nth("tasks")),
-        "after_tasks": lambda: [
-            before(owner, "check_complete", at_check) for owner in (exporter, routed_exporter)
-        ],
+        "after_tasks": lambda: before(exporter, "check_complete", at_check),
         "after_dead_letters": lambda: after(
             dead_letters.DeadLetters, "commit", lambda *_: nth("commits")
         ),

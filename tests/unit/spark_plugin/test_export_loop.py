@@ -205,7 +205,7 @@ def test_a_crash_after_the_commit_repeats_nothing(memory, export, monkeypatch):
     def crash(*_):
         raise Crash
 
-    monkeypatch.setattr("spark_plugin.export.exporter.delete_strays", crash)
+    monkeypatch.setattr("spark_plugin.export.landing.delete_strays", crash)
     with pytest.raises(Crash):
         exporter.step()
     monkeypatch.undo()

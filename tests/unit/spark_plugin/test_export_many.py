@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -15,6 +16,7 @@ from spark_plugin.errors import DataLossError, OptionError
 from spark_plugin.export import runner, write_task
 from spark_plugin.export.bounds import bounded, parse_bound
 from spark_plugin.export.metrics import ExportMetrics, observe, serve_prometheus
+from spark_plugin.export.routing import target_of
 from spark_plugin.export.run import make_exporter
 from spark_plugin.export.settings import ExportSettings, Target
 from spark_plugin.export.topics import matching, settings_of
@@ -96,6 +98,51 @@ def test_each_topic_has_a_table(memory, tmp_path, kind):
     again, _ = job(target, r"air\..*")
     again.run()
     assert [each.rows for each in again.metrics] == [0, 0]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_each_topic_has_tables_of_its_own_routes(memory, tmp_path, kind):
+    for name in ("air.in", "air.out"):
+        memory.create_topic(name)
+        keys = [f"{name[4:]}-{n % 2}".encode() for n in range(10)]
+        memory.append(name, 0, Columns([b"%d" % n for n in range(10)], keys))
+    target = target_in(tmp_path, kind)
+    if kind == "iceberg":
+        target = replace(target, table="lake.t_{topic}_{route}")
+    else:
+        target = replace(target, path=f"{target.path}/{{topic}}/{{route}}")
+    made, told = job(target, r"air\..*", commit_rows=7, route_by="key")
+    made.run()
+    assert sorted((each.topic, each.rows) for each in told) == [("air.in", 10), ("air.out", 10)]
+    for name in ("air.in", "air.out"):
+        for odd in range(2):
+            route = f"{name[4:]}{'_' if kind == 'iceberg' else '-'}{odd}"
+            its = target_of(settings_of(made.settings, name).target, route)
+            assert places(read_table(its)) == [(0, n) for n in range(odd, 10, 2)]
+    again, _ = job(target, r"air\..*", route_by="key")
+    again.run()
+    assert [each.rows for each in again.metrics] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (
+            ["--to", "delta", "--path", "x/{route}", "--route-by", "key"],
+            "as in --path lake/{topic}",
+        ),
+        (["--to", "iceberg", "--table", "l.t"], "needs a name such as lake.{topic}"),
+        (["--to", "delta", "--path", "x", "--topics-pattern", "a("], "no regular expression"),
+    ],
+)
+def test_what_is_wrong_with_a_pattern_is_said_before_spark_starts(arguments, problem):
+    from typer.testing import CliRunner
+
+    from spark_plugin.commands import export_app
+
+    answer = CliRunner().invoke(export_app, ["--topics-pattern", "a", *arguments])
+    assert answer.exit_code == 1
+    assert problem in answer.stderr
 
 
 def test_a_topic_that_fails_does_not_stop_the_others(memory, tmp_path):
