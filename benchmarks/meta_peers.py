@@ -107,6 +107,9 @@ class EtcdGroup:
 
         return put_one, get_one
 
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
     async def stop(self) -> None:
         await self._channel.close()
         for process in self._processes:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.meta_scale [--topics 100000] [--watchers 10000]
 
-One member in this process, fsync on.
+One member in this process, fsync on, in the event loop that a node has.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from lakemq.runtime import loop_factory, settle
 from meta_service.api.settings import MetaSettings
 from meta_service.api.types import MetaClient
 from meta_service.server.member import MetaMember
@@ -71,6 +72,7 @@ async def watchers(count: int, writes: int = 100) -> None:
         member = member_in(Path(name) / "meta")
         await member.start()
         client = member.client()
+        settle()
         print(f"no watcher:      {await write_times(client, writes)}")
         status = await client.status()
         seen = [0] * count
@@ -104,5 +106,6 @@ if __name__ == "__main__":
     parser.add_argument("--topics", type=int, default=100_000)
     parser.add_argument("--watchers", type=int, default=10_000)
     arguments = parser.parse_args()
-    asyncio.run(topics(arguments.topics))
-    asyncio.run(watchers(arguments.watchers))
+    with asyncio.Runner(loop_factory=loop_factory("auto")) as runner:
+        runner.run(topics(arguments.topics))
+        runner.run(watchers(arguments.watchers))

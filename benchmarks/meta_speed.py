@@ -6,6 +6,8 @@ Each member is a process of its own. "in process" calls the leader's own client,
 same node does; "over gRPC" calls it from another process. All are measured in turn, round by round,
 so that whatever else the machine does hits all; the table has medians of the rounds. Failover is
 the time from the last acknowledged write before the leader is killed to the first one behind it.
+Members and clients run in the event loop and with the garbage collector's settings of a node. CPU
+per write is that of all members and of the client's process, by /proc/<pid>/stat.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.meta_peers import VALUE, Call, EtcdGroup, StockGroup, has_etcd
+from lakemq.runtime import loop_factory, settle
 from meta_service.api.errors import MetaError
 from meta_service.api.settings import MetaSettings
 from meta_service.api.types import MetaClient
@@ -67,13 +71,27 @@ async def throughput(put: Call, writes: int, outstanding: int) -> float:
     return writes / (time.perf_counter() - begin)
 
 
-async def measure(put: Call, get: Call, label: str, writes: int) -> None:
+def cpu_s(pids: Iterable[int]) -> float:
+    """CPU time that processes took so far, in user and kernel mode, all threads (s)."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def measure(put: Call, get: Call, label: str, writes: int, pids: Sequence[int]) -> None:
+    """`pids`: the members. What they and this process take is CPU per write."""
     await put(0)
     note_times(f"{label}: one write", await timed(put, 300))
     note_times(f"{label}: one linearizable read", await timed(get, 300))
+    everybody = {*pids, os.getpid()}
     for outstanding in (32, 256):
+        before_s = cpu_s(everybody)
         rate = await throughput(put, writes, outstanding)
+        cpu_us = (cpu_s(everybody) - before_s) / writes * 1e6
         note(f"{label}: {outstanding} outstanding (writes/s)", rate)
+        note(f"{label}: {outstanding} outstanding, CPU of all per write (µs)", cpu_us)
 
 
 def calls_of(client: MetaClient) -> tuple[Call, Call]:
@@ -99,8 +117,10 @@ async def serve(config_path: str) -> None:
     sys.stdout.write(member.cluster_id + "\n")
     sys.stdout.flush()
     client = member.client()
+    settle()
     while line := await asyncio.to_thread(sys.stdin.readline):
-        await measure(*calls_of(client), "in process", int(line))
+        writes, *pids = map(int, line.split())
+        await measure(*calls_of(client), "in process", writes, pids)
         cached = await timed(lambda n: client.get(b"load/1", stale=True), 2000, 0)
         note_times("in process: cached read", cached)
         print("end", flush=True)
@@ -109,6 +129,9 @@ async def serve(config_path: str) -> None:
 
 class MeasuringGroup(Group):
     """Members that run this module."""
+
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.processes.values()]
 
     def command(self, name: str) -> list[str]:
         return [
@@ -159,7 +182,8 @@ async def failover(group: Group) -> None:
 def run_inside(group: Group, leader: str, writes: int) -> None:
     process = group.processes[leader]
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(b"%d\n" % writes)
+    pids = " ".join(map(str, group.pids()))
+    process.stdin.write(f"{writes} {pids}\n".encode())
     process.stdin.flush()
     while (line := process.stdout.readline()) not in (b"end\n", b""):
         what, _, value = line.decode().rpartition(": ")
@@ -170,16 +194,17 @@ async def one_round(group: Group, etcd: EtcdGroup | None, stock: StockGroup, wri
     note("load average before the round", os.getloadavg()[0])
     await asyncio.to_thread(run_inside, group, await group.leader(), writes)
     client = group.client()
-    await measure(*calls_of(client), "over gRPC", writes // 2)
+    await measure(*calls_of(client), "over gRPC", writes // 2, group.pids())
     await client.close()
     if etcd is not None:
-        await measure(*await etcd.connect(), "etcd, over gRPC", writes // 2)
+        await measure(*await etcd.connect(), "etcd, over gRPC", writes // 2, etcd.pids())
     for outstanding in (32, 256):
         rate = await asyncio.to_thread(stock.rate, outstanding, writes)
         note(f"stock pysyncobj, in process, no fsync: {outstanding} outstanding (writes/s)", rate)
 
 
 async def main(size: int, writes: int, rounds: int) -> None:
+    settle()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         group = MeasuringGroup(folder, size)
@@ -213,7 +238,8 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--serve", default="")
     arguments = parser.parse_args()
-    if arguments.serve:
-        asyncio.run(serve(arguments.serve))
-    else:
-        asyncio.run(main(arguments.members, arguments.writes, arguments.rounds))
+    with asyncio.Runner(loop_factory=loop_factory("auto")) as runner:
+        if arguments.serve:
+            runner.run(serve(arguments.serve))
+        else:
+            runner.run(main(arguments.members, arguments.writes, arguments.rounds))

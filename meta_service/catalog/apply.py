@@ -60,12 +60,10 @@ from meta_service.catalog.results import Result, decode_result, encode_result
 from meta_service.catalog.tables import (
     GROUP_KEY,
     SESSIONS,
-    STATE_KEY,
     Row,
     Session,
     State,
     encode_events,
-    encode_state,
     event_key,
     pack,
     result_key,
@@ -89,7 +87,7 @@ class MemberTooOld(Exception):
 
 
 class Applied(NamedTuple):
-    """What a command did. `writes` go to the store in one batch."""
+    """What a command did. `writes` go to the store in one batch, and `state` with them."""
 
     state: State
     writes: dict[bytes, bytes | None]
@@ -150,17 +148,19 @@ _HANDLERS: Final[dict[type[Command], Callable[[Draft, Any], Any]]] = {
 def apply(view: View, state: State, index: int, term: int, data: bytes) -> Applied:
     """Apply the command at a log index. Raises only MemberTooOld."""
     state = State(index, term, *state[2:])  # `_replace` takes longer, and this is done for all
-    header = Header()
+    session = None
     try:
         header, command = decode_command(data)
-        stored = _stored_result(view, header, command)
-        if stored is not None:
-            return _finish(Draft(view, state), state, stored)
+        if header.client_id and not isinstance(command, OpenSession):
+            session = _session(view, header.client_id)
+            stored = _stored_result(view, header, session)
+            if stored is not None:
+                return _finish(Draft(view, state), state, stored)
     except MetaError as error:
         return _finish(Draft(view, state), state, Result(error.code, state.revision, str(error)))
     draft, result = _run(view, state, command)
-    if header.client_id and not isinstance(command, OpenSession):
-        _remember(draft, header, result)
+    if session is not None:
+        _remember(draft, header, session, result)
     if not result.code and isinstance(command, SetFeatureLevel):
         state = state._replace(feature_level=command.feature_level)
     if not result.code and isinstance(command, Tick):
@@ -172,15 +172,13 @@ def keep_group(state: State, index: int, term: int, group: bytes) -> Applied:
     """Keep a committed configuration of the Raft group beside the catalog."""
     state = state._replace(applied_index=index, applied_term=term)
     writes: dict[bytes, bytes | None] = {GROUP_KEY: group}
-    state = _chain(state, writes)
-    writes[STATE_KEY] = encode_state(state)
+    state = state._replace(digest=_chain(state, writes))
     return Applied(state, writes, [], Result("", state.revision, None))
 
 
-def _chain(state: State, writes: dict[bytes, bytes | None]) -> State:
-    digest = hashlib.blake2b(state.digest, digest_size=16)
-    digest.update(pack([state.applied_index, state.applied_term, list(writes.items())]))
-    return state._replace(digest=digest.digest())
+def _chain(state: State, writes: dict[bytes, bytes | None]) -> bytes:
+    packed = pack([state.applied_index, state.applied_term, list(writes.items())])
+    return hashlib.blake2b(state.digest + packed, digest_size=16).digest()
 
 
 def _advance_clock(state: State, clock_ms: int) -> State:
@@ -214,18 +212,20 @@ def _finish(draft: Draft, state: State, result: Result) -> Applied:
             f"the cluster is at feature level {state.feature_level}, this member knows "
             f"{FEATURE_LEVEL}"
         )
+    history = state[2:5]
     if draft.events:
         events = encode_events(draft.events)
         draft.set(event_key(draft.revision), events)
-        state = _trim_history(draft, state, draft.revision, state.event_bytes + len(events))
-    state = _chain(state, draft.writes)
-    draft.set(STATE_KEY, encode_state(state))
+        history = _trim_history(draft, draft.revision, state.event_bytes + len(events))
+    # Not by `_replace`, twice: this is done for all commands.
+    state = State(*state[:2], *history, *state[5:8], _chain(state, draft.writes))
     return Applied(state, draft.writes, draft.rows, result)
 
 
-def _trim_history(draft: Draft, state: State, revision: int, size: int) -> State:
-    """The state at a revision; `size`: of all events kept with it (bytes)."""
-    oldest = state.compact_revision
+def _trim_history(draft: Draft, revision: int, size: int) -> tuple[int, int, int]:
+    """(revision, compacted revision, size of the events kept) once history is short enough;
+    `size`: of all events kept up to `revision` (bytes)."""
+    oldest = draft.state.compact_revision
     for _ in range(_TRIM_MAX):
         if revision - oldest <= 1 or not (
             revision - oldest > HISTORY_REVISIONS_MAX or size > HISTORY_BYTES_MAX
@@ -234,22 +234,18 @@ def _trim_history(draft: Draft, state: State, revision: int, size: int) -> State
         oldest += 1
         size -= len(draft.get(event_key(oldest)) or b"")
         draft.set(event_key(oldest), None)
-    return state._replace(revision=revision, compact_revision=oldest, event_bytes=size)
+    return revision, oldest, size
 
 
 def _session(view: View, client_id: bytes) -> Session:
     data = view.get(SESSIONS + client_id)
     if data is None:
         raise SessionExpired("the client's session is unknown or has ended")
-    fields: Any = unpack(data)
-    return Session(*fields)
+    return Session(*unpack(data))
 
 
-def _stored_result(view: View, header: Header, command: Command) -> Result | None:
+def _stored_result(view: View, header: Header, session: Session) -> Result | None:
     """What the same command answered before. Raises if the client cannot be served."""
-    if not header.client_id or isinstance(command, OpenSession):
-        return None
-    session = _session(view, header.client_id)
     if header.sequence <= session.low:
         raise InvalidArgument(f"sequence {header.sequence}: its result was received already")
     if header.sequence > session.low + UNACKNOWLEDGED_MAX:
@@ -258,9 +254,8 @@ def _stored_result(view: View, header: Header, command: Command) -> Result | Non
     return decode_result(data) if data is not None else None
 
 
-def _remember(draft: Draft, header: Header, result: Result) -> None:
+def _remember(draft: Draft, header: Header, session: Session, result: Result) -> None:
     """Keep the result for a retry, drop those that the client has."""
-    session = _session(draft, header.client_id)
     draft.set(result_key(header.client_id, header.sequence), encode_result(result))
     low = min(max(session.low, header.acknowledged), header.sequence - 1)
     for sequence in range(session.low + 1, low + 1):

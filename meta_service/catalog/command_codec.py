@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 import msgpack
 
 from meta_service.api.errors import InvalidArgument, UnsupportedCommand
+from meta_service.catalog.tables import pack
 
 COMMAND_BYTES_MAX: Final = 1024 * 1024
 """Largest command (bytes)."""
@@ -72,7 +73,7 @@ def encode_command(command: Command, header: Header = Header()) -> bytes:  # noq
     """Raises InvalidArgument when a field is wrong or the whole is too large."""
     command.check()
     values = [getattr(command, name) for name in _FIELDS[type(command)]]
-    data: bytes = msgpack.packb((command.kind, *header, values), use_bin_type=True)
+    data = pack((command.kind, *header, values))
     if len(data) > COMMAND_BYTES_MAX:
         raise InvalidArgument(f"the command has {len(data)} bytes, {COMMAND_BYTES_MAX} are allowed")
     return data

@@ -27,6 +27,8 @@ class Draft:
         """That of the command's mutations, if it has any."""
         self.writes: dict[bytes, bytes | None] = {}
         self._read: dict[bytes, bytes | None] = {}
+        self._rows: dict[bytes, Row | None] = {}
+        """Rows that were looked at, as they are now."""
         self.events: list[tuple[bytes, bytes | None]] = []
         self.rows: list[tuple[bytes, Row | None]] = []
         """Rows as they are after each event."""
@@ -54,8 +56,11 @@ class Draft:
     # ------------------------------------------------------------ the KV space
 
     def row(self, key: bytes) -> Row | None:
+        if key in self._rows:
+            return self._rows[key]
         data = self.get(KEYS + key)
-        return decode_row(data) if data is not None else None
+        row = self._rows[key] = decode_row(data) if data is not None else None
+        return row
 
     def put_row(self, key: bytes, value: bytes, lease_id: int = 0) -> None:
         before = self.row(key)
@@ -67,6 +72,7 @@ class Draft:
             lease_id,
         )
         self.set(KEYS + key, encode_row(row))
+        self._rows[key] = row
         self.events.append((key, value))
         self.rows.append((key, row))
 
@@ -75,6 +81,7 @@ class Draft:
         if self.row(key) is None:
             return False
         self.set(KEYS + key, None)
+        self._rows[key] = None
         self.events.append((key, None))
         self.rows.append((key, None))
         return True

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import msgpack
-
 from meta_service.api.errors import BY_CODE, Compacted, MetaError
+from meta_service.catalog.tables import pack, unpack
 
 
 class Result(NamedTuple):
@@ -19,12 +18,11 @@ class Result(NamedTuple):
 
 
 def encode_result(result: Result) -> bytes:
-    data: bytes = msgpack.packb(tuple(result), use_bin_type=True)
-    return data
+    return pack(tuple(result))
 
 
 def decode_result(data: bytes) -> Result:
-    return Result(*msgpack.unpackb(data, use_list=False, raw=False))
+    return Result(*unpack(data))
 
 
 def value_of(result: Result) -> Any:

@@ -40,6 +40,8 @@ NODE_PREFIX: Final = b"\x00node/"
 _ROW: Final = struct.Struct("<QQQQ")
 _STATE: Final = struct.Struct("<QQQQQQQI16s")
 _U64: Final = struct.Struct("<Q")
+_PACK_BYTES: Final = 1024
+"""What a packer takes at first; it grows. Left alone it takes 256 KiB for each value."""
 
 
 class Row(NamedTuple):
@@ -126,7 +128,7 @@ def decode_number(data: bytes | None) -> int:
 
 def pack(value: object) -> bytes:
     """MessagePack; the only encoding of structured values in the catalog."""
-    data: bytes = msgpack.packb(value, use_bin_type=True)
+    data: bytes = msgpack.Packer(buf_size=_PACK_BYTES).pack(value)
     return data
 
 

@@ -23,8 +23,14 @@ _BATCH: Final = 256
 """Revisions read from the store at once."""
 _GROUP: Final = 50
 """Watchers woken in one turn of the event loop."""
+_PAUSE_S: Final = 0.001
+"""Between two groups: Python's lock is free meanwhile, and the loop turns for others. What is
+published while thousands are woken reaches those whose turn comes later in one go."""
+_SHARED_MAX: Final = 64
+"""Reads kept for the next watcher at the same place."""
 
 Events = Sequence[tuple[bytes, bytes | None]]
+Revisions = Sequence[tuple[int, Events]]
 
 
 class WatchHub:
@@ -38,6 +44,8 @@ class WatchHub:
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._woken: collections.deque[asyncio.Future[None]] = collections.deque()
         self._waking = False
+        self._shared: dict[tuple[int, bytes, bool], tuple[int, Revisions]] = {}
+        """What was read since the last revision came: by start, prefix, with reserved keys."""
         self._failure: MetaError | None = None
         self.revision = 0
         self.compact_revision = 0
@@ -45,6 +53,7 @@ class WatchHub:
 
     def start(self, revision: int, compact_revision: int) -> None:
         """Begin behind a revision: what is older is read from the store."""
+        self._shared.clear()
         self._recent.clear()
         self._recent_bytes = 0
         self.revision, self.compact_revision = revision, compact_revision
@@ -52,6 +61,7 @@ class WatchHub:
 
     def publish(self, revision: int, compact_revision: int, events: Events) -> None:
         """One revision more."""
+        self._shared.clear()
         size = sum(len(key) + len(value or b"") for key, value in events)
         self._recent.append((revision, events, size))
         self._recent_bytes += size
@@ -68,7 +78,8 @@ class WatchHub:
         self._wake()
 
     def _wake(self) -> None:
-        """Wake who waits, in small groups: thousands of watchers must not hold up the writes."""
+        """Wake who waits, in small groups with pauses: thousands of watchers must not hold up the
+        writes. A group that is small enough is woken at once."""
         self._woken.extend(self._waiting)
         self._waiting.clear()
         if self._woken and not self._waking:
@@ -82,7 +93,7 @@ class WatchHub:
                 waiter.set_result(None)
         self._waking = bool(self._woken)
         if self._waking:
-            asyncio.get_running_loop().call_soon(self._wake_some)
+            asyncio.get_running_loop().call_later(_PAUSE_S, self._wake_some)
 
     async def watch(
         self, prefix: bytes, start_revision: int, *, with_reserved: bool = False
@@ -114,16 +125,9 @@ class WatchHub:
                 while next_revision > self.revision:
                     if await self._is_quiet(progress_s):
                         yield next_revision - 1, ()
-                for revision, events in self._read(next_revision):
-                    next_revision = revision + 1
-                    wanted = [
-                        event
-                        for event in events
-                        if event[0].startswith(prefix)
-                        and (with_reserved or event[0][:1] != RESERVED)
-                    ]
-                    if wanted:
-                        yield revision, wanted
+                next_revision, found = self._wanted(next_revision, prefix, with_reserved)
+                for revision, wanted in found:
+                    yield revision, wanted
         finally:
             self.watchers -= 1
 
@@ -142,6 +146,22 @@ class WatchHub:
             self._waiting.pop(waiter, None)
         return False
 
+    def _wanted(self, first: int, prefix: bytes, with_reserved: bool) -> tuple[int, Revisions]:
+        """(revision to go on from, what is wanted of those before it). Watchers of one stream are
+        mostly at the same place: they share it."""
+        place = (first, prefix, with_reserved)
+        found = self._shared.get(place)
+        if found is None:
+            batch = self._read(first)
+            wanted = [
+                (revision, _select(events, prefix, with_reserved)) for revision, events in batch
+            ]
+            found = batch[-1][0] + 1, [each for each in wanted if each[1]]
+            if len(self._shared) >= _SHARED_MAX:
+                self._shared.clear()
+            self._shared[place] = found
+        return found
+
     def _read(self, first: int) -> list[tuple[int, Events]]:
         """Some (revision, events) from a revision on, at least one."""
         if first > self.compact_revision:
@@ -156,3 +176,11 @@ class WatchHub:
             f"revision {first} is gone; the oldest is {self.compact_revision + 1}",
             self.compact_revision,
         )
+
+
+def _select(events: Events, prefix: bytes, with_reserved: bool) -> Events:
+    return [
+        event
+        for event in events
+        if event[0].startswith(prefix) and (with_reserved or event[0][:1] != RESERVED)
+    ]

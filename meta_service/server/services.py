@@ -37,12 +37,16 @@ from meta_service.catalog.tables import NODE_PREFIX, RESERVED, TOPIC_PREFIX
 from meta_service.catalog.topics import decode_topic, topic_key
 from meta_service.core.gateway import Gateway, Proposal
 from meta_service.core.local_client import key_value, refuse_reserved
+from meta_service.core.watches import Events
 from meta_service.server.failures import Context, streaming, unary
 
 ANSWER_BYTES_MAX: Final = 3 * 1024 * 1024
 """Keys and values in one answer to Range; gRPC's own limit is 4 MiB."""
 PROGRESS_S: Final = 1.0
 """A quiet watch hears the current revision this often."""
+_NEWS_MAX: Final = 256
+_NEWS_BYTES_MAX: Final = 16 * 1024
+"""Of a revision's news that are kept for the next watcher."""
 
 
 Shared = tuple[Gateway, Callable[[], MetaStatus], Callable[[], str]]
@@ -136,6 +140,12 @@ def _written(result: Result) -> pb.Written:
 
 
 class KvService(Service, rpc.KvServicer):
+    def __init__(self, *shared: Any) -> None:
+        super().__init__(*shared)
+        self._made: dict[tuple[bytes, int], pb.WatchResponse] = {}
+        """News that were sent to a watcher and that others may be sent soon, by prefix and
+        revision."""
+
     @unary
     async def Get(self, request: pb.GetRequest, context: Context) -> pb.RangeResponse:
         refuse_reserved(request.key)
@@ -194,8 +204,21 @@ class KvService(Service, rpc.KvServicer):
         )
         async with contextlib.aclosing(batches):
             async for revision, events in batches:
-                messages = [pb.Event(key=key, value=value) for key, value in events]
-                yield pb.WatchResponse(revision=revision, events=messages)
+                yield self._news(request.prefix, revision, events)
+
+    def _news(self, prefix: bytes, revision: int, events: Events) -> pb.WatchResponse:
+        """Made once for all who watch that prefix."""
+        if not events:
+            return pb.WatchResponse(revision=revision)  # progress: not all there is of it
+        news = self._made.get((prefix, revision))
+        if news is None:
+            messages = [pb.Event(key=key, value=value) for key, value in events]
+            news = pb.WatchResponse(revision=revision, events=messages)
+            if len(self._made) >= _NEWS_MAX:
+                self._made.clear()
+            if news.ByteSize() <= _NEWS_BYTES_MAX:
+                self._made[prefix, revision] = news
+        return news
 
 
 class ClusterService(Service, rpc.ClusterServicer):

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from meta_service.catalog.apply import Applied, apply, keep_group
 from meta_service.catalog.draft import View
 from meta_service.catalog.results import Result
-from meta_service.catalog.tables import GROUP_KEY, State
+from meta_service.catalog.tables import GROUP_KEY, STATE_KEY, State, encode_state
 from meta_service.raft.state import SnapshotSink
 
 _BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -36,6 +36,8 @@ class _Ahead:
     def __init__(self, store: WritableView) -> None:
         self._store = store
         self._writes: dict[bytes, bytes | None] = {}
+        self._state: State
+        self._is_behind = False
 
     def get(self, key: bytes) -> bytes | None:
         return self._writes[key] if key in self._writes else self._store.get(key)
@@ -44,12 +46,16 @@ class _Ahead:
         self.write()
         return self._store.scan(prefix)
 
-    def take(self, writes: Mapping[bytes, bytes | None]) -> None:
-        self._writes.update(writes)
+    def take(self, applied: Applied) -> None:
+        self._writes.update(applied.writes)
+        self._state = applied.state
+        self._is_behind = True
 
     def write(self) -> None:
         """The state row is among the writes: the store knows how far it has come."""
-        if self._writes:
+        if self._is_behind:
+            self._is_behind = False
+            self._writes[STATE_KEY] = encode_state(self._state)
             self._store.write(self._writes)
             self._writes = {}
 
@@ -90,7 +96,7 @@ class StateMachine:
         return applied.result
 
     def _take(self, applied: Applied) -> None:
-        self._ahead.take(applied.writes)
+        self._ahead.take(applied)
         self._applied.append(applied)
         self.state = applied.state
 

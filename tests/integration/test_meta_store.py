@@ -15,7 +15,7 @@ from meta_service.storage.snapshot_stream import FolderSink, FolderSource
 from meta_service.storage.snapshots import SnapshotMaker
 from meta_service.storage.store import Store
 from tests.support.meta_disk import MemoryStore
-from tests.unit.meta_service.meta_catalog_rig import Catalog
+from tests.unit.meta_service.meta_catalog_rig import Catalog, stored
 from tests.unit.meta_service.test_meta_catalog import put
 
 
@@ -57,7 +57,7 @@ def test_the_store_is_the_one_that_simulations_use(
 def test_a_snapshot_goes_over_the_wire_and_is_installed(tmp_path: Path, store: Store) -> None:
     catalog = Catalog()
     for number in range(200):
-        store.write(catalog.do(put(b"k%d" % number, bytes(500))).writes)
+        store.write(stored(catalog.do(put(b"k%d" % number, bytes(500)))))
     maker = SnapshotMaker(store, tmp_path)
     assert maker.begin()
     while maker.finished() is None:
@@ -85,7 +85,7 @@ def test_a_snapshot_goes_over_the_wire_and_is_installed(tmp_path: Path, store: S
 def test_a_snapshot_damaged_on_its_way_is_not_taken(
     tmp_path: Path, store: Store, place: int
 ) -> None:
-    store.write(Catalog().do(put(b"k", bytes(500))).writes)
+    store.write(stored(Catalog().do(put(b"k", bytes(500)))))
     maker = SnapshotMaker(store, tmp_path)
     maker.begin()
     while maker.finished() is None:

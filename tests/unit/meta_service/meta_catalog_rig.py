@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from meta_service.catalog.apply import Applied, apply
 from meta_service.catalog.command_codec import Command, Header, encode_command
-from meta_service.catalog.tables import KEYS, State, decode_row
+from meta_service.catalog.tables import KEYS, STATE_KEY, State, decode_row, encode_state
 from meta_service.catalog.topics import decode_topic, topic_key
 from tests.support.meta_disk import MemoryStore
+
+
+def stored(applied: Applied) -> dict[bytes, bytes | None]:
+    """What goes to the store when a command is stored alone."""
+    return {**applied.writes, STATE_KEY: encode_state(applied.state)}
 
 
 class Catalog:
@@ -19,7 +24,7 @@ class Catalog:
     def apply_bytes(self, data: bytes) -> Applied:
         index = self.state.applied_index + 1
         applied = apply(self.store, self.state, index, 1, data)
-        self.store.write(applied.writes)
+        self.store.write(stored(applied))
         self.state = applied.state
         return applied
 

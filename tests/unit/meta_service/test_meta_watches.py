@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 
 import pytest
 from hypothesis import given
@@ -58,6 +59,49 @@ async def test_all_of_many_watchers_are_woken() -> None:
     for seen in await asyncio.gather(*tasks):
         assert seen == list(range(1, 21))
     assert hub.watchers == 0
+
+
+async def test_many_watchers_leave_the_event_loop_to_others() -> None:
+    hub = hub_with({})
+    tasks = [asyncio.create_task(take(hub, 1)) for _ in range(500)]
+    await asyncio.sleep(0)
+    hub.publish(1, 0, [(b"k", b"v")])
+    woken = [0]
+    while woken[-1] < 500:
+        await asyncio.sleep(0)  # a turn of the loop, as a write needs several of them
+        woken.append(sum(task.done() for task in tasks))
+    steps = [after - before for before, after in itertools.pairwise(woken)]
+    assert max(steps) <= 50
+    assert steps.count(0) > 10, "it turned no more often than it had to for the watchers"
+
+
+async def test_watchers_at_the_same_place_share_what_they_get() -> None:
+    hub = hub_with({})
+    hub.publish(1, 0, [(b"k", b"v"), (b"other", b"v")])
+    watches = [hub.watch_revisions(b"k", 1) for _ in range(2)]
+    first, second = [await anext(watch) for watch in watches]
+    assert first == (1, [(b"k", b"v")])
+    assert first[1] is second[1]
+    waiting = [asyncio.ensure_future(anext(watch)) for watch in watches]
+    await asyncio.sleep(0)
+    hub.publish(2, 0, [(b"k", b"new")])
+    assert [await each for each in waiting] == [(2, [(b"k", b"new")])] * 2
+    for watch in watches:
+        await watch.aclose()
+
+
+async def test_what_was_shared_is_not_given_for_newer_revisions() -> None:
+    hub = hub_with({1: [(b"k", b"old")]})
+    hub.start(1, 0)
+    assert await take(hub, 1) == [1]
+    hub.start(3, 1)  # a snapshot was installed: revision 1 is gone
+    with pytest.raises(Compacted):
+        await take(hub, 1)
+    hub.publish(4, 1, [(b"k", b"v")])
+    assert await take(hub, 1, start=4) == [4]
+    hub.publish(5, 4, [(b"k", b"v")])  # and now 4 is
+    with pytest.raises(Compacted):
+        await take(hub, 1, start=4)
 
 
 async def test_other_prefixes_and_reserved_keys_are_not_seen() -> None:
