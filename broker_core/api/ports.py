@@ -75,11 +75,14 @@ class PartitionLog(Protocol):
     def status(self) -> PartitionStatus: ...
 
     def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
-        """Take one batch whose header and body CRC the caller has checked.
+        """Take one batch whose header, body CRC and size the caller has checked.
+
+        A topic's `batch_bytes_max` is asked of producers when their batch comes; what was taken
+        then (staged, delayed, a dead letter) is appended whatever the limit has become.
 
         The log assigns offsets in the order of calls and stamps the header. Never raises: the
-        future fails with StorageFenced, StorageFull, OutOfOrderSequence, ProducerFenced,
-        BatchTooLarge, or Unavailable when too much waits for the disk or the log is closed.
+        future fails with StorageFenced, StorageFull, OutOfOrderSequence, ProducerFenced, or
+        Unavailable when too much waits for the disk or the log is closed.
         """
 
     async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:

@@ -13,7 +13,6 @@ import logging
 from typing import NamedTuple
 
 from broker_core.api.errors import (
-    BatchTooLarge,
     CorruptBatch,
     LakeMQError,
     OffsetOutOfRange,
@@ -182,13 +181,14 @@ class JournalLog:
             raise Unavailable(f"partition {self.partition} of {self.topic} is closed")
         if size != header.total_bytes:
             raise CorruptBatch(f"batch of {size} bytes, its header says {header.total_bytes}")
-        if size > self._config.batch_bytes_max:
-            raise BatchTooLarge(f"batch of {size} bytes; {self._config.batch_bytes_max} is allowed")
         if context.space_short:
             raise StorageFull("free space is below plugins.journal.free_bytes_min")
+        # One batch alone is always taken: else one above the limit would never be.
         if (
-            self._unflushed_bytes + size > context.unflushed_bytes_max
-            or context.unflushed_bytes + size > context.unflushed_total_bytes_max
+            self._unflushed_bytes and self._unflushed_bytes + size > context.unflushed_bytes_max
+        ) or (
+            context.unflushed_bytes
+            and context.unflushed_bytes + size > context.unflushed_total_bytes_max
         ):
             raise Unavailable(f"{self._unflushed_bytes} bytes wait for the disk; try again")
         return self._producers.check(header) if header.producer_id >= 0 else None

@@ -8,7 +8,6 @@ import errno
 import pytest
 
 from broker_core.api.errors import (
-    BatchTooLarge,
     OutOfOrderSequence,
     ProducerFenced,
     StorageFenced,
@@ -226,10 +225,16 @@ def test_producers_survive_a_crash(
     assert rig.append_durably(b"v8", producer=ProducerStamp(7, 3, 8)).base_offset == 8
 
 
-def test_too_large_a_batch_is_refused(loop: asyncio.AbstractEventLoop) -> None:
-    rig = Rig(loop, config=TopicConfig(batch_bytes_max=200))
-    assert isinstance(rig.append(b"x" * 200).exception(), BatchTooLarge)
-    assert rig.append_durably(b"x").base_offset == 0
+def test_a_batch_that_was_taken_fits_whatever_the_limit_became(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """Producers are refused before: `Broker.append` checks what comes from them."""
+    rig = Rig(loop, config=TopicConfig(batch_bytes_max=1024, segment_bytes_max=4096))
+    rig.context.unflushed_bytes_max = rig.context.unflushed_total_bytes_max = 2000
+    assert rig.append_durably(b"x" * 9000).base_offset == 0
+    assert rig.append_durably(b"y" * 9000).base_offset == 1
+    rig.forget_tail()
+    assert len(rig.fetch(1).data) > 9000
 
 
 def test_back_pressure_refuses_what_the_disk_cannot_take_yet(rig: Rig) -> None:
