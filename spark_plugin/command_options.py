@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -35,6 +36,11 @@ Schema = Annotated[
         "them, an Avro schema, Protobuf descriptors or a .proto."
     ),
 ]
+Sql = Annotated[
+    str,
+    typer.Option(help="Spark SQL over the view `records`, or a file with it; its result lands."),
+]
+Master = Annotated[str, typer.Option(help="Spark master; else spark-submit's or local.")]
 Message = Annotated[str, typer.Option(help="Full name of the Protobuf message.")]
 Delimiter = Annotated[str, typer.Option(help="Between the fields of csv.")]
 PartitionBy = Annotated[
@@ -57,6 +63,11 @@ def required(option: str, value: str) -> str:
     if not value:
         raise OptionError(f"{option} is missing")
     return value
+
+
+def read_sql(text: str) -> str:
+    """The query of `--sql`, or what is in the file of that name."""
+    return Path(text).read_text() if text.endswith(".sql") and Path(text).is_file() else text
 
 
 def choice(option: str, value: str, choices: tuple[str, ...]) -> str:

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,12 +20,14 @@ from spark_plugin.command_options import (
     Dlq,
     ExportId,
     Format,
+    Master,
     Message,
     PartitionBy,
     RouteBy,
     RouteDefault,
     RoutesMax,
     Schema,
+    Sql,
     TableName,
     TablePath,
     TakeOver,
@@ -36,6 +37,7 @@ from spark_plugin.command_options import (
     catalog,
     choice,
     fail,
+    read_sql,
     required,
     target,
 )
@@ -68,10 +70,6 @@ AsOfOffset = Annotated[
     str, typer.Option(help='End before this offset: a number, or {"0": 1000, "1": 40}.')
 ]
 Metrics = Annotated[str, typer.Option(help="host:port of a page with metrics for Prometheus.")]
-Sql = Annotated[
-    str,
-    typer.Option(help="Spark SQL over the view `records`, or a file with it; its result lands."),
-]
 Infer = Annotated[
     bool, typer.Option("--infer", help="Take the columns of json or csv from the first records.")
 ]
@@ -95,7 +93,6 @@ FailOnDataLoss = Annotated[
     bool, typer.Option(help="Stop when records are gone before they were exported.")
 ]
 RetryTimeout = Annotated[str, typer.Option(help="How long to wait for a lost broker.")]
-Master = Annotated[str, typer.Option(help="Spark master; else spark-submit's or local.")]
 
 
 @dlq_app.callback()
@@ -187,7 +184,7 @@ def _settings(**given: Any) -> ExportSettings:
         message=given["message"],
         delimiter=given["delimiter"],
         evolve=choice("--evolve", given["evolve"], EVOLVE),  # type: ignore[arg-type]  # it is checked
-        sql=_sql(given["sql"]),
+        sql=read_sql(given["sql"]),
         partition_by=given["partition_by"],
         dlq=given["dlq"],
         route_by=given["route_by"],
@@ -217,11 +214,6 @@ def _schema(given: dict[str, Any], where: Target) -> str:
             client, given["topic"], given["format"], given["delimiter"], where,
             given["partition_by"], bool(given["sql"]),
         )  # fmt: skip
-
-
-def _sql(text: str) -> str:
-    """The query, or what is in the file of that name."""
-    return Path(text).read_text() if text.endswith(".sql") and Path(text).is_file() else text
 
 
 def _trigger(text: str) -> float | None:

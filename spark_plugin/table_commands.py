@@ -1,9 +1,10 @@
-"""Commands on tables that exports wrote: audit, vacuum, replay of dead letters. Need no Spark."""
+"""Commands on tables that exports wrote: audit, vacuum, replay of dead letters. Only a replay
+through a query needs Spark."""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,12 +17,14 @@ from spark_plugin.command_options import (
     Dlq,
     ExportId,
     Format,
+    Master,
     Message,
     PartitionBy,
     RouteBy,
     RouteDefault,
     RoutesMax,
     Schema,
+    Sql,
     TableName,
     TablePath,
     TakeOver,
@@ -31,10 +34,15 @@ from spark_plugin.command_options import (
     catalog,
     choice,
     fail,
+    read_sql,
     required,
     target,
 )
 from spark_plugin.options import parse_duration_s
+
+if TYPE_CHECKING:
+    from spark_plugin.export.replay import Replayed
+    from spark_plugin.export.settings import ExportSettings
 
 
 def audit_table(
@@ -116,12 +124,14 @@ def replay_dead_letters(
     schema: Schema = "",
     message: Message = "",
     delimiter: Delimiter = ",",
+    sql: Sql = "",
     partition_by: PartitionBy = "",
     route_by: RouteBy = "",
     route_default: RouteDefault = "",
     routes_max: RoutesMax = 100,
     dlq: Dlq = "",
     take_over: TakeOver = False,
+    master: Master = "",
 ) -> None:
     """Land the dead letters of an export that decode by now, each once."""
     try:
@@ -140,6 +150,7 @@ def replay_dead_letters(
             delimiter=delimiter,
             # The table may have got columns that --schema does not name.
             evolve="strict" if format == "raw" else "add",
+            sql=read_sql(sql),
             partition_by=partition_by,
             dlq=dlq,
             route_by=route_by,
@@ -148,10 +159,22 @@ def replay_dead_letters(
             access=access_of(os.environ),
             take_over=take_over,
         )
-        done = replay_target(settings)
+        done = _replayed_by_query(settings, master) if sql else replay_target(settings)
+        left_out = f", {done.left_out:,} are left out by the query" if done.left_out else ""
         typer.echo(
             f"{topic}: {done.landed:,} dead letters landed, {done.before:,} had landed before, "
-            f"{done.still_bad:,} still do not decode"
+            f"{done.still_bad:,} still do not decode{left_out}"
         )
     except Exception as error:
         fail(error)
+
+
+def _replayed_by_query(settings: ExportSettings, master: str) -> Replayed:
+    from spark_plugin.export.run import replay_target
+    from spark_plugin.session import open_session
+
+    spark = open_session(f"lakemq dlq replay {settings.topic}", master or None)
+    try:
+        return replay_target(settings, spark)
+    finally:
+        spark.stop()

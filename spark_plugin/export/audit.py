@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from plugins.native.sdk import SyncClient
 from spark_plugin.errors import TableError
@@ -33,6 +33,7 @@ from spark_plugin.planning import OffsetRange, TopicView
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_PLACE: Final = {"topic", "partition", "offset"}
 Keys = Counter[bytes | None]
 
 
@@ -208,16 +209,11 @@ def _scan(table: LakeTable, topic: str, by_key: bool) -> Iterator[pa.RecordBatch
     """Columns partition, offset and key of all rows of the topic."""
     from pyarrow import dataset
 
+    inside = check_places(table)
     paths = table.data_files()
     if not paths:
         return
     schema = table.arrow_schema()
-    inside = (META,) if META in schema.names else ()
-    if not inside and "offset" not in schema.names:
-        raise TableError(
-            f"table {table.location} does not say which records its rows came from: a query that "
-            f"made it (--sql) has to keep {META}"
-        )
     columns: Mapping[str, Any] = {
         name: dataset.field(*inside, name)
         for name in ("partition", "offset", *(("key",) if by_key else ()))
@@ -230,6 +226,24 @@ def _scan(table: LakeTable, topic: str, by_key: bool) -> Iterator[pa.RecordBatch
         # All rows of a record lie in one file, so the first stands for them.
         wanted = wanted & (dataset.field(META, PART) == 0)
     yield from files.to_batches(columns=columns, filter=wanted, use_threads=False)
+
+
+def check_places(table: LakeTable) -> tuple[str, ...]:
+    """Where in the rows it says which record each came from: `_meta`, or the columns themselves.
+    TableError if nowhere."""
+    import pyarrow as pa
+
+    schema = table.arrow_schema()
+    if META in schema.names:
+        kind = schema.field(META).type
+        if pa.types.is_struct(kind) and {each.name for each in kind} >= _PLACE:
+            return (META,)
+    elif set(schema.names) >= _PLACE:
+        return ()
+    raise TableError(
+        f"table {table.location} does not say which records its rows came from: a query that "
+        f"made it (--sql) has to keep {META}"
+    )
 
 
 def _count(keys: Keys, column: pa.Array) -> None:

@@ -223,7 +223,7 @@ class Exporter:
         before, results = self._until_all_fits(
             key, before, lambda: letters.write(self._landing.aim(task))
         )
-        files = self._landing.finish(results)
+        files = self._landing.finish(results) if letters.good else {}
         if any(files.values()):
             after = replace(before, attempt=before.attempt + 1)
             self._landing.commit(key, files, before, after)

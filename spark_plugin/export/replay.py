@@ -67,13 +67,17 @@ class Letters:
             if fresh.num_rows:
                 yield fresh
 
+    @property
+    def good(self) -> int:
+        """How many have not landed, and decode by now."""
+        return self._fresh - self._bad.count
+
     def outcome(self, tables: Sequence[LakeTable]) -> Replayed:
         """After the commit."""
         there_now = landed_offsets(self._key, tables)
         letters = fresh_letters(self._key, there_now, self._dlq, self._offsets)
         landed = sum(there for _, there in letters) - self._before
-        bad = self._bad.count
-        return Replayed(landed, self._before, bad, self._fresh - bad - landed)
+        return Replayed(landed, self._before, self._bad.count, self.good - landed)
 
 
 class _CountedBad:

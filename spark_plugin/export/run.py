@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_plugin.access import Access
-from spark_plugin.errors import NoTable
-from spark_plugin.export.audit import PartitionAudit, audit
+from spark_plugin.errors import NoTable, OptionError
+from spark_plugin.export.audit import PartitionAudit, audit, check_places
+from spark_plugin.export.column_types import META
 from spark_plugin.export.evolving import decoded_schema
 from spark_plugin.export.exporter import Exporter, RunTasks, pause
 from spark_plugin.export.fused_source import run_tasks
@@ -38,13 +39,15 @@ _ANYBODY = Access()
 
 def open_exporter(spark: SparkSession, settings: ExportSettings) -> Exporter:
     """An exporter whose tasks run in Spark's executors."""
-    query = (
-        SqlQuery(spark.newSession(), settings.sql, decoded_schema(settings))
-        if settings.sql
-        else None
-    )
     run = partial(run_tasks, spark, settings.access)
-    return make_exporter(settings, run, spark.sparkContext.defaultParallelism, query)
+    parallelism = spark.sparkContext.defaultParallelism
+    return make_exporter(settings, run, parallelism, _query(spark, settings))
+
+
+def _query(spark: SparkSession, settings: ExportSettings) -> SqlQuery | None:
+    if not settings.sql:
+        return None
+    return SqlQuery(spark.newSession(), settings.sql, decoded_schema(settings))
 
 
 def make_exporter(
@@ -121,11 +124,18 @@ def all_targets(target: Target) -> list[Target]:
     return [*(target_of(target, route) for route in routes), ledger, target.dead_letters("")]
 
 
-def replay_target(settings: ExportSettings) -> Replayed:
-    """Land the dead letters that decode by now, in this process."""
+def replay_target(settings: ExportSettings, spark: SparkSession | None = None) -> Replayed:
+    """Land the dead letters that decode by now, in this process; only a query needs Spark."""
     first = target_of(settings.target, LEDGER) if settings.route_by else settings.target
-    open_table(first, None)  # NoTable rather than an empty new one
-    exporter = make_exporter(settings, _no_tasks)
+    table = open_table(first, None)  # NoTable rather than an empty new one
+    query = None
+    if settings.sql:
+        assert spark is not None
+        query = _query(spark, settings)
+        check_places(table)
+    elif not settings.route_by and META not in table.arrow_schema().names:
+        raise OptionError(f"the table {table.location} was made by a query: give it as --sql")
+    exporter = make_exporter(settings, _no_tasks, query=query)
     try:
         exporter.start()
         return exporter.replay()

@@ -1,37 +1,57 @@
-"""Goal: kill -9 of Spark's driver, an executor's Python and the broker while real tasks write.
+"""Goal: kill -9 of Spark's driver, an executor's Python and the broker while real tasks write, into
+one table or routed into several, in every format.
 
 Starts several JVMs, so it runs only with LAKEMQ_EXPORT_KILLS=1.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 import lakemq
+from spark_plugin.errors import NoTable
 from spark_plugin.export.open_table import open_table
+from spark_plugin.export.routing import is_routed, target_of
+from spark_plugin.export.run import all_targets
 from spark_plugin.export.settings import Target
-from tests.support.lake_tables import data_paths, places, read_table
+from tests.support.lake_tables import (
+    FORMATS,
+    data_paths,
+    places,
+    read_table,
+    routed_target_in,
+    target_in,
+)
 from tests.support.node import NodeProcess
 
 pytestmark = [
     pytest.mark.fault,
     pytest.mark.spark,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(
         not os.environ.get("LAKEMQ_EXPORT_KILLS"), reason="set LAKEMQ_EXPORT_KILLS=1"
     ),
 ]
 RECORDS = 400_000
 """In each of 2 partitions."""
+ROUTES = 3
+
+
+@pytest.fixture(params=["one delta", *(f"routed {kind}" for kind in FORMATS)])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    many, kind = request.param.split()
+    return (routed_target_in if many == "routed" else target_in)(tmp_path / "lake", kind)
 
 
 @pytest.fixture
@@ -41,56 +61,72 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
         for partition in range(2):
             for first in range(0, RECORDS, 8000):
                 values = [b"%0100d" % n for n in range(first, first + 8000)]
-                client.send_batch("t", lakemq.Columns(values), partition=partition)
+                keys = [b"key-%d" % (n % ROUTES) for n in range(first, first + 8000)]
+                client.send_batch("t", lakemq.Columns(values, keys), partition=partition)
         yield node
 
 
-def export(node: NodeProcess, target: Target, *arguments: str) -> subprocess.Popen[str]:
+def export(node: NodeProcess, target: Target) -> subprocess.Popen[str]:
+    where = ["--path", target.path]
+    if target.format == "iceberg":
+        catalog = target.catalog
+        where = ["--table", target.table, "--catalog-uri", catalog["uri"]]
+        where += ["--warehouse", catalog["warehouse"]]
+    routing = ["--route-by", "key"] if is_routed(target) else []
     return subprocess.Popen(
         [sys.executable, "-m", "lakemq", "export", "--bootstrap", node.native, "--topic", "t",
-         "--to", "delta", "--path", target.path, "--commit-rows", "300000",
-         "--master", "local[2,4]", *arguments],
+         "--to", target.format, *where, "--commit-rows", "300000", "--master", "local[2,4]",
+         *routing],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
 
 def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not condition():
         assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "it did not happen in 120 s"
-        time.sleep(0.005)
+        assert time.monotonic() < deadline, "it did not happen in 300 s"
+        time.sleep(0.02)
+
+
+def files_of(target: Target) -> tuple[set[Path], set[Path]]:
+    """Data files that lie in the folders of all tables, and those that tables name."""
+    top = replace(target, path=target.path.replace("{route}", ""))
+    named: set[Path] = set()
+    with contextlib.suppress(NoTable):
+        for each in all_targets(target):
+            with contextlib.suppress(NoTable):
+                named |= {Path(path) for path in open_table(each, None).data_files()}
+    return data_paths(top), named
 
 
 def writing(target: Target) -> set[Path]:
     """Files with something in them that no commit names."""
-    if not Path(target.path, "_delta_log").exists():
-        return set()
-    named = {Path(path) for path in open_table(target, None).data_files()}
-    return {path for path in data_paths(target) - named if path.stat().st_size > 1000}
+    there, named = files_of(target)
+    return {path for path in there - named if path.exists() and path.stat().st_size > 5000}
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    said, _ = process.communicate(timeout=240)
+    said, _ = process.communicate(timeout=900)
     assert process.returncode == 0, said
     return said
 
 
 def check(target: Target) -> None:
-    expected = [(partition, n) for partition in range(2) for n in range(RECORDS)]
-    table = read_table(target)
-    assert places(table) == expected
-    assert all(
-        int(value) == offset
-        for value, offset in zip(
-            table["value"].to_pylist(), table["offset"].to_pylist(), strict=True
-        )
-    )
-    assert data_paths(target) == {Path(each) for each in open_table(target, None).data_files()}
+    names = [f"key-{n}" for n in range(ROUTES)] if is_routed(target) else [""]
+    if target.format == "iceberg":
+        names = [name.replace("-", "_") for name in names]
+    for number, name in enumerate(names):
+        table = read_table(target_of(target, name))
+        mine = range(number, RECORDS, len(names))
+        assert places(table) == [(partition, n) for partition in range(2) for n in mine]
+        values, offsets = table["value"].to_pylist(), table["offset"].to_pylist()
+        assert [int(value) for value in values] == offsets
+    there, named = files_of(target)
+    assert there == named
 
 
-def test_the_driver_is_killed_while_tasks_write(node: NodeProcess, tmp_path: Path) -> None:
-    target = Target("delta", str(tmp_path / "table"))
+def test_the_driver_is_killed_while_tasks_write(node: NodeProcess, target: Target) -> None:
     for _ in range(2):
         process = export(node, target)
         wait_for(lambda: writing(target), process)
@@ -102,8 +138,7 @@ def test_the_driver_is_killed_while_tasks_write(node: NodeProcess, tmp_path: Pat
     check(target)
 
 
-def test_an_executors_python_is_killed_while_it_writes(node: NodeProcess, tmp_path: Path) -> None:
-    target = Target("delta", str(tmp_path / "table"))
+def test_an_executors_python_is_killed_while_it_writes(node: NodeProcess, target: Target) -> None:
     process = export(node, target)
     wait_for(lambda: writing(target), process)
     workers = [
@@ -118,8 +153,7 @@ def test_an_executors_python_is_killed_while_it_writes(node: NodeProcess, tmp_pa
     check(target)
 
 
-def test_the_broker_is_killed_while_tasks_read(node: NodeProcess, tmp_path: Path) -> None:
-    target = Target("delta", str(tmp_path / "table"))
+def test_the_broker_is_killed_while_tasks_read(node: NodeProcess, target: Target) -> None:
     config = node.config_file.read_text()
     port = node.native.rpartition(":")[2]
     node.config_file.write_text(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import lakemq
-from spark_plugin.errors import ExportError, OptionError
+from spark_plugin.errors import ExportError, OptionError, TableError
 from spark_plugin.export import exporter as export_loop
-from spark_plugin.export.run import open_exporter
+from spark_plugin.export.replay import Replayed
+from spark_plugin.export.run import open_exporter, replay_target
 from spark_plugin.export.settings import ExportSettings
 from tests.support.lake_tables import FORMATS, data_paths, read_table, target_in
 from tests.support.node import NodeProcess
@@ -123,6 +125,54 @@ def test_a_query_may_join_group_and_leave_nothing(spark, node, client, tmp_path:
     (report,) = run(spark, settings)
     assert (report.rows, report.dead_letters) == (0, 1), "no record, so no row, but offsets move"
     assert run(spark, settings) == []
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_dead_letters_land_through_the_query(
+    spark, node, client, kind, tmp_path: Path, monkeypatch
+):
+    topic = f"letters-{kind}"
+    client.create_topic(topic, partitions=1)
+    values = [b'{"n":%d,"all":[1,2]}' % n for n in range(6)]
+    late = [b'{"n":"7","all":[1,2]}', b'{"n":"8","all":[]}', b'{"n":"-9","all":[1]}', b"no"]
+    client.send_batch(topic, lakemq.Columns(values + late), partition=0)
+    settings = ExportSettings(
+        node.native, topic, target_in(tmp_path, kind), "e", format="json",
+        value_schema="n bigint, all array<int>",
+        sql="SELECT _meta, CAST(n AS int) AS n, explode(all) AS one FROM records WHERE n >= 0",
+    )  # fmt: skip
+    run(spark, settings)
+    better = dataclasses.replace(settings, value_schema="n decimal(9,0), all array<int>")
+    with monkeypatch.context() as patch:
+        commit = export_loop.lake.commit
+
+        def landed_and_crashed(table, key, files, *rest):
+            commit(table, key, files, *rest)
+            if files:
+                raise KeyboardInterrupt
+
+        patch.setattr(export_loop.lake, "commit", landed_and_crashed)
+        with pytest.raises(KeyboardInterrupt):
+            replay_target(better, spark)
+    assert replay_target(better, spark) == Replayed(0, before=1, still_bad=1, left_out=2)
+    rows = read_table(settings.target)
+    found = sorted(zip(rows["n"].to_pylist(), rows["one"].to_pylist(), strict=True))
+    assert found == [(n, one) for n in (0, 1, 2, 3, 4, 5, 7) for one in (1, 2)]
+    assert not [path for path in data_paths(settings.target) if "staged" in str(path)]
+
+
+def test_letters_of_a_query_that_drops_where_rows_came_from_stay(spark, node, client, tmp_path):
+    client.create_topic("anonymous", partitions=1)
+    client.send("anonymous", b'{"n":"1"}')
+    settings = ExportSettings(
+        node.native, "anonymous", target_in(tmp_path, "delta"), "e", format="json",
+        value_schema="n int", sql="SELECT n FROM records",
+    )  # fmt: skip
+    run(spark, settings)
+    with pytest.raises(TableError, match="does not say which records its rows came from"):
+        replay_target(dataclasses.replace(settings, value_schema="n decimal(9,0)"), spark)
+    with pytest.raises(OptionError, match="made by a query: give it as --sql"):
+        replay_target(dataclasses.replace(settings, sql=""))
 
 
 def test_raw_records_can_be_queried(spark, node, client, tmp_path: Path):
