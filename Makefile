@@ -26,8 +26,9 @@ demo: java $(READY)  ## the whole road on real data: MQTT -> journal -> Spark ->
 run: $(READY)  ## a broker that stays, in ./lakemq-data
 	$(BIN)/lakemq start
 
-test: java $(READY)  ## all tests
-	$(BIN)/python -m pytest
+WORKERS ?= 2
+test: java $(READY)  ## all tests, in WORKERS=2 processes, each file in one of them
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 SEEDS ?= 2000
 FIRST ?= $(shell date +%j)0000

@@ -15,20 +15,11 @@ import pytest
 import lakemq
 from tests.support.killed_export import POINTS, start
 from tests.support.lake_tables import FORMATS, data_paths, read_table, target_in
-from tests.support.node import NodeProcess
+from tests.support.node import NodeProcess, ports_kept
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 ALL = bool(os.environ.get("LAKEMQ_EXPORT_KILLS"))
 """Every step for every format, and more rounds."""
-NODE_CONFIG = """
-[meta]
-port = 0
-raft_port = 0
-[admin]
-port = 0
-[plugins.native]
-port = {port}
-"""
 
 
 def value(partition: int, number: int) -> bytes:
@@ -113,9 +104,7 @@ def test_broker_and_export_killed_again_and_again(tmp_path: Path) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
     target = target_in(tmp_path / "lake", "delta")
-    node = NodeProcess(tmp_path / "node").start()
-    port = int(node.native.rpartition(":")[2])
-    node.config_file.write_text(NODE_CONFIG.format(port=port))  # the same port from now on
+    node = NodeProcess(tmp_path / "node", ports_kept("native")).start()
     with lakemq.connect(node.native) as client:
         client.create_topic("t", partitions=2)
         stop = threading.Event()

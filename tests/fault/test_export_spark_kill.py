@@ -33,7 +33,7 @@ from tests.support.lake_tables import (
     routed_target_in,
     target_in,
 )
-from tests.support.node import NodeProcess
+from tests.support.node import NodeProcess, ports_kept
 
 pytestmark = [
     pytest.mark.fault,
@@ -56,7 +56,10 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path / "node") as node, lakemq.connect(node.native) as client:
+    with (
+        NodeProcess(tmp_path / "node", ports_kept("native")) as node,
+        lakemq.connect(node.native) as client,
+    ):
         client.create_topic("t", partitions=2)
         for partition in range(2):
             for first in range(0, RECORDS, 8000):
@@ -154,11 +157,6 @@ def test_an_executors_python_is_killed_while_it_writes(node: NodeProcess, target
 
 
 def test_the_broker_is_killed_while_tasks_read(node: NodeProcess, target: Target) -> None:
-    config = node.config_file.read_text()
-    port = node.native.rpartition(":")[2]
-    node.config_file.write_text(
-        config.replace("[plugins.native]\nport = 0", f"[plugins.native]\nport = {port}")
-    )
     process = export(node, target)
     wait_for(lambda: writing(target), process)
     node.kill()

@@ -22,8 +22,7 @@ import pytest
 import lakemq
 from tests.support.faithful_paho import Paho
 from tests.support.mqtt_crash_points import POINTS, VARIABLE
-from tests.support.node import PORTS_FREE, NodeProcess
-from tests.support.ports import lasting_port
+from tests.support.node import NodeProcess, ports_kept
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 STEPS = list(POINTS)
@@ -88,15 +87,12 @@ def received(taken: queue.Queue[int], client: paho.Client, count: int) -> list[i
 
 
 def test_each_step(tmp_path: Path) -> None:
-    config = PORTS_FREE.replace(
-        "[plugins.mqtt]\nport = 0", f"[plugins.mqtt]\nport = {(port := lasting_port())}"
-    )
-    node, taken = ArmedNode(tmp_path / "node", config), queue.Queue[int]()
+    node, taken = ArmedNode(tmp_path / "node", ports_kept("mqtt")), queue.Queue[int]()
     client, points = None, [*STEPS, ""]
     try:
         node.arm(points[0])
         node.start()
-        client = client_of(port, taken)
+        client = client_of(node.mqtt_port, taken)
         for number, (point, following) in enumerate(zip(points, points[1:], strict=False)):
             client.publish("n", b"%d" % number, 2)
             node.wait_for_death(point)

@@ -16,8 +16,7 @@ import pytest
 
 import lakemq
 from tests.support.faithful_paho import Paho
-from tests.support.node import PORTS_FREE, NodeProcess
-from tests.support.ports import lasting_port
+from tests.support.node import NodeProcess, ports_kept
 
 pytestmark = pytest.mark.fault
 WAIT_S = 60
@@ -27,10 +26,7 @@ LATER = 600
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    config = PORTS_FREE.replace(
-        "[plugins.mqtt]\nport = 0",
-        f"[plugins.mqtt]\nport = {lasting_port()}\ncheckpoint_ms = 200\ninflight_max = 50",
-    )
+    config = ports_kept("mqtt", checkpoint_ms=200, inflight_max=50)
     node = NodeProcess(tmp_path / "node", config).start()
     try:
         yield node

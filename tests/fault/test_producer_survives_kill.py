@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from pathlib import Path
 
 import pytest
 
 import lakemq
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node import NodeProcess, ports_kept
 
 RECORDS = 3000
 KILLS = 4
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.fault
@@ -33,10 +26,7 @@ async def test_no_loss_no_duplicate_order_kept(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     dice = random.Random(seed)
-    config = PORTS_FREE.replace(
-        "[plugins.native]\nport = 0", f"[plugins.native]\nport = {free_port()}"
-    )
-    node = NodeProcess(tmp_path, config).start()
+    node = NodeProcess(tmp_path, ports_kept("native")).start()
     try:
         async with lakemq.Client(node.native) as client:
             await client.create_topic("t", partitions=2)

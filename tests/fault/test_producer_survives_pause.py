@@ -8,7 +8,6 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -19,15 +18,12 @@ import pyarrow as pa
 import pytest
 
 import lakemq
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node import NodeProcess, ports_kept
 
 
 @asynccontextmanager
 async def on_fixed_port(tmp_path: Path) -> AsyncIterator[NodeProcess]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    config = PORTS_FREE.replace("[plugins.native]\nport = 0", f"[plugins.native]\nport = {port}")
-    node = NodeProcess(tmp_path, config)
+    node = NodeProcess(tmp_path, ports_kept("native"))
     await asyncio.to_thread(node.start)
     try:
         yield node

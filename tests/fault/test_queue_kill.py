@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node import NodeProcess, ports_kept
 
 pytestmark = pytest.mark.fault
 ROOT = Path(__file__).parents[2]
@@ -46,14 +46,7 @@ asyncio.run(main(*sys.argv[1:]))
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     """On ports that stay the same when it is started again."""
-    node = NodeProcess(tmp_path)
-    node.start()
-    port = node.native.rpartition(":")[2]
-    node.stop()
-    node.config_file.write_text(
-        PORTS_FREE.replace("[plugins.native]\nport = 0", f"[plugins.native]\nport = {port}")
-    )
-    node.start()
+    node = NodeProcess(tmp_path, ports_kept("native")).start()
     yield node
     node.kill()
 

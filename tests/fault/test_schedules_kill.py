@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import socket
 import time
 from collections import Counter
 from datetime import timedelta
@@ -19,16 +18,10 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node import NodeProcess, ports_kept
 
 RECORDS = int(os.environ.get("LAKEMQ_KILL_RECORDS", "200"))
 KILLS = int(os.environ.get("LAKEMQ_KILLS", "3"))
-
-
-def fixed_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return PORTS_FREE.replace("[plugins.native]\nport = 0", f"[plugins.native]\nport = {port}")
 
 
 @pytest.mark.fault
@@ -37,7 +30,7 @@ async def test_scheduled_records_appear_once(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     dice = random.Random(seed)
-    node = NodeProcess(tmp_path, fixed_port()).start()
+    node = NodeProcess(tmp_path, ports_kept("native")).start()
     cancelled, asked = set(), {}
     try:
         async with lakemq.Client(node.native, timeout_s=40) as client:

@@ -10,7 +10,6 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -19,17 +18,11 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node import NodeProcess, ports_kept
 
 BATCHES = int(os.environ.get("LAKEMQ_KILL_BATCHES", "8"))
 KILLS = int(os.environ.get("LAKEMQ_KILLS", "3"))
 PARTITIONS = 3
-
-
-def fixed_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return PORTS_FREE.replace("[plugins.native]\nport = 0", f"[plugins.native]\nport = {port}")
 
 
 def dice_of_this_run() -> random.Random:
@@ -80,7 +73,7 @@ async def land(client: lakemq.Client, batch_id: int, dice: random.Random) -> Non
 @pytest.mark.timeout(120)
 async def test_every_batch_lands_once_and_whole(tmp_path: Path) -> None:
     dice = dice_of_this_run()
-    node = NodeProcess(tmp_path, fixed_port()).start()
+    node = NodeProcess(tmp_path, ports_kept("native")).start()
     try:
         async with lakemq.Client(node.native, timeout_s=30) as client:
             await client.create_topic("t", partitions=PARTITIONS)
@@ -139,7 +132,7 @@ except lakemq.LakeMQError as error:
 async def test_consume_transform_produce_gives_each_output_once(tmp_path: Path) -> None:
     """Broker and client are killed in turn; whoever comes back goes on behind the last commit."""
     dice = dice_of_this_run()
-    node = NodeProcess(tmp_path, fixed_port()).start()
+    node = NodeProcess(tmp_path, ports_kept("native")).start()
     records = 400
     worker = None
     try:

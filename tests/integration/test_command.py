@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,14 +129,6 @@ def test_a_node_stops_cleanly_when_told(tmp_path: Path) -> None:
     node = NodeProcess(tmp_path).start()
     assert node.stop() == 0
     assert "Traceback" not in node.log_file.read_text()
-
-
-def test_the_broker_alone_is_up_in_two_seconds(tmp_path: Path) -> None:
-    """The promise is 2 s on an idle machine; the limit here leaves room for a busy one."""
-    began = time.monotonic()
-    with NodeProcess(tmp_path):
-        took = time.monotonic() - began
-    assert took < 8
 
 
 def test_starting_imports_no_spark() -> None:

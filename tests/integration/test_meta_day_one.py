@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from meta_service.api.client import RemoteClient
 from meta_service.cli import meta
-from tests.support.meta_group import free_ports
 from tests.support.node import NodeProcess
+from tests.support.ports import free_ports
 
 CONFIG = """
 [node]

@@ -14,7 +14,8 @@ from meta_service.api.errors import StartupFailed
 from meta_service.api.settings import MetaSettings
 from meta_service.server.joining import Endpoint, Found, Sighting, choose
 from meta_service.server.member import MetaMember
-from tests.support.meta_group import Certificates, free_ports
+from tests.support.meta_group import Certificates
+from tests.support.ports import free_ports
 
 
 class Nodes:

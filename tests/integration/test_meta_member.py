@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,9 @@ from meta_service.api.settings import MetaSettings
 from meta_service.api.types import Compare, Delete, MetaClient, NodeRegistration, Put
 from meta_service.catalog import apply as apply_module
 from meta_service.raft import engine
+from meta_service.raft.elections import Elections
 from meta_service.server.member import MetaMember
-from tests.support.meta_group import free_ports
+from tests.support.ports import free_ports
 
 
 def member_in(folder: Path, port: int = 0) -> MetaMember:
@@ -241,18 +241,15 @@ async def _first(events: AsyncIterator, count: int) -> AsyncIterator:  # type: i
             return
 
 
-async def test_a_single_member_is_ready_at_once(tmp_path: Path) -> None:
-    await _timed_start(tmp_path / "warm-up")  # imports are paid once per process
-    assert min([await _timed_start(tmp_path / str(n)) for n in range(3)]) < 0.2
-
-
-async def _timed_start(folder: Path) -> float:
-    member = member_in(folder)
-    begin = time.perf_counter()
-    await member.start()
-    took = time.perf_counter() - begin
-    await member.stop()
-    return took
+async def test_a_single_member_waits_for_no_election(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Elections, "_election_timeout_s", lambda _: 600.0)
+    for _ in range(2):  # on an empty disk, and on its own
+        member = member_in(tmp_path)
+        async with asyncio.timeout(60):
+            await member.start()
+        await member.stop()
 
 
 async def test_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:

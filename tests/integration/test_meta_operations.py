@@ -14,7 +14,7 @@ from meta_service.api.settings import MetaSettings
 from meta_service.cli import meta
 from meta_service.server.member import MetaMember
 from meta_service.storage.backup import restore
-from tests.support.meta_group import free_ports
+from tests.support.ports import free_ports
 
 
 def member_in(folder: Path) -> MetaMember:

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
 
 from tests.support.mqtt_memory_broker import running_server
 
-WAIT_S = 10
+WAIT_S = 30
 
 
 @asynccontextmanager

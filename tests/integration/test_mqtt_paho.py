@@ -20,7 +20,7 @@ from tests.support.mqtt_memory_broker import MemoryBroker, running_server
 
 VERSIONS = [paho.MQTTv31, paho.MQTTv311, paho.MQTTv5]
 versions = pytest.mark.parametrize("version", VERSIONS)
-WAIT_S = 10
+WAIT_S = 30
 
 
 class Peer:

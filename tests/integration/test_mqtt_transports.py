@@ -32,7 +32,7 @@ from plugins.mqtt.tls import alternative_names, subject_of
 from tests.support.mqtt_certificates import Authority
 from tests.support.mqtt_memory_broker import MemoryBroker, MqttServer, running_server
 
-WAIT_S = 10
+WAIT_S = 30
 CONNECT = encode(Connect("raw"), 4)
 
 

@@ -19,8 +19,8 @@ import lakemq
 from plugins.native import metadata_pb2, native_pb2
 from plugins.native.metadata_pb2_grpc import MetadataStub
 from plugins.native.native_pb2_grpc import NativeStub
-from tests.support.meta_group import free_ports
 from tests.support.node import NodeProcess
+from tests.support.ports import free_ports
 
 NAMES = ("a", "b", "c")
 CONFIG = """

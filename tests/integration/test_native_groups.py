@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from typer.testing import CliRunner
 
 import lakemq
 from plugins.native.group_commands import group
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node import NodeProcess, ports_kept
 
 _names = (f"groups-{number}" for number in itertools.count())
 ROOT = Path(__file__).parents[2]
@@ -285,10 +284,7 @@ class Worker:
 @pytest.mark.fault
 async def test_members_are_killed_and_frozen_and_the_broker_is_killed(tmp_path: Path) -> None:
     """No record that one worker committed is handled by another afterwards; none is missing."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    config = PORTS_FREE.replace("[plugins.native]\nport = 0", f"[plugins.native]\nport = {port}")
-    node = NodeProcess(tmp_path, config).start()
+    node = NodeProcess(tmp_path, ports_kept("native")).start()
     workers: list[Worker] = []
     count = 1500
 

@@ -95,7 +95,7 @@ async def test_nack_comes_again_after_its_pause_and_release_does_not_count(
         began = time.monotonic()
         await first.nack()
         second = await anext(queue)
-        assert 0.19 < time.monotonic() - began < 5 and second.attempt == 2
+        assert time.monotonic() - began > 0.19 and second.attempt == 2
         await second.release()
         third = await anext(queue)
         assert third.attempt == 2

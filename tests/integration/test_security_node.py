@@ -37,7 +37,7 @@ from plugins.native.security_pb2 import WhoAmIRequest
 from plugins.native.security_pb2_grpc import SecurityStub
 from tests.support.node import PORTS_FREE, NodeProcess
 
-WAIT_S = 10
+WAIT_S = 30
 ISSUER = ed25519.Ed25519PrivateKey.generate()
 EXP = 4_000_000_000
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import grpc
 
 from meta_service.api.client import RemoteClient
+from tests.support.ports import free_ports
 
 EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
@@ -63,14 +63,6 @@ def channel_credentials(tls: dict[str, str]) -> grpc.ChannelCredentials:
     )
 
 
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    listening = [socket.create_server((host, 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in listening]
-    for one in listening:
-        one.close()
-    return ports
-
-
 class Group:
     """Processes n1, n2, ... Their data lies below `folder`."""
 
@@ -88,7 +80,8 @@ class Group:
         self.names = [f"n{number + 1}" for number in range(size)]
         self._folder = folder
         hosts = hosts or ["127.0.0.1"] * size
-        api, raft = free_ports(size), free_ports(size)
+        ports = free_ports(2 * size)
+        api, raft = ports[:size], ports[size:]
         self.api = {
             name: f"{host}:{port}" for name, host, port in zip(self.names, hosts, api, strict=True)
         }

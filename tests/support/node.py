@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.ports import free_port
+
 PORTS_FREE = """
 [meta]
 port = 0
@@ -25,6 +27,17 @@ port = 0
 port = 0
 """
 """Every listener on a port that the system chooses."""
+
+
+def ports_kept(*plugins: str, **settings: int) -> str:
+    """The same, but clients of these plugins find a node that was started again where it was.
+    `settings`: of each of these plugins."""
+    config = PORTS_FREE
+    for name in plugins:
+        section = f"[plugins.{name}]\nport = "
+        more = "".join(f"\n{key} = {value}" for key, value in settings.items())
+        config = config.replace(section + "0", f"{section}{free_port()}{more}")
+    return config
 
 
 class NodeProcess:

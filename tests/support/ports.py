@@ -1,4 +1,4 @@
-"""Ports for servers that tests stop and start again on the same one."""
+"""Ports that stay free until a test's own server takes them, again and again."""
 
 from __future__ import annotations
 
@@ -7,27 +7,35 @@ import socket
 from pathlib import Path
 from typing import Final
 
-_SYSTEM_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_DICE: Final = random.SystemRandom()
 _FIRST: Final = 12_000
-_chance: Final = random.SystemRandom()
+_SYSTEM_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def lasting_port(host: str = "127.0.0.1") -> int:
-    """A free port that nobody gets by chance while its server is down.
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Ports nobody listens on, nor gets by chance while a test's server is down.
 
     Of the ports that the system gives out itself, one may become the near end of anybody's
     connection meanwhile; a client that tries again and again to reach it may even be connected to
-    itself. Then the server can't come back. So this one is from below that range.
+    itself. So these are from below that range.
     """
     try:
-        below = int(_SYSTEM_RANGE.read_text().split()[0])
+        end = int(_SYSTEM_RANGE.read_text().split()[0])
     except OSError:  # another system: what IANA calls dynamic ports
-        below = 49_152
-    while True:
-        port = _chance.randrange(min(_FIRST, below - 1), below)
-        with socket.socket() as sock:
+        end = 49_152
+    held: list[socket.socket] = []
+    try:
+        while len(held) < count:
+            port = _DICE.randrange(min(_FIRST, end - 1000), end)
             try:
-                sock.bind((host, port))
+                held.append(socket.create_server((host, port)))
             except OSError:
                 continue
-            return port
+        return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    return free_ports(1, host)[0]

@@ -17,14 +17,10 @@ from typing import Self
 
 import paho.mqtt.client as paho
 
+from tests.support.ports import free_port
+
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 WAIT_S = 30
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class BrokerProcess:
