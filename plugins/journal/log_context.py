@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from typing import Final
 
 from plugins.journal.flusher import Flusher
+
+ROOM_UNKNOWN: Final = 1 << 62
 
 
 @dataclass
@@ -41,5 +44,11 @@ class LogContext:
     counters: Counters = field(default_factory=Counters)
     unflushed_bytes: int = 0
     """Of all logs together."""
-    space_short: bool = False
-    """Free space is below the reserve: appends are refused."""
+    room_bytes: int = ROOM_UNKNOWN
+    """Free space above the reserve when it was last looked at, less what was appended since: so
+    the reserve is kept however fast appends come."""
+
+    @property
+    def space_short(self) -> bool:
+        """Free space is below the reserve: appends are refused."""
+        return self.room_bytes <= 0

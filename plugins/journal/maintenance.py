@@ -123,7 +123,8 @@ class Maintenance:
         except OSError as error:
             _log.warning("free space of %s is unknown: %s", self._path, error)
             return
-        self._context.space_short = free < self._settings.free_bytes_min
+        context = self._context
+        context.room_bytes = free - self._settings.free_bytes_min - context.unflushed_bytes
 
     async def tick_tiering(self) -> None:
         """Copy, give up and delete what is due in the object store, partition by partition."""

@@ -166,6 +166,7 @@ class JournalLog:
         size = len(batch)
         self._unflushed_bytes += size
         self._context.unflushed_bytes += size
+        self._context.room_bytes -= size
         if acks is Acks.MEMORY:
             last = base + header.last_offset_delta
             future.set_result(AppendResult(Offset(base), Offset(last), Acks.MEMORY))
@@ -181,7 +182,7 @@ class JournalLog:
             raise Unavailable(f"partition {self.partition} of {self.topic} is closed")
         if size != header.total_bytes:
             raise CorruptBatch(f"batch of {size} bytes, its header says {header.total_bytes}")
-        if context.space_short:
+        if context.room_bytes < size:
             raise StorageFull("free space is below plugins.journal.free_bytes_min")
         # One batch alone is always taken: else one above the limit would never be.
         if (
