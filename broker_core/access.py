@@ -10,7 +10,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 from broker_core.api.errors import NotAuthenticated, NotAuthorized, UnknownMechanism
-from broker_core.api.ports import Authenticator, Authorizer, Credentials, Exchange, Mechanism
+from broker_core.api.ports import (
+    AskingAuthorizer,
+    Authenticator,
+    Authorizer,
+    Credentials,
+    Exchange,
+    Mechanism,
+)
 from broker_core.api.types import (
     ANONYMOUS,
     NO_CONTEXT,
@@ -154,7 +161,7 @@ class Access:
         context: AccessContext = NO_CONTEXT,
     ) -> None:
         """Raises NotAuthorized when an authorizer says no, NotAuthenticated when the credentials
-        have ended. Nodes may do everything."""
+        have ended, Undecided when `decide` must come first. Nodes may do everything."""
         if principal.kind == "node":
             return
         if principal.expires_ms is not None and principal.expires_ms <= self._now_ms():
@@ -167,6 +174,14 @@ class Access:
                 raise NotAuthorized(
                     f"{principal.name} may not {operation.value} {resource.kind} {resource.name}"
                 )
+
+    async def decide(
+        self, principal: Principal, operation: Operation, resource: Resource, context: AccessContext
+    ) -> None:
+        """Have those authorizers find out who answer later; `authorize` is quick then."""
+        for authorizer in self._authorizers:
+            if isinstance(authorizer, AskingAuthorizer):
+                await authorizer.decide(principal, operation, resource, context)
 
     # -- changes
 

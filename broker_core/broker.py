@@ -416,6 +416,15 @@ class CoreBroker:
     ) -> None:
         self._access.authorize(principal, operation, resource, context)
 
+    async def decide(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext = NO_CONTEXT,
+    ) -> None:
+        await self._access.decide(principal, operation, resource, context)
+
     def on_access_change(self, changed: Callable[[], None]) -> Callable[[], None]:
         return self._access.on_access_change(changed)
 

@@ -13,6 +13,7 @@
     ├── NotAuthenticated
     │   └── UnknownMechanism     no such way to authenticate in several steps
     ├── NotAuthorized
+    ├── Undecided                somebody is to be asked first: `Broker.decide`, then again
     ├── UnknownTopic
     ├── UnknownPartition
     ├── UnknownSchema
@@ -98,6 +99,11 @@ class UnknownMechanism(NotAuthenticated):
 
 class NotAuthorized(LakeMQError):
     code = "NOT_AUTHORIZED"
+
+
+class Undecided(LakeMQError):
+    code = "UNDECIDED"
+    retriable = True
 
 
 class UnknownTopic(LakeMQError):

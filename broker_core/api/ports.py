@@ -210,7 +210,24 @@ class Authorizer(Protocol):
         context: AccessContext,
     ) -> bool | None:
         """True or False decides; None: not mine to judge, ask the next one. Answers are kept by
-        connections until `Broker.on_access_change` tells that they may have changed."""
+        connections until `Broker.on_access_change` tells that they may have changed. Raises
+        Undecided when somebody else is to be asked first; only an `AskingAuthorizer` may, and of
+        resources of kind `topic_name` alone."""
+
+
+@runtime_checkable
+class AskingAuthorizer(Protocol):
+    """An authorizer that takes time to know an answer."""
+
+    async def decide(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext,
+    ) -> None:
+        """Find out what `authorize` shall answer, and return within a bounded time, whatever
+        happens; it answers the same question without raising Undecided then."""
 
 
 class Interceptor(Protocol):
@@ -347,7 +364,16 @@ class Broker(Protocol):
         resource: Resource,
         context: AccessContext = NO_CONTEXT,
     ) -> None:
-        """Raises NotAuthorized."""
+        """Raises NotAuthorized; Undecided, for a `topic_name` alone: `decide`, then ask again."""
+
+    async def decide(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext = NO_CONTEXT,
+    ) -> None:
+        """Have found out what `authorize` answers."""
 
     def on_access_change(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` whenever kept answers of `authorize` may be wrong by now; returns its

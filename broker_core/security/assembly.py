@@ -14,6 +14,7 @@ from broker_core.api.ports import Authenticator, Authorizer, Mechanism
 from broker_core.security.attempts import Attempts
 from broker_core.security.certificates import CertificateAuthenticator
 from broker_core.security.http_callback import HttpAuthenticator
+from broker_core.security.http_rules import HttpAuthorizer
 from broker_core.security.kept import KeptAccess
 from broker_core.security.kept_forms import limits_of
 from broker_core.security.password_users import (
@@ -63,8 +64,12 @@ class Security:
         self.attempts = Attempts(settings.attempt_rules())
         self.checker = PasswordChecker(settings.password_threads, settings.passwords_waiting_max)
         self._users: list[Users] = []
-        self._callbacks: list[HttpAuthenticator] = []
+        self._callbacks: list[HttpAuthenticator | HttpAuthorizer] = []
         self.rule_book = RuleBook(settings, self._rules_changed, self._is_gone)
+        self.http_authorizers = [
+            HttpAuthorizer(each, now_ms, self._is_special) for each in settings.authorizers
+        ]
+        self._callbacks += self.http_authorizers
         self._written_quotas = {each.who: each.limits() for each in settings.quotas}
         self.quotas = Quotas(self._written_quotas)
         self._kept = (
@@ -79,7 +84,7 @@ class Security:
         ]
         self.access = Access(
             [*authenticators, *own],
-            [*authorizers, self.rule_book],
+            [*authorizers, *self.http_authorizers, self.rule_book],
             [*mechanisms, *self._scram()],
             anonymous=settings.anonymous,
             attempts=self.attempts,
@@ -128,6 +133,10 @@ class Security:
 
     def _is_gone(self, principal: Principal) -> bool:
         return self._kept is not None and self._kept.is_gone(principal)
+
+    def _is_special(self, principal: Principal) -> bool:
+        """Whether the rule book alone knows what somebody may do: everything, or nothing."""
+        return self.rule_book.is_admin(principal) or self._is_gone(principal)
 
     def _rules_changed(self) -> None:
         self.access.rules_changed()

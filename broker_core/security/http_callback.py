@@ -11,33 +11,32 @@ Anything else is no answer. `rules`, when there, are all that the client may do.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
 import os
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
-import aiohttp
 from pydantic import Field, ValidationError
 
 from broker_core.api.access import Rule
-from broker_core.api.errors import ConfigError, NotAuthenticated, Unavailable
+from broker_core.api.errors import NotAuthenticated, Unavailable
 from broker_core.api.ports import Credentials
 from broker_core.api.settings import Section
 from broker_core.api.types import Principal
+from broker_core.security.http_calls import (
+    ANSWER_BYTES_MAX,
+    HttpCalls,
+    NoAnswer,
+    Templates,
+    complaint_of,
+)
 from broker_core.security.settings import HttpSettings, RuleSettings
 
 log = logging.getLogger(__name__)
-ANSWER_BYTES_MAX: Final = 256 * 1024
 _KNOWN_MAX: Final = 10_000
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_FIELD: Final = re.compile(
-    r"\{(username|password|token|client_id|peer_host|protocol|listener|certificate_subject)\}"
-)
 
 
 class _AnswerRule(RuleSettings):
@@ -62,10 +61,6 @@ class _Answer(Section):
     """How long that holds (ms)."""
 
 
-class NoAnswer(Exception):
-    """The service said nothing of use."""
-
-
 class HttpAuthenticator:
     """Asks a web service, a bounded number of questions at a time."""
 
@@ -77,12 +72,8 @@ class HttpAuthenticator:
     ) -> None:
         self._settings = settings
         self._now_ms = now_ms
-        self._headers = {
-            name: _VARIABLE.sub(lambda match: _variable(match.group(1), environment), text)
-            for name, text in settings.headers.items()
-        }
-        self._session: aiohttp.ClientSession | None = None
-        self._turns = asyncio.Semaphore(settings.calls_max)
+        self._calls = HttpCalls(settings, "security.authenticators: http", environment)
+        self._body = Templates(settings.body)
         self._known: OrderedDict[bytes, tuple[int, Principal | None | NotAuthenticated]]
         self._known = OrderedDict()
         self.failures = 0
@@ -94,13 +85,13 @@ class HttpAuthenticator:
         """Raises NotAuthenticated; Unavailable when there is no answer."""
         if not self.judges(credentials):
             return None
-        body = self._body(credentials)
+        body = self._body.filled(_values(credentials))
         mark = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).digest()
         known = self._known.get(mark)
         now_ms = self._now_ms()
         if known is None or known[0] <= now_ms:
             try:
-                outcome = await self._asked(body, credentials)
+                outcome = self._judged(*await self._calls.ask(body), credentials)
             except NoAnswer as error:
                 self.failures += 1
                 log.warning("%s: no answer: %s", self._settings.url, error)
@@ -125,45 +116,6 @@ class HttpAuthenticator:
             if len(self._known) > _KNOWN_MAX:
                 self._known.popitem(last=False)
 
-    def _body(self, credentials: Credentials) -> dict[str, str]:
-        password = (credentials.password or b"").decode("utf-8", "replace")
-        values = {
-            "username": credentials.username or "",
-            "password": password,
-            "token": credentials.token or "",
-            "client_id": credentials.client_id,
-            "peer_host": credentials.peer_host,
-            "protocol": credentials.protocol,
-            "listener": credentials.listener,
-            "certificate_subject": credentials.certificate_subject or "",
-        }
-        return {
-            name: _FIELD.sub(lambda match: values[match.group(1)], template)
-            for name, template in self._settings.body.items()
-        }
-
-    async def _asked(
-        self, body: dict[str, str], credentials: Credentials
-    ) -> Principal | None | NotAuthenticated:
-        settings = self._settings
-        how: dict[str, Any] = {"params": body} if settings.method == "GET" else {"json": body}
-        try:
-            async with self._turns, asyncio.timeout(settings.timeout_ms / 1000):
-                session = self._open()
-                async with session.request(
-                    settings.method, settings.url, headers=self._headers, allow_redirects=False,
-                    **how,
-                ) as response:  # fmt: skip
-                    data = await response.content.read(ANSWER_BYTES_MAX + 1)
-                    while len(data) <= ANSWER_BYTES_MAX and not response.content.at_eof():
-                        data += await response.content.read(ANSWER_BYTES_MAX + 1 - len(data))
-                    status = response.status
-        except TimeoutError:
-            raise NoAnswer(f"nothing within {settings.timeout_ms} ms") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise NoAnswer(type(error).__name__) from None
-        return self._judged(status, data, credentials)
-
     def _judged(
         self, status: int, data: bytes, credentials: Credentials
     ) -> Principal | None | NotAuthenticated:
@@ -177,9 +129,7 @@ class HttpAuthenticator:
             try:
                 answer = _Answer.model_validate_json(data)
             except ValidationError as error:
-                first = error.errors()[0]
-                place = ".".join(str(part) for part in first["loc"])
-                raise NoAnswer(f"{place or 'the answer'}: {first['type']}") from None
+                raise NoAnswer(complaint_of(error)) from None
         if answer.result == "ignore":
             return None
         if answer.result != "allow":
@@ -196,14 +146,22 @@ class HttpAuthenticator:
             ),
         )
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession()
-        return self._session
-
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._calls.close()
+
+
+def _values(credentials: Credentials) -> dict[str, str]:
+    """What the fields of templates stand for."""
+    return {
+        "username": credentials.username or "",
+        "password": (credentials.password or b"").decode("utf-8", "replace"),
+        "token": credentials.token or "",
+        "client_id": credentials.client_id,
+        "peer_host": credentials.peer_host,
+        "protocol": credentials.protocol,
+        "listener": credentials.listener,
+        "certificate_subject": credentials.certificate_subject or "",
+    }
 
 
 _NOTHING: Final = Rule(("any",), ("all",), "nothing", "*")
@@ -214,9 +172,3 @@ def _rules(rules: list[_AnswerRule] | None) -> tuple[Rule, ...]:
     if rules is None:
         return ()
     return tuple(rule for each in rules for rule in each.rules()) or (_NOTHING,)
-
-
-def _variable(name: str, environment: Mapping[str, str]) -> str:
-    if name not in environment:
-        raise ConfigError(f"security.authenticators: http: there is no variable {name}")
-    return environment[name]

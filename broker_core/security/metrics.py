@@ -22,6 +22,14 @@ def register_metrics(meter: Meter, security: Security) -> None:
         "logins.hasty": (lambda: security.attempts.refused, "refused unseen after many failures"),
         "passwords.checked": (lambda: checker.hashed, "passwords checked by argon2 or SCRAM keys"),
         "passwords.turned_away": (lambda: checker.refused, "logins told to come again"),
+        "authorizers.questions": (
+            lambda: sum(each.questions for each in security.http_authorizers),
+            "web services asked what a client may do",
+        ),
+        "authorizers.failures": (
+            lambda: sum(each.failures for each in security.http_authorizers),
+            "questions that they did not answer",
+        ),
         "quota.waits": (lambda: security.quotas.waits_ms, "waits for quotas, together (ms)"),
     }
     for name, (read, description) in growing.items():

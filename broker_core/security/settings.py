@@ -93,8 +93,8 @@ class JwtSettings(Section):
         return self
 
 
-class HttpSettings(Section):
-    """A web service is asked who a client is and what it may do."""
+class HttpService(Section):
+    """A web service that is asked something."""
 
     kind: Literal["http"]
     """`http`."""
@@ -102,6 +102,17 @@ class HttpSettings(Section):
     """Where to ask."""
     method: Literal["POST", "GET"] = "POST"
     """`POST` sends `body` as JSON; `GET` as the query."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Headers sent along; `${NAME}` stands for an environment variable, for secrets."""
+    timeout_ms: int = Field(default=2_000, ge=10, le=60_000)
+    """How long an answer may take (ms)."""
+    calls_max: int = Field(default=100, ge=1)
+    """Questions under way at a time; further clients wait."""
+
+
+class HttpSettings(HttpService):
+    """A web service is asked who a client is and what it may do."""
+
     body: dict[str, str] = Field(
         default_factory=lambda: {
             "username": "{username}",
@@ -113,17 +124,41 @@ class HttpSettings(Section):
     )
     """What is sent: names and texts, in which `{username}`, `{password}`, `{token}`, `{client_id}`,
     `{peer_host}`, `{protocol}`, `{listener}` and `{certificate_subject}` are filled."""
-    headers: dict[str, str] = Field(default_factory=dict)
-    """Headers sent along; `${NAME}` stands for an environment variable, for secrets."""
-    timeout_ms: int = Field(default=2_000, ge=10, le=60_000)
-    """How long an answer may take (ms)."""
     unreachable: Literal["refuse", "next"] = "refuse"
     """What happens to clients when there is no answer: they are told to try again, or the next
     authenticator is asked."""
     cache_ms: int = Field(default=10_000, ge=0)
     """How long an answer is remembered for the same credentials (ms); 0: not at all."""
-    calls_max: int = Field(default=100, ge=1)
-    """Questions under way at a time; further clients wait."""
+
+
+class HttpRulesSettings(HttpService):
+    """A web service is asked whether an MQTT client may publish to a topic name or subscribe to a
+    filter. A client whose credentials brought rules of their own, and `admins`, are not asked
+    about."""
+
+    body: dict[str, str] = Field(
+        default_factory=lambda: {
+            "username": "{username}",
+            "client_id": "{client_id}",
+            "peer_host": "{peer_host}",
+            "action": "{action}",
+            "topic": "{topic}",
+            "qos": "{qos}",
+            "retain": "{retain}",
+        }
+    )
+    """What is sent: names and texts, in which `{username}`, `{client_id}`, `{peer_host}`,
+    `{protocol}`, `{listener}`, `{action}` (`publish` or `subscribe`), `{topic}`, `{qos}` and
+    `{retain}` (`true` or `false`) are filled. An answer holds for all that is equal in these."""
+    unreachable: Literal["deny", "next"] = "deny"
+    """What holds when there is no answer: nothing is allowed, or the next authorizer is asked, and
+    at last the rules."""
+    cache_ms: int = Field(default=60_000, ge=1_000)
+    """How long an answer is remembered (ms)."""
+    cache_per_client_max: int = Field(default=100, ge=1)
+    """Answers that are remembered of one client; the oldest are forgotten first."""
+    cache_max: int = Field(default=100_000, ge=1)
+    """The same of all clients together."""
 
 
 AuthenticatorSettings = Annotated[
@@ -210,6 +245,9 @@ class SecuritySettings(Section):
     authenticators: list[AuthenticatorSettings] = Field(default_factory=_certificates_then_users)
     """Who is asked who a client is, in this order, after plugins. The first that knows decides; a
     user or token that nobody knows is refused."""
+    authorizers: list[HttpRulesSettings] = Field(default_factory=list)
+    """Who is asked what an MQTT client may do, in this order, after plugins and before the rules.
+    The first that says yes or no decides."""
     scram: bool = True
     """Whether SCRAM-SHA-256 and -512 are offered, for users whose keys are kept."""
     admins: list[str] = Field(default_factory=list)

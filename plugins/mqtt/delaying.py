@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker_core.api.record_batch import RecordBatch
@@ -19,6 +20,7 @@ from plugins.mqtt.delayed import (
 )
 from plugins.mqtt.messages import Message, Place
 from plugins.mqtt.packets import Publish
+from plugins.mqtt.questions import Unanswered
 from plugins.mqtt.records import delayed_header, parse_headers
 from plugins.mqtt.snapshots import BadSnapshot, read_positions
 
@@ -110,9 +112,13 @@ def release_due(hub: Hub, now_ms: int) -> bool:
 def _release(hub: Hub, one: Delayed, now_ms: int) -> None:
     delays, packet = hub.delays, one.packet
     context = AccessContext("mqtt", one.client_id, qos=packet.qos, retain=packet.retain)
-    allowed = not packet.topic.startswith((SYSTEM, PREFIX)) and hub.allowed(
-        one.principal, Operation.WRITE, packet.topic, context
-    )
+    try:
+        allowed = not packet.topic.startswith((SYSTEM, PREFIX)) and hub.allowed(
+            one.principal, Operation.WRITE, packet.topic, context
+        )
+    except Unanswered as unanswered:
+        hub.rights.questions.append((unanswered.question, partial(_release, hub, one)))
+        return
     if not allowed:
         delays.refused += 1
         delays.finished(one.key)

@@ -33,6 +33,7 @@ from plugins.mqtt.history_reader import HistoryReader
 from plugins.mqtt.hub import Hub
 from plugins.mqtt.journal import MqttJournal
 from plugins.mqtt.protocol import Connection
+from plugins.mqtt.questions import Question, Then
 from plugins.mqtt.reasons import Reason, connect_reason
 from plugins.mqtt.records import RecordReader
 from plugins.mqtt.retained import Retained
@@ -112,6 +113,8 @@ class MqttEngine:
         self._users = 0
         self._taps: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._deciding: set[asyncio.Task[None]] = set()
+        """Those of them that find out what clients may do."""
         self._appending: set[asyncio.Future[list[Placed | LakeMQError]]] = set()
         self._exchanges: WeakKeyDictionary[Dialogue, Exchange] = WeakKeyDictionary()
         self._homes: dict[str, str] = {}
@@ -172,6 +175,9 @@ class MqttEngine:
                 text = "the server shuts down"
                 connection.close(Reason.SERVER_SHUTTING_DOWN, text, self.now_ms())
         self._turn()
+        if self._deciding:  # about wills
+            await asyncio.wait(self._deciding, timeout=GOODBYE_S)
+            self._turn()
         if self._appending:
             await asyncio.wait(self._appending, timeout=GOODBYE_S)
         await self._keep_everything()
@@ -214,6 +220,7 @@ class MqttEngine:
             or hub.loads
             or hub.reads
             or hub.steps
+            or hub.rights.questions
             or ledger_due
             or self.journal.delays.due
         ):
@@ -235,6 +242,9 @@ class MqttEngine:
         reads, self.hub.reads = self.hub.reads, []
         for history, generation in reads:
             self._begin(self._read(history, generation))
+        questions, self.hub.rights.questions = self.hub.rights.questions, []
+        for question, then in questions:
+            self._begin(self._decide(question, then), self._deciding)
         dirty, self.hub.dirty = self.hub.dirty, []
         for connection in dirty:
             link = self.links.get(connection)
@@ -379,8 +389,20 @@ class MqttEngine:
         self.resume_reading()
         self.after()
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
+    async def _decide(self, question: Question, then: Then) -> None:
+        """Have found out what a client may do, beside everything else."""
+        await self.broker.decide(*question)
+        then(self.now_ms())
+        self.resume_reading()
+        self.after()
+
+    def _begin(
+        self, work: Coroutine[None, None, None], beside: set[asyncio.Task[None]] | None = None
+    ) -> None:
         task = self.loop.create_task(work)
+        if beside is not None:
+            beside.add(task)
+            task.add_done_callback(beside.discard)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

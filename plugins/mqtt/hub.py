@@ -11,20 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from broker_core.api.errors import LakeMQError
+from broker_core.api.errors import LakeMQError, Undecided
 from broker_core.api.types import AccessContext, Acks, Operation, Principal, Resource
 from plugins.mqtt import history
 from plugins.mqtt.appends import Appends, Receiver
 from plugins.mqtt.bans import BanRules, Bans
 from plugins.mqtt.bindings import Binding, binding_of
-from plugins.mqtt.delayed import PREFIX, Delays, split_delayed
-from plugins.mqtt.delaying import delay
+from plugins.mqtt.delayed import Delays
 from plugins.mqtt.delivery import Delivery, DeliveryLimits
 from plugins.mqtt.history import History
 from plugins.mqtt.ledger import Ledger
 from plugins.mqtt.messages import Message, message_of
 from plugins.mqtt.packets import RETAIN_AS_PUBLISHED, Publish
-from plugins.mqtt.reasons import MqttError, Reason
+from plugins.mqtt.questions import Question, Unanswered
+from plugins.mqtt.reasons import Reason
 from plugins.mqtt.records import Meta, record_headers
 from plugins.mqtt.retained import Retained
 from plugins.mqtt.rewrite import RewriteRule, rewritten
@@ -43,6 +43,7 @@ from plugins.mqtt.topics import (
     parse_filter,
     split_replay,
 )
+from plugins.mqtt.wills import publish_will
 
 if TYPE_CHECKING:
     from plugins.mqtt.protocol import Connection
@@ -166,9 +167,13 @@ class Hub:
     def allowed(
         self, principal: Principal, operation: Operation, name: str, context: AccessContext
     ) -> bool:
-        """Whether the principal may publish to a topic name, or subscribe to a filter."""
+        """Whether the principal may publish to a topic name, or subscribe to a filter. Raises
+        Unanswered."""
+        resource = Resource("topic_name", name)
         try:
-            self._authorize(principal, operation, Resource("topic_name", name), context)
+            self._authorize(principal, operation, resource, context)
+        except Undecided:
+            raise Unanswered(Question(principal, operation, resource, context)) from None
         except LakeMQError:
             return False
         return True
@@ -307,23 +312,7 @@ class Hub:
         if will is None:
             return
         session.touch()
-        delay_s, name, principal = None, will.topic, session.principal
-        packet = Publish(name, will.payload, will.qos, will.retain, properties=will.properties)
-        try:
-            if name.startswith(PREFIX):
-                delay_s, packet.topic = split_delayed(name)
-            context = AccessContext("mqtt", session.client_id, qos=will.qos, retain=will.retain)
-            self._authorize(
-                principal, Operation.WRITE, Resource("topic_name", packet.topic), context
-            )
-            if delay_s is not None:
-                delay(self, packet, delay_s, session.client_id, principal, now_ms)
-        except (LakeMQError, MqttError):
-            self.counters.publishes_refused += 1
-            return
-        self.counters.wills_published += 1
-        if delay_s is None:
-            self.publish_for(packet, session.client_id, principal, now_ms)
+        publish_will(self, will, session.client_id, session.principal, now_ms)
 
     def publish_for(
         self,

@@ -39,6 +39,7 @@ from plugins.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
+from plugins.mqtt.questions import Unanswered
 from plugins.mqtt.rates import Throttle, throttle_of
 from plugins.mqtt.reasons import MqttError, ProtocolError, Reason, disconnect_reason, return_code
 from plugins.mqtt.sessions import Session
@@ -83,6 +84,7 @@ class Connection:
     __slots__ = (
         "aliases",
         "arrival",
+        "asking",
         "blocked",
         "bridge",
         "client_id",
@@ -106,6 +108,7 @@ class Connection:
         "session",
         "silent_until_ms",
         "state",
+        "subscribing",
         "throttle",
         "traffic",
         "version",
@@ -134,15 +137,19 @@ class Connection:
         self.closing: str | None = None
         """Why the server shall close the network connection, once `out` is written."""
         self.blocked = False
-        self.bridge = False
         """The socket takes no more for now: QoS 0 is dropped, QoS 1 and 2 wait."""
+        self.bridge = False
         self.credentials: Credentials | None = None
         """Set while an answer to them is awaited (`authenticated` or `refused`)."""
         self.enhanced: Enhanced | None = None
         """None: CONNECT named no authentication method."""
+        self.asking = False
+        """Whether somebody is asked what the client may do; what it sends meanwhile is pending."""
+        self.subscribing: subscribing.Progress | None = None
+        """A SUBSCRIBE that waits for such an answer."""
         self.connect: Connect | None = None
         self.pending: list[Packet] = []
-        """Packets that came before the answer to CONNECT."""
+        """Packets that came before the answer to CONNECT, or to a question about their client."""
         self.client_id = ""
         self.principal: Principal = ANONYMOUS
         self.session: Session | None = None
@@ -182,7 +189,7 @@ class Connection:
         traffic.bytes_received += len(data)
         if self.keep_alive_ms:
             self.silent_until_ms = now_ms + self.keep_alive_ms
-        if now_ms >= self.routes_until_ms and self.state is State.CONNECTED:
+        if now_ms >= self.routes_until_ms and self.state is State.CONNECTED and not self.asking:
             publishing.forget_routes(self, now_ms)
         before = self.hub.counters.publishes_received
         packets = self.decoder.feed(data)
@@ -196,7 +203,12 @@ class Connection:
             wait_ms = charge(self.principal, bytes_in=len(data), records_in=publishes)
             if wait_ms:
                 self._wait(wait_ms, now_ms)
-        if self.decoder.error is not None and self.state is not State.AUTHENTICATING:
+        self._fail_if_malformed(now_ms)
+
+    def _fail_if_malformed(self, now_ms: int) -> None:
+        """Behind what came in good order, and not before all of that is handled."""
+        waits = self.asking or self.state is State.AUTHENTICATING
+        if self.decoder.error is not None and not waits:
             self._fail(self.decoder.error, now_ms)
 
     def _wait(self, wait_ms: int, now_ms: int) -> None:
@@ -225,8 +237,13 @@ class Connection:
         """The client may be heard again: handle what it sent meanwhile."""
         pending, self.pending = self.pending, []
         self._handle(pending, now_ms)
-        if self.decoder.error is not None:
-            self._fail(self.decoder.error, now_ms)
+        self._fail_if_malformed(now_ms)
+
+    def _answered(self, now_ms: int) -> None:
+        """What was asked is known: handle again what it was asked for."""
+        self.asking = False
+        if self.state is not State.CLOSED:
+            self.proceed(now_ms)
 
     def refused(self, reason: Reason, text: str, now_ms: int) -> None:
         """The other answer to `credentials`."""
@@ -276,6 +293,7 @@ class Connection:
         limits = self.hub.limits
         return (
             self.state is State.AUTHENTICATING
+            or self.asking
             or (self.throttle is not None and self.throttle.wait_ms > 0)
             or self.inflow.appends > limits.appends_inflight_max
             or self.inflow.appends_bytes > limits.appends_inflight_bytes_max
@@ -352,6 +370,9 @@ class Connection:
     # -- inside
 
     def _handle(self, packets: list[Packet], now_ms: int) -> None:
+        if self.asking:
+            self.pending += packets
+            return
         for place, packet in enumerate(packets):
             if self.state is State.AUTHENTICATING:
                 self.pending += packets[place:]
@@ -359,6 +380,11 @@ class Connection:
             handler = _HANDLERS[self.state].get(type(packet), _unexpected)
             try:
                 handler(self, packet, now_ms)
+            except Unanswered as unanswered:
+                self.asking = True
+                self.pending = packets[place:]
+                self.hub.rights.questions.append((unanswered.question, self._answered))
+                return
             except MqttError as error:
                 self._fail(error, now_ms)
                 return

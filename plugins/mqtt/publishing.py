@@ -98,7 +98,7 @@ def _route(connection: Connection, topic: str) -> Route:
 
 
 def _may_publish(connection: Connection, route: Route, packet: Publish) -> bool:
-    """Ask once for each way to publish there; the route remembers."""
+    """Ask once for each way to publish there; the route remembers. Raises Unanswered."""
     context = connection.access_context(packet.qos, bool(packet.retain))
     allowed = connection.hub.allowed(connection.principal, Operation.WRITE, route.topic, context)
     route.allowed[packet.qos * 2 + packet.retain] = allowed
@@ -108,15 +108,17 @@ def _may_publish(connection: Connection, route: Route, packet: Publish) -> bool:
 def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     """A PUBLISH: store it, or pass it on through memory; acknowledge when that is done."""
     hub = connection.hub
-    hub.counters.publishes_received += 1
-    connection.traffic.received[packet.qos] += 1
     if packet.properties is not NO_PROPERTIES:
         _obey_properties(connection, packet)
     if not packet.topic:
         raise ProtocolError("PUBLISH without a topic name")
     route = connection.routes.get(packet.topic) or _route(connection, packet.topic)
     allowed = route.allowed[packet.qos * 2 + packet.retain]
-    if not (_may_publish(connection, route, packet) if allowed is None else allowed):
+    # nothing is noted before this, for the packet may have to come again
+    allowed = _may_publish(connection, route, packet) if allowed is None else allowed
+    hub.counters.publishes_received += 1
+    connection.traffic.received[packet.qos] += 1
+    if not allowed:
         _refuse(connection, packet, now_ms)
         return
     rewrites = route.topic != packet.topic

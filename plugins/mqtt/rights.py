@@ -7,9 +7,11 @@ when it subscribes anew. MQTT knows no other way to tell it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker_core.api.types import AccessContext, Operation, Principal
+from plugins.mqtt.questions import Question, Then, Unanswered
 from plugins.mqtt.reasons import Reason
 from plugins.mqtt.sessions import Session
 
@@ -36,6 +38,8 @@ class Rights:
         self._suspects: list[Connection] = []
         self.charge: Charge | None = None
         """Notes what principals use; None: there are no quotas."""
+        self.questions: list[tuple[Question, Then]] = []
+        """What is to be asked before it is known whether somebody may."""
         self.ended = 0
         """Connections closed because their credentials ended."""
         self.withdrawn = 0
@@ -71,20 +75,53 @@ class Rights:
                 continue
             judged += 1 + len(session.subscriptions)
             if lost := self.withdraw(session):
-                text = f"the right to subscribe to {lost[0]} was withdrawn"
-                connection.close(Reason.NOT_AUTHORIZED, text, now_ms)
+                _tell(connection, lost[0], now_ms)
 
     def withdraw(self, session: Session) -> list[str]:
-        """Take from a session the subscriptions that its principal has no right to (any more)."""
-        hub, lost = self._hub, []
-        for text, subscription in session.subscriptions.items():
-            context = AccessContext("mqtt", session.client_id, qos=subscription.options & 3)
-            topic_filter = subscription.address.topic_filter
-            if not hub.allowed(session.principal, Operation.READ, topic_filter, context):
-                lost.append(text)
+        """Take from a session the subscriptions that its principal has no right to (any more).
+        Those that somebody must be asked about stay until there is an answer."""
+        lost, open_ = [], []
+        for text in session.subscriptions:
+            try:
+                if not self._may_read(session, text):
+                    lost.append(text)
+            except Unanswered:
+                open_.append(text)
+        self._take(session, lost)
+        if open_:
+            self._judge(session, open_, 0)
+        return lost
+
+    def _may_read(self, session: Session, text: str) -> bool:
+        subscription = session.subscriptions[text]
+        context = AccessContext("mqtt", session.client_id, qos=subscription.options & 3)
+        topic_filter = subscription.address.topic_filter
+        return self._hub.allowed(session.principal, Operation.READ, topic_filter, context)
+
+    def _take(self, session: Session, lost: list[str]) -> None:
         for text in lost:
-            hub.unsubscribe(session, text)
+            self._hub.unsubscribe(session, text)
         if lost:
             self.withdrawn += len(lost)
             session.touch()
-        return lost
+
+    def _judge(self, session: Session, texts: list[str], now_ms: int) -> None:
+        """Judge these subscriptions, one question at a time; the last one first."""
+        while texts and self._hub.sessions.get(session.client_id) is session:
+            text = texts[-1]
+            try:
+                lost = text in session.subscriptions and not self._may_read(session, text)
+            except Unanswered as unanswered:
+                again = partial(self._judge, session, texts)
+                self.questions.append((unanswered.question, again))
+                return
+            texts.pop()
+            if lost:
+                self._take(session, [text])
+                if session.connection is not None:
+                    _tell(session.connection, text, now_ms)
+
+
+def _tell(connection: Connection, lost: str, now_ms: int) -> None:
+    text = f"the right to subscribe to {lost} was withdrawn"
+    connection.close(Reason.NOT_AUTHORIZED, text, now_ms)

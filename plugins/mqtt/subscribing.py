@@ -5,6 +5,8 @@ Source: MQTT 5.0 sections 3.8 to 3.11, 4.8.2 (shared subscriptions).
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker_core.api.types import Operation
@@ -20,6 +22,7 @@ from plugins.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
+from plugins.mqtt.questions import Unanswered
 from plugins.mqtt.reasons import FAILURE, MqttError, ProtocolError, Reason
 from plugins.mqtt.subscriptions import Beside, Subscription
 from plugins.mqtt.topics import EXCLUSIVE, REPLAY, Address, parse_filter, split_replay
@@ -32,17 +35,29 @@ _OPTIONS_KEPT = 0x0F
 """QoS, no local, retain as published; retain handling matters only while subscribing."""
 
 
+@dataclass(slots=True)
+class Progress:
+    """How far a SUBSCRIBE is."""
+
+    codes: list[int] = field(default_factory=list)
+    """For SUBACK, of the first filters."""
+    fresh: list[Subscription] = field(default_factory=list)
+    """Those of them that retained messages are due for."""
+
+
 def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
-    """Add subscriptions, answer, then send what is retained for them."""
+    """Add subscriptions, answer, then send what is retained for them. When somebody must be asked
+    about one of them, this is called again with the answer and goes on with that one."""
     identifiers = packet.properties.subscription_identifiers
     identifier = identifiers[0] if identifiers else 0
-    codes: list[int] = []
-    fresh: list[Subscription] = []
-    for wanted in packet.filters:
+    progress = connection.subscribing = connection.subscribing or Progress()
+    codes, fresh = progress.codes, progress.fresh
+    for wanted in packet.filters[len(codes) :]:
         code, subscription, wants_retained = _add(connection, wanted, identifier, now_ms)
         codes.append(code)
         if subscription is not None and wants_retained:
             fresh.append(subscription)
+    connection.subscribing = None
     if connection.version < V5:
         codes = [code if code < FAILURE else FAILURE for code in codes]
     session = connection.session
@@ -59,7 +74,8 @@ def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
 def _add(
     connection: Connection, wanted: Filter, identifier: int, now_ms: int
 ) -> tuple[int, Subscription | None, bool]:
-    """Code for SUBACK, the subscription, and whether retained messages are due for it."""
+    """Code for SUBACK, the subscription, and whether retained messages are due for it. Raises
+    Unanswered, before anything is changed."""
     session, hub = connection.session, connection.hub
     assert session is not None
     text = wanted.topic_filter
@@ -147,10 +163,20 @@ def subscribe_automatically(connection: Connection, now_ms: int) -> None:
         text = pattern.replace("%c", named["%c"]).replace("%u", named["%u"])
         if text in session.subscriptions:
             continue
-        _, subscription, wants_retained = _add(connection, Filter(text, options), 0, now_ms)
+        try:
+            _, subscription, wants_retained = _add(connection, Filter(text, options), 0, now_ms)
+        except Unanswered as unanswered:
+            again = partial(_subscribe_later, connection)
+            hub.rights.questions.append((unanswered.question, again))
+            return
         if subscription is not None and wants_retained:
             _send_retained(connection, subscription, now_ms)
         session.touch()
+
+
+def _subscribe_later(connection: Connection, now_ms: int) -> None:
+    if not connection.ended:
+        subscribe_automatically(connection, now_ms)
 
 
 def unsubscribe(connection: Connection, packet: Unsubscribe, now_ms: int) -> None:

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from broker_core.api.errors import LakeMQError, NotAuthorized, UnknownMechanism
+from broker_core.api.errors import LakeMQError, NotAuthorized, Undecided, UnknownMechanism
 from broker_core.api.ports import Exchange, Mechanism
 from broker_core.api.record_batch import encode as encode_batch
 from broker_core.api.record_batch import read_header
@@ -149,6 +149,8 @@ class Bench:
     ) -> None:
         self.now_ms = START_MS
         self.forbidden: set[tuple[Operation, str]] = set()
+        self.undecided: set[tuple[Operation, str]] = set()
+        """What somebody must be asked about first: `answer_questions`."""
         self.mechanisms: dict[str, Mechanism] = {}
         """Ways to authenticate in several steps."""
         self._exchanges: dict[Dialogue, Exchange] = {}
@@ -187,6 +189,8 @@ class Bench:
         resource: Resource,
         context: AccessContext = NO_CONTEXT,
     ) -> None:
+        if (operation, resource.name) in self.undecided:
+            raise Undecided(resource.name)
         if (operation, resource.name) in self.forbidden:
             raise NotAuthorized(resource.name)
 
@@ -308,6 +312,14 @@ class Bench:
                 authenticating.accepted(
                     connection, dialogue, outcome.principal, outcome.data, self.now_ms
                 )
+
+    def answer_questions(self) -> list[str]:
+        """Let the one who is asked answer all that waits; returns about which names."""
+        questions, self.hub.rights.questions = self.hub.rights.questions, []
+        for question, then in questions:
+            self.undecided.discard((question.operation, question.resource.name))
+            then(self.now_ms)
+        return [question.resource.name for question, _ in questions]
 
     def load(self) -> None:
         """Fetch from storage what sessions and replays wait for, and answer who is who."""

@@ -13,6 +13,7 @@ from broker_core.api.errors import (
     NotAuthenticated,
     NotAuthorized,
     OffsetOutOfRange,
+    Undecided,
     UnknownMechanism,
     UnknownTopic,
 )
@@ -52,6 +53,9 @@ class MemoryBroker:
         self.batches: dict[str, list[CommittedBatch]] = {}
         self.forbidden: set[tuple[Operation, str]] = set()
         """(operation, topic name) pairs that nobody may."""
+        self.undecided: set[tuple[Operation, str]] = set()
+        """Those that are found out about when `answers` is set."""
+        self.answers = asyncio.Event()
         self.users: dict[str, bytes] | None = None
         """User -> password; None: everybody is anonymous."""
         self.access_watchers: list[Callable[[], None]] = []
@@ -176,8 +180,20 @@ class MemoryBroker:
         resource: Resource,
         context: AccessContext = NO_CONTEXT,
     ) -> None:
+        if (operation, resource.name) in self.undecided:
+            raise Undecided(resource.name)
         if (operation, resource.name) in self.forbidden:
             raise NotAuthorized(f"{principal.name} may not {operation.value} {resource.name}")
+
+    async def decide(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        context: AccessContext = NO_CONTEXT,
+    ) -> None:
+        await self.answers.wait()
+        self.undecided.discard((operation, resource.name))
 
     def charge(
         self,

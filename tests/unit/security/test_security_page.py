@@ -10,11 +10,13 @@ import pytest
 from broker_core.api.access import AccessContext, Operation, Principal, Resource
 from broker_core.config import load_config
 from broker_core.security.rule_book import RuleBook
-from broker_core.security.settings import HttpSettings
+from broker_core.security.settings import HttpRulesSettings, HttpSettings
 from tests.test_docs import FENCE
 
 PAGE = Path(__file__).parents[3] / "docs/security.md"
-FIRST, HTTP, QUOTAS, _ = [text for kind, text in FENCE.findall(PAGE.read_text()) if kind == "toml"]
+FIRST, HTTP, ASKED, QUOTAS, _ = [
+    text for kind, text in FENCE.findall(PAGE.read_text()) if kind == "toml"
+]
 DEVICE = Principal("sensor-1", roles=("device",))
 ANALYST = Principal("ann", roles=("analyst",))
 
@@ -47,6 +49,8 @@ def test_the_first_configuration(
 def test_the_web_service_is_configured_so() -> None:
     (written,) = tomllib.loads(HTTP)["security"]["authenticators"]
     assert HttpSettings.model_validate(written).cache_ms == 30_000
+    (written,) = tomllib.loads(ASKED)["security"]["authorizers"]
+    assert HttpRulesSettings.model_validate(written).unreachable == "deny"
 
 
 def test_the_quotas_are_as_written(tmp_path: Path) -> None:

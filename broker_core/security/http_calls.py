@@ -1,0 +1,98 @@
+"""Questions to a web service: templates, a bounded number at a time, answers of bounded size."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import aiohttp
+from pydantic import ValidationError
+
+from broker_core.api.errors import ConfigError
+from broker_core.security.settings import HttpService
+
+ANSWER_BYTES_MAX: Final = 256 * 1024
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_FIELD: Final = re.compile(r"\{([a-z_]+)\}")
+
+
+class NoAnswer(Exception):
+    """The service said nothing of use."""
+
+
+class Templates:
+    """Named texts with fields in braces. What is not a known field stays as it is written, and what
+    is filled in is never looked at again."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = dict(texts)
+        self.fields = frozenset(name for text in texts.values() for name in _FIELD.findall(text))
+        """Names that stand in the texts."""
+
+    def filled(self, values: Mapping[str, str]) -> dict[str, str]:
+        return {
+            name: _FIELD.sub(lambda match: values.get(match.group(1), match.group()), text)
+            for name, text in self._texts.items()
+        }
+
+
+class HttpCalls:
+    """One web service."""
+
+    def __init__(
+        self, settings: HttpService, where: str, environment: Mapping[str, str] = os.environ
+    ) -> None:
+        """`where` names the setting. Raises ConfigError: a variable is not there."""
+        self._settings = settings
+        self._headers = {
+            name: _VARIABLE.sub(lambda match: _variable(match.group(1), environment, where), text)
+            for name, text in settings.headers.items()
+        }
+        self._session: aiohttp.ClientSession | None = None
+        self._turns = asyncio.Semaphore(settings.calls_max)
+
+    async def ask(self, body: dict[str, str]) -> tuple[int, bytes]:
+        """Status and body of the answer, which may be longer than `ANSWER_BYTES_MAX` by a byte: it
+        was cut then. Raises NoAnswer."""
+        settings = self._settings
+        how: dict[str, Any] = {"params": body} if settings.method == "GET" else {"json": body}
+        try:
+            async with self._turns, asyncio.timeout(settings.timeout_ms / 1000):
+                session = self._open()
+                async with session.request(
+                    settings.method, settings.url, headers=self._headers, allow_redirects=False,
+                    **how,
+                ) as response:  # fmt: skip
+                    data = await response.content.read(ANSWER_BYTES_MAX + 1)
+                    while len(data) <= ANSWER_BYTES_MAX and not response.content.at_eof():
+                        data += await response.content.read(ANSWER_BYTES_MAX + 1 - len(data))
+                    return response.status, data
+        except TimeoutError:
+            raise NoAnswer(f"nothing within {settings.timeout_ms} ms") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoAnswer(type(error).__name__) from None
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+def complaint_of(error: ValidationError) -> str:
+    """What is wrong with an answer, without what it says."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place or 'the answer'}: {first['type']}"
+
+
+def _variable(name: str, environment: Mapping[str, str], where: str) -> str:
+    if name not in environment:
+        raise ConfigError(f"{where}: there is no variable {name}")
+    return environment[name]

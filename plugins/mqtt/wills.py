@@ -1,0 +1,42 @@
+"""Wills: publishes that a client left behind [MQTT-3.1.2-8]. Pure."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker_core.api.errors import LakeMQError
+from broker_core.api.types import AccessContext, Operation, Principal
+from plugins.mqtt.delayed import PREFIX, split_delayed
+from plugins.mqtt.delaying import delay
+from plugins.mqtt.packets import Publish, Will
+from plugins.mqtt.questions import Unanswered
+from plugins.mqtt.reasons import MqttError
+
+if TYPE_CHECKING:
+    from plugins.mqtt.hub import Hub
+
+
+def publish_will(hub: Hub, will: Will, client_id: str, principal: Principal, now_ms: int) -> None:
+    """Publish it, if its client may."""
+    delay_s, name = None, will.topic
+    packet = Publish(name, will.payload, will.qos, will.retain, properties=will.properties)
+    try:
+        if name.startswith(PREFIX):
+            delay_s, packet.topic = split_delayed(name)
+        context = AccessContext("mqtt", client_id, qos=will.qos, retain=will.retain)
+        allowed = hub.allowed(principal, Operation.WRITE, packet.topic, context)
+        if allowed and delay_s is not None:
+            delay(hub, packet, delay_s, client_id, principal, now_ms)
+    except Unanswered as unanswered:
+        again = partial(publish_will, hub, will, client_id, principal)
+        hub.rights.questions.append((unanswered.question, again))
+        return
+    except (LakeMQError, MqttError):
+        allowed = False
+    if not allowed:
+        hub.counters.publishes_refused += 1
+        return
+    hub.counters.wills_published += 1
+    if delay_s is None:
+        hub.publish_for(packet, client_id, principal, now_ms)
