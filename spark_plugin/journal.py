@@ -198,7 +198,7 @@ def read_arrow(
         position = batch.header.last_offset + 1
         gathered.append(arrow)
         rows += arrow.num_rows
-        size += len(batch.body)
+        size += len(batch.view)
         if rows >= batch_rows or size >= batch_bytes:
             yield _put_together(gathered)
             gathered, rows, size = [], 0, 0

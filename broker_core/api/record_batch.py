@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 import lz4.frame
+import numpy as np
 import zstandard
 
 from broker_core.api.errors import CorruptBatch
@@ -161,12 +162,19 @@ def _fixed_bytes(attributes: int) -> int:
     return 8 + 4 * (attributes & _FIXED_MASK).bit_count()
 
 
-def check_body(header: BatchHeader, body: bytes) -> None:
+def check_body(header: BatchHeader, body: bytes | memoryview) -> None:
     """CorruptBatch unless `body` is the stored body that the header's CRC was made over."""
     if len(body) != header.body_bytes:
         raise CorruptBatch(f"body of {len(body)} bytes, header says {header.body_bytes}")
-    if google_crc32c.value(body) != header.body_crc32c:
+    if _crc32c(body) != header.body_crc32c:
         raise CorruptBatch("body CRC-32C does not match")
+
+
+def _crc32c(body: bytes | memoryview) -> int:
+    if isinstance(body, bytes):
+        return int(google_crc32c.value(body))
+    # The library takes no memoryview; it does take an array over the same bytes.
+    return int(google_crc32c.value(np.frombuffer(body, np.uint8)))
 
 
 def split(data: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]]:
@@ -300,7 +308,7 @@ def _compress(raw: bytes, codec: Compression) -> bytes:
     return bytes(lz4.frame.compress(raw))
 
 
-def _decompress(stored: bytes, codec: Compression, raw_bytes: int) -> bytes:
+def _decompress(stored: bytes | memoryview, codec: Compression, raw_bytes: int) -> bytes:
     """Decompress exactly `raw_bytes`, which the header check has bounded, and take no more memory.
 
     The body is one frame of its codec, and nothing behind it.
@@ -316,7 +324,7 @@ def _decompress(stored: bytes, codec: Compression, raw_bytes: int) -> bytes:
     return raw
 
 
-def _decompress_zstd(stored: bytes, raw_bytes: int) -> bytes:
+def _decompress_zstd(stored: bytes | memoryview, raw_bytes: int) -> bytes:
     size = zstandard.frame_content_size(stored)  # -1: the frame does not say
     if size not in (-1, raw_bytes):
         raise ValueError(f"frame of {size} bytes, header says {raw_bytes}")
@@ -327,7 +335,7 @@ def _decompress_zstd(stored: bytes, raw_bytes: int) -> bytes:
     )
 
 
-def _decompress_lz4(stored: bytes, raw_bytes: int) -> bytes:
+def _decompress_lz4(stored: bytes | memoryview, raw_bytes: int) -> bytes:
     frame = lz4.frame.LZ4FrameDecompressor()
     raw: bytes = frame.decompress(stored, max_length=raw_bytes)
     # Output that fills `raw_bytes` exactly leaves the frame's end mark unread.
@@ -368,20 +376,44 @@ def column_places(header: BatchHeader) -> ColumnPlaces:
 class RecordBatch:
     """A batch opened for reading: CRC checked, body decompressed, columns cut on demand.
 
-    `data` may hold more behind the batch. Raises CorruptBatch; the column methods do too when
-    lengths do not add up.
+    `data` may hold more behind the batch. Raises CorruptBatch. With `columns_later` the body is
+    left where it lies in `data`, and lengths and offsets, which take long to look through, are
+    checked when a column method is called: for who reads `view` and checks them by other means.
     """
 
-    __slots__ = ("_blob_ends", "_lengths", "_places", "body", "header")
+    __slots__ = ("_blob_ends", "_lengths", "_places", "header", "view")
 
-    def __init__(self, data: bytes | memoryview, position: int = 0) -> None:
+    def __init__(
+        self, data: bytes | memoryview, position: int = 0, *, columns_later: bool = False
+    ) -> None:
         self.header = header = read_header(data, position)
-        body = bytes(data[position + HEADER_BYTES : position + header.total_bytes])
+        begin, end = position + HEADER_BYTES, position + header.total_bytes
+        body = memoryview(data)[begin:end] if columns_later else bytes(data[begin:end])
         check_body(header, body)
         if header.compression is not Compression.NONE:
             body = _decompress(body, header.compression, header.raw_body_bytes)
-        self.body = body
-        self._places = places = column_places(header)
+        self.view: bytes | memoryview = body
+        self._places = column_places(header)
+        self._lengths: list[array[int] | None] = []
+        self._blob_ends: list[int] = []
+        if not columns_later:
+            self._open_columns()
+
+    @property
+    def body(self) -> bytes:
+        """The body, decompressed."""
+        if not isinstance(self.view, bytes):
+            self.view = bytes(self.view)
+        return self.view
+
+    def __len__(self) -> int:
+        return self.header.record_count
+
+    def _open_columns(self) -> None:
+        """Look through offsets and lengths, once."""
+        if self._blob_ends:
+            return
+        places = self._places
         if places.offset_deltas >= 0:
             self._check_offsets()
         self._lengths = [
@@ -389,9 +421,6 @@ class RecordBatch:
             for place in (places.key_lengths, places.value_lengths, places.header_lengths)
         ]
         self._blob_ends = self._check_lengths()
-
-    def __len__(self) -> int:
-        return self.header.record_count
 
     def _u32(self, place: int) -> array[int]:
         column = array("I")
@@ -417,6 +446,7 @@ class RecordBatch:
         return ends
 
     def _cells(self, column: int) -> list[bytes | None]:
+        self._open_columns()
         lengths = self._lengths[column]
         if lengths is None:
             return [None] * len(self)
@@ -449,6 +479,7 @@ class RecordBatch:
         return [base + delta for delta in deltas]
 
     def offsets(self) -> Sequence[int]:
+        self._open_columns()
         base = self.header.base_offset
         if self._places.offset_deltas < 0:
             return range(base, base + len(self))

@@ -51,7 +51,7 @@ def _checked(handler: Any) -> Any:
         )
     if handler.response_streaming:
         return grpc.unary_stream_rpc_method_handler(
-            _answers(handler.unary_stream), reads, handler.response_serializer
+            _answers(handler.unary_stream), reads, _writer(handler.response_serializer)
         )
     return grpc.unary_unary_rpc_method_handler(
         _answer(handler.unary_unary), reads, handler.response_serializer
@@ -66,6 +66,13 @@ def _reader(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
             return _Malformed(error)
 
     return read
+
+
+def _writer(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    def write(answer: Any) -> bytes:
+        return answer if isinstance(answer, bytes) else serialize(answer)
+
+    return write
 
 
 def _answer(behavior: Any) -> Any:

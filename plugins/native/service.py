@@ -34,6 +34,7 @@ from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, 
 from plugins.native.native_pb2_grpc import NativeServicer
 from plugins.native.produce_window import Window
 from plugins.native.quotas import pay_for_reading, pay_for_writing, wait_to_write
+from plugins.native.sdk.fetched import fetch_response
 from plugins.native.tiered import tiered_segments
 
 _Context = grpc.aio.ServicerContext[object, object]
@@ -200,9 +201,9 @@ class NativeService(NativeServicer):
 
     # -- reading
 
-    async def Fetch(
+    async def Fetch(  # type: ignore[override]  # answers are serialized already
         self, request: pb.FetchRequest, context: _Context
-    ) -> AsyncIterator[pb.FetchResponse]:
+    ) -> AsyncIterator[bytes]:
         try:
             principal = await self._principal(context)
             resource = Resource("topic", request.topic)
@@ -222,11 +223,8 @@ class NativeService(NativeServicer):
                     data = await narrowed(until(got.data, request.end_offset), wanted)
                     self.bytes_out += len(data)
                     await pay_for_reading(self._broker, principal, data)
-                    yield pb.FetchResponse(
-                        batches=data,
-                        next_offset=got.next_offset,
-                        high_watermark=got.high_watermark,
-                        log_start_offset=got.log_start_offset,
+                    yield fetch_response(
+                        data, got.next_offset, got.high_watermark, got.log_start_offset
                     )
                     offset = got.next_offset
                 elif not request.follow:

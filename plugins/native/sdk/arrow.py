@@ -102,6 +102,8 @@ class _BatchView:
         self._blobs = self._blob_places()
         if header.attributes & SPARSE:
             deltas = self._column(places.offset_deltas, np.dtype("<u4"))
+            if deltas[-1] != header.last_offset_delta or (deltas[1:] <= deltas[:-1]).any():
+                raise CorruptBatch(f"offset deltas do not ascend to {header.last_offset_delta}")
             self.offsets: npt.NDArray[np.int64] = deltas.astype(np.int64) + header.base_offset
         else:
             self.offsets = np.arange(
@@ -109,7 +111,7 @@ class _BatchView:
             )
 
     def _column(self, place: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        return np.frombuffer(self._batch.body, dtype, self._count, place)
+        return np.frombuffer(self._batch.view, dtype, self._count, place)
 
     def _blob_places(self) -> dict[str, int]:
         """First byte of the key, value and header bytes; their ends must fill the body."""
@@ -118,8 +120,8 @@ class _BatchView:
             found[name] = at
             nulls = int(np.count_nonzero(lengths == NULL_LENGTH))
             at += int(lengths.sum(dtype=np.int64)) - nulls * NULL_LENGTH
-        if at != len(self._batch.body):
-            raise CorruptBatch(f"columns end at byte {at}, body at byte {len(self._batch.body)}")
+        if at != len(self._batch.view):
+            raise CorruptBatch(f"columns end at byte {at}, body at byte {len(self._batch.view)}")
         return found
 
     def rows_between(self, start: int, end: int | None) -> tuple[int, int]:
@@ -154,7 +156,7 @@ class _BatchView:
             lengths = np.where(absent, np.uint32(0), lengths)
         ends = np.zeros(self._count + 1, dtype=np.int32)
         np.cumsum(lengths, out=ends[1:], dtype=np.int32)
-        body = pa.py_buffer(self._batch.body)
+        body = pa.py_buffer(self._batch.view)
         blob = body.slice(self._blobs[name], int(ends[-1]))
         buffers = [validity, pa.py_buffer(ends), blob]
         return pa.Array.from_buffers(pa.binary(), self._count, buffers)

@@ -16,7 +16,6 @@ from broker_core.api.record_batch import RecordBatch, split
 from broker_core.api.transactions import TRANSACTION
 from broker_core.api.types import Acks, Compression, Record, TopicPartition
 from plugins.native import native_pb2 as pb
-from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk import wire
 from plugins.native.sdk.admin import Admin
 from plugins.native.sdk.cluster_view import BEHIND_S, may_be_behind
@@ -66,7 +65,7 @@ class Client:
         plain_channel = open_async_channel(bootstrap, tls, login)
         self._channel, self._login = with_async_login(plain_channel, login, bootstrap)
         self._logins: list[AsyncLogin] = []
-        self._stub: NativeAsyncStub = NativeStub(self._channel)
+        self._stub: NativeAsyncStub = wire.native_stub(self._channel)
         self.routes = Routes(self._channel, lambda address: self._open(address, tls, login))
         """Who leads which partition, and a channel to each."""
         self.staging = Staging(self)
@@ -316,7 +315,7 @@ class Client:
                 async for answer in call:
                     give_up_s = monotonic() + self.timeout_s
                     for position, _ in split(answer.batches):
-                        yield RecordBatch(answer.batches, position)
+                        yield RecordBatch(answer.batches, position, columns_later=True)
                     request.offset = answer.next_offset
                 return
             except grpc.RpcError as error:

@@ -73,7 +73,7 @@ class FetchStream:
         try:
             for answer in answers:
                 for position, _ in split(answer.batches):
-                    yield RecordBatch(answer.batches, position)
+                    yield RecordBatch(answer.batches, position, columns_later=True)
         except LakeMQError:
             if not self._closed:
                 raise

@@ -11,7 +11,7 @@ import grpc
 from broker_core.api.errors import NotLeader
 from plugins.native import metadata_pb2 as pb
 from plugins.native.metadata_pb2_grpc import MetadataStub
-from plugins.native.native_pb2_grpc import NativeStub
+from plugins.native.sdk import wire
 from plugins.native.sdk.cluster_view import ClusterView, Route
 from plugins.native.sdk.sequencing import backoff_s
 
@@ -30,7 +30,7 @@ class Routes:
         self.view = ClusterView()
         self._open = open_channel
         self._channel = channel
-        self._stub: NativeAsyncStub = NativeStub(channel)
+        self._stub: NativeAsyncStub = wire.native_stub(channel)
         self._metadata: MetadataAsyncStub = MetadataStub(channel)
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._stubs: dict[str, NativeAsyncStub] = {}
@@ -62,7 +62,7 @@ class Routes:
             return self._stub
         stub = self._stubs.get(address)
         if stub is None:
-            stub = self._stubs[address] = NativeStub(self.channel(address))
+            stub = self._stubs[address] = wire.native_stub(self.channel(address))
         return stub
 
     def channel(self, address: str) -> grpc.aio.Channel:

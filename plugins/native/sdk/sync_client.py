@@ -64,7 +64,7 @@ class SyncClient:
         self.tls = tls
         self.login = login
         self._channel = with_login(open_channel(bootstrap, tls, login), login, bootstrap)
-        self._stub = NativeStub(self._channel)
+        self._stub: NativeStub = wire.native_stub(self._channel)
         self._routes = SyncRoutes(
             self._channel,
             bootstrap,

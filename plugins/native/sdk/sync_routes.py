@@ -29,7 +29,7 @@ class SyncRoutes:
         self._lock = threading.Lock()
         self._view = ClusterView()
         self._open = open_channel
-        self._home = NativeStub(channel)
+        self._home: NativeStub = wire.native_stub(channel)
         self._channels: dict[str, grpc.Channel] = {}
         self._stubs: dict[str, NativeStub] = {}
 
@@ -62,7 +62,7 @@ class SyncRoutes:
         with self._lock:
             if address not in self._stubs:
                 channel = self._channels[address] = self._open(address)
-                self._stubs[address] = NativeStub(channel)
+                self._stubs[address] = wire.native_stub(channel)
             return self._stubs[address]
 
     def fetch(

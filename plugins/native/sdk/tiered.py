@@ -46,7 +46,7 @@ def stored_batches(
                 if len(chunk) - behind < size:
                     wanted = min(max(size, chunk_bytes), limit - at)
                     chunk, chunk_at, behind = read(segment.position + at, wanted), at, 0
-                yield RecordBatch(chunk, behind)
+                yield RecordBatch(chunk, behind, columns_later=True)
             at += size
         if limit < segment.size_bytes:
             chain.close(end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import grpc
 
@@ -14,6 +14,8 @@ from broker_core.api.record_headers import encode_headers
 from broker_core.api.tiered import TieredSegment, TieredSegments
 from broker_core.api.types import Columns, TopicPartition
 from plugins.native import native_pb2 as pb
+from plugins.native.native_pb2_grpc import NativeStub
+from plugins.native.sdk.fetched import parse_fetch_response
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.types import (
     GroupDescription,
@@ -62,6 +64,18 @@ within a second, until then reads are tried again and other calls fail at once. 
 window that is not measured anew all the time, take a quarter less CPU to receive."""
 
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+def native_stub(channel: Any) -> Any:
+    """NativeStub or NativeAsyncStub, whose `Fetch` answers with `Fetched`, which has the fields of
+    FetchResponse."""
+    stub: Any = NativeStub(channel)
+    stub.Fetch = channel.unary_stream(
+        "/lakemq.native.v1.Native/Fetch",
+        request_serializer=pb.FetchRequest.SerializeToString,
+        response_deserializer=parse_fetch_response,
+    )
+    return stub
 
 
 def topic_offsets(topic: pb.Topic) -> TopicOffsets:
