@@ -356,7 +356,8 @@ def run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
     hub.counters.publishes_received += packet.count
     connection.traffic.received[0] += packet.count
     connection.traffic.packets_received += packet.count - 1
-    match = hub.index.match(connection.express[packet.topic])
+    # the table may have been emptied since the run was taken for one; then too, it was allowed
+    match = hub.index.match(connection.express.get(packet.topic) or packet.topic.decode())
     version_5 = connection.version == V5
     rest: list[Target] = []
     for target in match.targets:

@@ -19,6 +19,7 @@ from lakemq import connect
 from plugins.bridge.commands import bridge
 from tests.support.mqtt_certificates import Authority
 from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.ports import free_ports
 from tests.support.remote_brokers import (
     MOSQUITTO,
     BrokerProcess,
@@ -31,7 +32,7 @@ from tests.support.remote_brokers import (
 needs_mosquitto = pytest.mark.skipif(
     MOSQUITTO is None, reason="Mosquitto is not installed (apt-get install mosquitto)"
 )
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture
@@ -133,12 +134,7 @@ def test_retained_empty_and_large_payloads_cross(tmp_path: Path, remote: BrokerP
 
 
 def test_two_nodes_that_bridge_to_each_other_do_not_turn_in_a_circle(tmp_path: Path) -> None:
-    far = NodeProcess(tmp_path / "far").start()
-    far_port = far.mqtt_port
-    near = NodeProcess(tmp_path / "near").start()
-    near_port = near.mqtt_port
-    far.stop()
-    near.stop()
+    far_port, near_port = free_ports(2)
 
     def config(own_port: int, other_port: int, peer: str) -> str:
         fixed = PORTS_FREE.replace("mqtt]\nport = 0", f"mqtt]\nport = {own_port}")

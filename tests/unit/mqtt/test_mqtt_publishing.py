@@ -18,6 +18,7 @@ from plugins.mqtt.packets import (
     Properties,
     Publish,
 )
+from plugins.mqtt.publishing import ROUTES_MAX
 from plugins.mqtt.reasons import Reason
 from tests.support.mqtt_bench import Bench, disconnected_with
 
@@ -206,6 +207,18 @@ def test_qos_0_passes_through_memory_unless_bound() -> None:
     assert watcher.publishes() == [("stored/x", b"2")]
     assert bench.stored[0].acks is Acks.MEMORY
     assert bench.stored[0].topic == "kept"
+
+
+def test_more_names_than_a_connection_remembers_pass_alike() -> None:
+    """A run of bytes that is known to pass as it is, behind the name that empties the table."""
+    bench = Bench(bindings=())
+    device, reader = bench.connect("c"), bench.connect("r")
+    reader.subscribe("#")
+    names = [f"t/{number}" for number in range(ROUTES_MAX)]
+    device.send(*[Publish(name, b"1") for name in names])
+    assert [name for name, _ in reader.publishes()] == names
+    device.send(Publish("new", b"2"), Publish("t/0", b"3"), Publish("t/0", b"4"))
+    assert reader.publishes() == [("new", b"2"), ("t/0", b"3"), ("t/0", b"4")]
 
 
 def test_first_binding_counts_and_none_means_memory() -> None:
