@@ -12,6 +12,7 @@ pyiceberg would rebase a losing commit and apply it all the same; its retries ar
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,7 @@ class IcebergTable:
 
         properties = dict(catalog)
         self._catalog = load_catalog(properties.pop("name", "default"), **properties)
+        weakref.finalize(self, self._catalog.close)  # its connections end with the table
         try:
             self._table: Table = self._catalog.load_table(name)
         except NoSuchTableError:

@@ -36,7 +36,8 @@ def read_table(target: Target) -> pa.Table:
     if target.format == "iceberg":
         from pyiceberg.catalog import load_catalog
 
-        return load_catalog("default", **target.catalog).load_table(target.table).scan().to_arrow()
+        with load_catalog("default", **target.catalog) as catalog:
+            return catalog.load_table(target.table).scan().to_arrow()
     files: dict[str, None] = {}
     schema = pa.schema([])
     for path in sorted((Path(target.path) / "_manifest").glob("*.json")):

@@ -127,12 +127,12 @@ def test_readers_skip_partitions(memory, tmp_path):
         file_pruning_predicate=[("timestamp_day", "=", "2026-01-02")]
     )
     assert len(chosen) == 1
-    table = load_catalog("default", **iceberg.catalog).load_table(iceberg.table)
-    scan = table.scan(
-        "timestamp >= '2026-01-02T00:00:00+00:00' and timestamp < '2026-01-03T00:00:00+00:00'"
-    )
-    assert len(list(scan.plan_files())) == 1
-    assert scan.to_arrow().num_rows == 10
+    with load_catalog("default", **iceberg.catalog) as catalog:
+        scan = catalog.load_table(iceberg.table).scan(
+            "timestamp >= '2026-01-02T00:00:00+00:00' and timestamp < '2026-01-03T00:00:00+00:00'"
+        )
+        assert len(list(scan.plan_files())) == 1
+        assert scan.to_arrow().num_rows == 10
 
 
 def test_compaction_stays_inside_partitions(memory, target):
