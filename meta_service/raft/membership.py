@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from meta_service.raft.engine import CLOCK, MEMBERSHIP, Peer
+from meta_service.raft.engine import CLOCK, MEMBERSHIP, peer_named
 from meta_service.raft.log_format import Entry
 from meta_service.raft.state import EngineState
 
@@ -93,8 +93,8 @@ class Membership(EngineState):
     def _use_group(self) -> None:
         """Make pysyncobj's sets those of the configuration."""
         group = self.group
-        self.voters = {Peer(name) for name in group.voters if name != self.member_id}
-        self.learners = {Peer(name) for name in group.learners if name != self.member_id}
+        self.voters = {peer_named(name) for name in group.voters if name != self.member_id}
+        self.learners = {peer_named(name) for name in group.learners if name != self.member_id}
         known = self.voters | self.learners
         for peer in known - set(self.next_index):
             self.next_index[peer] = self.log.last_index + 1
@@ -129,10 +129,10 @@ class Membership(EngineState):
         group = self.group
         if name not in group.learners:
             raise Refused(f"{name} is no learner")
-        lag = self._lag(Peer(name))
+        lag = self._lag(peer_named(name))
         if lag > LAG_MAX:
             raise Refused(f"{name} still lacks {lag} entries")
-        if self.is_leader and not self.match_index.get(Peer(name)):
+        if self.is_leader and not self.match_index.get(peer_named(name)):
             raise Refused(f"{name} has acknowledged nothing yet")
         learners = {other: where for other, where in group.learners.items() if other != name}
         self._change(Group({**group.voters, name: group.learners[name]}, learners))
@@ -166,7 +166,7 @@ class Membership(EngineState):
             )
 
     def _is_sound(self, name: str) -> bool:
-        peer = Peer(name)
+        peer = peer_named(name)
         return name == self.member_id or (self._answers(peer) and self._lag(peer) <= LAG_MAX)
 
     def _answers(self, peer: Any) -> bool:

@@ -18,6 +18,7 @@ from meta_service.raft.engine import (
     REGULAR,
     Peer,
     SyncObjConf,
+    peer_named,
 )
 from meta_service.raft.log import RaftLog
 from meta_service.raft.log_format import Entry
@@ -248,13 +249,13 @@ class RaftNode(Elections, SnapshotTransfer):
         """A checked message of a known member."""
         handler = self._HANDLERS.get(message["type"])
         if handler is not None:
-            handler(self, Peer(peer_id), message)
+            handler(self, peer_named(peer_id), message)
 
     def peer_connected(self, peer_id: str) -> None:
-        self._on_peer_connected(Peer(peer_id))
+        self._on_peer_connected(peer_named(peer_id))
 
     def peer_disconnected(self, peer_id: str) -> None:
-        self._on_peer_disconnected(Peer(peer_id))
+        self._on_peer_disconnected(peer_named(peer_id))
 
     _HANDLERS: dict[str, Callable[[Any, Any, Message], None]] = {
         "vote": Elections._on_vote,
