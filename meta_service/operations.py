@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -17,9 +17,11 @@ from meta_service.api.errors import MetaError, NoLeader, NotLeader
 from meta_service.api.failures import error_of_failure
 from meta_service.storage.backup import BackupNote, encode_head
 
+T = TypeVar("T")
 _TIMEOUT_S = 120.0
 _PAUSE_S = 0.2
-_TRANSFER_S_MAX = 10.0
+_PATIENCE_S = 10.0
+"""For an election, or for a member that starts again."""
 
 
 def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
@@ -45,18 +47,50 @@ async def _ask_leader(
     call: Callable[[Any], Any],
 ) -> tuple[str, Any]:
     """(address, answer) of the leader, found from any member."""
+
+    async def ask(address: str) -> tuple[str, Any]:
+        async with _channel(address, credentials) as channel:
+            return address, await call(rpc.MaintenanceStub(channel))
+
+    return await _at_leader(addresses, ask)
+
+
+async def _at_leader(addresses: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> T:
+    """What the leader answers. While there is none, as after its death, this waits for the next."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return await _ask_around(addresses, ask)
+        except (NotLeader, NoLeader):
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _ask_around(addresses: Sequence[str], ask: Callable[[str], Awaitable[T]]) -> T:
+    """Each member once, and who is named as the leader."""
     left = list(addresses)
+    asked: set[str] = set()
     last: MetaError = NoLeader("no member was asked")
     while left:
         address = left.pop(0)
-        async with _channel(address, credentials) as channel:
-            try:
-                return address, await call(rpc.MaintenanceStub(channel))
-            except grpc.aio.AioRpcError as failure:
-                last, leader = error_of_failure(failure)
-        if isinstance(last, NotLeader) and leader and leader != address:
+        asked.add(address)
+        try:
+            return await ask(address)
+        except grpc.aio.AioRpcError as failure:
+            last, leader = _error_of(failure, address)
+        if isinstance(last, NotLeader) and leader and leader not in asked:
             left.insert(0, leader)
+        elif not isinstance(last, NotLeader | NoLeader):
+            left = []  # whether it was done or refused, it is not to be done elsewhere
     raise last
+
+
+def _error_of(failure: grpc.aio.AioRpcError, address: str) -> tuple[MetaError, str]:
+    details = failure.details() or ""
+    if failure.code() is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect"):
+        return NoLeader(f"{address} cannot be reached: {details.rpartition(': ')[2]}"), ""
+    return error_of_failure(failure)
 
 
 async def transfer(
@@ -97,31 +131,14 @@ async def remove_member(
 ) -> Sequence[str]:
     """The voters that are left. A leader hands its leadership over first."""
     request = pb.ChangeGroupRequest(change=pb.ChangeGroupRequest.REMOVE, member_id=member_id)
-    deadline = time.monotonic() + _TRANSFER_S_MAX
-    while True:
-        try:
-            return await _change_group(addresses, credentials, request)
-        except (NotLeader, NoLeader):
-            if time.monotonic() > deadline:
-                raise
-            await asyncio.sleep(_PAUSE_S)
+    return await _change_group(addresses, credentials, request)
 
 
 async def backup(
     addresses: Sequence[str], file: Path, credentials: grpc.ChannelCredentials | None
 ) -> BackupNote:
     """Write a backup of the leader's state. Raises FileExistsError rather than overwrite."""
-    last: MetaError = NoLeader("no member was asked")
-    left = list(addresses)
-    while left:
-        address = left.pop(0)
-        try:
-            return await _backup_from(address, file, credentials)
-        except grpc.aio.AioRpcError as failure:
-            last, leader = error_of_failure(failure)
-            if isinstance(last, NotLeader) and leader and leader != address:
-                left.insert(0, leader)
-    raise last
+    return await _at_leader(addresses, lambda address: _backup_from(address, file, credentials))
 
 
 class _BackupFile:

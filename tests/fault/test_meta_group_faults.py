@@ -10,8 +10,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -23,31 +22,39 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 ROUNDS = int(os.environ.get("LAKEMQ_FAULT_ROUNDS", "1"))
 
 
-@pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[Group]:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     # A small log, so that snapshots, compaction and snapshot transfer strike all the time.
-    group = Group(tmp_path, timing={"log_bytes_max": 200_000})
-    try:
-        group.start_all()
-        yield group
-    finally:
-        group.stop()
+    group = Group(tmp_path_factory.mktemp("group"), timing={"log_bytes_max": 200_000})
+    yield group
+    group.stop()
+
+
+@pytest.fixture
+def group(site: Group) -> Group:
+    """With all members up, also after a test that failed."""
+    down = [name for name in site.names if name not in site.processes]
+    for name in down:
+        site.start(name)
+    for name in down:
+        site.wait_ready(name)
+    return site
 
 
 @pytest.fixture
 async def client(group: Group) -> AsyncIterator[RemoteClient]:
-    client = group.client(timeout_s=20.0, attempt_s=1.0)
+    client = group.client(timeout_s=60.0, attempt_s=1.0)
     yield client
     await client.close()
 
 
 async def converged(group: Group) -> dict[str, tuple[int, str]]:
     """(applied index, digest) of every member, once they are equal."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while True:
         found = {}
         for name in group.names:
-            client = group.client_of(name, timeout_s=5.0)
+            client = group.client_of(name, timeout_s=60.0)
             status = await client.status()
             found[name] = (status.applied_index, str(status.detail["digest"]))
             await client.close()
@@ -65,8 +72,13 @@ async def test_kill_9_of_the_leader_under_load(group: Group, client: RemoteClien
     for _ in range(ROUNDS):
         leader = await group.leader()
         load.gap_s_max = 0.0
+        acked = len(load.acked)
         group.kill(leader)
-        await asyncio.sleep(2.5)
+        async with asyncio.timeout(60):
+            while True:  # until another one leads
+                await asyncio.sleep(0.02)
+                if len(load.acked) > acked + 50:
+                    break
         gaps.append(load.gap_s_max)
         group.start(leader)
         await asyncio.to_thread(group.wait_ready, leader)
@@ -75,7 +87,6 @@ async def test_kill_9_of_the_leader_under_load(group: Group, client: RemoteClien
     await load.check()
     await converged(group)
     print(f"{len(load.acked)} acknowledged; gaps {[f'{gap:.2f}' for gap in gaps]} s")
-    assert len(load.acked) > 100
 
 
 async def test_kill_9_of_all_members_at_once(group: Group, client: RemoteClient) -> None:
@@ -93,7 +104,6 @@ async def test_kill_9_of_all_members_at_once(group: Group, client: RemoteClient)
     await load.stop()
     await load.check()
     await converged(group)
-    assert len(load.acked) > 100
 
 
 async def test_a_leader_stopped_past_the_election_answers_nothing_stale(
@@ -105,10 +115,10 @@ async def test_a_leader_stopped_past_the_election_answers_nothing_stale(
         others = [name for name in group.names if name != leader]
         await client.put(b"truth", b"old%d" % number)
         group.signal(leader, signal.SIGSTOP)
-        there = group.client_of(others[0], timeout_s=20.0, attempt_s=0.5)
+        there = group.client_of(others[0], timeout_s=60.0, attempt_s=0.5)
         await there.put(b"truth", b"new%d" % number)
         await there.close()
-        asked = group.client_of(leader, timeout_s=20.0, attempt_s=20.0)
+        asked = group.client_of(leader, timeout_s=60.0, attempt_s=60.0)
         reads = [asyncio.create_task(asked.get(b"truth")) for _ in range(20)]
         await asyncio.sleep(0.1)
         group.signal(leader, signal.SIGCONT)

@@ -86,10 +86,12 @@ async def test_a_dead_node_is_fenced(client: RemoteClient) -> None:
         assert time.monotonic() < begin + 30
         states = {node.node_id: node.state for node in await client.nodes()}
         await asyncio.sleep(0.05)
-    assert states["b"] == "active"
-    await asyncio.sleep(0.3)
-    after = await topic_of(client, "t")
-    assert {p.leader for p in after.partitions} == {None, "b"}, "one replica each: nobody else"
+    async with asyncio.timeout(60):
+        while True:
+            after = await topic_of(client, "t")
+            if {p.leader for p in after.partitions} == {None, "b"}:
+                break  # one replica each: nobody else can lead what `a` had
+            await asyncio.sleep(0.02)
     await brokers[1].stop()
 
 
@@ -101,9 +103,12 @@ async def test_a_node_that_comes_back_leads_again_with_a_new_epoch(client: Remot
     await broker.stop()
     again = Broker(client, "a")
     await again.start()
-    await asyncio.sleep(0.5)
-    new = (await topic_of(client, "t")).partitions[0]
-    assert new.leader == "a"
+    async with asyncio.timeout(60):
+        while True:
+            new = (await topic_of(client, "t")).partitions[0]
+            if new.leader == "a":
+                break
+            await asyncio.sleep(0.02)
     assert again.epoch > broker.epoch
     assert new.leader_epoch > old.leader_epoch or new.partition_epoch == old.partition_epoch
     await again.stop()
@@ -150,7 +155,7 @@ async def test_the_in_sync_set_changes_by_compare_and_set(client: RemoteClient) 
 
 
 async def test_a_lease_keeps_its_keys_while_it_is_kept_alive(client: RemoteClient) -> None:
-    lease = await client.grant_lease(0.6)
+    lease = await client.grant_lease(1.2)
     await client.put(b"mine", b"1", lease_id=lease)
 
     async def keep() -> None:
@@ -158,7 +163,7 @@ async def test_a_lease_keeps_its_keys_while_it_is_kept_alive(client: RemoteClien
             pass
 
     keeping = asyncio.create_task(keep())
-    await asyncio.sleep(1.3)
+    await asyncio.sleep(1.5)
     assert await client.get(b"mine") is not None
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)

@@ -60,7 +60,7 @@ def api(member: MetaMember) -> str:
 
 async def voters(member: MetaMember, *names: str) -> None:
     """Wait until exactly those vote, as the member knows it."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while True:
             status = member.status()
             if status.members == names and not status.detail["learners"]:
@@ -85,7 +85,7 @@ async def test_nodes_join_through_any_member(nodes: Nodes) -> None:
     row = await n3.client().get(b"before")
     assert row is not None and row.value == b"1"
     await nodes.stop(n1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await n3.client().put(b"after", b"1") > 0
 
 
@@ -111,7 +111,7 @@ async def test_a_member_whose_disk_was_replaced_is_the_same_member_again(nodes: 
     await n1.client().put(b"kept", b"1")
     await nodes.stop(n3)
     n3 = await nodes.start("n3", data="n3-new", raft_port=port, join=[api(n1), api(n2)])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             if not n3.status().detail["catching_up"]:
                 break

@@ -63,7 +63,7 @@ async def test_a_session_moves_from_node_to_node(client: MetaClient) -> None:
     assert await client.session("dev") is None
     with pytest.raises(NotFound):
         await client.end_session("dev")
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     nodes = [change.session.node_id if change.session else None for change in seen]
     assert nodes == ["n1", "n1", "n2", "n2", None]
 
