@@ -28,6 +28,15 @@ Admin = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DEFAULT = "127.0.0.1:9703"
 _TIMEOUT_S = 10
+_WIDTH_MAX = 10_000
+"""Rows are not broken, so that they can be searched; a terminal wraps them."""
+_TIMES = {
+    "connected_ms": "since",
+    "session_ends_ms": "session ends",
+    "at_ms": "at",
+    "until_ms": "until",
+}
+"""What is a time, and its heading."""
 
 
 def _fail(text: str) -> NoReturn:
@@ -83,14 +92,18 @@ def _time(value: int | None) -> str:
 def _show(rows: list[dict[str, Any]], columns: list[str]) -> None:
     table = Table(box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column.replace("_ms", "").replace("_", " "), overflow="fold")
+        table.add_column(_heading(column), no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(column, row[column]) for column in columns))
-    Console().print(table)
+    Console(width=_WIDTH_MAX).print(table)
+
+
+def _heading(column: str) -> str:
+    return _TIMES.get(column) or column.replace("_", " ")
 
 
 def _cell(column: str, value: Any) -> str:
-    if column in ("connected_ms", "at_ms", "until_ms"):
+    if column in _TIMES:
         return _time(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -139,8 +152,8 @@ def show_client(client_id: str, admin: Admin = DEFAULT, as_json: AsJson = False)
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in found.items():
         shown = json.dumps(value) if isinstance(value, dict | list) else _cell(name, value)
-        table.add_row(name.replace("_", " "), shown)
-    Console().print(table)
+        table.add_row(_heading(name), shown)
+    Console(width=_WIDTH_MAX).print(table)
 
 
 @mqtt.command("kick")

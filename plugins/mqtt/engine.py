@@ -28,6 +28,7 @@ from plugins.mqtt.bans import Bans
 from plugins.mqtt.config import BindingSettings, MqttSettings
 from plugins.mqtt.delayed import Delays
 from plugins.mqtt.delaying import release_due
+from plugins.mqtt.draining import Draining
 from plugins.mqtt.history import History, committed
 from plugins.mqtt.history_reader import HistoryReader
 from plugins.mqtt.hub import Hub
@@ -102,6 +103,7 @@ class MqttEngine:
             self.hub, broker, self._reader, self._accepts, self.now_ms, settings.checkpoint_records
         )
         self._history = HistoryReader(self.hub, broker, self._reader, self._belongs, self.now_ms)
+        self._draining = Draining(self.hub, broker)
         self._early: list[tuple[str, Sequence[CommittedBatch]]] | None = None
         """What was committed while recovery ran."""
         self._last_checkpoint_ms = 0
@@ -339,6 +341,9 @@ class MqttEngine:
         now_ms = self.now_ms()
         self.hub.tick(now_ms)
         self._release_due()
+        if self._draining.due():
+            self._begin(self._draining.look())
+        self._draining.send_away(now_ms)
         if now_ms - self._last_checkpoint_ms >= self.settings.checkpoint_ms:
             self._last_checkpoint_ms = now_ms
             self.journal.checkpoint()

@@ -25,9 +25,11 @@ from broker_core.api.types import (
     AccessContext,
     Acks,
     AppendResult,
+    ClusterInfo,
     Columns,
     CommittedBatch,
     FetchResult,
+    NodeInfo,
     Offset,
     Operation,
     PartitionStatus,
@@ -53,6 +55,8 @@ class MemoryBroker:
         self.batches: dict[str, list[CommittedBatch]] = {}
         self.forbidden: set[tuple[Operation, str]] = set()
         """(operation, topic name) pairs that nobody may."""
+        self.state = "active"
+        """Of this node, as `describe_cluster` tells it."""
         self.undecided: set[tuple[Operation, str]] = set()
         """Those that are found out about when `answers` is set."""
         self.answers = asyncio.Event()
@@ -221,6 +225,10 @@ class MemoryBroker:
     def on_access_change(self, changed: Callable[[], None]) -> Callable[[], None]:
         self.access_watchers.append(changed)
         return lambda: self.access_watchers.remove(changed)
+
+    async def describe_cluster(self) -> ClusterInfo:
+        node = NodeInfo(self.node_id, {}, "", "1", self.state)
+        return ClusterInfo(self.cluster_id, self.node_id, (node,), "", (), 1, ())
 
     async def allocate_producer_id(self) -> int:
         return 1
