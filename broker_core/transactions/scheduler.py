@@ -109,8 +109,9 @@ class Scheduler:
         if info.config.schema:
             self._broker.schemas.check_batch(info, asked.batch)
         await self._log.ensure_topics()
-        if self._timer.is_done(asked.schedule_id):
-            return ScheduleAnswer(asked.deliver_at_ms, True)
+        ended_ms = self._timer.ended_ms(asked.schedule_id)
+        if ended_ms is not None:
+            return ScheduleAnswer(min(asked.deliver_at_ms, ended_ms), True)
         found = self._timer.find(asked.schedule_id)
         if found is None:
             now_ms = self.now_ms()

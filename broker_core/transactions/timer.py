@@ -89,9 +89,10 @@ class Timer:
     def find(self, schedule_id: str) -> Waiting | None:
         return self._waiting.get(schedule_id)
 
-    def is_done(self, schedule_id: str) -> bool:
-        """Whether it was delivered or cancelled not long ago."""
-        return any(schedule_id in done for done in self._done.values())
+    def ended_ms(self, schedule_id: str) -> int | None:
+        """When it was delivered or cancelled, if that was not long ago."""
+        found = (done.get(schedule_id) for done in self._done.values())
+        return next((each for each in found if each is not None), None)
 
     def at(self, log_partition: int, offsets: Iterable[int]) -> list[Waiting]:
         """What waits and lies at these offsets."""

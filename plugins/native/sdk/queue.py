@@ -118,6 +118,10 @@ class Queue:
         with suppress(LakeMQError, TimeoutError):
             async with asyncio.timeout(_RELEASE_S):
                 await self._settling.settle(waiting, pb.SETTLEMENT_RELEASE)
+        if self._settling.is_connected:
+            # So that the broker knows that we are gone, when this returns.
+            self._settling.finish()
+            await asyncio.wait(self._tasks[:1], timeout=_RELEASE_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -146,6 +150,8 @@ class Queue:
             finally:
                 self._call.cancel()
                 self._lost()
+            if self._closing:
+                return
             if not failure.retriable:
                 self._failed = failure
                 self._changed.set()

@@ -122,7 +122,7 @@ class Settling:
         self._groups: dict[_GroupKey, _Group] = {}
         self._sent: dict[int, _Group] = {}
         self._next_id = 0
-        self._out: asyncio.Queue[pb.SettleRecords] = asyncio.Queue()
+        self._out: asyncio.Queue[pb.SettleRecords | None] = asyncio.Queue()
 
     def connected(self, lock_s: float) -> None:
         self.is_connected = True
@@ -199,8 +199,12 @@ class Settling:
     async def requests(self) -> AsyncIterator[pb.SettleRecords]:
         """What is to be sent on this connection."""
         out = self._out
-        while True:
-            yield await out.get()
+        while (settle := await out.get()) is not None:
+            yield settle
+
+    def finish(self) -> None:
+        """Nothing more is sent on this connection."""
+        self._out.put_nowait(None)
 
     def answered(self, answer: pb.RecordsSettled) -> None:
         group = self._sent.pop(answer.request_id, None)

@@ -60,10 +60,10 @@ def test_what_is_put_back_comes_again_and_what_ended_does_not() -> None:
     timer.end("a", 0, 5)
     timer.put_back(taken)
     assert given(timer, 5) == ["b"]
-    assert (timer.is_done("a"), timer.is_done("b"), len(timer)) == (True, False, 1)
+    assert (timer.ended_ms("a"), timer.ended_ms("b"), len(timer)) == (5, None, 1)
     assert timer.forgotten(0, 5) == []
     assert timer.forgotten(0, 6) == ["a"]
-    assert not timer.is_done("a")
+    assert timer.ended_ms("a") is None
 
 
 def test_as_much_as_goes_at_a_time() -> None:
