@@ -283,3 +283,15 @@ def test_data_survives_a_restart(tmp_path: Path) -> None:
         assert sorted(client.consume("t")) == before
         client.send("t", b"more", key=b"1")
         assert len(list(client.consume("t"))) == 101
+
+
+async def test_what_is_no_record_is_refused_at_once(node: NodeProcess) -> None:
+    name = next(_names)
+    async with lakemq.Client(node.native) as client, asyncio.timeout(30):
+        await client.create_topic(name)
+        async with await client.producer() as producer:
+            with pytest.raises(lakemq.InvalidRequest, match="value is of type str"):
+                await producer.send(name, "text")  # type: ignore[arg-type]
+            with pytest.raises(lakemq.InvalidRequest, match="values has 2"):
+                await producer.send_batch(name, lakemq.Columns([b"a", b"b"], [b"k"]), partition=0)
+            assert (await producer.send(name, b"good", partition=0)).offset == 0

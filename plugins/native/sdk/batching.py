@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final
 
-from broker_core.api.errors import LakeMQError
-from broker_core.api.record_batch import HEADER_BYTES, encode, pack_header, read_header
+from broker_core.api.errors import InvalidRequest, LakeMQError
+from broker_core.api.record_batch import HEADER_BYTES, pack_header, read_header
 from broker_core.api.types import Acks, Columns, Compression
+from plugins.native.sdk.checking import encoded
 from plugins.native.sdk.sequencing import SequenceNumbers
 from plugins.native.sdk.types import NewRecord, RecordMetadata
 from plugins.native.sdk.wire import columns_of
@@ -109,6 +110,8 @@ class ProducerBatches:
         self.sequences = sequences
         self.buffered_bytes = 0
         """Bytes of records without an outcome."""
+        self.unfit: list[Ticket | Block] = []
+        """See `take_unfit`."""
         self._batch_bytes_max = batch_bytes_max
         self._compression = compression
         self._partitions: dict[tuple[str, int], _Partition] = {}
@@ -130,10 +133,20 @@ class ProducerBatches:
     def ready(self, now_ms: int) -> Iterator[OutgoingBatch]:
         """Batches to send now: one for every partition that waits and has none under way."""
         for (topic, number), partition in self._partitions.items():
-            if partition.under_way is None and partition.waiting:
-                yield self._start(topic, number, partition, now_ms)
+            while partition.under_way is None and partition.waiting:
+                batch = self._start(topic, number, partition, now_ms)
+                if batch is not None:
+                    yield batch
 
-    def _start(self, topic: str, number: int, partition: _Partition, now_ms: int) -> OutgoingBatch:
+    def take_unfit(self) -> list[Ticket | Block]:
+        """What no batch can be made of, with its outcome; it is not told again."""
+        unfit, self.unfit = self.unfit, []
+        return unfit
+
+    def _start(
+        self, topic: str, number: int, partition: _Partition, now_ms: int
+    ) -> OutgoingBatch | None:
+        """None: what came next is unfit."""
         tickets: list[Ticket] | list[Block]
         first = partition.waiting[0]
         if isinstance(first, Block):
@@ -143,7 +156,14 @@ class ProducerBatches:
             tickets, size = self._gather(partition.waiting)
             columns = columns_of([ticket.record for ticket in tickets], now_ms)
         stamp = self.sequences.next(topic, number)
-        data = encode(columns, now_ms=now_ms, producer=stamp, compression=self._compression)
+        try:
+            data = encoded(columns, now_ms=now_ms, producer=stamp, compression=self._compression)
+        except InvalidRequest as error:
+            for ticket in tickets:
+                ticket.outcome = error
+            self.unfit += tickets
+            self.buffered_bytes -= size
+            return None
         batch = OutgoingBatch(
             self._next_request_id, topic, number, data, tickets,
             list(columns.timestamps_ms or (now_ms,)), len(columns.values), size,

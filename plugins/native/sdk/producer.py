@@ -28,6 +28,7 @@ from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
 from plugins.native.sdk.arrow import from_arrow
 from plugins.native.sdk.batching import Block, OutgoingBatch, ProducerBatches, Ticket, cut
+from plugins.native.sdk.checking import check_record
 from plugins.native.sdk.cluster_view import may_be_behind
 from plugins.native.sdk.counters import ProducerCounters
 from plugins.native.sdk.lanes import Lane
@@ -134,7 +135,9 @@ class Producer:
     async def enqueue(
         self, topic: str, record: NewRecord, *, partition: int | None = None
     ) -> asyncio.Future[RecordMetadata]:
-        """Take one record; the future is its ack. Waits while the buffer is full."""
+        """Take one record; the future is its ack. Waits while the buffer is full. Raises
+        InvalidRequest, naming what no record can be made of."""
+        check_record(record)
         if not self._room.is_set():
             await self._room.wait()
         if self._failed is not None:
@@ -196,7 +199,7 @@ class Producer:
         They keep their order within a partition, also among single records. Records without keys
         all go to one partition. Raises what the first batch that failed was refused with.
         """
-        columns = records if isinstance(records, Columns) else wire.columns_of(records, _now_ms())
+        columns = wire.columns_given(records, _now_ms())
         if not columns.values:
             return []
         count = self._partition_counts.get(topic) or await self._partitions_of(topic)
@@ -254,6 +257,9 @@ class Producer:
         self._look_at_partitions()
         for batch in self._batches.ready(_now_ms()):
             self._dispatch(batch)
+        if self._batches.unfit:
+            self.counters.records_failed += len(self._batches.unfit)
+            self._settle(self._batches.take_unfit())
         self._partitioner.next_batch()
 
     def _look_at_partitions(self) -> None:

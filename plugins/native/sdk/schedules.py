@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import grpc
 
 from broker_core.api.errors import InvalidRequest, NotLeader
-from broker_core.api.record_batch import encode
 from broker_core.api.types import Columns, Headers
 from plugins.native import schedules_pb2 as pb
 from plugins.native.schedules_pb2_grpc import SchedulesStub
 from plugins.native.sdk import wire
+from plugins.native.sdk.checking import encoded
 from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.retrying import now_ms, retrying
 from plugins.native.sdk.types import NewRecord
@@ -84,14 +84,14 @@ class Schedules:
         """Let records appear together in one partition: that of the first one's key."""
         taken_ms = now_ms()
         keeps = _keeps_timestamps(records)
-        columns = records if isinstance(records, Columns) else wire.columns_of(records, taken_ms)
+        columns = wire.columns_given(records, taken_ms)
         if not columns.values:
             raise InvalidRequest("there is no record to schedule")
         home = await self._home(topic, columns, partition)
         at_ms, delay_ms = _times(delay, deliver_at)
         request = pb.ScheduleRequest(
             schedule_id=secrets.token_hex(16) if schedule_id is None else schedule_id,
-            topic=topic, partition=home, batch=encode(columns, now_ms=taken_ms),
+            topic=topic, partition=home, batch=encoded(columns, now_ms=taken_ms),
             deliver_at_ms=at_ms, delay_ms=delay_ms, keep_timestamps=keeps,
         )  # fmt: skip
         address = self._client.routes.route(topic, home).address

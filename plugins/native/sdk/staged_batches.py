@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from broker_core.api.record_batch import encode
 from broker_core.api.types import Columns, Compression
+from plugins.native.sdk.checking import encoded
 from plugins.native.sdk.types import NewRecord
 from plugins.native.sdk.wire import columns_of
 
@@ -77,7 +77,7 @@ class StagedBatches:
         return [*batches, self._made(topic, partition, columns, now_ms)]
 
     def _made(self, topic: str, partition: int, columns: Columns, now_ms: int) -> OutgoingStaged:
-        data = encode(columns, now_ms=now_ms, compression=self._compression)
+        data = encoded(columns, now_ms=now_ms, compression=self._compression)
         batch = OutgoingStaged(self.made, topic, partition, data)
         self.made += 1
         self.records += len(columns.values)

@@ -19,6 +19,7 @@ from plugins.native.native_pb2 import CommitOffsetsRequest
 from plugins.native.sdk import wire
 from plugins.native.sdk.arrow import from_arrow
 from plugins.native.sdk.batching import cut
+from plugins.native.sdk.checking import check_record
 from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.retrying import now_ms, retrying
 from plugins.native.sdk.sequencing import backoff_s
@@ -266,11 +267,12 @@ class StagedWriter:
         partition: int | None = None,
     ) -> None:
         """Take one record. Waits while the buffer is full."""
+        record = NewRecord(value, key, headers, timestamp_ms)
+        check_record(record)
         count = self._partition_counts.get(topic) or await self._partitions_of(topic)
         home = self._home(topic, partition, count)
         if home is None:
             home = self._partitioner.of(key, count)
-        record = NewRecord(value, key, headers, timestamp_ms)
         await self._send(self._batches.gather(topic, home, record, now_ms()))
 
     async def send_batch(
@@ -282,7 +284,7 @@ class StagedWriter:
     ) -> None:
         """Take many records, whole batches at once; they keep their order within a partition."""
         taken_ms = now_ms()
-        columns = records if isinstance(records, Columns) else wire.columns_of(records, taken_ms)
+        columns = wire.columns_given(records, taken_ms)
         if not columns.values:
             return
         count = self._partition_counts.get(topic) or await self._partitions_of(topic)

@@ -18,13 +18,14 @@ from broker_core.api.errors import (
     Unavailable,
     UnknownPartition,
 )
-from broker_core.api.record_batch import RecordBatch, encode
+from broker_core.api.record_batch import RecordBatch
 from broker_core.api.tiered import TieredSegments
 from broker_core.api.types import Acks, Columns, Compression, Headers, Record, TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk import wire
 from plugins.native.sdk.admin import SyncAdmin
+from plugins.native.sdk.checking import encoded
 from plugins.native.sdk.cluster_view import BEHIND_S, may_be_behind
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.login import Login, Mechanism, login_of, with_login
@@ -350,8 +351,7 @@ class SyncClient:
     ) -> RecordMetadata:
         """Produce one record and wait for its ack. For many, `send_batch` is far quicker."""
         record = NewRecord(value, key, headers, timestamp_ms)
-        columns = wire.columns_of([record], time.time_ns() // 1_000_000)
-        return self.send_batch(topic, columns, partition=partition, acks=acks)[0]
+        return self.send_batch(topic, [record], partition=partition, acks=acks)[0]
 
     def send_batch(
         self,
@@ -367,11 +367,7 @@ class SyncClient:
         Answers one entry a batch: the place of its first record. Failures that may pass are tried
         again for `timeout_s` with the same sequence numbers, so a retry never makes a duplicate.
         """
-        columns = (
-            records
-            if isinstance(records, Columns)
-            else wire.columns_of(list(records), time.time_ns() // 1_000_000)
-        )
+        columns = wire.columns_given(records, time.time_ns() // 1_000_000)
         if partition is not None:
             return [self._produce(topic, partition, columns, acks, compression)]
         if topic not in self._partition_counts:
@@ -419,7 +415,7 @@ class SyncClient:
         count = len(columns.values)
         stamp = self._sequences.next(topic, partition)
         now_ms = time.time_ns() // 1_000_000
-        batch = encode(columns, now_ms=now_ms, producer=stamp, compression=compression)
+        batch = encoded(columns, now_ms=now_ms, producer=stamp, compression=compression)
         request = pb.ProduceRequest(
             topic=topic, partition=partition, acks=pb.Acks.ValueType(acks), batch=batch
         )

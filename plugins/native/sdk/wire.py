@@ -15,6 +15,7 @@ from broker_core.api.tiered import TieredSegment, TieredSegments
 from broker_core.api.types import Columns, TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
+from plugins.native.sdk.checking import check_columns, check_record
 from plugins.native.sdk.fetched import parse_fetch_response
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.types import (
@@ -219,6 +220,17 @@ def error_from(error: grpc.RpcError, bootstrap: str) -> LakeMQError:
 def raise_for(error: grpc.RpcError, bootstrap: str) -> NoReturn:
     """Raise what `error_from` makes of it."""
     raise error_from(error, bootstrap) from None
+
+
+def columns_given(records: Columns | Sequence[NewRecord], now_ms: int) -> Columns:
+    """What a caller wants to send, as columns. InvalidRequest names what no record is made of."""
+    if isinstance(records, Columns):
+        check_columns(records)
+        return records
+    records = list(records)
+    for record in records:
+        check_record(record)
+    return columns_of(records, now_ms)
 
 
 def columns_of(records: Sequence[NewRecord], now_ms: int) -> Columns:

@@ -1,0 +1,59 @@
+"""What no record is made of is told by name, and costs nobody else anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker_core.api.errors import InvalidRequest
+from broker_core.api.types import Columns, Compression
+from plugins.native.sdk import wire
+from plugins.native.sdk.batching import Block, ProducerBatches, Ticket
+from plugins.native.sdk.checking import check_record
+from plugins.native.sdk.sequencing import SequenceNumbers
+from plugins.native.sdk.types import NewRecord
+
+BAD = {
+    "value is of type str; it takes bytes or None; a str has": NewRecord("text"),  # type: ignore[arg-type]
+    "value is of type dict": NewRecord({}),  # type: ignore[arg-type]
+    "key is of type str": NewRecord(b"", "key"),  # type: ignore[arg-type]
+    "headers is a dict; it takes pairs": NewRecord(b"", None, {"a": b""}),  # type: ignore[arg-type]
+    "headers is 'ab'; it takes pairs": NewRecord(b"", None, "ab"),  # type: ignore[arg-type]
+    "header 'a' is of type str": NewRecord(b"", None, (("a", "b"),)),  # type: ignore[arg-type]
+    "header's name is of type bytes": NewRecord(b"", None, ((b"a", b"b"),)),  # type: ignore[arg-type]
+    "header's name is 70000 characters": NewRecord(b"", None, (("a" * 70_000, b"b"),)),
+    "timestamp_ms is of type float": NewRecord(b"", timestamp_ms=1.5),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_the_field_is_named(said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        check_record(BAD[said])
+    with pytest.raises(InvalidRequest, match=said):
+        wire.columns_given([NewRecord(b"good"), BAD[said]], 0)
+
+
+def test_what_is_like_bytes_is_taken() -> None:
+    record = NewRecord(bytearray(b"v"), memoryview(b"k"), (("h", None), ("h", b"")), 1)  # type: ignore[arg-type]
+    check_record(record)
+    assert len(wire.columns_given([record], 0).values) == 1
+
+
+@pytest.mark.parametrize("columns", [Columns([b"a", 1]), Columns([b"a"], ["k"])])  # type: ignore[list-item]
+def test_columns_are_looked_at_too(columns: Columns) -> None:
+    with pytest.raises(InvalidRequest, match="is of type"):
+        wire.columns_given(columns, 0)
+
+
+def test_what_no_batch_can_be_made_of_fails_alone() -> None:
+    state = ProducerBatches(SequenceNumbers(1), batch_bytes_max=1000, compression=Compression.NONE)
+    uneven = Block(Columns([b"a", b"b"], [b"k"]), 0)
+    state.add("t", 0, uneven)
+    state.add("t", 0, Ticket(NewRecord(b"good"), 0))
+    state.add("t", 1, Ticket(NewRecord(b"good"), 0))
+    assert [batch.partition for batch in state.ready(0)] == [0, 1]
+    assert state.take_unfit() == [uneven] and state.take_unfit() == []
+    assert isinstance(uneven.outcome, InvalidRequest)
+    for batch in state.under_way():
+        state.taken(batch, 0, 1)  # type: ignore[arg-type]
+    assert state.idle
