@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from meta_service import cli_nodes
 from meta_service.api.errors import MetaError
@@ -17,6 +15,7 @@ from meta_service.cli_calls import Addresses, TlsCa, TlsCert, TlsKey
 from meta_service.cli_calls import credentials_from as _credentials
 from meta_service.cli_calls import fail as _fail
 from meta_service.cli_calls import run as _run
+from meta_service.cli_calls import show as _show
 
 if TYPE_CHECKING:
     import grpc
@@ -45,22 +44,35 @@ async def _statuses(
 
 @meta.command()
 def status(
-    address: Addresses = _DEFAULT, tls_cert: TlsCert = "", tls_key: TlsKey = "", tls_ca: TlsCa = ""
+    details: Annotated[
+        bool, typer.Option("--details", help="All that each member tells, line by line.")
+    ] = False,
+    address: Addresses = _DEFAULT,
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
+    tls_ca: TlsCa = "",
 ) -> None:
     """What each member says of itself."""
     found = _run(lambda: _statuses(address, _credentials(tls_cert, tls_key, tls_ca)))
-    table = Table("address", "member", "role", "leader", "term", "applied", "revision", "cluster")
-    for where, told in found.items():
-        if isinstance(told, MetaError):
-            table.add_row(where, "?", f"[red]{told}[/red]", "", "", "", "", "")
-            continue
+    answers = {where: told for where, told in found.items() if isinstance(told, MetaStatus)}
+    rows = []
+    for where, told in answers.items():
         role = "leader" if told.leader_id == told.member_id else "follower"
         numbers = (told.term, told.applied_index, told.revision)
-        table.add_row(
-            where, told.member_id, role, told.leader_id or "-", *map(str, numbers), told.cluster_id
+        about = (told.member_id, role, told.leader_id or "-", *map(str, numbers))
+        rows.append((where, *about, told.cluster_id))
+    if rows:
+        _show(
+            ("address", "member", "role", "leader", "term", "applied", "revision", "cluster"), rows
         )
-    Console().print(table)
-    if any(isinstance(told, MetaError) for told in found.values()):
+    for where, told in answers.items() if details else ():
+        typer.echo(f"\n{told.member_id} at {where}")
+        for name, value in sorted(told.detail.items()):
+            typer.echo(f"  {name}: {value}")
+    for where, error in found.items():
+        if isinstance(error, MetaError):
+            typer.echo(f"{where}: {error}", err=True)
+    if len(answers) < len(found):
         raise typer.Exit(1)
 
 

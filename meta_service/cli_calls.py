@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeVar
 
 import typer
@@ -32,6 +32,16 @@ ATTEMPT_S: Final = 10.0
 def fail(error: object) -> NoReturn:
     typer.echo(f"lakemq meta: {error}", err=True)
     raise typer.Exit(1)
+
+
+def show(headings: tuple[str, ...], rows: Sequence[Sequence[str]]) -> None:
+    """A table in plain columns: nothing is cut off, and other programs can read it. The last
+    column may be longer than the terminal is wide."""
+    lines = [headings, *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(headings) - 1)]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, [*widths, 0], strict=True)]
+        typer.echo("  ".join(cells).rstrip())
 
 
 def credentials_from(cert: str, key: str, authority: str) -> grpc.ChannelCredentials | None:

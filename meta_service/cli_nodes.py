@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from meta_service.api.control import RebalanceAction
 from meta_service.api.types import NodeRegistration, Rebalance, TopicDescription
@@ -21,6 +19,7 @@ from meta_service.cli_calls import (
     ask,
     credentials_from,
     fail,
+    show,
 )
 
 if TYPE_CHECKING:
@@ -46,13 +45,13 @@ def nodes(
     partitions = [partition for topic in topics for partition in topic.partitions]
     held = Counter(node for partition in partitions for node in partition.replicas)
     led = Counter(partition.leader for partition in partitions)
-    table = Table("node", "state", "rack", "replicas", "leads", "version", "epoch", "addresses")
+    rows = []
     for node in found:
         addresses = ", ".join(f"{name} {at}" for name, at in sorted(node.addresses.items()))
         numbers = (str(held[node.node_id]), str(led[node.node_id]))
         about = (node.version, str(node.broker_epoch), addresses)
-        table.add_row(node.node_id, node.state, node.rack or "-", *numbers, *about)
-    Console().print(table)
+        rows.append((node.node_id, node.state, node.rack or "-", *numbers, *about))
+    show(("node", "state", "rack", "replicas", "leads", "version", "epoch", "addresses"), rows)
 
 
 @app.command()

@@ -78,19 +78,12 @@ async def _ask_around(addresses: Sequence[str], ask: Callable[[str], Awaitable[T
         try:
             return await ask(address)
         except grpc.aio.AioRpcError as failure:
-            last, leader = _error_of(failure, address)
+            last, leader = error_of_failure(failure)
         if isinstance(last, NotLeader) and leader and leader not in asked:
             left.insert(0, leader)
         elif not isinstance(last, NotLeader | NoLeader):
             left = []  # whether it was done or refused, it is not to be done elsewhere
     raise last
-
-
-def _error_of(failure: grpc.aio.AioRpcError, address: str) -> tuple[MetaError, str]:
-    details = failure.details() or ""
-    if failure.code() is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect"):
-        return NoLeader(f"{address} cannot be reached: {details.rpartition(': ')[2]}"), ""
-    return error_of_failure(failure)
 
 
 async def transfer(

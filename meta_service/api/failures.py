@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import grpc
 
-from meta_service.api.errors import BY_CODE, Compacted, MetaError, NotLeader, OutcomeUnknown
+from meta_service.api.errors import (
+    BY_CODE,
+    Compacted,
+    MetaError,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+)
+
+_NOT_SENT: Final = ("failed to connect to all addresses", "errors resolving", "DNS resolution")
+"""How gRPC begins to say that there was no connection to send a call on."""
 
 
 class Refused(Exception):
@@ -27,6 +39,9 @@ def error_of_failure(failure: grpc.aio.AioRpcError | Refused) -> tuple[MetaError
     message = failure.details() or failure.code().name
     kind = BY_CODE.get(trailers.get("lakemq-error", ""))
     if kind is None:
+        if failure.code() is grpc.StatusCode.UNAVAILABLE and message.startswith(_NOT_SENT):
+            reason = message.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
+            return NoLeader(f"no member can be reached: {reason}"), ""
         # No member answered: the request may have arrived.
         if failure.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED):
             return MetaError(message), ""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api.errors import NoLeader, NotFound, NotLeader
+from meta_service.api.errors import InvalidArgument, NoLeader, NotFound, NotLeader
 from meta_service.catalog.control_commands import (
+    ACTIVE,
     DRAINING,
     ChangeInSync,
     GrantLease,
@@ -76,6 +77,12 @@ class ControlledClusterService(ClusterService):
 
     @unary
     async def RemoveNode(self, request: pb.NodeRequest, context: Context) -> pb.WriteResponse:
+        await self._fresh()
+        row = self._gateway.cache.get(node_key(request.node_id))
+        if row is not None:  # else it may be a retry, whose answer is known
+            node = decode_node(node_key(request.node_id), row.value)
+            if node.heartbeats and node.state == ACTIVE:
+                raise InvalidArgument(f"node {node.node_id!r} is alive: stop it first")
         result = await self._propose(RemoveNode(request.node_id), request.once)
         return pb.WriteResponse(revision=result.revision)
 

@@ -21,11 +21,11 @@ from meta_service.api.errors import (
     AlreadyExists,
     Compacted,
     InvalidArgument,
-    MetaError,
+    NoLeader,
     NotFound,
-    OutcomeUnknown,
     StartupFailed,
 )
+from meta_service.api.failures import error_of_failure
 from meta_service.api.settings import MetaSettings
 from meta_service.api.types import Compare, Delete, MetaClient, NodeRegistration, Put
 from meta_service.catalog import apply as apply_module
@@ -414,13 +414,16 @@ async def test_a_lost_answer_is_asked_for_again(tmp_path: Path) -> None:
     await member.stop()
 
 
-async def test_without_anybody_there_a_write_is_reported_as_unknown() -> None:
+async def test_a_write_that_found_no_connection_surely_did_not_happen() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    client = RemoteClient([f"127.0.0.1:{port}"], timeout_s=0.3)
-    with pytest.raises((OutcomeUnknown, MetaError)):
-        await client.put(b"a", b"1")
-    await client.close()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await rpc.KvStub(channel).Put(pb.PutRequest(key=b"a"), timeout=60)
+    error, _ = error_of_failure(caught.value)
+    assert isinstance(error, NoLeader)
+    assert error.definite
+    assert re.fullmatch(f"no member can be reached: .*{port}.*refused", str(error))
 
 
 async def test_a_message_too_large_is_refused(member: MetaMember) -> None:

@@ -73,9 +73,32 @@ async def test_status_names_the_leader(members: list[MetaMember]) -> None:
     assert members[0].status().member_id in result.output
 
 
+async def test_a_status_is_a_table_that_is_never_cut_off(members: list[MetaMember]) -> None:
+    result = await run("status", "--details", *at(*members))
+    heading, *lines = (line.split() for line in result.output.splitlines())
+    assert heading == [
+        "address",
+        "member",
+        "role",
+        "leader",
+        "term",
+        "applied",
+        "revision",
+        "cluster",
+    ]
+    for line, member in zip(lines, members, strict=False):
+        told = member.status()
+        assert line[:2] == [member.addresses()["meta"], told.member_id]
+        assert line[-1] == told.cluster_id
+    assert ["feature_level:", "2"] in lines or ["feature_level:", "1"] in lines
+
+
 async def test_status_of_a_member_that_is_away_is_an_error() -> None:
-    result = await run("status", "--address", f"127.0.0.1:{free_ports(1)[0]}")
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    result = await run("status", "--address", address)
     assert result.exit_code == 1
+    assert result.output.startswith(f"{address}: no member can be reached: ")
+    assert result.output.endswith("Connection refused\n")
 
 
 async def test_members_are_listed(members: list[MetaMember]) -> None:
