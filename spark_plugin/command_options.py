@@ -40,7 +40,9 @@ Sql = Annotated[
     str,
     typer.Option(help="Spark SQL over the view `records`, or a file with it; its result lands."),
 ]
-Master = Annotated[str, typer.Option(help="Spark master; else spark-submit's or local.")]
+Master = Annotated[
+    str, typer.Option(help="Spark master, or sc://host:15002; else spark-submit's or local.")
+]
 Message = Annotated[str, typer.Option(help="Full name of the Protobuf message.")]
 Delimiter = Annotated[str, typer.Option(help="Between the fields of csv.")]
 PartitionBy = Annotated[

@@ -224,9 +224,9 @@ def _run(settings: ExportSettings, given: dict[str, Any]) -> None:
     """Export until caught up, or until Ctrl-C or SIGTERM, which let commits under way finish."""
     from rich.console import Console
 
-    from spark_plugin.session import check_installed, open_session
+    from spark_plugin.session import check_installed, open_session, parallelism_of
 
-    check_installed()  # the next imports need them
+    check_installed(given["master"] or None)  # the next imports need them
 
     from opentelemetry.metrics import get_meter
 
@@ -248,7 +248,7 @@ def _run(settings: ExportSettings, given: dict[str, Any]) -> None:
         console.print(f"metrics at port {port}", highlight=False)
     spark = open_session(f"lakemq export {settings.topic or pattern}", given["master"] or None)
     try:
-        job.threads = max(1, min(4, spark.sparkContext.defaultParallelism)) if pattern else 1
+        job.threads = max(1, min(4, parallelism_of(spark))) if pattern else 1
         _stop_on_signals(job.stop)
         with progress_bar(console) as bar:
             job.run()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_plugin.errors import MissingDependency
+from spark_plugin.errors import ExportError, MissingDependency
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,11 +27,16 @@ _NOISE: Final = re.compile(
 )
 
 
-def check_installed() -> None:
-    """MissingDependency, with what to do about it, unless pyspark, Arrow and Java are there."""
+def check_installed(master: str | None = None) -> None:
+    """MissingDependency, with what to do about it, unless pyspark, Arrow and what the master needs
+    are there: Java, or the client of Spark Connect."""
     for package in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(package) is None:
             raise MissingDependency(f"{package} is missing: pip install 'lakemq[spark]'")
+    if remote_of(master):
+        if importlib.util.find_spec("grpc_status") is None:
+            raise MissingDependency("grpcio-status is missing: pip install 'pyspark[connect]'")
+        return
     version = _java_version()
     if version is None:
         raise MissingDependency(
@@ -56,10 +61,32 @@ def _java_version() -> int | None:
     return int(match[1]) if match else None
 
 
+def remote_of(master: str | None) -> str:
+    """Address of the Spark Connect server that is meant; empty: Spark runs here."""
+    if master:
+        return master if master.startswith("sc://") else ""
+    return os.environ.get("SPARK_REMOTE", "")
+
+
+def parallelism_of(spark: SparkSession) -> int:
+    """How many tasks run at the same time."""
+    from pyspark.errors import PySparkAttributeError
+    from pyspark.sql import functions
+
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except PySparkAttributeError:  # Spark Connect tells by what it does
+        parts = spark.range(10_000).select(functions.spark_partition_id())
+        return int(parts.distinct().count())
+
+
 def open_session(name: str, master: str | None = None) -> SparkSession:
     """The session of this process. What spark-submit or the environment set is kept; a session
-    of our own runs on this machine, listens on loopback only and has no web page."""
-    check_installed()
+    of our own runs on this machine, listens on loopback only and has no web page. `sc://host:port`
+    is the session of a Spark Connect server."""
+    check_installed(master)
+    if remote := remote_of(master):
+        return _connect(name, remote)
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
@@ -84,6 +111,22 @@ def open_session(name: str, master: str | None = None) -> SparkSession:
     builder = builder.config("spark.driver.extraJavaOptions", java_options.strip())
     with _without_noise():
         return builder.getOrCreate()
+
+
+def _connect(name: str, remote: str) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
+    from pyspark.sql import SparkSession
+
+    for each in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(each).disabled = True  # they print what is raised here as well
+    try:
+        spark = SparkSession.builder.remote(remote).appName(name).getOrCreate()
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        return spark
+    except PySparkException as error:
+        reason = str(error).strip().splitlines()[0][:300]
+        raise ExportError(f"no Spark Connect server answers at {remote}: {reason}") from None
 
 
 @contextmanager

@@ -1,7 +1,12 @@
 """Settings that all tests share."""
 
+import os
+
 from hypothesis import HealthCheck, settings
 
 # How fast examples are made says something about the machine, not about the code.
 settings.register_profile("lakemq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lakemq")
+
+# Tests use a JVM for seconds, in which its second compiler costs half of all its time.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

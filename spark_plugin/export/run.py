@@ -28,6 +28,7 @@ from spark_plugin.export.table import ExportKey, LakeTable, TaskResult
 from spark_plugin.export.write_task import WriteTask
 from spark_plugin.journal import open_client as connect
 from spark_plugin.journal import view_of
+from spark_plugin.session import parallelism_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,8 +41,7 @@ _ANYBODY = Access()
 def open_exporter(spark: SparkSession, settings: ExportSettings) -> Exporter:
     """An exporter whose tasks run in Spark's executors."""
     run = partial(run_tasks, spark, settings.access)
-    parallelism = spark.sparkContext.defaultParallelism
-    return make_exporter(settings, run, parallelism, _query(spark, settings))
+    return make_exporter(settings, run, parallelism_of(spark), _query(spark, settings))
 
 
 def _query(spark: SparkSession, settings: ExportSettings) -> SqlQuery | None:

@@ -46,10 +46,15 @@ class SqlQuery:
 
     def _result_schema(self, frame: DataFrame) -> pa.Schema:
         import pyarrow as pa
+        from pyspark.errors import AnalysisException, ParseException
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        names = [name.lower() for name in frame.columns]
-        for name in frame.columns:
+        try:
+            columns = frame.columns  # over Spark Connect only now a query is looked at
+        except (AnalysisException, ParseException) as error:
+            raise OptionError(f"--sql: {_first_line(error)}") from None
+        names = [name.lower() for name in columns]
+        for name in columns:
             if names.count(name.lower()) > 1:
                 raise OptionError(f"--sql: its result has two columns {name}")
         try:

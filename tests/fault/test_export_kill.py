@@ -65,7 +65,11 @@ def settings(node: NodeProcess, target, **more) -> dict[str, object]:
 
 def ends(process) -> int:
     """Exit code; what the process said is shown when the test fails."""
-    _, said = process.communicate(timeout=120)
+    try:
+        _, said = process.communicate(timeout=240)
+    finally:
+        process.kill()
+        process.wait()
     print(said.decode()[-2000:])
     return process.returncode
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from typer.testing import CliRunner
 
 import lakemq
+from spark_plugin import commands, session
 from spark_plugin.errors import DataLossError
 from spark_plugin.export.run import open_exporter
 from spark_plugin.export.settings import ExportSettings, Target
@@ -134,18 +136,36 @@ def test_the_command_decodes_json_and_keeps_bad_rows(node, client, tmp_path: Pat
     assert dead[0]["key"] == b"dev"
 
 
-def test_the_command_takes_many_topics_a_query_and_bounds(node, client, tmp_path: Path):
+class Shared:
+    """The session of all tests, which a command does not stop."""
+
+    def __init__(self, spark):
+        self._spark = spark
+
+    def __getattr__(self, name):
+        return getattr(self._spark, name)
+
+    def stop(self):
+        pass
+
+
+def test_the_command_takes_many_topics_a_query_and_bounds(
+    spark, node, client, tmp_path: Path, monkeypatch
+):
+    monkeypatch.setattr(session, "open_session", lambda *_: Shared(spark))
+    monkeypatch.setattr(commands, "_stop_on_signals", lambda _: None)
     for name in ("hall.a", "hall.b"):
         client.create_topic(name, partitions=2)
         send(client, name, 50)
-    answer = command(
+    arguments = [
         "--bootstrap", node.native, "--topics-pattern", r"hall\..*", "--to", "delta",
         "--path", str(tmp_path / "{topic}"), "--format", "json",
         "--schema", "n bigint, room string",
         "--sql", "SELECT n, room, _meta FROM records WHERE n % 2 = 0", "--as-of-offset", "40",
-        "--metrics", "127.0.0.1:0", "--master", "local[2]",
-    )  # fmt: skip
-    assert answer.returncode == 0, answer.stderr
+        "--metrics", "127.0.0.1:0",
+    ]  # fmt: skip
+    answer = CliRunner().invoke(commands.export_app, arguments)
+    assert answer.exit_code == 0, answer.output
     assert answer.stderr == ""
     assert "metrics at port" in answer.stdout
     for name in ("hall.a", "hall.b"):
@@ -180,11 +200,7 @@ def test_without_java_the_command_says_what_to_do(node, tmp_path: Path):
     ],
 )
 def test_wrong_arguments_are_one_sentence(arguments, problem):
-    from typer.testing import CliRunner
-
-    from spark_plugin.commands import export_app
-
-    answer = CliRunner().invoke(export_app, arguments)
+    answer = CliRunner().invoke(commands.export_app, arguments)
     assert answer.exit_code == 1
     assert answer.stderr.startswith("lakemq export: ") and answer.stderr.count("\n") == 1
     assert problem in answer.stderr

@@ -25,4 +25,6 @@ def spark_fixture() -> Iterator[SparkSession]:
     from spark_plugin.session import open_session
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    yield open_session("tests", "local[2]")
+    spark = open_session("tests", "local[2]")
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    yield spark
