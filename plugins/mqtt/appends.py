@@ -25,6 +25,13 @@ class Receiver(Protocol):
     ) -> None:
         """Called once for each publish, in the order of publishing."""
 
+    def stored(
+        self, packet_ids: Sequence[int], size_bytes: int, somewhere: Place, now_ms: int
+    ) -> None:
+        """The same for QoS 1 publishes in a row that are stored; `size_bytes` of all of them."""
+        (packet_id,) = packet_ids  # who has more than one knows better
+        self.settled(packet_id, 1, size_bytes, somewhere, now_ms)
+
 
 class Lane:
     """Records for one topic under one principal."""
@@ -48,15 +55,29 @@ class Lane:
     def settle(self, outcomes: Sequence[Placed | LakeMQError], now_ms: int) -> None:
         """Tell each publish's receiver its outcome. The place is told of QoS 2 alone; of the
         others, that there is one."""
+        owner: Receiver | None = None
+        run: list[int] = []
+        size_bytes = 0
         rows = zip(self.tokens, self.values, outcomes, strict=True)
         for (receiver, packet_id, qos), value, outcome in rows:
-            if receiver is not None:
+            if qos == 1 and receiver is owner and type(outcome) is Placed:
+                run.append(packet_id)
+                size_bytes += len(value or b"")
+                continue
+            if owner is not None and run:
+                owner.stored(run, size_bytes, self._somewhere, now_ms)
+            owner, run, size_bytes = None, [], 0
+            if qos == 1 and type(outcome) is Placed:
+                owner, run, size_bytes = receiver, [packet_id], len(value or b"")
+            elif receiver is not None:
                 place: Outcome = self._somewhere
                 if isinstance(outcome, LakeMQError):
                     place = outcome
                 elif qos == 2:
                     place = Place(self.topic, outcome.partition, outcome.offset)
                 receiver.settled(packet_id, qos, len(value or b""), place, now_ms)
+        if owner is not None:
+            owner.stored(run, size_bytes, self._somewhere, now_ms)
 
     def fail(self, error: LakeMQError, now_ms: int) -> None:
         """The same error for all."""

@@ -9,7 +9,7 @@ Source: MQTT 5.0 chapter 3 and 4 and MQTT 3.1.1 chapters 3 and 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from plugins.mqtt.appends import Outcome
 from plugins.mqtt.authenticating import Enhanced
 from plugins.mqtt.codec import Decoder
 from plugins.mqtt.encoding import PINGRESP, encode
-from plugins.mqtt.messages import Message, Wire
+from plugins.mqtt.messages import Message, Place, Wire
 from plugins.mqtt.packets import (
     NO_PROPERTIES,
     V5,
@@ -259,6 +259,14 @@ class Connection:
         self.inflow.appends_bytes -= size_bytes
         publishing.settled(self, packet_id, qos, outcome, now_ms)
 
+    def stored(
+        self, packet_ids: Sequence[int], size_bytes: int, somewhere: Place, now_ms: int
+    ) -> None:
+        """QoS 1 publishes of this connection are stored."""
+        self.inflow.appends -= len(packet_ids)
+        self.inflow.appends_bytes -= size_bytes
+        publishing.stored(self, packet_ids)
+
     def note_blocked(self, now_ms: int) -> None:
         """Say how long the socket has taken nothing, if that is slow."""
         hub, waited_ms = self.hub, now_ms - self.traffic.blocked_ms
@@ -373,11 +381,16 @@ class Connection:
         if self.asking:
             self.pending += packets
             return
+        state: State | None = None
+        handlers: dict[type, _Handler] = {}
         for place, packet in enumerate(packets):
-            if self.state is State.AUTHENTICATING:
-                self.pending += packets[place:]
-                return
-            handler = _HANDLERS[self.state].get(type(packet), _unexpected)
+            if self.state is not state:
+                state = self.state
+                if state is State.AUTHENTICATING:
+                    self.pending += packets[place:]
+                    return
+                handlers = _HANDLERS[state]
+            handler = handlers.get(type(packet), _unexpected)
             try:
                 handler(self, packet, now_ms)
             except Unanswered as unanswered:

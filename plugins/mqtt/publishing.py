@@ -5,6 +5,7 @@ Source: MQTT 5.0 sections 3.3 to 3.7, 4.3 (QoS).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -289,6 +290,14 @@ def settled(
         _answer(connection, packet_id, qos, publish_reason(outcome), str(outcome))
     else:  # 3.1.1 has no way to say no: without an ack the client sends it again
         connection.close(Reason.SERVER_UNAVAILABLE, f"not stored: {outcome}", now_ms)
+
+
+def stored(connection: Connection, packet_ids: Sequence[int]) -> None:
+    """QoS 1 publishes in a row were stored."""
+    connection.inflow.qos_1 -= len(packet_ids)
+    if connection.state is State.CONNECTED:
+        connection.traffic.packets_sent += len(packet_ids) - 1
+        connection.write(b"".join([PUBACK + each.to_bytes(2, "big") for each in packet_ids]))
 
 
 def acknowledgement(connection: Connection, packet: Acknowledgement, now_ms: int) -> None:
