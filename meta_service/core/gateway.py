@@ -16,7 +16,7 @@ from meta_service.api.errors import MetaError, OutcomeUnknown, StorageFailed
 from meta_service.catalog.apply import Applied
 from meta_service.catalog.command_codec import Command, Header, encode_command
 from meta_service.catalog.results import Result, error_of
-from meta_service.catalog.tables import Row
+from meta_service.catalog.tables import RESERVED, Row
 from meta_service.core.bridge import Bridge
 from meta_service.core.cache import Cache
 from meta_service.core.metrics import Latencies
@@ -51,7 +51,7 @@ class Gateway:
         self._failure: MetaError | None = None
         self.proposed = 0
         self.listeners: list[Callable[[Sequence[tuple[bytes, Row | None]]], None]] = []
-        """Called with the rows of each command that changed some."""
+        """Called with rows of the catalog itself that were changed, those of clients left out."""
         self.latencies = Latencies()
 
     def attach(self, node: RaftNode, mailbox: Mailbox) -> None:
@@ -66,13 +66,16 @@ class Gateway:
             self._bridge.call(self._take_applied, changes)
 
     def _take_applied(self, changes: Sequence[Applied]) -> None:
+        own: list[tuple[bytes, Row | None]] = []
         for applied in changes:
             state = applied.state
             self.cache.update(applied.rows, state.revision, state.applied_index)
-            for listener in self.listeners:
-                listener(applied.rows)
+            own += [each for each in applied.rows if each[0][:1] == RESERVED]
             events = [(key, row.value if row else None) for key, row in applied.rows]
             self.hub.publish(state.revision, state.compact_revision, events)
+        if own:
+            for listener in self.listeners:
+                listener(own)
 
     def on_failed(self, error: BaseException) -> None:
         """Raft thread: the member has stopped for ever."""
