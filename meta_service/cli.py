@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,17 +29,16 @@ async def _statuses(
     addresses: list[str], credentials: grpc.ChannelCredentials | None
 ) -> dict[str, MetaStatus | MetaError]:
     """Of each member that was named, what it says of itself."""
-    from meta_service.api.client import RemoteClient
+    from meta_service import operations
 
+    told = await asyncio.gather(
+        *(operations.status(address, credentials) for address in addresses), return_exceptions=True
+    )
     found: dict[str, MetaStatus | MetaError] = {}
-    for address in addresses:
-        client = RemoteClient([address], credentials=credentials, timeout_s=3.0)
-        try:
-            found[address] = await client.status()
-        except MetaError as error:
-            found[address] = error
-        finally:
-            await client.close()
+    for address, answer in zip(addresses, told, strict=True):
+        if not isinstance(answer, MetaStatus | MetaError):
+            raise answer
+        found[address] = answer
     return found
 
 

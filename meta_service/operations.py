@@ -13,12 +13,15 @@ import grpc
 
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
+from meta_service.api.convert import status_of
 from meta_service.api.errors import MetaError, NoLeader, NotLeader
 from meta_service.api.failures import error_of_failure
+from meta_service.api.types import MetaStatus
 from meta_service.storage.backup import BackupNote, encode_head
 
 T = TypeVar("T")
 _TIMEOUT_S = 120.0
+_STATUS_S = 5.0
 _PAUSE_S = 0.2
 _PATIENCE_S = 10.0
 """For an election, or for a member that starts again."""
@@ -28,6 +31,16 @@ def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.
     if credentials is None:
         return grpc.aio.insecure_channel(address)
     return grpc.aio.secure_channel(address, credentials)
+
+
+async def status(address: str, credentials: grpc.ChannelCredentials | None) -> MetaStatus:
+    """What that very member says of itself, asked once."""
+    async with _channel(address, credentials) as channel:
+        stub: Any = rpc.ClusterStub(channel)
+        try:
+            return status_of(await stub.Status(pb.StatusRequest(), timeout=_STATUS_S))
+        except grpc.aio.AioRpcError as failure:
+            raise error_of_failure(failure)[0] from failure
 
 
 async def snapshot(address: str, credentials: grpc.ChannelCredentials | None) -> int:
