@@ -58,10 +58,29 @@ def test_packet_identifiers_in_use_are_left_out() -> None:
     mine = lane(outbox)
     first = outbox.take(mine, 0, Forward("a", b"", 2, False), 0).packet_id
     for number in range(1, PACKET_IDS + 5):
-        assert outbox.acked(outbox.take(mine, number, Forward("a", b"", 1, False), 0).packet_id)
+        packet_id = outbox.take(mine, number, Forward("a", b"", 1, False), 0).packet_id
+        assert packet_id != first
+        assert outbox.acked(packet_id)
     used = {one.packet_id for one in outbox.all_unfinished()}
     assert used == {first}
     assert outbox.take(mine, 99_999, Forward("a", b"", 1, False), 0).packet_id != first
+
+
+def test_a_publish_that_is_read_again_keeps_its_quality() -> None:
+    """Whatever the rules have become: the remote broker knows it by its packet identifier."""
+    outbox = Outbox(10, 1000)
+    one = outbox.take(lane(outbox), 0, Forward("a", b"x", 2, False), 0)
+    one.forward = None
+    outbox.restore(one, Forward("a", b"x", 0, False))
+    assert one.forward == Forward("a", b"x", 2, False)
+
+
+def test_what_was_received_is_to_be_kept() -> None:
+    outbox = Outbox(10, 1000)
+    one = outbox.take(lane(outbox), 0, Forward("a", b"x", 2, False), 0)
+    outbox.state()
+    assert outbox.received(one.packet_id, 1) and outbox.changed
+    assert outbox.state()[0]["unfinished"] == [[0, one.packet_id, 1]] and not outbox.changed
 
 
 def test_answers_of_the_wrong_kind_change_nothing() -> None:
