@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from plugins.native.sdk import SyncClient
 from spark_plugin.errors import TableError
 from spark_plugin.export.column_types import META
+from spark_plugin.export.delta_table import DeltaLakeTable
 from spark_plugin.export.files import Folder
 from spark_plugin.export.rows import PART
 from spark_plugin.export.runs import (
@@ -207,24 +208,44 @@ def table_rows(
 
 def _scan(table: LakeTable, topic: str, by_key: bool) -> Iterator[pa.RecordBatch]:
     """Columns partition, offset and key of all rows of the topic."""
-    from pyarrow import dataset
-
     inside = check_places(table)
+    for constants, paths in _files(table):
+        if constants.get("topic", topic) == topic:
+            yield from _scan_files(table, topic, by_key, inside, constants, paths)
+
+
+def _files(table: LakeTable) -> list[tuple[Mapping[str, Any], list[str]]]:
+    """(columns that have one value in all rows of some files and are not in them, these files)."""
+    if isinstance(table, DeltaLakeTable) and table.partition_columns():
+        return list(table.files_by_partition())
     paths = table.data_files()
-    if not paths:
-        return
+    return [({}, paths)] if paths else []
+
+
+def _scan_files(
+    table: LakeTable,
+    topic: str,
+    by_key: bool,
+    inside: tuple[str, ...],
+    constants: Mapping[str, Any],
+    paths: list[str],
+) -> Iterator[pa.RecordBatch]:
+    from pyarrow import compute, dataset
+
+    def column(name: str) -> Any:
+        is_constant = not inside and name in constants
+        return compute.scalar(constants[name]) if is_constant else dataset.field(*inside, name)
+
     schema = table.arrow_schema()
-    columns: Mapping[str, Any] = {
-        name: dataset.field(*inside, name)
-        for name in ("partition", "offset", *(("key",) if by_key else ()))
-    }
+    names = ("partition", "offset", *(("key",) if by_key else ()))
     files = dataset.dataset(
         paths, schema, format="parquet", filesystem=Folder(table.location).filesystem
     )
-    wanted = dataset.field(*inside, "topic") == topic
+    wanted = column("topic") == compute.scalar(topic)
     if inside and schema.field(META).type.get_field_index(PART) >= 0:
         # All rows of a record lie in one file, so the first stands for them.
         wanted = wanted & (dataset.field(META, PART) == 0)
+    columns: Mapping[str, Any] = {name: column(name) for name in names}
     yield from files.to_batches(columns=columns, filter=wanted, use_threads=False)
 
 
@@ -238,7 +259,10 @@ def check_places(table: LakeTable) -> tuple[str, ...]:
         kind = schema.field(META).type
         if pa.types.is_struct(kind) and {each.name for each in kind} >= _PLACE:
             return (META,)
-    elif set(schema.names) >= _PLACE:
+    names = set(schema.names)
+    if isinstance(table, DeltaLakeTable):
+        names |= set(table.partition_columns())
+    if META not in names and names >= _PLACE:
         return ()
     raise TableError(
         f"table {table.location} does not say which records its rows came from: a query that "

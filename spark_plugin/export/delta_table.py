@@ -14,6 +14,7 @@ was taken over can't commit. `commitInfo.lakemq` repeats the offsets for people 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,7 @@ class DeltaLakeTable:
         """Without partition columns, whose values Delta keeps in the log."""
         import pyarrow as pa
 
-        left_out = self._table.metadata().partition_columns
+        left_out = self.partition_columns()
         return pa.schema([field for field in self._columns() if field.name not in left_out])
 
     def reload(self) -> None:
@@ -114,6 +115,20 @@ class DeltaLakeTable:
             for row in rows.to_pylist()
         ]
 
+    def files_by_partition(self) -> list[tuple[dict[str, Any], list[str]]]:
+        """(values of the partition columns, which no file holds; paths of the files with them)."""
+        import pyarrow as pa
+
+        root, names = Folder(self.location), self._table.metadata().partition_columns
+        found: dict[tuple[Any, ...], list[str]] = {}
+        for row in pa.table(self._table.get_add_actions()).to_pylist():
+            values = tuple(row["partition"][name] for name in names)
+            found.setdefault(values, []).append(root.full_path(row["path"]))
+        return [(dict(zip(names, values, strict=True)), paths) for values, paths in found.items()]
+
+    def partition_columns(self) -> list[str]:
+        return list(self._table.metadata().partition_columns)
+
     def add_columns(self, schema: pa.Schema) -> None:
         from deltalake import write_deltalake
 
@@ -142,7 +157,7 @@ class DeltaLakeTable:
     def vacuum(self, retention_s: float) -> list[str]:
         """Delete files that left the table longer ago than the retention, or never came into it and
         are older; returns their paths."""
-        hours = int(retention_s // 3600)
+        hours = math.ceil(retention_s / 3600)  # younger files may be those of a commit under way
         return list(
             self._table.vacuum(
                 retention_hours=hours,

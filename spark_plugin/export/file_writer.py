@@ -52,12 +52,20 @@ class FileWriter:
         self._files: list[WrittenFile] = []
 
     def write(self, table: pa.Table) -> None:
-        """Columns may come in any order; they must be those of the schema."""
-        self._gathered.append(table.select(self._schema.names))
+        """Columns may come in any order; those that are missing are null."""
+        self._gathered.append(self._all_columns(table).select(self._schema.names))
         self._gathered_rows += table.num_rows
         self.gathered_bytes += table.nbytes
         if self._gathered_rows >= _GROUP_ROWS or self.gathered_bytes >= _GROUP_BYTES:
             self.flush()
+
+    def _all_columns(self, table: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        for field in self._schema:
+            if field.name not in table.schema.names:
+                table = table.append_column(field.name, pa.nulls(table.num_rows, field.type))
+        return table
 
     def flush(self) -> None:
         """Write what is gathered as a row group."""
@@ -126,7 +134,7 @@ class PartitionedWriter:
         self._files: list[WrittenFile] = []
 
     def write(self, table: pa.Table) -> None:
-        """Columns may come in any order; they must be those of the schema."""
+        """Columns may come in any order; those that are missing are null."""
         if not self._fields:
             self._writer(()).write(table)
             return

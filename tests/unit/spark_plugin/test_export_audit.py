@@ -95,6 +95,15 @@ def fill(memory, count=100):
         memory.append_values("t", partition, *(b'{"n":%d}' % n for n in range(count)))
 
 
+def test_a_table_may_be_partitioned_by_what_the_audit_compares(memory, target, audit):
+    """Delta keeps these columns in its log, and in no file."""
+    fill(memory, 10)
+    export(target, partition_by="topic, partition")
+    assert audit(by_key=True) == [
+        f"t-{p}: complete up to offset 9 (10 records, 10 rows)" for p in range(2)
+    ]
+
+
 def test_a_complete_table_is_said_to_be(memory, target, audit):
     fill(memory)
     export(target, commit_rows=70)

@@ -109,6 +109,21 @@ def test_a_field_with_values_of_several_types_loses_no_record(memory, target):
     assert {row["odd"] for row in found.values()} == set(range(0, 20, 2))
 
 
+def test_columns_that_a_shorter_schema_does_not_name_are_null(memory, tmp_path):
+    target = target_in(tmp_path, "parquet")
+    memory.create_topic("t", 1)
+    for value, schema in ((b"1,x", "n int, room string"), (b"2", "n int")):
+        memory.append_values("t", 0, value)
+        given = ExportSettings(
+            "memory", "t", target, "e", format="csv", value_schema=schema, evolve="add"
+        )
+        exporter = make_exporter(given, run_here)
+        exporter.start()
+        assert exporter.step().rows == 1
+        exporter.close()
+    assert rows(target) == {(0, 0): {"n": 1, "room": "x"}, (0, 1): {"n": 2, "room": None}}
+
+
 def test_names_that_no_table_takes_are_left_out(memory, target):
     send(memory, {"n": 1, "a b": 1, "": 1, "N": 2, "_META": 3, "x" * 200: 1, "ok": {"p.q": 1}})
     send(memory, {"n": 2, "fine": 1})
