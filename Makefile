@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test nightly test-jars check fix generate constraints java bench-kafka clean fuzz
+.PHONY: help demo run test nightly test-jars check fix generate constraints java bench-kafka bench-spark-kafka clean fuzz
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,5 +70,8 @@ bench-kafka: java $(READY)  ## produce beside Kafka (fetched through Maven) and 
 	-$(BIN)/python -m pip install -q confluent-kafka nats-py
 	$(BIN)/python -m benchmarks.kafka
 
+bench-spark-kafka: java $(READY)  ## Spark reads from LakeMQ beside Spark-Kafka from Kafka (both fetched through Maven)
+	$(BIN)/python -m benchmarks.spark_kafka
+
 clean:  ## remove the virtual environment and what was built
-	rm -rf $(VENV) .venv-jars build dist artifacts
+	rm -rf $(VENV) .venv-jars .venv-spark-kafka build dist artifacts

@@ -13,12 +13,14 @@ import argparse
 import os
 import random
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import lakemq
+from benchmarks.spark_reads import SMALL_ROWS, cpu_s, small_ms
 from spark_plugin.export.run import open_exporter
 from spark_plugin.export.settings import ExportSettings, Target
 from spark_plugin.session import open_session
@@ -50,19 +52,34 @@ def produce(client: lakemq.SyncClient, topic: str, records: int, json: bool) -> 
             client.send_batch(topic, lakemq.Columns(values, keys, None, times), partition=partition)
 
 
-def best(name: str, records: int, repeats: int, run: Callable[[], object]) -> None:
-    """Warm up once, then print the best of the repeats."""
-    run()
-    took_s = []
-    for _ in range(repeats):
-        started = time.perf_counter()
+class Bench:
+    """Runs and prints; `broker_pid`: whose CPU counts beside Spark's."""
+
+    def __init__(self, broker_pid: int, repeats: int) -> None:
+        self._broker_pid = broker_pid
+        self._repeats = repeats
+
+    def best(self, name: str, records: int, run: Callable[[], object]) -> None:
+        """Warm up twice, then print the best of the repeats."""
         run()
-        took_s.append(time.perf_counter() - started)
-    print(
-        f"{name:<34} {records / min(took_s) / 1e6:6.2f} M rows/s   "
-        f"({', '.join(f'{each:.2f}' for each in took_s)} s)",
-        flush=True,
-    )
+        run()
+        took_s, cpus = [], []
+        for _ in range(self._repeats):
+            before, started = cpu_s(self._broker_pid), time.perf_counter()
+            run()
+            took_s.append(time.perf_counter() - started)
+            cpus.append(
+                [
+                    (b - a) / records * 1e6
+                    for a, b in zip(before, cpu_s(self._broker_pid), strict=True)
+                ]
+            )
+        spark, broker = (statistics.median(each) for each in zip(*cpus, strict=True))
+        print(
+            f"{name:<42} {records / min(took_s) / 1e6:6.2f} M rows/s   CPU s per M rows: Spark "
+            f"{spark:.2f}, broker {broker:.2f}   ({', '.join(f'{each:.2f}' for each in took_s)} s)",
+            flush=True,
+        )
 
 
 def export(spark, native: str, topic: str, target: Target, **settings: str) -> None:
@@ -86,11 +103,16 @@ def main() -> None:
             produce(client, "raw", arguments.records, json=False)
             if "json" in chosen:
                 produce(client, "json", arguments.records // 4, json=True)
-            print(f"{os.cpu_count()} cores, {arguments.records:,} records", flush=True)
-            measure(node.native, folder, chosen, arguments.records, arguments.repeats)
+            print(
+                f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, "
+                f"{arguments.records:,} records", flush=True,
+            )  # fmt: skip
+            bench = Bench(node.pid, arguments.repeats)
+            measure(bench, node.native, folder, chosen, arguments.records)
+            print(f"load average {os.getloadavg()[0]:.1f}")
 
 
-def measure(native: str, folder: Path, chosen: list[str], records: int, repeats: int) -> None:
+def measure(bench: Bench, native: str, folder: Path, chosen: list[str], records: int) -> None:
     spark = open_session("benchmark", "local[2]")
     topic = spark.read.format("lakemq").option("bootstrap", native).option("subscribe", "raw")
 
@@ -98,26 +120,26 @@ def measure(native: str, folder: Path, chosen: list[str], records: int, repeats:
         frame.write.format("noop").mode("overwrite").save()
 
     if "source" in chosen:
-        best("source -> noop", records, repeats, lambda: noop(topic.load()))
+        bench.best("source -> noop", records, lambda: noop(topic.load()))
     if "parquet-read" in chosen:
         for codec in ("snappy", "uncompressed"):
             path = str(folder / codec)
             topic.load().write.option("compression", codec).parquet(path)
-            best(
-                f"spark.read.parquet ({codec}) -> noop", records, repeats,
+            bench.best(
+                f"spark.read.parquet ({codec}) -> noop", records,
                 lambda path=path: noop(spark.read.parquet(path)),
             )  # fmt: skip
     if "micro" in chosen:
-        micro_batches(spark, native, folder)
+        micro_batches(spark, native)
     for kind in ("delta", "iceberg", "parquet"):
         if kind in chosen:
-            best(
-                f"export raw -> {kind}", records, repeats,
+            bench.best(
+                f"export raw -> {kind}", records,
                 lambda kind=kind: export(spark, native, "raw", fresh(folder / "lake", kind)),
             )  # fmt: skip
     if "json" in chosen:
-        best(
-            "export json (6 fields) -> delta", records // 4, repeats,
+        bench.best(
+            "export json (6 fields) -> delta", records // 4,
             lambda: export(
                 spark, native, "json", fresh(folder / "lake", "delta"), format="json",
                 value_schema=JSON_SCHEMA,
@@ -131,23 +153,16 @@ def fresh(folder: Path, kind: str) -> Target:
     return target_in(folder, kind)
 
 
-def micro_batches(spark, native: str, folder: Path) -> None:
+def micro_batches(spark, native: str) -> None:
     """Time of small micro-batches of a streaming query into noop."""
-    query = (
-        spark.readStream.format("lakemq")
-        .option("bootstrap", native)
-        .option("subscribe", "raw")
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", "1000")
-        .load()
-        .writeStream.format("noop")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .start()
-    )
-    time.sleep(20)
-    query.stop()
-    times = sorted(each["durationMs"]["triggerExecution"] for each in query.recentProgress[5:])
-    print(f"micro-batch of 1,000 rows          median {times[len(times) // 2]} ms of {len(times)}")
+
+    def start(checkpoint: str) -> object:
+        topic = spark.readStream.format("lakemq").option("bootstrap", native)
+        some = topic.option("subscribe", "raw").option("startingOffsets", "earliest")
+        frame = some.option("maxOffsetsPerTrigger", SMALL_ROWS).load()
+        return frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+
+    print(f"micro-batch of {SMALL_ROWS:,} rows{small_ms(start):25.0f} ms (median)", flush=True)
 
 
 if __name__ == "__main__":

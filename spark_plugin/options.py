@@ -76,9 +76,9 @@ class ReadOptions:
     columns: tuple[str, ...] = COLUMNS[:-1]
     pushdown: bool = False
     """Take Spark's filters, so that less is read; batch only."""
-    batch_rows: int = 65_536
+    batch_rows: int = 16_384
     """Rows of an Arrow batch, about."""
-    fetch_bytes: int = 1 << 20
+    fetch_bytes: int = 4 << 20
     """Size of one answer of the broker, about."""
     retry_timeout_s: float = 60.0
     """How long an executor tries to reach a broker that went away."""
@@ -122,8 +122,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         columns=given.columns(),
         pushdown=given.flag("pushdown", False),
-        batch_rows=given.count("batchRows") or 65_536,
-        fetch_bytes=given.size("fetchBytes") or 1 << 20,
+        batch_rows=given.count("batchRows") or 16_384,
+        fetch_bytes=given.size("fetchBytes") or 4 << 20,
         retry_timeout_s=given.duration_s("retryTimeout", 60.0),
     )  # fmt: skip
     _check_mode(result, streaming)
