@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test nightly test-jars check fix generate constraints java bench-kafka bench-spark-kafka clean fuzz
+.PHONY: help demo run test nightly test-jars check fix generate constraints java bench-kafka bench-spark-kafka clean fuzz test-core
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,13 @@ run: $(READY)  ## a broker that stays, in ./lakemq-data
 WORKERS ?= 2
 test: java $(READY)  ## all tests, in WORKERS=2 processes, each file in one of them
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+test-core: $(READY)  ## what runs without Spark, for another PYTHON in another VENV
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -p no:cacheprovider \
+		tests/contract tests/unit/broker_core tests/unit/journal tests/unit/mqtt tests/unit/native \
+		tests/unit/queues tests/unit/meta_service tests/integration/test_command.py \
+		tests/integration/test_native.py tests/integration/test_native_tls.py \
+		tests/integration/test_mqtt_transports.py tests/integration/test_meta_member.py
 
 SEEDS ?= 2000
 FIRST ?= $(shell date +%j)0000

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, cast
 
 from broker_core.api.errors import StartupError
@@ -120,7 +121,8 @@ class MqttListener:
         await self.engine.close()
         await server.wait_closed()
         if self.settings.transport == "unix":
-            os.unlink(self.settings.path)
+            with suppress(FileNotFoundError):  # from Python 3.13 on asyncio has done it
+                os.unlink(self.settings.path)
 
 
 def _address(name: str | tuple[str, int]) -> str:

@@ -30,6 +30,12 @@ from plugins.native.config import NativeSettings
 from plugins.native.server import NativeListener
 from tests.support.node import PORTS_FREE, NodeProcess
 
+_SIGNS = x509.KeyUsage(
+    digital_signature=True, content_commitment=False, key_encipherment=False,
+    data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+    encipher_only=False, decipher_only=False,
+)  # fmt: skip
+
 
 class Authority:
     """Signs certificates; all files lie in one folder."""
@@ -64,8 +70,10 @@ class Authority:
     def _signed(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, ca: bool
     ) -> x509.Certificate:
+        """With all extensions that OpenSSL's strict checks want, Python's default from 3.13 on."""
         now = datetime.datetime.now(datetime.UTC)
-        return (
+        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
@@ -80,8 +88,12 @@ class Authority:
                 ),
                 critical=False,
             )
-            .sign(self._key, hashes.SHA256())
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(authority, critical=False)
         )
+        if ca:
+            builder = builder.add_extension(_SIGNS, critical=True)
+        return builder.sign(self._key, hashes.SHA256())
 
     def _write(self, file: Path, certificate: x509.Certificate) -> None:
         file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
