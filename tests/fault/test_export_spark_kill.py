@@ -46,6 +46,17 @@ pytestmark = [
 RECORDS = 400_000
 """In each of 2 partitions."""
 ROUTES = 3
+_started: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def _none_is_left() -> Iterator[None]:
+    """A test that fails leaves no export behind."""
+    yield
+    while _started:
+        process = _started.pop()
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture(params=["one delta", *(f"routed {kind}" for kind in FORMATS)])
@@ -76,12 +87,14 @@ def export(node: NodeProcess, target: Target) -> subprocess.Popen[str]:
         where = ["--table", target.table, "--catalog-uri", catalog["uri"]]
         where += ["--warehouse", catalog["warehouse"]]
     routing = ["--route-by", "key"] if is_routed(target) else []
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "lakemq", "export", "--bootstrap", node.native, "--topic", "t",
          "--to", target.format, *where, "--commit-rows", "300000", "--master", "local[2,4]",
          *routing],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
+    _started.append(process)
+    return process
 
 
 def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
@@ -141,17 +154,24 @@ def test_the_driver_is_killed_while_tasks_write(node: NodeProcess, target: Targe
     check(target)
 
 
+def python_workers(pid: int) -> list[psutil.Process]:
+    """Those that live; others end while we look."""
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # also of a zombie
+            if "pyspark.daemon" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
+
+
 def test_an_executors_python_is_killed_while_it_writes(node: NodeProcess, target: Target) -> None:
     process = export(node, target)
     wait_for(lambda: writing(target), process)
-    workers = [
-        child
-        for child in psutil.Process(process.pid).children(recursive=True)
-        if "pyspark.daemon" in " ".join(child.cmdline())
-    ]
+    workers = python_workers(process.pid)
     assert workers
     for worker in workers[-2:]:  # forked by the daemon, which comes first
-        worker.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker.kill()
     finish(process)
     check(target)
 
