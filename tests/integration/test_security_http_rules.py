@@ -39,6 +39,7 @@ class Service:
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
         self.answer: Callable[[], web.StreamResponse] = lambda: web.Response(status=204)
+        self.begun = asyncio.Event()
         self.held = asyncio.Event()
         """Questions about names that begin with `slow` wait for it."""
         self.busy = self.busiest = 0
@@ -47,6 +48,7 @@ class Service:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json() if request.can_read_body else dict(request.query)
         self.asked.append(asked)
+        self.begun.set()
         self.busy += 1
         self.busiest = max(self.busy, self.busiest)
         topic = str(asked.get("topic"))
@@ -200,6 +202,15 @@ async def test_the_same_question_is_asked_once_at_a_time(service: Service) -> No
     async with judging(service, body=body) as judge:
         found = await asyncio.gather(*(judge.may("a", f"c{number}") for number in range(50)))
         assert found == [True] * 50 and service.asked == [{"topic": "a", "who": "ann"}]
+
+
+async def test_who_leaves_while_it_is_asked_ends_nobody_elses_question(service: Service) -> None:
+    async with judging(service, body={"topic": "{topic}"}, timeout_ms=60_000) as judge:
+        leaves, stays = (asyncio.create_task(judge.may("slow", name)) for name in ("a", "b"))
+        await service.begun.wait()
+        leaves.cancel()
+        service.held.set()
+        assert await stays is True and len(service.asked) == 1
 
 
 async def test_what_is_not_there_is_told_at_the_start(service: Service) -> None:

@@ -157,6 +157,16 @@ def test_answers_leave_in_the_order_of_arrival() -> None:
     assert inbox.received == 3
 
 
+def test_answers_of_a_lost_link_are_not_given_on_the_next() -> None:
+    inbox = Inbox(1000)
+    slow, waits = (inbox.arrived(Answer(number, 1), 1) for number in (1, 2))
+    assert inbox.settled(waits, ("t", 0, 1)) == []
+    inbox.link_lost()
+    fresh = inbox.arrived(Answer(3, 1), 1)
+    assert inbox.settled(fresh, ("t", 0, 2)) == [Answer(3, 1)]
+    assert inbox.settled(slow, ("t", 0, 0)) == [] and inbox.idle
+
+
 def test_a_publish_that_failed_is_not_answered_and_comes_again() -> None:
     inbox = Inbox(1000)
     one, two = inbox.arrived(Answer(2, 7), 10), inbox.arrived(Answer(1, 8), 10)

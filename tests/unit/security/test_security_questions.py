@@ -156,6 +156,14 @@ def test_answers_are_bounded_and_a_flood_forgets_its_own() -> None:
     assert answers.get("loud", ("989",), 0) is None and answers.get("loud", ("990",), 0) == (False,)
 
 
+def test_who_was_answered_longest_ago_is_forgotten_first() -> None:
+    answers: Answers[bool] = Answers(5, 3)
+    for client, name in (("a", "1"), ("b", "1"), ("a", "2"), ("c", "1")):
+        answers.put(client, (name,), True, 1)
+    assert answers.get("b", ("1",), 0) is None
+    assert all(answers.get(*one, 0) for one in (("a", ("1",)), ("a", ("2",)), ("c", ("1",))))
+
+
 def test_answers_of_all_clients_are_bounded() -> None:
     chance = random.Random(3)
     answers: Answers[int] = Answers(5, 20)
