@@ -24,8 +24,8 @@ _BATCH: Final = 256
 _GROUP: Final = 50
 """Watchers woken in one turn of the event loop."""
 _PAUSE_S: Final = 0.001
-"""Between two groups: Python's lock is free meanwhile, and the loop turns for others. What is
-published while thousands are woken reaches those whose turn comes later in one go."""
+"""At least, between two groups: Python's lock is free meanwhile, and the loop turns for others.
+What is published while thousands are woken reaches those whose turn comes later in one go."""
 _SHARED_MAX: Final = 64
 """Reads kept for the next watcher at the same place."""
 
@@ -93,7 +93,13 @@ class WatchHub:
                 waiter.set_result(None)
         self._waking = bool(self._woken)
         if self._waking:
-            asyncio.get_running_loop().call_later(_PAUSE_S, self._wake_some)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._rest, loop.time())  # behind the group, which runs before it
+
+    def _rest(self, begun_s: float) -> None:
+        """Half of the time at least is for others, however long a group took."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(max(_PAUSE_S, loop.time() - begun_s), self._wake_some)
 
     async def watch(
         self, prefix: bytes, start_revision: int, *, with_reserved: bool = False
