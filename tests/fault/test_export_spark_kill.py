@@ -56,7 +56,9 @@ def _none_is_left() -> Iterator[None]:
     while _started:
         process = _started.pop()
         process.kill()
-        process.communicate()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 @pytest.fixture(params=["one delta", *(f"routed {kind}" for kind in FORMATS)])
