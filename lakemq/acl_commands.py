@@ -16,15 +16,8 @@ from broker_core.security.kept_forms import kept_rules, rule_of
 from broker_core.security.rule_book import RuleBook
 from broker_core.security.rules import ALIASES, check_rule
 from broker_core.security.settings import SecuritySettings
-from lakemq.meta_access import (
-    DEFAULT_ADDRESS,
-    Addresses,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    ask_meta,
-    fail,
-)
+from lakemq.meta_access import fail
+from lakemq.meta_options import AskMeta, asks_meta
 from meta_service.api.types import MetaClient
 
 acl = typer.Typer(
@@ -52,6 +45,7 @@ Retain = Annotated[
 
 
 @acl.command("add")
+@asks_meta
 def add(
     who: Who,
     operation: Operations,
@@ -60,10 +54,8 @@ def add(
     qos: Qos = None,
     retain: Retain = None,
     rule_id: Annotated[str, typer.Option("--id", help="Names the rule.")] = "",
-    address: Addresses = DEFAULT_ADDRESS,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    ask: AskMeta,
 ) -> None:
     """Add a rule; the same one twice is one."""
     rules = []
@@ -82,20 +74,19 @@ def add(
         for rule in rules:
             await meta.put_rule(rule)
 
-    ask_meta(address, tls_cert, tls_key, tls_ca, put)
+    ask(put)
     for rule in rules:
         typer.echo(f"added {rule.rule_id}")
 
 
 @acl.command("list")
+@asks_meta
 def list_rules(
-    address: Addresses = DEFAULT_ADDRESS,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    ask: AskMeta,
 ) -> None:
     """List the rules that the MetaService keeps."""
-    kept = ask_meta(address, tls_cert, tls_key, tls_ca, lambda meta: meta.rules())
+    kept = ask(lambda meta: meta.rules())
     table = Table(box=None, pad_edge=False)
     for heading in ("rule", "", "who", "operation", "resource", "only"):
         table.add_column(heading, overflow="fold")
@@ -119,19 +110,19 @@ def _conditions(rule: Rule) -> str:
 
 
 @acl.command("remove")
+@asks_meta
 def remove(
     rule_id: str,
-    address: Addresses = DEFAULT_ADDRESS,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    ask: AskMeta,
 ) -> None:
     """Remove a rule by its id."""
-    ask_meta(address, tls_cert, tls_key, tls_ca, lambda meta: meta.delete_rule(rule_id))
+    ask(lambda meta: meta.delete_rule(rule_id))
     typer.echo(f"removed {rule_id}")
 
 
 @acl.command("test")
+@asks_meta
 def test_rules(
     operation: Annotated[str, typer.Option("--operation", "-o")],
     resource: Annotated[str, typer.Option("--resource", "-r", help="KIND:NAME")],
@@ -146,10 +137,8 @@ def test_rules(
     offline: Annotated[
         bool, typer.Option("--offline", help="Rules of the configuration alone.")
     ] = False,
-    address: Addresses = DEFAULT_ADDRESS,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    ask: AskMeta,
 ) -> None:
     """Tell whether somebody may do something, and which rule says so. Exit code 1: may not."""
     kind, found, name = resource.partition(":")
@@ -157,7 +146,7 @@ def test_rules(
         fail("--operation takes an operation, --resource KIND:NAME")
     book = RuleBook(_settings(config), lambda: None)
     if not offline:
-        kept = ask_meta(address, tls_cert, tls_key, tls_ca, lambda meta: meta.rules())
+        kept = ask(lambda meta: meta.rules())
         book.replace({rule.rule_id: rule_of(rule) for rule in kept})
     principal = Principal(user, roles=tuple(sorted(role or ()))) if user else ANONYMOUS
     context = AccessContext("mqtt", client_id, qos=qos, retain=retain)

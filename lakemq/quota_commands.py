@@ -10,15 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from broker_core.security.settings import QuotaSettings
-from lakemq.meta_access import (
-    DEFAULT_ADDRESS,
-    Addresses,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    ask_meta,
-    fail,
-)
+from lakemq.meta_access import fail
+from lakemq.meta_options import AskMeta, asks_meta
 from meta_service.api.auth import Quota
 
 quota = typer.Typer(
@@ -33,15 +26,14 @@ def _principal(who: str) -> str:
 
 
 @quota.command("set")
+@asks_meta
 def set_quota(
     who: Who,
     bytes_in_per_s: Limit = None,
     bytes_out_per_s: Limit = None,
     records_per_s: Limit = None,
-    address: Addresses = DEFAULT_ADDRESS,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    ask: AskMeta,
 ) -> None:
     """Set somebody's quota in place of the one it has; what is left out is not limited."""
     try:
@@ -56,19 +48,18 @@ def set_quota(
         bytes_out_per_s=bytes_out_per_s,
         records_per_s=records_per_s,
     )
-    ask_meta(address, tls_cert, tls_key, tls_ca, lambda meta: meta.put_quota(made))
+    ask(lambda meta: meta.put_quota(made))
     typer.echo(f"set the quota of {who}")
 
 
 @quota.command("list")
+@asks_meta
 def list_quotas(
-    address: Addresses = DEFAULT_ADDRESS,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    ask: AskMeta,
 ) -> None:
     """List the quotas that the MetaService keeps."""
-    kept = ask_meta(address, tls_cert, tls_key, tls_ca, lambda meta: meta.quotas())
+    kept = ask(lambda meta: meta.quotas())
     table = Table(box=None, pad_edge=False)
     for heading in ("who", "bytes in/s", "bytes out/s", "records/s"):
         table.add_column(heading, justify="left" if heading == "who" else "right")
@@ -80,14 +71,13 @@ def list_quotas(
 
 
 @quota.command("remove")
+@asks_meta
 def remove(
     who: Who,
-    address: Addresses = DEFAULT_ADDRESS,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    ask: AskMeta,
 ) -> None:
     """Remove somebody's quota."""
     name = _principal(who)
-    ask_meta(address, tls_cert, tls_key, tls_ca, lambda meta: meta.delete_quota(name))
+    ask(lambda meta: meta.delete_quota(name))
     typer.echo(f"removed the quota of {who}")

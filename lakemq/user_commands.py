@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +13,8 @@ from rich.table import Table
 
 from broker_core.api.errors import LakeMQError
 from broker_core.security.users import UserRecord, check_roles, check_user_name
-from lakemq.meta_access import (
-    DEFAULT_ADDRESS,
-    Addresses,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    ask_meta,
-    fail,
-)
+from lakemq.meta_access import fail
+from lakemq.meta_options import AskMeta, asks_meta
 from lakemq.user_file import with_password
 from lakemq.user_store import FileStore, MetaStore, UserStore
 
@@ -49,10 +41,8 @@ FromStdin = Annotated[
 ]
 
 
-def _store(file: Path | None, address: list[str], cert: str, key: str, ca: str) -> UserStore:
-    if file is not None:
-        return FileStore(file)
-    return MetaStore(functools.partial(ask_meta, address, cert, key, ca))
+def _store(file: Path | None, ask: AskMeta) -> UserStore:
+    return MetaStore(ask) if file is None else FileStore(file)
 
 
 def _password(from_stdin: bool) -> str:
@@ -73,18 +63,17 @@ def _found(store: UserStore, name: str) -> UserRecord:
 
 
 @user.command("add")
+@asks_meta
 def add(
     name: str,
     file: File = None,
     role: Roles = None,
     password_stdin: FromStdin = False,
-    address: Addresses = DEFAULT_ADDRESS,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    ask: AskMeta,
 ) -> None:
     """Add a user; asks for the password."""
-    store = _store(file, address, tls_cert, tls_key, tls_ca)
+    store = _store(file, ask)
     try:
         check_user_name(name)
         check_roles(role or ())
@@ -98,17 +87,16 @@ def add(
 
 
 @user.command("passwd")
+@asks_meta
 def passwd(
     name: str,
     file: File = None,
     password_stdin: FromStdin = False,
-    address: Addresses = DEFAULT_ADDRESS,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    ask: AskMeta,
 ) -> None:
     """Give a user another password."""
-    store = _store(file, address, tls_cert, tls_key, tls_ca)
+    store = _store(file, ask)
     try:
         store.put(with_password(_found(store, name), _password(password_stdin)))
     except LakeMQError as error:
@@ -117,17 +105,16 @@ def passwd(
 
 
 @user.command("roles")
+@asks_meta
 def roles(
     name: str,
     file: File = None,
     role: Roles = None,
-    address: Addresses = DEFAULT_ADDRESS,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    ask: AskMeta,
 ) -> None:
     """Give a user these roles in place of those it has."""
-    store = _store(file, address, tls_cert, tls_key, tls_ca)
+    store = _store(file, ask)
     try:
         check_roles(role or ())
         store.put(replace(_found(store, name), roles=tuple(dict.fromkeys(role or ()))))
@@ -137,16 +124,15 @@ def roles(
 
 
 @user.command("remove")
+@asks_meta
 def remove(
     name: str,
     file: File = None,
-    address: Addresses = DEFAULT_ADDRESS,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    ask: AskMeta,
 ) -> None:
     """Remove a user."""
-    store = _store(file, address, tls_cert, tls_key, tls_ca)
+    store = _store(file, ask)
     try:
         _found(store, name)
         store.remove(name)
@@ -156,16 +142,15 @@ def remove(
 
 
 @user.command("list")
+@asks_meta
 def list_users(
     file: File = None,
-    address: Addresses = DEFAULT_ADDRESS,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    ask: AskMeta,
 ) -> None:
     """List users, their roles and how they can log in."""
     try:
-        users = _store(file, address, tls_cert, tls_key, tls_ca).users()
+        users = _store(file, ask).users()
     except LakeMQError as error:
         fail(error)
     table = Table(box=None, pad_edge=False)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from broker_core.security.kept_forms import record_of, user_of
 from broker_core.security.users import UserRecord
+from lakemq.meta_options import AskMeta
 from lakemq.user_file import put_user, remove_user, users_of
-from meta_service.api.types import MetaClient
 
 
 class UserStore(Protocol):
@@ -41,13 +41,10 @@ class FileStore:
         remove_user(self._path, name)
 
 
-Ask = Callable[[Callable[[MetaClient], Awaitable[Any]]], Any]
-
-
 class MetaStore:
     """The MetaService."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: AskMeta) -> None:
         self._ask = ask
 
     def users(self) -> Sequence[UserRecord]:

@@ -32,9 +32,10 @@ from examples.air_quality.devices import IN_FLIGHT_MAX, Fleet
 from examples.air_quality.readings import TOPIC, Reading, parse
 from tests.support.node import PORTS_FREE, NodeProcess
 
-ROWS = 800
-KILLS_AT = (2_000, 4_000, 6_000, 8_000)
-"""Readings acknowledged when the broker is killed, of 13 sensors x 800 rows = 10,400."""
+KILLS = int(os.environ.get("LAKEMQ_KILLS", "2"))
+ROWS = 200 * (KILLS + 1)
+KILLS_AT = tuple(13 * 200 * (kill + 1) - 600 for kill in range(KILLS))
+"""Readings acknowledged when the broker is killed, of 13 sensors x ROWS."""
 NOTICE_S = 0.3
 """In this time the devices read the last acknowledgements and find their connections lost (s)."""
 CSV = Path(__file__).parents[2] / "examples/air_quality/AirQualityUCI.csv"

@@ -6,26 +6,54 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from lakemq.cli import _add_plugin_commands, app
 from tests.support.node import PORTS_FREE, NodeProcess
 
 
-def lakemq(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+class Said(NamedTuple):
+    """What a command said, and how it ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def process(*words: str, stdin: str = "") -> Said:
+    """In a process of its own, as a user has it."""
+    run = subprocess.run(
         [sys.executable, "-m", "lakemq", *words],
-        input=stdin, capture_output=True, text=True, timeout=60, check=False,
+        input=stdin, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
+    return Said(run.returncode, run.stdout, run.stderr)
+
+
+@cache
+def with_plugins() -> typer.Typer:
+    _add_plugin_commands()
+    return app
+
+
+def lakemq(*words: str, stdin: str = "") -> Said:
+    """In this process, which needs no second for its imports."""
+    run = CliRunner().invoke(with_plugins(), words, input=stdin, prog_name="lakemq")
+    assert run.exception is None or isinstance(run.exception, SystemExit), run.exception
+    return Said(run.exit_code, run.stdout, run.stderr)
 
 
 def failure(*words: str) -> str:
-    """The one line that a failing command says."""
-    run = lakemq(*words)
-    assert run.returncode == 1, run
-    assert run.stderr.count("\n") == 1, run.stderr
-    return run.stderr.strip()
+    """The one line that a failing command says. A node sets up the whole process' logging."""
+    said = process(*words) if words[0] == "start" else lakemq(*words)
+    assert said.code == 1, said
+    assert said.stderr.count("\n") == 1, said.stderr
+    return said.stderr.strip()
 
 
 @pytest.fixture(scope="module")
@@ -35,21 +63,21 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 def test_help_names_every_command() -> None:
-    run = lakemq("--help")
-    assert run.returncode == 0
+    run = process("--help")
+    assert run.code == 0
     for name in ("start", "topic", "produce", "consume", "export", "plugin", "config", "version"):
         assert f" {name} " in run.stdout
 
 
 def test_version() -> None:
-    assert lakemq("version").stdout.startswith("lakemq 0.")
+    assert process("version").stdout.startswith("lakemq 0.")
 
 
 def test_topics_produce_consume(node: NodeProcess) -> None:
     at = ("--bootstrap", node.native)
     made = lakemq("topic", "create", "cli", "-p", "2", *at).stdout
     assert "created cli with 2 partition(s)" in made
-    run = lakemq("produce", "cli", "--key-separator", ":", *at, stdin="a:1\nb:2\nplain\n")
+    run = process("produce", "cli", "--key-separator", ":", *at, stdin="a:1\nb:2\nplain\n")
     assert "3 record(s) stored, acks=leader" in run.stderr
     out = lakemq("consume", "cli", *at).stdout
     assert sorted(out.split()) == ["1", "2", "plain"]

@@ -267,7 +267,7 @@ async def test_a_following_reader_ends_when_it_leaves(node: NodeProcess) -> None
         await client.create_topic(name, partitions=2)
         async with await client.producer() as producer:
             await producer.send(name, b"x", key=b"k")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             async for record in client.consume(name, follow=True):
                 assert record.value == b"x"
                 break
@@ -287,7 +287,7 @@ def test_data_survives_a_restart(tmp_path: Path) -> None:
 
 async def test_what_is_no_record_is_refused_at_once(node: NodeProcess) -> None:
     name = next(_names)
-    async with lakemq.Client(node.native) as client, asyncio.timeout(30):
+    async with lakemq.Client(node.native) as client, asyncio.timeout(60):
         await client.create_topic(name)
         async with await client.producer() as producer:
             with pytest.raises(lakemq.InvalidRequest, match="value is of type str"):

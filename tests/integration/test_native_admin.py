@@ -69,7 +69,7 @@ async def test_added_partitions_take_records_and_never_go(node: NodeProcess) -> 
 async def test_a_group_reads_partitions_that_were_added(node: NodeProcess) -> None:
     async with lakemq.Client(node.native) as client:
         await client.create_topic("wide", 1)
-        async with client.subscribe("wide", group="wide") as consumer, asyncio.timeout(15):
+        async with client.subscribe("wide", group="wide") as consumer, asyncio.timeout(60):
             async with await client.producer() as producer:
                 await producer.send("wide", b"a", partition=0)
                 records = aiter(consumer)
@@ -147,7 +147,7 @@ async def test_topics_by_pattern_also_those_that_come_later(node: NodeProcess) -
         async with (
             client.subscribe(group="pattern", **options) as consumer,
             await client.producer() as producer,
-            asyncio.timeout(15),
+            asyncio.timeout(60),
         ):
             records = aiter(consumer)
             for name in ("house-x", "house-1", "house-2"):

@@ -104,7 +104,7 @@ async def test_a_group_reads_partitions_of_all_nodes(nodes: dict[str, NodeProces
             for number in range(30):
                 await producer.send("grouped", b"%d" % number, partition=number % 6)
         found: list[int] = []
-        async with client.subscribe("grouped", group="g") as consumer, asyncio.timeout(30):
+        async with client.subscribe("grouped", group="g") as consumer, asyncio.timeout(60):
             async for record in consumer:
                 found.append(int(record.value or b""))
                 if len(found) == 30:
@@ -143,7 +143,7 @@ async def test_metadata_is_told_first_whole_then_by_changes(nodes: dict[str, Nod
     async with (
         lakemq.Client(nodes["a"].native, timeout_s=20) as client,
         grpc.aio.insecure_channel(nodes["c"].native) as channel,
-        asyncio.timeout(30),
+        asyncio.timeout(60),
     ):
         await spread(client, "watched")
         call = MetadataStub(channel).WatchMetadata(metadata_pb2.WatchMetadataRequest())

@@ -1,14 +1,18 @@
-"""Goal: a producer that outlives its topic goes on with the one that is created in its place."""
+"""Goal: a producer that outlives its topic goes on with the one that is created in its place, and
+one that the broker has forgotten goes on as a new one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import time
 from collections.abc import Iterator
 
 import pytest
 
 import lakemq
-from tests.support.node import NodeProcess
+from tests.support.node import PORTS_FREE, NodeProcess
 
 _names = (f"again-{number}" for number in itertools.count())
 
@@ -66,3 +70,42 @@ def test_a_blocking_client_goes_on(node: NodeProcess) -> None:
             assert [each.value for each in client.consume(topic)] == [b"%d" % life] * 3
             client.delete_topic(topic)
             client.create_topic(topic, partitions=1)
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """Remembers one producer of a partition."""
+    config = f"{PORTS_FREE}[plugins.journal]\nproducers_max = 1\nmaintenance_interval_ms = 100\n"
+    with NodeProcess(tmp_path_factory.mktemp("forgetful"), config) as node:
+        yield node
+
+
+async def test_a_producer_that_was_forgotten_goes_on(forgetful: NodeProcess) -> None:
+    topic, sent = next(_names), 0
+    async with lakemq.Client(forgetful.native) as client, asyncio.timeout(60):
+        await client.create_topic(topic, partitions=1)
+        async with await client.producer() as producer, await client.producer() as other:
+            await producer.send(topic, b"0")
+            while not producer._batches.sequences.epoch_of(topic):
+                for each in (other, producer):
+                    sent += 1
+                    assert (await each.send(topic, b"%d" % sent)).offset == sent
+                    await asyncio.sleep(0.1)
+        found = [each.value async for each in client.consume(topic)]
+        assert found == [b"%d" % number for number in range(sent + 1)]
+
+
+def test_a_blocking_client_that_was_forgotten_goes_on(forgetful: NodeProcess) -> None:
+    topic = next(_names)
+    with lakemq.connect(forgetful.native) as client, lakemq.connect(forgetful.native) as other:
+        client.create_topic(topic, partitions=1)
+        client.send(topic, b"0")
+        first, sent = client._sequences, 0
+        while client._sequences is first:
+            for each in (other, client):
+                sent += 1
+                assert each.send(topic, b"%d" % sent).offset == sent
+                time.sleep(0.1)
+        assert [each.value for each in client.consume(topic)] == [
+            b"%d" % number for number in range(sent + 1)
+        ]

@@ -65,7 +65,7 @@ async def test_a_delayed_record_comes(node: NodeProcess, topic: str) -> None:
     with lakemq.connect(node.native, timeout_s=10) as client:
         client.schedules.send(topic, LARGE, delay=timedelta(seconds=1))
         lower(client, topic)
-    async with lakemq.Client(node.native) as watching, asyncio.timeout(30):
+    async with lakemq.Client(node.native) as watching, asyncio.timeout(60):
         async for record in watching.consume(topic, follow=True):
             assert record.value == LARGE
             break
@@ -74,7 +74,7 @@ async def test_a_delayed_record_comes(node: NodeProcess, topic: str) -> None:
 async def test_a_dead_letter_is_buried_where_only_small_ones_are_taken(
     node: NodeProcess, topic: str
 ) -> None:
-    async with lakemq.Client(node.native, timeout_s=10) as client, asyncio.timeout(30):
+    async with lakemq.Client(node.native, timeout_s=10) as client, asyncio.timeout(60):
         async with await client.producer() as producer:
             for value in (LARGE, b"small"):
                 await producer.send(topic, value)

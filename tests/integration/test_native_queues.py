@@ -51,7 +51,7 @@ async def work(queue: lakemq.Queue, found: list[int]) -> None:
         await message.ack()
 
 
-async def drained(client: lakemq.Client, topic: str, timeout_s: float = 15) -> None:
+async def drained(client: lakemq.Client, topic: str, timeout_s: float = 60) -> None:
     """Until nothing is left to do."""
     deadline = time.monotonic() + timeout_s
     while not (found := await client.admin.queues(topic=topic)) or found[0].backlog:
@@ -80,7 +80,7 @@ async def test_headers_times_and_compression_come_through(node: NodeProcess) -> 
             headers = (("h", b"1"), ("n", None))
             await producer.send(topic, None, key=b"k", headers=headers, timestamp_ms=77)
             await producer.send(topic, b"x" * 100_000)
-        async with client.queue(topic, group="w") as queue, asyncio.timeout(10):
+        async with client.queue(topic, group="w") as queue, asyncio.timeout(60):
             one, two = await anext(queue), await anext(queue)
         assert (one.value, one.key, one.headers, one.timestamp_ms) == (None, b"k", headers, 77)
         assert two.value == b"x" * 100_000 and (two.offset, two.attempt) == (1, 1)
@@ -89,7 +89,7 @@ async def test_headers_times_and_compression_come_through(node: NodeProcess) -> 
 async def test_nack_comes_again_after_its_pause_and_release_does_not_count(
     node: NodeProcess,
 ) -> None:
-    async with filled(node, 1) as (client, topic), asyncio.timeout(20):
+    async with filled(node, 1) as (client, topic), asyncio.timeout(60):
         queue = client.queue(topic, group="w", backoff_ms=200)
         first = await anext(queue)
         began = time.monotonic()
@@ -108,7 +108,7 @@ async def test_nack_comes_again_after_its_pause_and_release_does_not_count(
 
 
 async def test_a_lock_ends_and_can_be_extended(node: NodeProcess) -> None:
-    async with filled(node, 2) as (client, topic), asyncio.timeout(20):
+    async with filled(node, 2) as (client, topic), asyncio.timeout(60):
         first = client.queue(topic, group="w", lock_ms=600, prefetch=2)
         slow, kept = await anext(first), await anext(first)
         second = client.queue(topic, group="w")
@@ -126,7 +126,7 @@ async def test_a_lock_ends_and_can_be_extended(node: NodeProcess) -> None:
 
 
 async def test_what_waits_in_the_consumer_keeps_its_lock(node: NodeProcess) -> None:
-    async with filled(node, 3) as (client, topic), asyncio.timeout(20):
+    async with filled(node, 3) as (client, topic), asyncio.timeout(60):
         queue = client.queue(topic, group="w", lock_ms=600)
         for number in range(3):
             message = await anext(queue)
@@ -136,7 +136,7 @@ async def test_what_waits_in_the_consumer_keeps_its_lock(node: NodeProcess) -> N
 
 
 async def test_a_consumer_that_is_stuck_gives_back_what_waits(node: NodeProcess) -> None:
-    async with filled(node, 3) as (client, topic), asyncio.timeout(20):
+    async with filled(node, 3) as (client, topic), asyncio.timeout(60):
         stuck = client.queue(topic, group="w", lock_ms=400)
         await anext(stuck)
         other = client.queue(topic, group="w")
@@ -180,7 +180,7 @@ async def test_keys_keep_their_order_when_records_fail(node: NodeProcess) -> Non
 
 
 async def test_poison_goes_to_the_dead_letters_once(node: NodeProcess) -> None:
-    async with filled(node, 20) as (client, topic), asyncio.timeout(30):
+    async with filled(node, 20) as (client, topic), asyncio.timeout(60):
         options = lakemq.QueueOptions(
             attempts_max=3, dead_letter=f"{topic}-dead", backoff_ms=1, lock_ms=5000
         )
@@ -241,7 +241,7 @@ async def test_settings_hold_for_all_and_are_changed_by_operators(node: NodeProc
 
 
 async def test_latest_begins_behind_what_is_there_and_reset_goes_back(node: NodeProcess) -> None:
-    async with filled(node, 5) as (client, topic), asyncio.timeout(20):
+    async with filled(node, 5) as (client, topic), asyncio.timeout(60):
         async with client.queue(topic, group="w", start="latest") as queue:
             await fill(client, topic, range(100, 101))
             message = await anext(queue)
@@ -259,7 +259,7 @@ async def test_latest_begins_behind_what_is_there_and_reset_goes_back(node: Node
 
 
 async def test_deleted_records_new_partitions_and_a_topic_made_anew(node: NodeProcess) -> None:
-    async with filled(node, 5) as (client, topic), asyncio.timeout(30):
+    async with filled(node, 5) as (client, topic), asyncio.timeout(60):
         async with client.queue(topic, group="w", prefetch=1) as queue:
             held = await anext(queue)
             await client.admin.delete_records(topic, {0: 4})
@@ -286,9 +286,9 @@ async def test_deleted_records_new_partitions_and_a_topic_made_anew(node: NodePr
 async def test_a_consumer_that_does_not_read_holds_no_more_than_its_prefetch(
     node: NodeProcess,
 ) -> None:
-    async with filled(node, 1000) as (client, topic), asyncio.timeout(20):
+    async with filled(node, 1000) as (client, topic), asyncio.timeout(60):
         await client.queue(topic, group="w", prefetch=50).open()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (await client.admin.queues("w", topic))[0].partitions[0].held < 50:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
@@ -298,7 +298,7 @@ async def test_a_consumer_that_does_not_read_holds_no_more_than_its_prefetch(
 
 
 async def test_batches_are_quick(node: NodeProcess) -> None:
-    async with filled(node, 20_000) as (client, topic), asyncio.timeout(30):
+    async with filled(node, 20_000) as (client, topic), asyncio.timeout(60):
         found: list[int] = []
         async with client.queue(topic, group="w", prefetch=5000) as queue:
             while len(found) < 20_000:

@@ -93,6 +93,8 @@ class OutgoingBatch:
     """Where it was sent last."""
     leader_epoch: int = 0
     producer_epoch: int = 0
+    unsure: bool = False
+    """A try had no answer, or one that leaves open whether it was taken."""
 
 
 @dataclass(slots=True)

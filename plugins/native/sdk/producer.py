@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
@@ -54,6 +55,7 @@ _DEFINITE = (
 """In-place answers after which the batch is surely not stored."""
 
 
+_log = logging.getLogger("lakemq.sdk")
 _BEHIND_ATTEMPTS: Final = 8
 """Some 5 s: as long may a node take to hear of a topic that another has made."""
 
@@ -177,6 +179,20 @@ class Producer:
             self._topic_ids[batch.topic] = found.topic_id
             self._partition_counts[batch.topic] = len(found.partitions)
             self._batches.sequences.restart(batch.topic)
+        self._batches.renumber(batch)
+        return True
+
+    def _forgotten(self, batch: OutgoingBatch) -> bool:
+        """Whether a batch may be sent as a new producer's: one that was surely never taken was
+        refused because the broker knows us no more, as after a long silence (KIP-360)."""
+        if batch.unsure:
+            return False
+        _log.warning(
+            "%s partition %d does not know this producer any more; its numbers begin anew",
+            batch.topic, batch.partition,
+        )  # fmt: skip
+        batch.unsure = True  # should even new numbers be refused, it is something else
+        self._batches.sequences.restart(batch.topic)
         self._batches.renumber(batch)
         return True
 
@@ -345,6 +361,7 @@ class Producer:
         lane.outgoing = asyncio.Queue()
         for batch in self._batches.under_way():
             if batch.address == lane.address:
+                batch.unsure = True
                 self.counters.retries += 1
                 self._dispatch(batch)
         self._schedule_flush()
@@ -361,6 +378,7 @@ class Producer:
         behind = may_be_behind(error, batch.address) and batch.attempts < _BEHIND_ATTEMPTS
         if (error.retriable or behind) and _now_ms() < batch.tickets[0].deadline_ms:
             batch.attempts += 1
+            batch.unsure |= not isinstance(error, (*_DEFINITE, NotLeader))
             self.counters.retries += 1
             if isinstance(error, NotLeader):
                 self._client.routes.learn(batch.topic, batch.partition, error)
@@ -368,7 +386,9 @@ class Producer:
                 min(1.0, 0.05 * 2**batch.attempts), self._again, batch
             )
             return
-        if isinstance(error, OutOfOrderSequence) and await self._created_again(batch):
+        if isinstance(error, OutOfOrderSequence) and (
+            await self._created_again(batch) or self._forgotten(batch)
+        ):
             self._again(batch)
             return
         if not isinstance(error, _DEFINITE):

@@ -394,8 +394,9 @@ class SyncClient:
                     self.describe_topic(topic)
             try:
                 return self._produce_once(topic, partition, columns, acks, compression)
-            except OutOfOrderSequence:
-                if not self._created_again(topic):
+            except OutOfOrderSequence as error:
+                # Either way nothing of it is stored: it may go on as a new producer (KIP-360).
+                if not self._created_again(topic) and not isinstance(error, _Forgotten):
                     raise
             return self._produce_once(topic, partition, columns, acks, compression)
 
@@ -434,6 +435,7 @@ class SyncClient:
         """One batch, until it is answered for good or `timeout_s` is over."""
         deadline = time.monotonic() + self.timeout_s
         behind_until = time.monotonic() + BEHIND_S
+        unsure = False  # whether a try may have been taken
         for pause_s in backoff_s():
             address, request.leader_epoch = self._routes.route(request.topic, request.partition)
             stub = self._routes.stub(address)
@@ -442,8 +444,11 @@ class SyncClient:
                 if not answer.HasField("error"):
                     return answer
                 failure = wire.error_of(answer.error)
+                if isinstance(failure, OutOfOrderSequence) and not unsure:
+                    failure = _Forgotten(str(failure))
             except grpc.RpcError as error:
                 failure = wire.error_from(error, self.bootstrap)
+                unsure = True
             if not self._routes.learn(request.topic, request.partition, failure) and address:
                 self._routes.forget(request.topic)
             behind = may_be_behind(failure, address) and time.monotonic() < behind_until
@@ -458,6 +463,10 @@ class SyncClient:
         except grpc.RpcError as error:
             wire.raise_for(error, self.bootstrap)
         return answer.producer_id
+
+
+class _Forgotten(OutOfOrderSequence):
+    """Of the first try: the broker does not know this producer, and has not taken the batch."""
 
 
 def _records(batch: RecordBatch, first: int, wanted: RecordFilter | None) -> Iterator[Record]:
