@@ -91,7 +91,7 @@ async def test_what_others_write_fills_the_disk(tmp_path: Path) -> None:
     """The broker looks at the space at its start only, and so meets the end of it in a write."""
     settings = "free_bytes_min = 0\nmaintenance_interval_ms = 3600000\n"
     with node_on_small_disk(tmp_path, settings) as (node, ballast):
-        async with lakemq.Client(node.native, timeout_s=30) as client:
+        async with lakemq.Client(node.native, timeout_s=100) as client:
             await client.create_topic("t", partitions=1, config={"segment_bytes_max": "500000"})
             async with await client.producer(delivery_timeout_ms=300) as producer:
                 await producer.send("t", b"0")
@@ -108,14 +108,14 @@ async def test_what_others_write_fills_the_disk(tmp_path: Path) -> None:
             assert await stored(client) == expected
         node.kill()
         node.start()
-        async with lakemq.Client(node.native, timeout_s=30) as client:
+        async with lakemq.Client(node.native, timeout_s=100) as client:
             assert await stored(client) == expected
 
 
 async def test_the_reserve_is_kept_and_lets_records_be_deleted(tmp_path: Path) -> None:
     settings = f"free_bytes_min = {RESERVE_MIB * _MIB}\nmaintenance_interval_ms = 500\n"
     with node_on_small_disk(tmp_path, settings) as (node, ballast):
-        async with lakemq.Client(node.native, timeout_s=30) as client:
+        async with lakemq.Client(node.native, timeout_s=100) as client:
             await client.create_topic("t", partitions=1, config={"segment_bytes_max": "500000"})
             async with await client.producer(delivery_timeout_ms=300) as producer:
                 taken, error = await fill(producer, range(200))

@@ -22,14 +22,13 @@ KILLS = int(os.environ.get("LAKEMQ_KILLS", "3"))
 
 
 @pytest.mark.fault
-@pytest.mark.timeout(120)
 async def test_no_loss_no_duplicate_order_kept(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     dice = random.Random(seed)
     node = NodeProcess(tmp_path, ports_kept("native")).start()
     try:
-        async with lakemq.Client(node.native) as client:
+        async with lakemq.Client(node.native, timeout_s=100) as client:
             await client.create_topic("t", partitions=2)
             async with await client.producer(batch_bytes_max=3000) as producer:
                 chaos = asyncio.create_task(kill_again_and_again(node, dice))

@@ -39,7 +39,7 @@ async def stored(client: lakemq.Client, partition: int) -> list[int]:
 
 @pytest.mark.fault
 async def test_a_broker_that_stands_still_costs_only_time(tmp_path: Path) -> None:
-    async with on_fixed_port(tmp_path) as node, lakemq.Client(node.native) as client:
+    async with on_fixed_port(tmp_path) as node, lakemq.Client(node.native, timeout_s=100) as client:
         await client.create_topic("t", partitions=1)
         async with await client.producer(batch_bytes_max=2000) as producer:
             acks = []
@@ -62,7 +62,10 @@ async def test_columns_and_records_survive_kills_on_a_busy_machine(tmp_path: Pat
     dice = random.Random(seed)
     burners = burn()
     try:
-        async with on_fixed_port(tmp_path) as node, lakemq.Client(node.native) as client:
+        async with (
+            on_fixed_port(tmp_path) as node,
+            lakemq.Client(node.native, timeout_s=100) as client,
+        ):
             await client.create_topic("t", partitions=1)
             async with await client.producer(batch_bytes_max=4000) as producer:
                 chaos = asyncio.create_task(kill(node, dice))

@@ -88,7 +88,7 @@ class Killer(threading.Thread):
 
 @pytest.mark.fault
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_no_acknowledged_reading_is_missing_after_kill_9(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
@@ -128,7 +128,7 @@ def export(native: str, path: Path) -> list[Reading]:
     subprocess.run(
         [sys.executable, "-m", "lakemq", "export", "--bootstrap", native, "--topic", TOPIC,
          "--to", "delta", "--path", str(path)],
-        check=True, timeout=100, env={**os.environ, "JAVA_TOOL_OPTIONS": JAVA_OPTIONS},
+        check=True, timeout=400, env={**os.environ, "JAVA_TOOL_OPTIONS": JAVA_OPTIONS},
     )  # fmt: skip
     files = DeltaTable(path).file_uris()
     table = pa.concat_tables([pq.read_table(file, columns=["key", "value"]) for file in files])
