@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from broker_core.api.errors import OutOfOrderSequence
 from broker_core.api.record_batch import ProducerStamp
 
 _SEQUENCE_LIMIT: Final = 2**31
 """Sequence numbers wrap to 0 here, as in Kafka (KIP-98)."""
+
+
+class Forgotten(OutOfOrderSequence):
+    """Of the first try: the broker does not know this producer, and has not taken the batch."""
 
 
 class SequenceNumbers:

@@ -32,7 +32,7 @@ from plugins.native.sdk.login import Login, Mechanism, login_of, with_login
 from plugins.native.sdk.parallel import FetchStream, ParallelFetch
 from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.schemas import SyncSchemas
-from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
+from plugins.native.sdk.sequencing import Forgotten, SequenceNumbers, backoff_s
 from plugins.native.sdk.sync_routes import SyncRoutes
 from plugins.native.sdk.tls import Tls, bootstrap_of, open_channel
 from plugins.native.sdk.types import GroupDescription, NewRecord, RecordMetadata, TopicOffsets
@@ -396,7 +396,7 @@ class SyncClient:
                 return self._produce_once(topic, partition, columns, acks, compression)
             except OutOfOrderSequence as error:
                 # Either way nothing of it is stored: it may go on as a new producer (KIP-360).
-                if not self._created_again(topic) and not isinstance(error, _Forgotten):
+                if not self._created_again(topic) and not isinstance(error, Forgotten):
                     raise
             return self._produce_once(topic, partition, columns, acks, compression)
 
@@ -445,7 +445,7 @@ class SyncClient:
                     return answer
                 failure = wire.error_of(answer.error)
                 if isinstance(failure, OutOfOrderSequence) and not unsure:
-                    failure = _Forgotten(str(failure))
+                    failure = Forgotten(str(failure))
             except grpc.RpcError as error:
                 failure = wire.error_from(error, self.bootstrap)
                 unsure = True
@@ -463,10 +463,6 @@ class SyncClient:
         except grpc.RpcError as error:
             wire.raise_for(error, self.bootstrap)
         return answer.producer_id
-
-
-class _Forgotten(OutOfOrderSequence):
-    """Of the first try: the broker does not know this producer, and has not taken the batch."""
 
 
 def _records(batch: RecordBatch, first: int, wanted: RecordFilter | None) -> Iterator[Record]:
