@@ -28,7 +28,7 @@ run: $(READY)  ## a broker that stays, in ./lakemq-data
 
 WORKERS ?= 2
 test: java $(READY)  ## all tests, in WORKERS=2 processes, each file in one of them
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-core: $(READY)  ## what runs without Spark, for another PYTHON in another VENV
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -p no:cacheprovider \

@@ -43,7 +43,11 @@ class FileUsers:
         self._file = WatchedFile(path, _read)
 
     def find(self, name: str) -> UserRecord | None:
-        return self._file.current().get(name)
+        """A name that is not known is looked for anew: a user just added is no wrong guess."""
+        record = self._file.current().get(name)
+        if record is None and self._file.refresh():
+            record = self._file.current().get(name)
+        return record
 
     def any_known(self) -> bool:
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def server() -> Iterator[str]:
     server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
+    # What moto keeps is its process's, whatever server came before.
+    urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b"").close()
     yield f"http://{host}:{port}"
     server.stop()
 

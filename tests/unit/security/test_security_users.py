@@ -94,8 +94,11 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_not(tmp_path: Path) ->
     path = file_of(tmp_path, ANN)
     users = FileUsers(str(path))
     file_of(tmp_path, ANN, UserRecord("bob"))
+    assert users.find("bob") is not None  # who is not known is looked for anew
+    file_of(tmp_path, ANN, UserRecord("bob", disabled=True))
     users._file._looked_s -= 2
-    assert users.find("bob") is not None
+    bob = users.find("bob")
+    assert bob is not None and bob.disabled
     path.write_text("nonsense nonsense")
     users._file._looked_s -= 2
     assert users.find("bob") is not None
