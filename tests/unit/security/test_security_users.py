@@ -95,10 +95,10 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_not(tmp_path: Path) ->
     users = FileUsers(str(path))
     file_of(tmp_path, ANN, UserRecord("bob"))
     assert users.find("bob") is not None  # who is not known is looked for anew
-    file_of(tmp_path, ANN, UserRecord("bob", disabled=True))
+    file_of(tmp_path, ANN, UserRecord("bob", roles=("auditor",)))
     users._file._looked_s -= 2
     bob = users.find("bob")
-    assert bob is not None and bob.disabled
+    assert bob is not None and bob.roles == ("auditor",)
     path.write_text("nonsense nonsense")
     users._file._looked_s -= 2
     assert users.find("bob") is not None
