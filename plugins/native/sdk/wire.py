@@ -27,6 +27,11 @@ from plugins.native.sdk.types import (
     TopicOffsets,
 )
 
+_NO_ANSWER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_WRITE_FAILED: Final = "Internal error from Core"
+"""How `grpc.aio` ends a stream on which it wrote when the stream was over: by its own word, in
+place of what the broker or the broken connection had said (https://github.com/grpc/grpc/issues/36066).
+Whoever tries again learns that."""
 _READS: Final = ("Describe", "OffsetsForTimestamp", "DescribeGroups", "Fetch", "InitProducer")
 """Calls that may be made twice; of a stream, until its first answer."""
 _SERVICE_CONFIG: Final = json.dumps(
@@ -212,7 +217,7 @@ def error_from(error: grpc.RpcError, bootstrap: str) -> LakeMQError:
                 leader_epoch=int(told.get("lakemq-leader-epoch") or 0),
             )
         )  # fmt: skip
-    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+    if error.code() in _NO_ANSWER or details == _WRITE_FAILED:
         return errors.Unavailable(f"no answer from the broker at {bootstrap}: {details}")
     return LakeMQError(f"broker at {bootstrap}: {error.code().name}: {details}")
 

@@ -65,6 +65,8 @@ def test_status_codes_follow_the_tree() -> None:
 def test_no_broker_is_unavailable_and_anything_else_is_told() -> None:
     gone = wire.error_from(Failed(grpc.StatusCode.UNAVAILABLE, "refused"), "h:1")
     assert isinstance(gone, errors.Unavailable) and "h:1" in str(gone)
+    broken = Failed(grpc.StatusCode.INTERNAL, "Internal error from Core")
+    assert wire.error_from(broken, "h:1").retriable  # its stream was over when it was written to
     odd = wire.error_from(Failed(grpc.StatusCode.UNIMPLEMENTED, "what"), "h:1")
     assert type(odd) is LakeMQError and "UNIMPLEMENTED" in str(odd)
 
