@@ -19,20 +19,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from broker_core.api.access import Rule
 from broker_core.api.errors import NotAuthenticated, Unavailable
 from broker_core.api.ports import Credentials
 from broker_core.api.settings import Section
 from broker_core.api.types import Principal
-from broker_core.security.http_calls import (
-    ANSWER_BYTES_MAX,
-    HttpCalls,
-    NoAnswer,
-    Templates,
-    complaint_of,
-)
+from broker_core.security.http_calls import HttpCalls, NoAnswer, Templates, answer_of
 from broker_core.security.settings import HttpSettings, RuleSettings
 
 log = logging.getLogger(__name__)
@@ -91,7 +85,8 @@ class HttpAuthenticator:
         now_ms = self._now_ms()
         if known is None or known[0] <= now_ms:
             try:
-                outcome = self._judged(*await self._calls.ask(body), credentials)
+                answer = answer_of(_Answer, *await self._calls.ask(body))
+                outcome = self._judged(answer, credentials)
             except NoAnswer as error:
                 self.failures += 1
                 log.warning("%s: no answer: %s", self._settings.url, error)
@@ -117,19 +112,8 @@ class HttpAuthenticator:
                 self._known.popitem(last=False)
 
     def _judged(
-        self, status: int, data: bytes, credentials: Credentials
+        self, answer: _Answer, credentials: Credentials
     ) -> Principal | None | NotAuthenticated:
-        if status in (401, 403):
-            return NotAuthenticated("wrong user or password")
-        if status == 204:
-            answer = _Answer(result="allow")
-        elif status != 200 or len(data) > ANSWER_BYTES_MAX:
-            raise NoAnswer(f"status {status}, {len(data)} bytes")
-        else:
-            try:
-                answer = _Answer.model_validate_json(data)
-            except ValidationError as error:
-                raise NoAnswer(complaint_of(error)) from None
         if answer.result == "ignore":
             return None
         if answer.result != "allow":

@@ -6,14 +6,16 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 from pydantic import ValidationError
 
 from broker_core.api.errors import ConfigError
+from broker_core.api.settings import Section
 from broker_core.security.settings import HttpService
 
+AnswerType = TypeVar("AnswerType", bound=Section)
 ANSWER_BYTES_MAX: Final = 256 * 1024
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _FIELD: Final = re.compile(r"\{([a-z_]+)\}")
@@ -55,8 +57,7 @@ class HttpCalls:
         self._turns = asyncio.Semaphore(settings.calls_max)
 
     async def ask(self, body: dict[str, str]) -> tuple[int, bytes]:
-        """Status and body of the answer, which may be longer than `ANSWER_BYTES_MAX` by a byte: it
-        was cut then. Raises NoAnswer."""
+        """Status and body of the answer, which `answer_of` takes. Raises NoAnswer."""
         settings = self._settings
         how: dict[str, Any] = {"params": body} if settings.method == "GET" else {"json": body}
         try:
@@ -85,7 +86,22 @@ class HttpCalls:
             await self._session.close()
 
 
-def complaint_of(error: ValidationError) -> str:
+def answer_of(kind: type[AnswerType], status: int, data: bytes) -> AnswerType:
+    """An answer with the field `result`: 401 and 403 are `deny`, 204 is `allow`, 200 comes with
+    JSON. Raises NoAnswer for anything else."""
+    if status in (401, 403):
+        return kind.model_validate({"result": "deny"})
+    if status == 204:
+        return kind.model_validate({"result": "allow"})
+    if status != 200 or len(data) > ANSWER_BYTES_MAX:
+        raise NoAnswer(f"status {status}, {len(data)} bytes")
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        raise NoAnswer(_complaint_of(error)) from None
+
+
+def _complaint_of(error: ValidationError) -> str:
     """What is wrong with an answer, without what it says."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])

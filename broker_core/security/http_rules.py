@@ -18,19 +18,13 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal
 from weakref import WeakValueDictionary
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from broker_core.api.access import AccessContext, Operation, Principal, Resource
 from broker_core.api.errors import Undecided
 from broker_core.api.settings import Section
 from broker_core.security.answers import Answers
-from broker_core.security.http_calls import (
-    ANSWER_BYTES_MAX,
-    HttpCalls,
-    NoAnswer,
-    Templates,
-    complaint_of,
-)
+from broker_core.security.http_calls import HttpCalls, NoAnswer, Templates, answer_of
 from broker_core.security.settings import HttpRulesSettings
 
 log = logging.getLogger(__name__)
@@ -139,10 +133,10 @@ class HttpAuthorizer:
             line = self._lines.setdefault(client, asyncio.Lock())
             async with asyncio.timeout(settings.timeout_ms / 1000), line:
                 # the time that it waits for its turn is included
-                status, data = await self._calls.ask(self._body.filled(values))
-            verdict, expires_in_ms = _judged(status, data)
-            if expires_in_ms is not None:
-                hold_ms = min(hold_ms, max(_SILENCE_MS, expires_in_ms))
+                answer = answer_of(_Answer, *await self._calls.ask(self._body.filled(values)))
+            verdict = _VERDICTS[answer.result]
+            if answer.expires_in_ms is not None:
+                hold_ms = min(hold_ms, max(_SILENCE_MS, answer.expires_in_ms))
         except (NoAnswer, TimeoutError) as error:
             self._complain(str(error) or f"nothing within {settings.timeout_ms} ms")
             verdict = False if settings.unreachable == "deny" else None
@@ -179,18 +173,3 @@ def _values(
         "qos": "" if context.qos is None else str(context.qos),
         "retain": "" if context.retain is None else str(context.retain).lower(),
     }
-
-
-def _judged(status: int, data: bytes) -> tuple[bool | None, int | None]:
-    """The verdict, and how long it holds (ms) if the service says so. Raises NoAnswer."""
-    if status in (401, 403):
-        return False, None
-    if status == 204:
-        return True, None
-    if status != 200 or len(data) > ANSWER_BYTES_MAX:
-        raise NoAnswer(f"status {status}, {len(data)} bytes")
-    try:
-        answer = _Answer.model_validate_json(data)
-    except ValidationError as error:
-        raise NoAnswer(complaint_of(error)) from None
-    return _VERDICTS[answer.result], answer.expires_in_ms

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from broker_core.api.errors import InvalidRequest, LakeMQError
-from broker_core.api.ports import Broker
+from broker_core.api.ports import Broker, PartitionLog
 from broker_core.api.types import (
     Acks,
     AppendResult,
@@ -201,17 +201,24 @@ class NativeService(NativeServicer):
 
     # -- reading
 
+    def _log_to_read(
+        self, request: pb.FetchRequest | pb.TieredSegmentsRequest, principal: Principal
+    ) -> PartitionLog:
+        """The log of a partition that we lead and the caller may read. Raises LakeMQError."""
+        self._broker.authorize(principal, Operation.READ, Resource("topic", request.topic))
+        refuse_hidden(request.topic)
+        check_topic_id(self._broker, request.topic, request.topic_id)
+        log = self._broker.partition(request.topic, request.partition)
+        self._leaders.check(request.topic, request.partition, request.leader_epoch)
+        return log
+
     async def Fetch(  # type: ignore[override]  # answers are serialized already
         self, request: pb.FetchRequest, context: _Context
     ) -> AsyncIterator[bytes]:
         try:
             principal = await self._principal(context)
             resource = Resource("topic", request.topic)
-            self._broker.authorize(principal, Operation.READ, resource)
-            refuse_hidden(request.topic)
-            check_topic_id(self._broker, request.topic, request.topic_id)
-            log = self._broker.partition(request.topic, request.partition)
-            self._leaders.check(request.topic, request.partition, request.leader_epoch)
+            log = self._log_to_read(request, principal)
             wanted = filter_of(request.filter)
             bytes_max = min(request.bytes_max or 1024 * 1024, self._settings.fetch_bytes_max)
             offset = Offset(request.offset)
@@ -240,13 +247,7 @@ class NativeService(NativeServicer):
     ) -> pb.TieredSegmentsResponse:
         try:
             principal = await self._principal(context)
-            resource = Resource("topic", request.topic)
-            self._broker.authorize(principal, Operation.READ, resource)
-            refuse_hidden(request.topic)
-            check_topic_id(self._broker, request.topic, request.topic_id)
-            log = self._broker.partition(request.topic, request.partition)
-            self._leaders.check(request.topic, request.partition, request.leader_epoch)
-            return await tiered_segments(log, request)
+            return await tiered_segments(self._log_to_read(request, principal), request)
         except LakeMQError as error:
             await abort(context, error)
 

@@ -85,7 +85,7 @@ class Exporter:
             self._target = planning.latest({key.topic: topic})
         deleted = delete_orphans(self._folder, key, before.attempt)
         deleted += self._dead.start(key) if self._dead is not None else []
-        return deleted + self._landing.start(key, self._epoch, after)[1]
+        return deleted + self._landing.start(key, self._epoch, after)
 
     def _first_offsets(self, topic: TopicView) -> dict[int, int]:
         """Where a new export begins; partitions that are not named begin at their oldest record."""

@@ -36,9 +36,9 @@ class Landing(Protocol):
     head: LakeTable
     """The table whose commit ends an attempt, and says where the export stands."""
 
-    def start(self, key: ExportKey, epoch: int, now: Progress) -> tuple[Progress, list[str]]:
-        """The head has the epoch: take it everywhere; (where the head stands then, names of the
-        left-over folders that were deleted)."""
+    def start(self, key: ExportKey, epoch: int, now: Progress) -> list[str]:
+        """The head has the epoch: take it everywhere; names of the left-over folders that were
+        deleted."""
 
     def prepare(self, key: ExportKey, now: Progress) -> None:
         """Make ready for the files of the attempt that follows `now`."""
@@ -133,9 +133,9 @@ class OneTable:
         self._table = LandingTable(settings, table, pause)
         self._epoch = 0
 
-    def start(self, key: ExportKey, epoch: int, now: Progress) -> tuple[Progress, list[str]]:
+    def start(self, key: ExportKey, epoch: int, now: Progress) -> list[str]:
         self._epoch = epoch
-        return now, []
+        return []
 
     def prepare(self, key: ExportKey, now: Progress) -> None:
         self._table.columns.refresh()  # others may have changed the table

@@ -66,7 +66,7 @@ class Routes:
         self._grown: list[Route] = []
         """Tables that the last commit added files to."""
 
-    def start(self, key: ExportKey, epoch: int, now: Progress) -> tuple[Progress, list[str]]:
+    def start(self, key: ExportKey, epoch: int, now: Progress) -> list[str]:
         """OptionError if records would go elsewhere than they did while tables are ahead."""
         self._key, self._epoch = key, epoch
         known = read_state(self.head, key.export_id, key.topic)
@@ -81,8 +81,8 @@ class Routes:
             now = self._note(key, now, RULE, [rule])
         default = self._settings.route_default
         if default and default not in self._open:
-            now = self._add_new(key, now, [default])
-        return now, deleted
+            self._add_new(key, now, [default])
+        return deleted
 
     def _note(self, key: ExportKey, before: Progress, kind: str, values: Sequence[str]) -> Progress:
         """Commit rows of the ledger."""

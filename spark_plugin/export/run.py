@@ -58,9 +58,7 @@ def make_exporter(
     if settings.route_by:
         return _make_routed(settings, run, schema, parallelism)
     fields = parse_partition_by(settings.partition_by)
-    table = open_table(
-        settings.target, schema, fields, evolve=settings.evolve
-    )  # fmt: skip
+    table = open_table(settings.target, schema, fields, evolve=settings.evolve)
     dlq = None
     if settings.format != "raw":
         dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())

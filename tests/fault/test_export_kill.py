@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.killed_export import POINTS, start
+from tests.support.killed_export import POINTS, ends, start
 from tests.support.lake_tables import FORMATS, data_paths, read_table, target_in
 from tests.support.node import NodeProcess, ports_kept
 
@@ -61,17 +61,6 @@ def settings(node: NodeProcess, target, **more) -> dict[str, object]:
         "export_id": "e", "format": "json", "value_schema": "n bigint", "commit_rows": 400,
         "retry_timeout_s": 60.0, **more,
     }  # fmt: skip
-
-
-def ends(process) -> int:
-    """Exit code; what the process said is shown when the test fails."""
-    try:
-        _, said = process.communicate(timeout=240)
-    finally:
-        process.kill()
-        process.wait()
-    print(said.decode()[-2000:])
-    return process.returncode
 
 
 @pytest.mark.parametrize("kind", FORMATS)

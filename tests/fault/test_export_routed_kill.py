@@ -11,7 +11,7 @@ import pytest
 
 import lakemq
 from spark_plugin.export.routing import target_of
-from tests.support.killed_export import start
+from tests.support.killed_export import ends, start
 from tests.support.lake_tables import FORMATS, places, read_table, routed_target_in
 from tests.support.node import NodeProcess
 
@@ -37,17 +37,6 @@ def send(client: lakemq.SyncClient, first: int) -> None:
     for partition in range(2):
         columns = lakemq.Columns([value(n) for n in range(first, first + 200)])
         client.send_batch("t", columns, partition=partition)
-
-
-def ends(process) -> int:
-    """Exit code; what the process said is shown when the test fails."""
-    try:
-        _, said = process.communicate(timeout=240)
-    finally:
-        process.kill()
-        process.wait()
-    print(said.decode()[-2000:])
-    return process.returncode
 
 
 @pytest.mark.parametrize("kind", FORMATS if ALL else ("delta",))

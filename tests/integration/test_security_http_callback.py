@@ -12,7 +12,8 @@ from aiohttp import web
 
 from broker_core.api.access import AccessContext, Credentials, Operation, Principal, Resource
 from broker_core.api.errors import ConfigError, NotAuthenticated, Unavailable
-from broker_core.security.http_callback import ANSWER_BYTES_MAX, HttpAuthenticator
+from broker_core.security.http_callback import HttpAuthenticator
+from broker_core.security.http_calls import ANSWER_BYTES_MAX
 from broker_core.security.rules import RuleSet
 from broker_core.security.settings import HttpSettings
 

@@ -112,5 +112,16 @@ def start(settings: dict[str, Any], point: str = "none", step: int = 1) -> subpr
     )
 
 
+def ends(process: subprocess.Popen[bytes]) -> int:
+    """Exit code; what the process said is shown when the test fails."""
+    try:
+        _, said = process.communicate(timeout=240)
+    finally:
+        process.kill()
+        process.wait()
+    print(said.decode()[-2000:])
+    return process.returncode
+
+
 if __name__ == "__main__":
     main(*sys.argv[1:])

@@ -86,12 +86,7 @@ class SyncRoutes:
                     request.offset = answer.next_offset
                 return
             except grpc.RpcError as error:
-                failure = wire.error_from(error, address or self._bootstrap)
-            again = self.learn(request.topic, request.partition, failure) or (
-                may_be_behind(failure, address) and time.monotonic() < behind_until_s
-            )
-            if not again or time.monotonic() > give_up_s:
-                raise failure
+                self._check_again(request, address, error, give_up_s, behind_until_s)
             time.sleep(pause_s)
 
     def tiered_segments(
@@ -104,9 +99,23 @@ class SyncRoutes:
             try:
                 return self.stub(address).TieredSegments(request, timeout=timeout_s)
             except grpc.RpcError as error:
-                failure = wire.error_from(error, address or self._bootstrap)
-            again = self.learn(request.topic, request.partition, failure)
-            if not again or time.monotonic() > give_up_s:
-                raise failure
+                self._check_again(request, address, error, give_up_s)
             time.sleep(pause_s)
         raise AssertionError("backoff never ends")
+
+    def _check_again(
+        self,
+        request: pb.FetchRequest | pb.TieredSegmentsRequest,
+        address: str,
+        error: grpc.RpcError,
+        give_up_s: float,
+        behind_until_s: float = 0.0,
+    ) -> None:
+        """Raises what a call failed with unless it is worth making again. `behind_until_s`: until
+        when a node may not have heard of the topic."""
+        failure = wire.error_from(error, address or self._bootstrap)
+        again = self.learn(request.topic, request.partition, failure) or (
+            may_be_behind(failure, address) and time.monotonic() < behind_until_s
+        )
+        if not again or time.monotonic() > give_up_s:
+            raise failure
