@@ -20,7 +20,7 @@ from broker_core.plugin_host import HOOKS, PluginHost
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("lakemq", "meta_service", "broker_core", "plugins", "spark_plugin", "pyspark_lakemq")
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 LARGE_FILES: dict[str, int] = {}
 """Files over the limit, with their size: an entry may only shrink."""
