@@ -53,6 +53,9 @@ def add(
     deny: Annotated[bool, typer.Option("--deny", help="Deny in place of allow.")] = False,
     qos: Qos = None,
     retain: Retain = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Only this very topic filter, not what it matches.")
+    ] = False,
     rule_id: Annotated[str, typer.Option("--id", help="Names the rule.")] = "",
     *,
     ask: AskMeta,
@@ -62,7 +65,15 @@ def add(
     for each in resource:
         kind, _, name = each.partition(":")
         made = Rule(
-            tuple(who), tuple(operation), kind, name, not deny, tuple(qos or ()), retain, rule_id
+            tuple(who),
+            tuple(operation),
+            kind,
+            name,
+            not deny,
+            tuple(qos or ()),
+            retain,
+            rule_id,
+            exact,
         )
         if complaint := check_rule(made):
             fail(complaint)
@@ -106,6 +117,8 @@ def _conditions(rule: Rule) -> str:
     found = [f"qos {each}" for each in rule.qos]
     if rule.retain is not None:
         found.append("retained" if rule.retain else "not retained")
+    if rule.exact:
+        found.append("exact")
     return ", ".join(found)
 
 

@@ -43,7 +43,8 @@ def user_of(record: UserRecord) -> User:
 
 
 def rule_of(kept: AclRule) -> Rule:
-    """`*` there is `any`, `all` or `any:*` here; a prefix there has a `*` behind it here."""
+    """`*` there is `any`, `all` or `any:*` here; a prefix there has a `*` behind it here, and the
+    literal name of a `topic_name` is `exact`."""
     name = kept.pattern + "*" if kept.pattern_type == "prefixed" else kept.pattern
     return Rule(
         ("any" if kept.principal == "*" else kept.principal,),
@@ -54,6 +55,7 @@ def rule_of(kept: AclRule) -> Rule:
         kept.qos,
         kept.retain,
         kept.rule_id,
+        kept.resource == "topic_name" and kept.pattern_type == "literal",
     )
 
 
@@ -97,7 +99,7 @@ def kept_rules(rule: Rule) -> list[AclRule]:
 
 def _kept(rule: Rule, who: str, operation: str) -> AclRule:
     if rule.kind == "topic_name":
-        pattern, pattern_type = rule.name, "filter"
+        pattern, pattern_type = rule.name, "literal" if rule.exact else "filter"
     elif rule.name.endswith("*") and rule.name != "*":
         pattern, pattern_type = rule.name[:-1], "prefixed"
     else:

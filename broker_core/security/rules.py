@@ -46,6 +46,8 @@ def check_rule(rule: Rule) -> str:
             return f"operation {name!r}; known are all, {', '.join(sorted(ALIASES))}"
     if any(qos not in (0, 1, 2) for qos in rule.qos):
         return f"qos {list(rule.qos)}; it takes 0, 1, 2"
+    if rule.exact and rule.kind != "topic_name":
+        return f"resource {rule.kind}:{rule.name}; exact is for topic_name alone"
     return _check_name(rule.kind, rule.name)
 
 
@@ -188,6 +190,8 @@ def _is_about(
         text = filled
     if resource.kind == "topic_name":
         levels = pattern.levels or levels_of(text)
+        if rule.exact:
+            return levels == asked
         return covers(levels, asked) if rule.allow else overlaps(levels, asked)
     if pattern.text.endswith("*"):
         return resource.name.startswith(text[:-1])

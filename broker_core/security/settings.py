@@ -184,6 +184,9 @@ class RuleSettings(Section):
     """Only publishes and subscriptions of these QoS; empty: of any."""
     retain: bool | None = None
     """Only publishes that are (true) or are not (false) retained; left out: both."""
+    exact: bool = False
+    """`topic_name` alone: only the subscription to this very filter (or the publish to this name),
+    not all that it matches. A rule that denies `#` so leaves narrower filters alone."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -203,6 +206,7 @@ class RuleSettings(Section):
                 self.allow,
                 tuple(self.qos),
                 self.retain,
+                exact=self.exact,
             )
             for text in self.resources
         ]

@@ -61,7 +61,8 @@ class AclRule:
     pattern: str
     """Which of that kind; `%c` and `%u` stand for the client id and the user's name."""
     pattern_type: str = "literal"
-    """`literal` (`*` alone is any), `prefixed`, or `filter` (an MQTT topic filter)."""
+    """`literal` (`*` alone is any), `prefixed`, or `filter` (an MQTT topic filter). A literal
+    `topic_name` is that filter alone, not what it matches."""
     qos: tuple[int, ...] = ()
     """Only for these; empty: for any."""
     retain: bool | None = None

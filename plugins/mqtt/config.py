@@ -291,6 +291,9 @@ class MqttSettings(PluginSettings):
     refused_publish_disconnects: bool = True
     """Whether a 3.1.1 client that publishes where it may not is disconnected; otherwise its publish
     is acknowledged and dropped, since 3.1.1 has no third way."""
+    refused_subscribe_reason: Literal["not_authorized", "unspecified_error"] = "not_authorized"
+    """What SUBACK tells an MQTT 5 client that may not subscribe: 0x87 or 0x80. Older clients are
+    told 0x80, the only failure they know."""
     response_information: str = ""
     """Told to MQTT 5 clients that ask for response information; empty: nothing."""
     server_reference: str = Field(default="", max_length=1024)

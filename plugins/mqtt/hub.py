@@ -74,6 +74,7 @@ class Limits:
     bytes_per_s_max: int = 0
     access_cache_ms: int = 5_000
     refused_publish_disconnects: bool = True
+    refused_subscribe_reason: str = "not_authorized"
     response_information: str = ""
     server_reference: str = ""
     redirect: str = "on_stop"

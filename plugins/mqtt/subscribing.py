@@ -89,7 +89,7 @@ def _add(
         raise ProtocolError("no local on a shared subscription")  # [MQTT-3.8.3-4]
     context = connection.access_context(wanted.qos)
     if not hub.allowed(connection.principal, Operation.READ, address.topic_filter, context):
-        return Reason.NOT_AUTHORIZED, None, False
+        return Reason[hub.limits.refused_subscribe_reason.upper()], None, False
     before = session.subscriptions.get(text)
     kind = Beside if text.startswith((EXCLUSIVE, REPLAY)) else Subscription
     options = wanted.options & _OPTIONS_KEPT

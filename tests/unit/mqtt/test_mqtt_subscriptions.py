@@ -207,6 +207,14 @@ def test_codes_of_suback() -> None:
     assert old.subscribe("a", "secret/#", "b#", qos=2) == (2, 0x80, 0x80)
 
 
+def test_what_a_refused_subscription_is_told_can_be_chosen() -> None:
+    bench = Bench(limits=Limits(refused_subscribe_reason="unspecified_error"))
+    bench.forbidden = {(Operation.READ, "#")}
+    for version in (V311, V5):
+        device = bench.connect(f"d{version}", version=version)
+        assert device.subscribe("#", "a/#") == (0x80, 0)
+
+
 @pytest.mark.parametrize("qos", [0, 1])
 def test_no_local(qos: int) -> None:
     """5.0 [MQTT-3.8.3-3], for what passes through memory and what comes back from storage."""

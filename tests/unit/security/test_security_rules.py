@@ -129,6 +129,25 @@ def test_a_subscription_that_touches_what_is_denied_is_refused() -> None:
         assert may(rules, ANN, READ, f"topic_name:{clear}")
 
 
+def test_an_exact_rule_is_about_one_filter_alone() -> None:
+    rules = [
+        rule("any", "all", "topic_name:#"),
+        rule("any", "subscribe", "topic_name:#", False, exact=True),
+    ]
+    assert not may(rules, ANN, READ, "topic_name:#")
+    assert not may(rules, ANN, READ, "topic_name:+/#")  # the same topic names
+    for narrower in ("a/#", "+/+/#", "+", "a/b"):
+        assert may(rules, ANN, READ, f"topic_name:{narrower}")
+    assert may(rules, ANN, WRITE, "topic_name:a/b")
+
+
+def test_an_exact_rule_allows_its_filter_and_no_part_of_it() -> None:
+    rules = [rule("any", "all", "topic_name:a/%u/#", exact=True)]
+    assert may(rules, ANN, READ, "topic_name:a/ann/#")
+    for other in ("a/ann/b", "a/ann", "a/bob/#", "a/#"):
+        assert not may(rules, ANN, READ, f"topic_name:{other}")
+
+
 def test_qos_and_retain_are_conditions() -> None:
     rules = [rule("any", "publish", "topic_name:t", qos=(0, 1), retain=False)]
     for qos, retain in itertools.product((0, 1, 2), (False, True)):
@@ -157,6 +176,7 @@ def test_a_bearer_of_rules_has_nothing_beside_them() -> None:
         (Rule(("any",), ("read",), "any", "a"), "any:\\*"),
         (Rule(("any",), ("read",), "topic", ""), "no name"),
         (Rule(("any",), ("read",), "topic", "t", qos=(3,)), "qos"),
+        (Rule(("any",), ("read",), "topic", "t", exact=True), "exact"),
         (Rule((), ("read",), "topic", "t"), "needs"),
     ],
 )
@@ -168,8 +188,8 @@ def test_wrong_rules_are_explained(wrong: Rule, said: str) -> None:
 # -- the same by trying everything
 
 RULES = st.builds(
-    lambda who, operations, name, allow, qos, retain: Rule(
-        tuple(who), tuple(operations), "topic_name", name, allow, tuple(qos), retain
+    lambda who, operations, name, allow, qos, retain, exact: Rule(
+        tuple(who), tuple(operations), "topic_name", name, allow, tuple(qos), retain, exact=exact
     ),
     st.lists(st.sampled_from(["user:ann", "role:operator", "any", "anonymous"]), min_size=1),
     st.lists(st.sampled_from(["read", "publish", "all", "describe"]), min_size=1),
@@ -177,6 +197,7 @@ RULES = st.builds(
     st.booleans(),
     st.lists(st.integers(0, 2), max_size=2),
     st.sampled_from([None, True, False]),
+    st.booleans(),
 )
 
 
@@ -196,6 +217,8 @@ def plainly(
         if each.qos and context.qos not in each.qos:
             continue
         if each.retain is not None and each.retain is not context.retain:
+            continue
+        if each.exact and asked != matched(each.name):
             continue
         about.append(each)
     if any(not each.allow and asked & matched(each.name) for each in about):
@@ -236,6 +259,7 @@ def test_a_kept_rule_says_the_same(written: Rule) -> None:
     for each in kept:
         assert (each.kind, each.name, each.allow) == (written.kind, written.name, written.allow)
         assert (set(each.qos), each.retain) == (set(written.qos), written.retain)
+        assert each.exact is written.exact
     assert {each.who[0] for each in kept} == set(written.who)
     assert {each.operations[0] for each in kept} == set(written.operations)
 
