@@ -60,8 +60,8 @@ class Rule:
     rule_id: str = ""
     """Names a rule that the MetaService keeps; empty: from a file or a token."""
     exact: bool = False
-    """`topic_name` alone: the rule is about this very filter, not about all that it matches. Denying
-    `#` so leaves every narrower filter alone."""
+    """`topic_name` alone: the rule is about this very filter, not about all that it matches. A rule
+    that denies `#` so leaves every narrower filter alone."""
 
 
 @dataclass(frozen=True, slots=True)
