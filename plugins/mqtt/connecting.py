@@ -85,6 +85,7 @@ def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
     if present:
         hub.rights.withdraw(session)
     session.expiry_s = _expiry_s(connection, packet)
+    session.will = packet.will  # kept with the session, before CONNACK
     if hub.ledger is not None and (session.durable or kept_before):
         hub.ledger.keep(
             connection.client_id, connection, partial(_answer, connection, packet, present)
@@ -97,9 +98,6 @@ def _answer(connection: Connection, packet: Connect, present: bool, now_ms: int)
     """Say CONNACK, send what waits for the client, and handle what it sent meanwhile."""
     hub, session = connection.hub, connection.session
     assert session is not None
-    session.will = packet.will
-    if packet.will is not None:
-        session.touch()
     keep_alive_s = _keep_alive_s(hub.limits, packet)
     connection.keep_alive_ms = int(1000 * _KEEP_ALIVE_GRACE * keep_alive_s)
     connection.silent_until_ms = now_ms + connection.keep_alive_ms if keep_alive_s else NEVER_MS

@@ -31,8 +31,11 @@ from plugins.mqtt.snapshots import (
     will_value,
 )
 from plugins.mqtt.topics import check_topic_name
+from plugins.mqtt.wire import STRING_BYTES_MAX
 
 PREFIX: Final = "$delayed/"
+SYSTEM: Final = "$SYS/"
+"""The broker's own topic names."""
 TOPIC: Final = "__mqtt_delayed"
 AGAIN_MS: Final = 5_000
 """How long after a failure a publish that is due is tried again."""
@@ -48,6 +51,12 @@ def split_delayed(text: str) -> tuple[int, str]:
             "a delayed publish goes to $delayed/<seconds>/<topic name>", Reason.TOPIC_NAME_INVALID
         )
     return int(seconds), check_topic_name(name)
+
+
+def is_for_clients(name: str) -> bool:
+    """Whether clients may publish under a name that came out of prefixes and rewriting."""
+    own = name.startswith((SYSTEM, PREFIX))
+    return bool(name) and not own and len(name.encode()) <= STRING_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)

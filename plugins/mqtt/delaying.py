@@ -10,12 +10,12 @@ from broker_core.api.record_headers import decode_headers
 from broker_core.api.types import AccessContext, Acks, CommittedBatch, Operation, Principal
 from plugins.mqtt.appends import Receiver
 from plugins.mqtt.delayed import (
-    PREFIX,
     TOPIC,
     Arriving,
     Delayed,
     Leaving,
     delayed_bytes,
+    is_for_clients,
     read_delayed,
 )
 from plugins.mqtt.messages import Message, Place
@@ -31,7 +31,6 @@ POSITIONS_KEY: Final = b""
 """Key of the record that tells below which positions removals are complete."""
 RELEASES_MAX: Final = 1000
 """Publishes that leave in one go; others come between."""
-SYSTEM: Final = "$SYS/"
 
 
 def delay(
@@ -113,7 +112,7 @@ def _release(hub: Hub, one: Delayed, now_ms: int) -> None:
     delays, packet = hub.delays, one.packet
     context = AccessContext("mqtt", one.client_id, qos=packet.qos, retain=packet.retain)
     try:
-        allowed = not packet.topic.startswith((SYSTEM, PREFIX)) and hub.allowed(
+        allowed = is_for_clients(packet.topic) and hub.allowed(
             one.principal, Operation.WRITE, packet.topic, context
         )
     except Unanswered as unanswered:

@@ -301,10 +301,11 @@ class Outbound:
         self.pump(connection, now_ms)
 
     def pump(self, connection: Connection, now_ms: int) -> None:
-        """Send what waits, as far as the window, the socket and loaded messages allow."""
+        """Send what waits, as far as the window, the socket and loaded messages allow; nothing to a
+        connection that was not told CONNACK, which counts as blocked [MQTT-3.2.0-1]."""
         if self.loading:
             return
-        while self._resend and self.unacked < connection.window:
+        while self._resend and self.unacked < connection.window and not connection.blocked:
             if not self._resend_next(self._resend, connection, now_ms):
                 return
         queue = self.queue

@@ -275,7 +275,7 @@ class Connection:
 
     def unblocked(self, now_ms: int) -> None:
         """The socket takes bytes again."""
-        self.blocked = False
+        self.blocked = self.state in _BEFORE_CONNACK
         if self.session is not None and self.state is State.CONNECTED:
             self.note_blocked(now_ms)
             self.session.outbound.pump(self, now_ms)
@@ -426,6 +426,8 @@ class Connection:
     def _leave(self, now_ms: int, *, with_will: bool) -> None:
         if self.state is State.CLOSED:
             return
+        # a will belongs to a connection that was let in
+        with_will = with_will and self.state not in _BEFORE_CONNACK
         self.state = State.CLOSED
         self.hub.connections.discard(self)
         self.hub.rights.forget(self)

@@ -14,7 +14,7 @@ from broker_core.api.types import Operation
 from plugins.mqtt.appends import Outcome
 from plugins.mqtt.bindings import Binding
 from plugins.mqtt.codec import Decoder
-from plugins.mqtt.delayed import PREFIX, split_delayed
+from plugins.mqtt.delayed import PREFIX, is_for_clients, split_delayed
 from plugins.mqtt.delayed import TOPIC as DELAYED
 from plugins.mqtt.delaying import delay
 from plugins.mqtt.encoding import PUBACK, PUBCOMP, PUBREC, PUBREL
@@ -33,7 +33,6 @@ from plugins.mqtt.records import client_header, qos_2_header, record_headers
 from plugins.mqtt.sessions import NOWHERE, Session
 from plugins.mqtt.states import State
 from plugins.mqtt.topics import check_topic_name
-from plugins.mqtt.wire import STRING_BYTES_MAX
 
 if TYPE_CHECKING:
     from plugins.mqtt.protocol import Connection
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 ROUTES_MAX: Final = 4096
 """Topic names whose way one connection remembers."""
-SYSTEM: Final = "$SYS/"
 
 
 @dataclass(slots=True)
@@ -73,10 +71,7 @@ def _route(connection: Connection, topic: str) -> Route:
     if topic.startswith(PREFIX):
         delay_s, topic = split_delayed(topic)
     topic = hub.topic_name(topic)
-    possible = not topic.startswith((SYSTEM, PREFIX)) and (
-        topic == written or len(topic.encode()) <= STRING_BYTES_MAX
-    )
-    allowed = [None if possible else False] * 6
+    allowed = [None if is_for_clients(topic) else False] * 6
     binding, client_id = hub.binding(topic), connection.client_id
     by_client = binding is not None and binding.key_is_client_id
     plain = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker_core.api.errors import LakeMQError
 from broker_core.api.types import AccessContext, Operation, Principal
-from plugins.mqtt.delayed import PREFIX, split_delayed
+from plugins.mqtt.delayed import PREFIX, is_for_clients, split_delayed
 from plugins.mqtt.delaying import delay
 from plugins.mqtt.packets import Publish, Will
 from plugins.mqtt.questions import Unanswered
@@ -24,8 +24,11 @@ def publish_will(hub: Hub, will: Will, client_id: str, principal: Principal, now
     try:
         if name.startswith(PREFIX):
             delay_s, packet.topic = split_delayed(name)
+        packet.topic = hub.topic_name(packet.topic)
         context = AccessContext("mqtt", client_id, qos=will.qos, retain=will.retain)
-        allowed = hub.allowed(principal, Operation.WRITE, packet.topic, context)
+        allowed = is_for_clients(packet.topic) and hub.allowed(
+            principal, Operation.WRITE, packet.topic, context
+        )
         if allowed and delay_s is not None:
             delay(hub, packet, delay_s, client_id, principal, now_ms)
     except Unanswered as unanswered:

@@ -24,6 +24,7 @@ from plugins.mqtt.packets import (
     Will,
 )
 from plugins.mqtt.reasons import Reason
+from plugins.mqtt.rewrite import RewriteRule
 from tests.support.mqtt_bench import Bench, Device, disconnected_with
 
 versions = pytest.mark.parametrize("version", [V31, V311, V5])
@@ -360,6 +361,34 @@ def test_a_will_needs_permission() -> None:
     watcher.subscribe("#")
     bench.connect("d", will=Will("gone", b"bye")).lose()
     assert watcher.received() == []
+
+
+@pytest.mark.parametrize("topic", ["$SYS/broker/version", "$delayed/0/$SYS/broker/version"])
+def test_a_will_goes_where_its_client_may_publish(topic: str) -> None:
+    bench = Bench()
+    bench.connect("d", version=V5, will=Will(topic, b"forged", 1, True)).lose()
+    bench.store()
+    bench.pass_time(2)
+    assert bench.hub.retained.get("$SYS/broker/version") is None
+    assert bench.hub.counters.publishes_refused + bench.hub.delays.refused == 1
+
+
+@pytest.mark.parametrize("prefix", ["", "$delayed/1/"])
+def test_a_will_is_rewritten_like_a_publish(prefix: str) -> None:
+    bench = Bench()
+    bench.hub._rewrites = (
+        RewriteRule("gone/#", "clients/gone/$1"),
+        RewriteRule("up", "$SYS/up"),
+        RewriteRule("long/+", "$1/$1"),
+    )
+    bench.forbidden = {(Operation.WRITE, "gone/d")}
+    watcher = bench.connect("w")
+    watcher.subscribe("#", "$SYS/#")
+    for topic in ("gone/d", "up", "long/" + 40_000 * "x"):
+        bench.connect("d", will=Will(prefix + topic, b"bye", 1)).lose()
+        bench.pass_time(3)
+        bench.store()
+    assert watcher.publishes() == [("clients/gone/d", b"bye")]
 
 
 # -- keep-alive
