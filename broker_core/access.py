@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 from broker_core.api.errors import NotAuthenticated, NotAuthorized, UnknownMechanism
+from broker_core.api.internal_topics import is_internal, refusal
 from broker_core.api.ports import (
     AskingAuthorizer,
     Authenticator,
@@ -61,7 +62,9 @@ class Access:
         tokens: SessionTokens | None = None,
         quotas: Quotas | None = None,
         work_for_nobody: Callable[[bytes], Awaitable[object]] = _no_work,
+        is_operator: Callable[[Principal], bool] = lambda principal: False,
     ) -> None:
+        self._is_operator = is_operator
         self._tokens = tokens
         self._quotas = quotas or Quotas({})
         own = (tokens,) if tokens is not None else ()
@@ -161,11 +164,16 @@ class Access:
         context: AccessContext = NO_CONTEXT,
     ) -> None:
         """Raises NotAuthorized when an authorizer says no, NotAuthenticated when the credentials
-        have ended, Undecided when `decide` must come first. Nodes may do everything."""
+        have ended, Undecided when `decide` must come first. Nodes may do everything; topics of
+        the broker's own are theirs alone, but for operators who read."""
         if principal.kind == "node":
             return
         if principal.expires_ms is not None and principal.expires_ms <= self._now_ms():
             raise NotAuthenticated("the credentials have ended; log in again")
+        if resource.kind == "topic" and is_internal(resource.name):
+            operator = self._is_operator(principal)
+            if why := refusal(resource.name, operation, is_operator=operator):
+                raise NotAuthorized(why)
         for authorizer in self._authorizers:
             verdict = authorizer.authorize(principal, operation, resource, context)
             if verdict is True:

@@ -16,6 +16,7 @@ from broker_core.api.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from broker_core.api.internal_topics import is_internal
 from broker_core.api.ports import (
     Credentials,
     Exchange,
@@ -342,9 +343,9 @@ class CoreBroker:
         partition: int | None = None,
         bound: bool = False,
     ) -> asyncio.Future[list[Placed | LakeMQError]]:
-        info = self.topic(topic)
-        if not bound:
+        if not bound or is_internal(topic):
             self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
+        info = self.topic(topic)
         if partition is not None and not 0 <= partition < info.partitions:
             raise UnknownPartition(
                 f"partition {partition}: topic {topic} has 0 to {info.partitions - 1}"
@@ -364,8 +365,8 @@ class CoreBroker:
         principal: Principal,
         acks: Acks = Acks.LEADER,
     ) -> asyncio.Future[AppendResult]:
-        log = self.partition(topic, partition)
         self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
+        log = self.partition(topic, partition)
         header = checked_header(self._topics[topic], batch)
         self._schemas.check_batch(self._topics[topic], batch)
         return log.append(batch, header, acks)

@@ -55,6 +55,8 @@ class _JournalReader:
         """What the topics hold that the options ask for, now."""
         client = client_of(self.options.bootstrap, self.options.access)
         topics = retrying(client.topics, self.options.retry_timeout_s)
+        if self.options.topic_pattern is not None:
+            topics = [each for each in topics if not each.is_internal]
         return planning.select_topics(self.options, view_of(topics))
 
     def resolve(

@@ -92,6 +92,7 @@ class Security:
             quotas=self.quotas,
             now_ms=now_ms,
             work_for_nobody=self._work_for_nobody,
+            is_operator=self.rule_book.is_admin,
         )
         self._watcher: asyncio.Task[None] | None = None
 

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from broker_core.api.internal_topics import users_topic
 from broker_core.api.settings import PluginSettings, Section
 from plugins.bridge.rules import Rule
 from plugins.bridge.topic_names import check_filter, check_prefix
@@ -34,6 +35,11 @@ class RuleSettings(Section):
     @classmethod
     def _well_formed(cls, value: str) -> str:
         return check_filter(value)
+
+    @field_validator("topic")
+    @classmethod
+    def _a_users(cls, value: str) -> str:
+        return users_topic(value)
 
     @field_validator("local_prefix", "remote_prefix")
     @classmethod

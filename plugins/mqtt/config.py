@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from broker_core.api.internal_topics import users_topic
 from broker_core.api.settings import PluginSettings, Port, Section
 from broker_core.api.types import TopicConfig
 from plugins.mqtt.bans import BanRules
@@ -49,6 +50,11 @@ class BindingSettings(Section):
     @classmethod
     def _well_formed(cls, value: str) -> str:
         return _filter(value)
+
+    @field_validator("topic")
+    @classmethod
+    def _a_users(cls, value: str) -> str:
+        return users_topic(value)
 
     def topic_config(self, defaults: TopicConfig) -> TopicConfig:
         """What the topic is created with."""

@@ -11,7 +11,6 @@ from plugins.native.admin_pb2_grpc import AdminServicer
 from plugins.native.callers import Context, principal_of
 from plugins.native.convert import check_config_name, config_values, error_message, topic_message
 from plugins.native.handlers import abort
-from plugins.native.internal_topics import refuse_internal
 
 
 class AdminService(AdminServicer):
@@ -27,7 +26,6 @@ class AdminService(AdminServicer):
         try:
             principal = await principal_of(broker, context)
             broker.authorize(principal, Operation.ALTER, Resource("topic", request.name))
-            refuse_internal(request.name)
             if request.partitions < 0:
                 raise InvalidRequest(f"partitions is {request.partitions}; it takes 1 or more")
             topic = await broker.alter_topic(
@@ -55,7 +53,6 @@ class AdminService(AdminServicer):
         try:
             principal = await principal_of(broker, context)
             broker.authorize(principal, Operation.DELETE, Resource("topic", request.topic))
-            refuse_internal(request.topic)
             for number, before in request.before.items():
                 broker.partition(request.topic, number)
                 if before < -1:

@@ -258,7 +258,8 @@ class GroupHost:
     # -- offsets
 
     async def commit(self, request: pb.CommitOffsetsRequest, principal: Principal) -> None:
-        """Raises InvalidRequest, UnknownMember, MemberFenced, GroupNotEmpty, UnknownTopic."""
+        """Raises InvalidRequest, NotAuthorized, UnknownMember, MemberFenced, GroupNotEmpty,
+        UnknownTopic."""
         epoch, offsets = self.checked(request, principal)
         await self.offsets.commit(request.group, epoch, offsets)
 
@@ -270,6 +271,8 @@ class GroupHost:
         operation = Operation.READ if request.member_id else Operation.ALTER
         self._broker.authorize(principal, operation, Resource("group", request.group))
         offsets: dict[TopicPartition, tuple[int, str]] = {}
+        for name in {each.topic for each in request.offsets}:
+            self._broker.authorize(principal, Operation.DESCRIBE, Resource("topic", name))
         for each in request.offsets:
             check_commit(each.offset, each.metadata)
             if each.offset >= 0:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from broker_core.api.errors import LakeMQError, NotLeader, StaleEpoch
+from broker_core.api.internal_topics import is_internal
 from broker_core.api.ports import Broker
 from broker_core.api.types import Leadership, TopicInfo
-from plugins.native.internal_topics import is_internal
 
 NOBODY: Final = Leadership(None, 0)
 

@@ -17,7 +17,6 @@ from broker_core.api.types import CommittedBatch, Offset, Operation, Principal, 
 from plugins.native import native_pb2 as pb
 from plugins.native.config import NativeSettings
 from plugins.native.convert import error_message
-from plugins.native.internal_topics import refuse_hidden
 from plugins.native.leading import Leaders
 from plugins.native.sdk.filtering import Condition, RecordFilter
 
@@ -138,7 +137,6 @@ async def read_many(
         for wanted in request.partitions:
             try:
                 broker.authorize(principal, Operation.READ, Resource("topic", wanted.topic))
-                refuse_hidden(wanted.topic)
                 readers.add(_open(broker, leaders, wanted))
             except LakeMQError as error:
                 yield _failed(wanted, error)

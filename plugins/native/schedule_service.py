@@ -8,7 +8,6 @@ from broker_core.api.schedules import ScheduleAsked
 from plugins.native import schedules_pb2 as pb
 from plugins.native.callers import Context, principal_of
 from plugins.native.handlers import abort
-from plugins.native.internal_topics import refuse_internal
 from plugins.native.leading import Leaders
 from plugins.native.quotas import pay_for_writing, wait_to_write
 from plugins.native.schedules_pb2_grpc import SchedulesServicer
@@ -26,7 +25,6 @@ class ScheduleService(SchedulesServicer):
     async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> pb.ScheduleResponse:
         try:
             principal = await principal_of(self._broker, context)
-            refuse_internal(request.topic)
             await wait_to_write(self._broker, principal)
             pay_for_writing(self._broker, principal, request.batch)
             answer = await self._broker.schedules.schedule(

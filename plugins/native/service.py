@@ -28,7 +28,6 @@ from plugins.native.convert import (
 )
 from plugins.native.group_host import GroupHost
 from plugins.native.handlers import abort
-from plugins.native.internal_topics import refuse_hidden, refuse_internal
 from plugins.native.leading import Leaders
 from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, until
 from plugins.native.native_pb2_grpc import NativeServicer
@@ -60,9 +59,9 @@ class NativeService(NativeServicer):
         try:
             principal = await self._principal(context)
             if request.topics:
+                for name in request.topics:
+                    broker.authorize(principal, Operation.DESCRIBE, Resource("topic", name))
                 topics = [broker.topic(name) for name in request.topics]
-                for topic in topics:
-                    broker.authorize(principal, Operation.DESCRIBE, Resource("topic", topic.name))
             else:
                 topics = sorted(broker.topics(), key=lambda topic: topic.name)
                 topics = [each for each in topics if self._may_describe(principal, each)]
@@ -94,7 +93,6 @@ class NativeService(NativeServicer):
         try:
             principal = await self._principal(context)
             self._broker.authorize(principal, Operation.CREATE, Resource("topic", request.name))
-            refuse_internal(request.name)
             if request.partitions < 0:
                 raise InvalidRequest(f"partitions is {request.partitions}; it takes 1 or more")
             config = topic_config(request.config, self._broker.topic_defaults())
@@ -111,7 +109,6 @@ class NativeService(NativeServicer):
         try:
             principal = await self._principal(context)
             self._broker.authorize(principal, Operation.DELETE, Resource("topic", request.name))
-            refuse_internal(request.name)
             await self._broker.delete_topic(request.name)
             return pb.DeleteTopicResponse()
         except LakeMQError as error:
@@ -187,8 +184,7 @@ class NativeService(NativeServicer):
         try:
             if int(request.acks) not in set(Acks):
                 raise InvalidRequest(f"acks is {request.acks}; it takes 0, 1 or 2")
-            refuse_internal(request.topic)
-            self._leaders.check(request.topic, request.partition, request.leader_epoch)
+            self._check_leads(request, principal)
             return self._broker.append(
                 request.topic,
                 request.partition,
@@ -199,6 +195,14 @@ class NativeService(NativeServicer):
         except LakeMQError as error:
             return error
 
+    def _check_leads(self, request: pb.ProduceRequest, principal: Principal) -> None:
+        """Who may not write there does not learn either whether the topic exists."""
+        try:
+            self._leaders.check(request.topic, request.partition, request.leader_epoch)
+        except LakeMQError:
+            self._broker.authorize(principal, Operation.WRITE, Resource("topic", request.topic))
+            raise
+
     # -- reading
 
     def _log_to_read(
@@ -206,7 +210,6 @@ class NativeService(NativeServicer):
     ) -> PartitionLog:
         """The log of a partition that we lead and the caller may read. Raises LakeMQError."""
         self._broker.authorize(principal, Operation.READ, Resource("topic", request.topic))
-        refuse_hidden(request.topic)
         check_topic_id(self._broker, request.topic, request.topic_id)
         log = self._broker.partition(request.topic, request.partition)
         self._leaders.check(request.topic, request.partition, request.leader_epoch)

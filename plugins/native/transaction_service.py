@@ -23,7 +23,6 @@ from plugins.native.callers import Context, principal_of
 from plugins.native.config import NativeSettings
 from plugins.native.convert import error_message
 from plugins.native.handlers import abort
-from plugins.native.internal_topics import refuse_internal
 from plugins.native.leading import Leaders
 from plugins.native.offset_effect import OFFSETS, OffsetsAsked
 from plugins.native.produce_window import Window
@@ -101,7 +100,6 @@ class TransactionService(TransactionsServicer):
         self, request: pb.StageRequest, principal: Principal
     ) -> asyncio.Future[bool] | LakeMQError:
         try:
-            refuse_internal(request.topic)
             for name in ("epoch", "batch_id", "task", "attempt", "number"):
                 if getattr(request, name) < 0:
                     raise InvalidRequest(f"{name} is {getattr(request, name)}; it takes 0 and more")

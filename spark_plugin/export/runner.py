@@ -87,7 +87,8 @@ class Job:
                 self._start(settings)
             return
         client = client_of(settings.bootstrap, settings.access)
-        names = [each.name for each in retrying(client.topics, settings.retry_timeout_s)]
+        topics = retrying(client.topics, settings.retry_timeout_s)
+        names = [each.name for each in topics if not each.is_internal]
         taken = {place_of(each.settings): name for name, each in self._running.items()}
         for name in matching(self.pattern, names):
             if name not in self._running:

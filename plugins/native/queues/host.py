@@ -21,7 +21,6 @@ from broker_core.api.ports import Broker
 from broker_core.api.types import Operation, Principal, Resource, TopicInfo
 from plugins.native import queues_pb2 as pb
 from plugins.native.config import NativeSettings
-from plugins.native.internal_topics import refuse_internal
 from plugins.native.offset_table import check_group_name
 from plugins.native.queues.convert import given_settings, queue_message
 from plugins.native.queues.partition import fresh
@@ -105,9 +104,8 @@ class QueueHost:
     def _check(self, group: str, topic: str, principal: Principal, operation: Operation) -> None:
         check_group_name(group)
         self._broker.authorize(principal, operation, Resource("group", group))
-        if operation is Operation.READ:
-            self._broker.authorize(principal, Operation.READ, Resource("topic", topic))
-        refuse_internal(topic)
+        may = Operation.READ if operation is Operation.READ else Operation.DESCRIBE
+        self._broker.authorize(principal, may, Resource("topic", topic))
 
     async def _make(
         self, name: _Name, topic: TopicInfo, given: dict[str, Any], principal: Principal
@@ -132,7 +130,6 @@ class QueueHost:
             return
         if name == topic:
             raise InvalidRequest(f"dead_letter is {name}, the queue's own topic")
-        refuse_internal(name)
         self._broker.authorize(principal, Operation.WRITE, Resource("topic", name))
         try:
             self._broker.topic(name)

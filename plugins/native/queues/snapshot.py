@@ -10,9 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from plugins.native.internal_topics import INTERNAL_PREFIX
-
-QUEUES_TOPIC: Final = INTERNAL_PREFIX + "queues"
+QUEUES_TOPIC: Final = "_lakemq_queues"
 _VERSION: Final = 1
 _KEY_HEAD: Final = struct.Struct("<BHH")
 _KEY_TAIL: Final = struct.Struct("<I")

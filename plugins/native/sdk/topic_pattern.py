@@ -13,8 +13,6 @@ from broker_core.api.errors import InvalidRequest, LakeMQError
 if TYPE_CHECKING:
     from plugins.native.sdk.client import Client
 
-INTERNAL_PREFIX = "_lakemq_"
-
 
 class TopicPattern:
     """Tells `on_topics` the names of all topics that match, whenever they have changed."""
@@ -54,7 +52,7 @@ class TopicPattern:
         found = [
             topic.name
             for topic in await self._client.topics()
-            if self._pattern.fullmatch(topic.name) and not topic.name.startswith(INTERNAL_PREFIX)
+            if self._pattern.fullmatch(topic.name) and not topic.is_internal
         ]
         if found != self._known:
             self._known = found

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from broker_core.api.internal_topics import is_internal
 from broker_core.api.types import Acks, Headers, TopicPartition
 
 
@@ -59,6 +60,11 @@ class TopicOffsets:
     """32 hex digits, new at every creation."""
     partitions: tuple[PartitionOffsets, ...]
     config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether the broker keeps it for itself: operators alone see it, patterns leave it out."""
+        return is_internal(self.name)
 
 
 class RecordMetadata(NamedTuple):

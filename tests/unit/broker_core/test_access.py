@@ -136,3 +136,25 @@ async def test_where_strangers_are_taken() -> None:
 async def test_a_token_that_nobody_knows_makes_nobody_anonymous() -> None:
     with pytest.raises(NotAuthenticated):
         await Access([], []).authenticate(Credentials("native", "", "127.0.0.1", token="x"))
+
+
+def test_internal_topics_are_nodes_own_whatever_authorizers_say() -> None:
+    """Asked twice, so that nothing that is remembered opens them."""
+    operator, ann = Principal("root"), Principal("ann", roles=("admin",))
+    access = Access([], [], is_operator=lambda principal: principal.name == "root")
+    for name in ("__mqtt_sessions", "__x", "_lakemq_offsets", "__"):
+        for operation in (*Operation, *Operation):
+            access.authorize(Principal("mqtt", "node"), operation, Resource("topic", name))
+            for principal in (ann, ANONYMOUS):
+                with pytest.raises(NotAuthorized, match="belongs to the broker"):
+                    access.authorize(principal, operation, Resource("topic", name))
+            if operation in (Operation.READ, Operation.DESCRIBE):
+                access.authorize(operator, operation, Resource("topic", name))
+            else:
+                with pytest.raises(NotAuthorized, match="belongs to the broker"):
+                    access.authorize(operator, operation, Resource("topic", name))
+    with pytest.raises(NotAuthorized, match="nobody reads it"):
+        access.authorize(operator, Operation.READ, Resource("topic", "_lakemq_staged"))
+    for name in ("_x", "a__b", "lakemq_x", "_lakemq"):
+        access.authorize(ann, Operation.WRITE, Resource("topic", name))
+    access.authorize(ann, Operation.WRITE, Resource("topic_name", "__mqtt_sessions"))
