@@ -20,7 +20,6 @@ from broker_core.api.internal_topics import is_internal
 from broker_core.api.ports import (
     Credentials,
     Exchange,
-    Interceptor,
     PartitionLog,
     Storage,
     Tap,
@@ -46,7 +45,8 @@ from broker_core.api.types import (
     TopicInfo,
 )
 from broker_core.batch_check import checked_header
-from broker_core.publisher import Publisher
+from broker_core.interception import Interception, Piece
+from broker_core.publisher import Outcomes, Publisher
 from broker_core.schemas import SchemaRegistry
 from broker_core.security.quotas import Use
 from broker_core.settings import ScheduleSettings, TopicSettings, TransactionSettings
@@ -86,7 +86,7 @@ class CoreBroker:
         meta: MetaClient,
         storage: Storage,
         access: Access,
-        interceptors: Sequence[Interceptor],
+        interception: Interception,
         topic_settings: TopicSettings,
         now_ms: Callable[[], int],
         plugins: Sequence[PluginInfo] = (),
@@ -100,7 +100,7 @@ class CoreBroker:
         self._meta = meta
         self._storage = storage
         self._access = access
-        self._interceptors = tuple(interceptors)
+        self._interception = interception
         self._default_partitions = topic_settings.partitions
         self._default_config = default_topic_config(topic_settings)
         self._topics: dict[str, TopicInfo] = {}
@@ -350,11 +350,47 @@ class CoreBroker:
             raise UnknownPartition(
                 f"partition {partition}: topic {topic} has 0 to {info.partitions - 1}"
             )
-        for interceptor in self._interceptors:
-            columns = interceptor.intercept(topic, columns, principal)
+        if self._interception and not topic.startswith(("__", "_lakemq_")):
+            pieces = self._interception.run(topic, columns, principal)
+            if len(pieces) > 1:
+                return self._publish_pieces(info, pieces, acks, partition)
+            ((_, piece),) = pieces
+            if isinstance(piece, LakeMQError):
+                raise piece
+            columns = piece
+        return self._checked_publish(info, columns, acks, partition)
+
+    def _checked_publish(
+        self, info: TopicInfo, columns: Columns, acks: Acks, partition: int | None
+    ) -> asyncio.Future[Outcomes]:
         if info.config.schema:
             self._schemas.check_values(info, columns.values)
         return self._publisher.publish(info, columns, acks, partition)
+
+    def _publish_pieces(
+        self,
+        info: TopicInfo,
+        pieces: Sequence[tuple[int, Piece]],
+        acks: Acks,
+        partition: int | None,
+    ) -> asyncio.Future[Outcomes]:
+        """What interceptors left of one call: each piece is stored or refused by itself."""
+        loop = asyncio.get_running_loop()
+        stored: list[asyncio.Future[Outcomes]] = []
+        for count, piece in pieces:
+            try:
+                if isinstance(piece, LakeMQError):
+                    raise piece
+                stored.append(self._checked_publish(info, piece, acks, partition))
+            except LakeMQError as error:
+                refused: asyncio.Future[Outcomes] = loop.create_future()
+                refused.set_result([error] * count)
+                stored.append(refused)
+
+        async def outcomes() -> Outcomes:
+            return [each for group in await asyncio.gather(*stored) for each in group]
+
+        return loop.create_task(outcomes())
 
     def append(
         self,

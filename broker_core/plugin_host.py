@@ -148,12 +148,37 @@ class PluginHost:
                 found.append((plugin, value))
         return found
 
+    def collect_each(
+        self, hook: str, arguments: Callable[[LoadedPlugin], dict[str, object]], kind: type
+    ) -> list[tuple[LoadedPlugin, Any]]:
+        """The same for a hook that returns several objects, all of the runtime-checkable port
+        `kind`: (plugin, object)."""
+        found = []
+        for plugin, group in self.collect(hook, arguments):
+            where = f"plugin {plugin.name}: {hook}"
+            if isinstance(group, str) or not isinstance(group, Iterable):
+                raise PluginError(f"{where}: it returned {_shown(group)}; it must return a list")
+            try:
+                objects = list(group)
+            except Exception as error:  # somebody's generator
+                raise PluginError(f"{where}: {type(error).__name__}: {error}") from error
+            for each in objects:
+                if not isinstance(each, kind) or inspect.isclass(each):
+                    raise PluginError(f"{where}: {_shown(each)} is no {kind.__name__}")
+                found.append((plugin, each))
+        return found
+
     def enabled(self) -> Sequence[LoadedPlugin]:
         return [plugin for plugin in self.plugins if plugin.enabled and not plugin.error]
 
     def settings_models(self) -> dict[str, type[PluginSettings]]:
         """Plugin name -> the class of its section, for the documentation."""
         return {plugin.name: type(plugin.settings) for plugin in self.plugins}
+
+
+def _shown(found: object) -> str:
+    text = repr(found)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _first_sentence(error: Exception) -> str:

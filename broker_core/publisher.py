@@ -11,7 +11,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from broker_core.api.errors import BatchTooLarge, LakeMQError
+from broker_core.api.errors import BatchTooLarge, InvalidRequest, LakeMQError
 from broker_core.api.partitioner import partition_of
 from broker_core.api.ports import PartitionLog
 from broker_core.api.record_batch import encode, read_header
@@ -202,6 +202,9 @@ class Publisher:
             future = gathered.log.append(batch, read_header(batch), gathered.acks)
         except LakeMQError as error:
             _refuse(gathered, error)
+            return
+        except Exception as error:  # columns that no batch holds must not take others with them
+            _refuse(gathered, InvalidRequest(f"topic {gathered.topic.name}: {error}"))
             return
         future.add_done_callback(lambda done: _settle(gathered, done))
 

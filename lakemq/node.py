@@ -10,11 +10,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from broker_core.api.errors import PluginError, StartupError
-from broker_core.api.ports import Administered, Listener, PluginContext, Storage
+from broker_core.api.errors import LakeMQError, PluginError, StartupError
+from broker_core.api.ports import (
+    Administered,
+    Interceptor,
+    Listener,
+    Mechanism,
+    PluginContext,
+    Storage,
+)
 from broker_core.api.types import PluginInfo
 from broker_core.broker import CoreBroker
 from broker_core.config import Config
+from broker_core.interception import Interception
+from broker_core.interception_metrics import register_interception_metrics
 from broker_core.plugin_host import LoadedPlugin, PluginHost
 from broker_core.security.assembly import Security
 from broker_core.security.metrics import register_metrics
@@ -73,11 +82,23 @@ class Node:
         await self.broker.start()
         self._stack.push_async_callback(self.broker.stop)
         plugin_listeners = self._plugin_listeners()
-        for listener in [*plugin_listeners, *self._admin(plugin_listeners)]:
-            await listener.start()
-            self._stack.push_async_callback(listener.stop)
-            self.listeners.append(listener)
+        for plugin, listener in plugin_listeners:
+            await self._start_listener(listener, f"plugin {plugin.name}: ")
+        for listener in self._admin([each for _, each in plugin_listeners]):
+            await self._start_listener(listener)
         await self._register()
+
+    async def _start_listener(self, listener: Listener, owner: str = "") -> None:
+        try:
+            await listener.start()
+        except (LakeMQError, OSError):
+            raise
+        except Exception as error:  # somebody's code
+            raise PluginError(
+                f"{owner}listener {listener.name}: {type(error).__name__}: {error}"
+            ) from error
+        self._stack.push_async_callback(listener.stop)
+        self.listeners.append(listener)
 
     async def _start_meta(self) -> None:
         settings, node = self.config.meta, self.config.node
@@ -118,8 +139,14 @@ class Node:
         found = self.plugins.collect(hook, lambda plugin: {"context": self._context(plugin)})
         return [value for _, value in found]
 
+    def _collected_each(self, hook: str, kind: type) -> list[tuple[LoadedPlugin, Any]]:
+        """Objects of the port `kind`, of hooks that return several of them."""
+        return self.plugins.collect_each(
+            hook, lambda plugin: {"context": self._context(plugin)}, kind
+        )
+
     def _security(self) -> Security:
-        groups = self._collected("register_mechanisms")
+        mechanisms = self._collected_each("register_mechanisms", Mechanism)
         return Security(
             self.config.security,
             self._now_ms,
@@ -127,18 +154,21 @@ class Node:
             folder=self.data_dir / "security",
             authenticators=self._collected("register_authenticator"),
             authorizers=self._collected("register_authorizer"),
-            mechanisms=[mechanism for group in groups for mechanism in group],
+            mechanisms=[mechanism for _, mechanism in mechanisms],
         )
 
     def _core(self, storage: Storage) -> CoreBroker:
-        groups = self._collected("register_interceptors")
+        found = self._collected_each("register_interceptors", Interceptor)
+        chain = [(plugin.name, interceptor) for plugin, interceptor in found]
+        interception = Interception(chain, time.perf_counter)
+        register_interception_metrics(self.telemetry.meter("broker_core"), interception)
         return CoreBroker(
             node_id=self.node_id,
             cluster_id=self._member.cluster_id,
             meta=self._member.client(),
             storage=storage,
             access=self.security.access,
-            interceptors=[interceptor for group in groups for interceptor in group],
+            interception=interception,
             topic_settings=self.config.topics,
             transaction_settings=self.config.transactions,
             schedule_settings=self.config.schedules,
@@ -149,18 +179,12 @@ class Node:
             ],
         )
 
-    def _plugin_listeners(self) -> list[Listener]:
-        found = self.plugins.collect(
+    def _plugin_listeners(self) -> list[tuple[LoadedPlugin, Listener]]:
+        return self.plugins.collect_each(
             "register_listeners",
             lambda plugin: {"context": self._context(plugin), "broker": self.broker},
+            Listener,
         )
-        listeners = []
-        for plugin, group in found:
-            for listener in group:
-                if not isinstance(listener, Listener):
-                    raise PluginError(f"plugin {plugin.name}: {listener!r} is no Listener")
-                listeners.append(listener)
-        return listeners
 
     def _admin(self, listeners: Sequence[Listener]) -> list[AdminListener]:
         settings = self.config.admin

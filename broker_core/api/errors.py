@@ -4,6 +4,7 @@
     ├── ConfigError              the configuration is wrong: names file, line, key
     ├── PluginError              a plugin cannot be loaded or started
     ├── StartupError             the node cannot start: port taken, data folder locked
+    ├── InterceptorFailed        a plugin's interceptor raised: names plugin and exception
     ├── InvalidRequest           the request itself is wrong: names the field
     │   ├── InvalidTopicName
     │   ├── CorruptBatch         magic, version, length or CRC of a record batch is wrong
@@ -63,6 +64,10 @@ class PluginError(LakeMQError):
 
 class StartupError(LakeMQError):
     code = "STARTUP"
+
+
+class InterceptorFailed(LakeMQError):
+    code = "INTERCEPTOR_FAILED"
 
 
 class InvalidRequest(LakeMQError):

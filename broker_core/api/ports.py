@@ -189,6 +189,7 @@ class Exchange(Protocol):
         that is no message of the mechanism; the exchange is over then."""
 
 
+@runtime_checkable
 class Mechanism(Protocol):
     """A way to authenticate in several steps, like SCRAM."""
 
@@ -230,11 +231,19 @@ class AskingAuthorizer(Protocol):
         happens; it answers the same question without raising Undecided then."""
 
 
+@runtime_checkable
 class Interceptor(Protocol):
-    """Sees records that arrive one by one (MQTT, line protocols) before they are stored."""
+    """Sees records that arrive one by one (MQTT, line protocols) before they are stored; never
+    those of internal topics."""
 
     def intercept(self, topic: str, columns: Columns, principal: Principal) -> Columns:
-        """The columns to store. Raises LakeMQError to refuse all of them."""
+        """The columns to store, as many records as came.
+
+        Raises LakeMQError to refuse them; a group of several is tried again by halves then, so
+        the same record may be shown more than once. Anything else that it raises, and columns
+        that can't be stored, refuse them with InterceptorFailed. Called on the event loop: it
+        must not block.
+        """
 
 
 class Broker(Protocol):
@@ -303,7 +312,8 @@ class Broker(Protocol):
         """Append records, each to its key's partition; one outcome a record, in order.
 
         What arrives in one turn of the loop, from whatever connection, shares batches. A call
-        raises UnknownTopic, NotAuthorized and what interceptors raise at once. `bound`: the
+        raises UnknownTopic, NotAuthorized, SchemaMismatch and what interceptors refuse all records
+        with at once; what happens later is an outcome, never the future's exception. `bound`: the
         operator has bound the protocol's own names to this topic and the caller has authorized
         WRITE on those, so the right to write to the topic itself is not asked for.
         """

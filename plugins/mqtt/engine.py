@@ -265,6 +265,10 @@ class MqttEngine:
         except LakeMQError as error:
             lane.fail(error, self.now_ms())
             return
+        except Exception as error:  # ends this lane alone: others were taken from the hub with it
+            log.exception("publishes to topic %s are refused", lane.topic)
+            lane.fail(LakeMQError(f"{type(error).__name__}: {error}"), self.now_ms())
+            return
         self._appending.add(future)
         future.add_done_callback(functools.partial(self._appended, lane))
 
@@ -276,8 +280,12 @@ class MqttEngine:
         elif (error := future.exception()) is not None:
             known = error if isinstance(error, LakeMQError) else LakeMQError(repr(error))
             lane.fail(known, now_ms)
+        elif len(outcomes := future.result()) != len(lane.tokens):
+            text = f"{len(outcomes)} outcomes for {len(lane.tokens)} records"
+            log.error("publishes to topic %s: %s", lane.topic, text)
+            lane.fail(LakeMQError(text), now_ms)
         else:
-            lane.settle(future.result(), now_ms)
+            lane.settle(outcomes, now_ms)
         self.resume_reading()
         self.after()
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from broker_core.api.errors import (
     BatchTooLarge,
+    InterceptorFailed,
     LakeMQError,
     NotAuthenticated,
     NotAuthorized,
@@ -134,7 +135,8 @@ def publish_reason(error: LakeMQError) -> Reason:
         return Reason.QUOTA_EXCEEDED
     if isinstance(error, UnknownTopic):
         return Reason.TOPIC_NAME_INVALID
-    return Reason.IMPLEMENTATION_ERROR if error.retriable else Reason.UNSPECIFIED_ERROR
+    broken = error.retriable or isinstance(error, InterceptorFailed)
+    return Reason.IMPLEMENTATION_ERROR if broken else Reason.UNSPECIFIED_ERROR
 
 
 def connect_reason(error: LakeMQError) -> Reason:

@@ -9,6 +9,7 @@ import pytest
 
 from broker_core.api.errors import ConfigError, PluginError
 from broker_core.api.hooks import ENTRY_POINT_GROUP, hookimpl
+from broker_core.api.ports import Interceptor
 from broker_core.api.settings import PluginSettings
 from broker_core.config import parse_config
 from broker_core.plugin_host import PluginHost
@@ -156,3 +157,31 @@ def test_mechanisms_are_collected(module: ModuleType) -> None:
     loaded.load()
     found = loaded.collect("register_mechanisms", lambda plugin: {"context": plugin.name})
     assert [value for _, value in found] == [["made for line"]]
+
+
+class Passing:
+    def intercept(self, topic: str, columns: object, principal: object) -> object:
+        return columns
+
+
+def _broken() -> Iterator[object]:
+    yield Passing()
+    raise KeyError("unit")
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        (Passing(), "returned <.*Passing.*; it must return a list"),
+        ("abc", "returned 'abc'; it must return a list"),
+        ([Passing(), 5], "5 is no Interceptor"),
+        ([Passing], "Passing'> is no Interceptor"),
+        (_broken(), "KeyError: 'unit'"),
+    ],
+)
+def test_what_a_hook_returns_is_checked(module: ModuleType, returned: object, text: str) -> None:
+    give(module, register_interceptors=lambda: returned)
+    loaded = host("[plugins.line]\n")
+    loaded.load()
+    with pytest.raises(PluginError, match=f"^plugin line: register_interceptors: .*{text}"):
+        loaded.collect_each("register_interceptors", lambda plugin: {}, Interceptor)

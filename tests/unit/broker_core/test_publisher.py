@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from broker_core.api.errors import BatchTooLarge, StorageFull
+from broker_core.api.errors import BatchTooLarge, InvalidRequest, StorageFull
 from broker_core.api.partitioner import partition_of
 from broker_core.api.ports import PartitionLog
 from broker_core.api.record_batch import BatchHeader, RecordBatch
@@ -135,3 +135,12 @@ async def test_a_caller_who_left_does_not_disturb_the_others(cancelled: int) -> 
     futures = [desk.publish(Columns([b"a"])), desk.publish(Columns([b"b"]))]
     futures[cancelled].cancel()
     assert (await futures[1 - cancelled])[0].offset == 1 - cancelled
+
+
+async def test_columns_that_no_batch_holds_take_nobody_with_them() -> None:
+    desk = Desk(partitions=2)
+    wrong = desk.publish(Columns([b"a"], timestamps_ms=[1 << 70]), 0)
+    right = desk.publish(Columns([b"b"]), 1)
+    (refused,) = await wrong
+    assert isinstance(refused, InvalidRequest)
+    assert await right == [Placed(1, Offset(0))]
