@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
 from broker_core.access import Access
 from broker_core.api.errors import (
@@ -65,6 +67,9 @@ from meta_service.api.types import MetaClient, TopicDescription
 
 PRODUCER_IDS_PER_BLOCK = 1000
 PARTITIONS_MAX = 10_000
+_APPLY_PAUSE_S: Final = 0.1
+_APPLY_PAUSE_S_MAX: Final = 5.0
+_log: Final = logging.getLogger(__name__)
 
 
 def default_topic_config(settings: TopicSettings) -> TopicConfig:
@@ -152,12 +157,27 @@ class CoreBroker:
         try:
             async for change in self._meta.watch_topics(revision):
                 if change.topic is not None:
-                    await self._apply(change.topic)
+                    await self._apply_in_time(change.topic)
                 else:
                     await self._forget(change.name, change.revision)
         except (LakeMQError, meta_errors.MetaError, OSError) as error:
             if not self.failed.done():
                 self.failed.set_result(error)
+
+    async def _apply_in_time(self, described: TopicDescription) -> None:
+        """As `_apply`, again and again while that is not possible now: no file descriptor or no
+        space is left. Clients are told that the topic's partitions are not there meanwhile."""
+        pause_s = _APPLY_PAUSE_S
+        while True:
+            try:
+                await self._apply(described)
+                return
+            except LakeMQError as error:
+                if not error.retriable:
+                    raise
+                _log.warning("topic %s is not open yet: %s", described.name, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _APPLY_PAUSE_S_MAX)
 
     async def _apply(self, described: TopicDescription) -> TopicInfo:
         """Make this node agree with the catalog about one topic. Idempotent."""

@@ -2,8 +2,8 @@
 
 Everything else asks a `Files` object, so tests put a simulated disk in its place that drops
 un-synced writes, tears pages and fails at the n-th call. Every method may raise OSError; none
-retries. A write is durable only after `sync` of its file, a new name only after `sync_folder` of
-its folder.
+retries, but for a folder's descriptor. A write is durable only after `sync` of its file, a new name
+only after `sync_folder` of its folder.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import fcntl
 import os
 import resource
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -21,6 +22,12 @@ _BUFFERS_MAX: Final = 1024
 """Most buffers one `pwritev` takes (Linux IOV_MAX)."""
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers that mean: try again when there is room."""
+NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+"""Error numbers that mean: nothing was opened; try again when other files or sockets are closed."""
+OPEN_FILES_FEW: Final = 4096
+"""A node with fewer descriptors is soon out of them: partitions and connections take one each."""
+_FOLDER_WAIT_S: Final = 60.0
+_FOLDER_PAUSE_S: Final = 0.05
 NEW_SUFFIX: Final = ".new"
 """A file that is being written and shall replace another; a leftover one means nothing."""
 
@@ -149,7 +156,7 @@ class DiskFiles:
         shutil.rmtree(path)
 
     def sync_folder(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = _open_folder(path)
         try:
             os.fsync(descriptor)
         finally:
@@ -167,6 +174,19 @@ class DiskFiles:
     def free_bytes(self, path: Path) -> int:
         space = os.statvfs(path)
         return space.f_bavail * space.f_frsize
+
+
+def _open_folder(path: Path) -> int:
+    """The folder's descriptor. What is renamed in it is not known to be durable before it is
+    synced, so a process without descriptors waits for one a while, and not only tries."""
+    deadline = time.monotonic() + _FOLDER_WAIT_S
+    while True:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR or time.monotonic() > deadline:
+                raise
+        time.sleep(_FOLDER_PAUSE_S)
 
 
 class FolderLock:

@@ -299,7 +299,7 @@ class JournalLog:
         self._context.counters.failed_flushes += 1
         if isinstance(error, StorageFull):
             self._full = str(error)
-        else:
+        elif not isinstance(error, Unavailable):
             self._fence = str(error)
         self._forget_unflushed(self._pending)
         behind, self._pending = self._pending, []

@@ -21,11 +21,20 @@ from broker_core.api.errors import (
     StartupError,
     StorageFenced,
     StorageFull,
+    Unavailable,
     UnknownPartition,
     UnknownTopic,
 )
 from broker_core.api.types import TopicInfo
-from plugins.journal.files import NO_SPACE, DiskFiles, Files, FolderLock, raise_open_files_limit
+from plugins.journal.files import (
+    NO_DESCRIPTOR,
+    NO_SPACE,
+    OPEN_FILES_FEW,
+    DiskFiles,
+    Files,
+    FolderLock,
+    raise_open_files_limit,
+)
 from plugins.journal.flusher import Flusher, ThreadFlusher
 from plugins.journal.log_context import Counters, LogContext
 from plugins.journal.log_folder import IndexCache
@@ -85,7 +94,14 @@ class JournalStorage:
     async def start(self) -> None:
         """Lock the folder and recover every partition in it. StartupError."""
         loop = asyncio.get_running_loop()
-        raise_open_files_limit()
+        limit = raise_open_files_limit()
+        if limit < OPEN_FILES_FEW:
+            _log.warning(
+                "this process may open %d files and sockets only: raise its limit "
+                "(ulimit -n, LimitNOFILE=) to %d or more",
+                limit,
+                OPEN_FILES_FEW,
+            )
         self._readers = ThreadPoolExecutor(self.settings.read_threads, "journal-read")
         try:
             await loop.run_in_executor(self._readers, self._prepare_folder)
@@ -273,6 +289,8 @@ class JournalStorage:
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise StorageFull(f"no space left to open {path}") from None
+            if error.errno in NO_DESCRIPTOR:
+                raise Unavailable(f"{path} is not opened now: {error.strerror}") from None
             raise StorageFenced(f"{path} cannot be opened: {error}") from None
         return found
 

@@ -11,12 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from broker_core.api.errors import CorruptBatch, LakeMQError, StorageFenced, StorageFull
+from broker_core.api.errors import (
+    CorruptBatch,
+    LakeMQError,
+    StorageFenced,
+    StorageFull,
+    Unavailable,
+)
 from broker_core.api.record_batch import BatchHeader, recompress
 from broker_core.api.types import Compression, TopicConfig
 from plugins.journal.checkpoint import Checkpoint, encode_checkpoint
 from plugins.journal.fence_mark import FENCE_NAME, FenceMark, encode_fence_mark
-from plugins.journal.files import NO_SPACE, FileHandle, replace_file
+from plugins.journal.files import NO_DESCRIPTOR, NO_SPACE, FileHandle, replace_file
 from plugins.journal.index import SparseIndex
 from plugins.journal.log_folder import LogFolder
 from plugins.journal.manifest import CHECKPOINT_NAME, SegmentInfo
@@ -197,6 +203,8 @@ class LogWriter:
 
     def _unwritten(self, position: int, error: OSError) -> LakeMQError:
         """Take back a write that failed; what it left behind must never be read as a batch."""
+        if error.errno in NO_DESCRIPTOR:
+            return _no_descriptor(self.folder, error)
         if error.errno not in NO_SPACE:
             return self._fenced(f"write failed: {error}")
         try:
@@ -220,14 +228,15 @@ class LogWriter:
         return StorageFenced(f"{self.folder.path}: {reason}; nothing is appended until a restart")
 
     def keep_house(self, now_ms: int) -> None:
-        """What `JournalLog.tick` saw was due. Raises StorageFull, StorageFenced."""
+        """What `JournalLog.tick` saw was due. Raises StorageFull, Unavailable, StorageFenced."""
         if self.is_old(now_ms):
             self.roll(now_ms)
         elif self.wants_checkpoint():
             self.checkpoint()
 
     def roll(self, now_ms: int) -> None:
-        """Seal the active segment and begin the next. Raises StorageFull, StorageFenced."""
+        """Seal the active segment and begin the next. Raises StorageFull, StorageFenced, and
+        Unavailable when nothing could be opened for it."""
         folder = self.folder
         index = folder.active_index
         if not index.covered_bytes:
@@ -244,6 +253,8 @@ class LogWriter:
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise StorageFull(f"no space left to roll {folder.path}") from None
+            if error.errno in NO_DESCRIPTOR:
+                raise _no_descriptor(folder, error) from None
             raise self._fenced(f"roll failed: {error}") from None
         except StorageFenced as error:
             raise self._fenced(str(error)) from None
@@ -290,3 +301,7 @@ class LogWriter:
         if self._handle is not None:
             handle, self._handle = self._handle, None
             handle.close()
+
+
+def _no_descriptor(folder: LogFolder, error: OSError) -> Unavailable:
+    return Unavailable(f"{folder.path} is not written to now: {error.strerror}")

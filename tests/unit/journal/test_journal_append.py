@@ -146,6 +146,41 @@ def test_write_error_other_than_full_fences(rig: Rig) -> None:
     assert isinstance(refused.exception(), StorageFenced)
 
 
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+def test_without_descriptors_a_write_is_retriable_and_the_log_goes_on(rig: Rig, error: int) -> None:
+    rig.disk.fault = lambda call, path: error if call == "open" else 0
+    refused = rig.append(b"x")
+    rig.flusher.run()
+    assert isinstance(refused.exception(), Unavailable) and Unavailable.retriable
+    assert rig.log.status().state == "online"
+    rig.disk.fault = None
+    assert rig.append_durably(b"z").base_offset == 0
+    rig.lose_power()
+    assert values_in(rig.fetch(0).data) == [b"z"]
+
+
+@pytest.mark.parametrize("failing", range(1, 5))
+def test_without_descriptors_a_roll_is_made_later(rig: Rig, failing: int) -> None:
+    rig.log.configure(TopicConfig(segment_bytes_max=4096))
+    rig.append_durably(bytes(3000))
+    left = failing
+
+    def exhausted(call: str, path: object) -> int:
+        nonlocal left
+        left -= call in ("create", "open")
+        return errno.EMFILE if call in ("create", "open") and left <= 0 else 0
+
+    rig.disk.fault = exhausted
+    outcome = rig.append(bytes(3000))
+    rig.flusher.run()
+    assert isinstance(outcome.exception(), Unavailable | None)
+    rig.disk.fault = None
+    offset = rig.append_durably(b"z").base_offset
+    assert rig.log.status().state == "online"
+    rig.lose_power()
+    assert values_in(rig.fetch(offset).data) == [b"z"]
+
+
 def test_duplicate_batch_answers_with_the_first_offsets(rig: Rig) -> None:
     stamp = ProducerStamp(7, 0, 0)
     original = rig.append_durably(b"a", b"b", producer=stamp)

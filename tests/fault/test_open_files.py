@@ -1,0 +1,56 @@
+"""Goal: a node that has no file descriptor left says "try again", and goes on when there are some
+again; it never ends for that.
+
+The limit of the running process is lowered to what it has open, so the very next file, folder or
+socket is one too many.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import lakemq
+from tests.support.node import PORTS_FREE, NodeProcess
+
+pytestmark = pytest.mark.fault
+
+
+@contextmanager
+def no_descriptor_left(node: NodeProcess) -> Iterator[None]:
+    soft, hard = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir(f"/proc/{node.pid}/fd"))
+    for number in range(3, highest):  # holes below the highest would still be given out
+        if not os.path.lexists(f"/proc/{node.pid}/fd/{number}"):
+            highest = number - 1
+            break
+    resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (highest + 1, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_topic_made_without_descriptors_is_there_once_there_are_some(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path, PORTS_FREE) as node, lakemq.connect(node.native) as client:
+        client.create_topic("before")
+        with no_descriptor_left(node):
+            with pytest.raises(lakemq.LakeMQError) as refused:
+                client.create_topic("during", partitions=3)
+            assert refused.value.retriable, refused.value
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                assert client.send("during", b"x").offset == 0
+                break
+            except lakemq.LakeMQError:
+                assert node.process is not None and node.process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        assert client.send("before", b"x").offset == 0
