@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from broker_core.access import Access
+from broker_core.admission import Admission
 from broker_core.api.errors import (
     InvalidRequest,
     LakeMQError,
@@ -46,7 +47,7 @@ from broker_core.api.types import (
     TopicConfig,
     TopicInfo,
 )
-from broker_core.batch_check import checked_header
+from broker_core.batch_check import check_times
 from broker_core.interception import Interception, Piece
 from broker_core.publisher import Outcomes, Publisher
 from broker_core.schemas import SchemaRegistry
@@ -75,7 +76,7 @@ _log: Final = logging.getLogger(__name__)
 def default_topic_config(settings: TopicSettings) -> TopicConfig:
     """Section `[topics]` as a topic config; -1 there means without limit."""
     values = settings.model_dump(exclude={"partitions"})
-    for name in ("retention_bytes", "retention_ms"):
+    for name in ("retention_bytes", "retention_ms", "timestamp_ahead_ms_max"):
         values[name] = None if values[name] == -1 else values[name]
     return TopicConfig(**values)
 
@@ -114,10 +115,17 @@ class CoreBroker:
         self._publisher = Publisher(self.partition, now_ms)
         self._plugins = tuple(plugins)
         self._schemas = SchemaRegistry(meta)
+        self._now_ms = now_ms
+        self._admission = Admission(self._schemas.check_batch, now_ms)
         self._coordinator = Coordinator(
-            self, transaction_settings or TransactionSettings(), now_ms=now_ms
+            self,
+            transaction_settings or TransactionSettings(),
+            now_ms=now_ms,
+            admission=self._admission,
         )
-        self._scheduler = Scheduler(self, schedule_settings or ScheduleSettings(), now_ms)
+        self._scheduler = Scheduler(
+            self, schedule_settings or ScheduleSettings(), now_ms, self._admission
+        )
         self._changing = asyncio.Lock()
         self._altering = asyncio.Lock()
         self._watchers: dict[Callable[[str, TopicInfo | None], None], None] = {}
@@ -149,6 +157,7 @@ class CoreBroker:
             self._follower.cancel()
             with suppress(asyncio.CancelledError):
                 await self._follower
+        await self._admission.checks.stop()
         self._publisher.flush()
 
     async def _follow(self, revision: int) -> None:
@@ -383,6 +392,8 @@ class CoreBroker:
     def _checked_publish(
         self, info: TopicInfo, columns: Columns, acks: Acks, partition: int | None
     ) -> asyncio.Future[Outcomes]:
+        if columns.timestamps_ms:
+            check_times(info, columns.timestamps_ms, self._now_ms())
         if info.config.schema:
             self._schemas.check_values(info, columns.values)
         return self._publisher.publish(info, columns, acks, partition)
@@ -423,9 +434,15 @@ class CoreBroker:
     ) -> asyncio.Future[AppendResult]:
         self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
         log = self.partition(topic, partition)
-        header = checked_header(self._topics[topic], batch)
-        self._schemas.check_batch(self._topics[topic], batch)
-        return log.append(batch, header, acks)
+        info = self._topics[topic]
+        header = self._admission.header(info, batch)
+        return self._admission.admit(
+            (info.topic_id, partition),
+            info,
+            batch,
+            header,
+            lambda: log.append(batch, header, acks),
+        )
 
     @property
     def schemas(self) -> Schemas:

@@ -45,6 +45,9 @@ class TopicSettings(Section):
     """Compression of stored batches; `producer`: as they come."""
     batch_bytes_max: int = Field(default=16 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
     """Largest record batch accepted (bytes)."""
+    timestamp_ahead_ms_max: int = Field(default=24 * 60 * 60 * 1000, ge=-1)
+    """How far a record's timestamp may be ahead of the broker's clock (ms); -1: without limit.
+    Records from before 1970 are never taken."""
 
 
 class TransactionSettings(Section):

@@ -9,6 +9,7 @@
     │   ├── InvalidTopicName
     │   ├── CorruptBatch         magic, version, length or CRC of a record batch is wrong
     │   ├── BatchTooLarge
+    │   ├── InvalidTimestamp     a record from before 1970, or too far in the future
     │   ├── IncompatibleSchema   a schema that breaks the subject's compatibility
     │   └── SchemaMismatch       a value that does not fit the topic's schema: names record, field
     ├── NotAuthenticated
@@ -84,6 +85,10 @@ class CorruptBatch(InvalidRequest):
 
 class BatchTooLarge(InvalidRequest):
     code = "BATCH_TOO_LARGE"
+
+
+class InvalidTimestamp(InvalidRequest):
+    code = "INVALID_TIMESTAMP"
 
 
 class IncompatibleSchema(InvalidRequest):

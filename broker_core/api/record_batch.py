@@ -49,6 +49,8 @@ CONTROL: Final = 0x0100
 """Holds markers for readers (transactions), not user records."""
 _KNOWN_ATTRIBUTES: Final = 0x01FF
 _FIXED_MASK: Final = WIDE_TIMESTAMPS | HAS_KEYS | HAS_HEADERS | SPARSE
+_FEW: Final = 256
+"""So few numbers are added up sooner by Python than by numpy."""
 _NULL_BYTES: Final = NULL_LENGTH.to_bytes(4, "little")
 
 
@@ -200,9 +202,7 @@ def recompress(
     data: bytes, header: BatchHeader, compression: Compression
 ) -> tuple[BatchHeader, bytes]:
     """The batch with its body in another codec. CorruptBatch: the body doesn't decompress."""
-    raw = data[HEADER_BYTES:]
-    if header.compression is not Compression.NONE:
-        raw = _decompress(raw, header.compression, header.raw_body_bytes)
+    raw = bytes(raw_body(header, data[HEADER_BYTES:]))
     body = raw if compression is Compression.NONE else _compress(raw, compression)
     changed = header._replace(
         attributes=header.attributes & ~_CODEC_MASK | compression,
@@ -281,6 +281,12 @@ def _check_times(base_ms: int, max_ms: int) -> bool:
     return max_ms - base_ms > _U32_MAX
 
 
+def _sum(lengths: array[int]) -> int:
+    if len(lengths) < _FEW:
+        return sum(lengths)
+    return int(np.frombuffer(lengths, np.uint32).sum(dtype=np.uint64))
+
+
 def _lengths(column: Sequence[bytes | None]) -> bytes:
     try:
         return array("I", map(len, column)).tobytes()  # type: ignore[arg-type]
@@ -306,6 +312,13 @@ def _compress(raw: bytes, codec: Compression) -> bytes:
     if codec is Compression.ZSTD:
         return zstandard.ZstdCompressor(level=3).compress(raw)
     return bytes(lz4.frame.compress(raw))
+
+
+def raw_body(header: BatchHeader, body: bytes | memoryview) -> bytes | memoryview:
+    """The body decompressed, or as it is. CorruptBatch unless that makes `raw_body_bytes`."""
+    if header.compression is Compression.NONE:
+        return body
+    return _decompress(body, header.compression, header.raw_body_bytes)
 
 
 def _decompress(stored: bytes | memoryview, codec: Compression, raw_bytes: int) -> bytes:
@@ -390,9 +403,7 @@ class RecordBatch:
         begin, end = position + HEADER_BYTES, position + header.total_bytes
         body = memoryview(data)[begin:end] if columns_later else bytes(data[begin:end])
         check_body(header, body)
-        if header.compression is not Compression.NONE:
-            body = _decompress(body, header.compression, header.raw_body_bytes)
-        self.view: bytes | memoryview = body
+        self.view = raw_body(header, body)
         self._places = column_places(header)
         self._lengths: list[array[int] | None] = []
         self._blob_ends: list[int] = []
@@ -439,7 +450,7 @@ class RecordBatch:
             if lengths is not None:
                 # Counting takes long, and is needed where the bytes of a null are there at all.
                 nulls = lengths.count(NULL_LENGTH) if _NULL_BYTES in lengths.tobytes() else 0
-                at += sum(lengths) - NULL_LENGTH * nulls
+                at += _sum(lengths) - NULL_LENGTH * nulls
             ends.append(at)
         if at != len(self.body):
             raise CorruptBatch(f"columns end at byte {at}, body at byte {len(self.body)}")

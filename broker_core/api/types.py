@@ -88,6 +88,9 @@ class TopicConfig:
     """`none`, `lz4`, `zstd`, or `producer`: batches stay as their producer made them."""
     batch_bytes_max: int = 16 * 1024 * 1024
     """Largest record batch accepted (bytes, header included)."""
+    timestamp_ahead_ms_max: int | None = 24 * 60 * 60 * 1000
+    """How far a record's timestamp may be ahead of the broker's clock (ms); records from before
+    1970 are never taken."""
     schema: str = ""
     """Subject whose schema every value must fit; empty: values are not looked at."""
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from broker_core.admission import Admission
 from broker_core.api.errors import (
     BatchCommitted,
     InvalidRequest,
@@ -37,7 +38,6 @@ from broker_core.api.transactions import (
     Winner,
 )
 from broker_core.api.types import AppendResult, Operation, Principal, Resource
-from broker_core.batch_check import checked_header
 from broker_core.settings import TransactionSettings
 from broker_core.transactions import state as states
 from broker_core.transactions.coordinator_log import CoordinatorLog
@@ -76,7 +76,11 @@ class Coordinator:
         *,
         now_ms: Callable[[], int] = wall_clock_ms,
         steady_ms: Callable[[], int] = steady_clock_ms,
+        admission: Admission | None = None,
     ) -> None:
+        self._admission = admission or Admission(
+            lambda topic, batch: broker.schemas.check_batch(topic, batch), now_ms
+        )
         self.counters = TransactionCounters()
         self._broker = broker
         self._settings = settings
@@ -235,6 +239,25 @@ class Coordinator:
     def stage(
         self, place: StagePlace, topic: str, partition: int, batch: bytes, *, principal: Principal
     ) -> asyncio.Future[bool]:
+        self._check_open(place)
+        self._authorize(principal, Operation.WRITE, place.owner)
+        self._broker.authorize(principal, Operation.WRITE, Resource("topic", topic))
+        info = self._broker.topic(topic)
+        self._broker.partition(topic, partition)
+        check_leads(self._broker.node_id, info, partition, _TARGET)
+        header = self._admission.header(info, batch)
+        key = StagedKey(
+            place, topic, info.topic_id, partition, header.record_count, header.body_crc32c
+        )
+
+        def keep() -> asyncio.Future[bool]:
+            self._check_open(place)  # it may have ended while the batch was checked
+            return self._keep(key, batch)
+
+        return self._admission.admit(place.owner, info, batch, header, keep)
+
+    def _check_open(self, place: StagePlace) -> None:
+        """Raises when nothing can be staged there any more."""
         owned = self._owned(place.owner, place.epoch)
         states.check_batch_id(place.batch_id)
         if place.batch_id <= owned.state.last_batch_id:
@@ -242,18 +265,6 @@ class Coordinator:
                 f"{place.owner}: batch {place.batch_id} can't be staged, "
                 f"{owned.state.last_batch_id} is committed"
             )
-        self._authorize(principal, Operation.WRITE, place.owner)
-        self._broker.authorize(principal, Operation.WRITE, Resource("topic", topic))
-        info = self._broker.topic(topic)
-        self._broker.partition(topic, partition)
-        check_leads(self._broker.node_id, info, partition, _TARGET)
-        header = checked_header(info, batch)
-        if info.config.schema:
-            self._broker.schemas.check_batch(info, batch)
-        key = StagedKey(
-            place, topic, info.topic_id, partition, header.record_count, header.body_crc32c
-        )
-        return self._keep(key, batch)
 
     def _keep(self, key: StagedKey, batch: bytes) -> asyncio.Future[bool]:
         steady_ms = self._steady_ms()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from broker_core.admission import Admission
 from broker_core.api.errors import LakeMQError, UnknownSchedule
 from broker_core.api.ports import Broker
 from broker_core.api.schedules import (
@@ -26,7 +27,6 @@ from broker_core.api.schedules import (
 )
 from broker_core.api.transactions import Owner
 from broker_core.api.types import AppendResult, Operation, Principal, Resource
-from broker_core.batch_check import checked_header
 from broker_core.settings import ScheduleSettings
 from broker_core.transactions import state as states
 from broker_core.transactions.coordinator_log import PARTITIONS, CoordinatorLog
@@ -50,8 +50,15 @@ class Scheduler:
     """All delayed batches of this node; each partition of their topic delivers for itself."""
 
     def __init__(
-        self, broker: Broker, settings: ScheduleSettings, now_ms: Callable[[], int]
+        self,
+        broker: Broker,
+        settings: ScheduleSettings,
+        now_ms: Callable[[], int],
+        admission: Admission | None = None,
     ) -> None:
+        self._admission = admission or Admission(
+            lambda topic, batch: broker.schemas.check_batch(topic, batch), now_ms
+        )
         self.counters = ScheduleCounters()
         self.now_ms = now_ms
         self._broker = broker
@@ -105,9 +112,8 @@ class Scheduler:
         info = self._broker.topic(asked.topic)
         self._broker.partition(asked.topic, asked.partition)
         check_leads(self._broker.node_id, info, asked.partition, "which the records are for")
-        header = checked_header(info, asked.batch)
-        if info.config.schema:
-            self._broker.schemas.check_batch(info, asked.batch)
+        header = self._admission.header(info, asked.batch)
+        await self._admission.check(info, asked.batch, header)
         await self._log.ensure_topics()
         ended_ms = self._timer.ended_ms(asked.schedule_id)
         if ended_ms is not None:

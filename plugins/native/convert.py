@@ -116,14 +116,16 @@ def config_values(texts: Mapping[str, str]) -> dict[str, str | int | None]:
     changes: dict[str, str | int | None] = {}
     for name, text in texts.items():
         check_config_name(name)
+        endless = type(None) in get_args(hints[name])
         if hints[name] is str:
             changes[name] = text
-        elif text == "none" and type(None) in get_args(hints[name]):
+        elif endless and text in ("none", "-1"):
             changes[name] = None
-        elif text.isdecimal():
+        elif text.isascii() and text.isdecimal():
             changes[name] = int(text)
         else:
-            raise InvalidRequest(f"config {name} is {text!r}; it takes a whole number")
+            more = ", or none (-1): without limit" if endless else ""
+            raise InvalidRequest(f"config {name} is {text!r}; it takes a whole number{more}")
     return changes
 
 

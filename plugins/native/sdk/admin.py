@@ -217,7 +217,10 @@ def _alteration(
     name: str, config: Mapping[str, str] | None, reset: Sequence[str], partitions: int | None
 ) -> pb.AlterTopicRequest:
     return pb.AlterTopicRequest(
-        name=name, config=config or {}, reset=reset, partitions=partitions or 0
+        name=name,
+        config=config or {},
+        reset=reset,
+        partitions=wire.partitions_asked(partitions),
     )
 
 

@@ -146,7 +146,9 @@ class Client:
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
     ) -> TopicOffsets:
         """Raises TopicExists, InvalidTopicName, InvalidRequest (a config value)."""
-        request = pb.CreateTopicRequest(name=name, partitions=partitions or 0, config=config or {})
+        request = pb.CreateTopicRequest(
+            name=name, partitions=wire.partitions_asked(partitions), config=config or {}
+        )
         try:
             answer = await self._stub.CreateTopic(request, timeout=self.timeout_s)
         except grpc.RpcError as error:

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from broker_core.api import errors
-from broker_core.api.errors import LakeMQError, NotLeader
+from broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader
 from broker_core.api.record_headers import encode_headers
 from broker_core.api.tiered import TieredSegment, TieredSegments
 from broker_core.api.types import Columns, TopicPartition
@@ -178,6 +178,15 @@ def reset_request(group: str, offsets: Mapping[TopicPartition, int]) -> pb.Commi
             for at, offset in offsets.items()
         ],
     )
+
+
+def partitions_asked(partitions: int | None) -> int:
+    """As requests have it, where 0 stands for the broker's own choice. InvalidRequest: below 1."""
+    if partitions is None:
+        return 0
+    if partitions < 1:
+        raise InvalidRequest(f"partitions is {partitions}; it takes 1 or more")
+    return partitions
 
 
 def filter_message(wanted: RecordFilter | None) -> pb.Filter | None:

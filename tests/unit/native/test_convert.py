@@ -82,11 +82,26 @@ def test_topic_config_from_texts() -> None:
     assert topic_config({"cleanup": "compact"}, base).cleanup == "compact"
 
 
+@pytest.mark.parametrize("name", ["retention_ms", "retention_bytes", "timestamp_ahead_ms_max"])
+@pytest.mark.parametrize("text", ["none", "-1"])
+def test_without_limit_has_two_spellings(name: str, text: str) -> None:
+    assert getattr(topic_config({name: text}, TopicConfig()), name) is None
+
+
+def test_no_partitions_are_not_the_default_number_of_them() -> None:
+    assert (wire.partitions_asked(None), wire.partitions_asked(3)) == (0, 3)
+    for wrong in (0, -1):
+        with pytest.raises(InvalidRequest, match=f"partitions is {wrong}; it takes 1 or more"):
+            wire.partitions_asked(wrong)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [("retention", "1", "'retention' is unknown; known: .*retention_ms"),
      ("segment_bytes_max", "none", "segment_bytes_max is 'none'; it takes a whole number"),
-     ("segment_bytes_max", "-5", "segment_bytes_max"), ("retention_ms", "soon", "retention_ms")],
+     ("segment_bytes_max", "-5", "segment_bytes_max"),
+     ("retention_ms", "soon", "a whole number, or none .-1.: without limit"),
+     ("retention_ms", "-2", "retention_ms"), ("segment_bytes_max", "-1", "segment_bytes_max")],
 )  # fmt: skip
 def test_wrong_topic_config_is_named(name: str, text: str, why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):

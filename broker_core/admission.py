@@ -1,0 +1,84 @@
+"""What a client's batch passes before a log takes it: sizes, CRCs, times, columns, schema. Edge.
+
+What is cheap is looked at at once, the rest in a thread, in the order of calls (`ordered_checks`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Final, TypeVar
+
+from broker_core.api.record_batch import BatchHeader
+from broker_core.api.types import TopicInfo
+from broker_core.batch_check import check_columns, check_times, checked_header, is_cheap
+from broker_core.ordered_checks import OrderedChecks
+
+T = TypeVar("T")
+_FEW_RECORDS: Final = 16
+_FEW_BYTES: Final = 4096
+
+
+class Admission:
+    """Lives on the event loop; `check_values` is also called in threads."""
+
+    def __init__(
+        self,
+        check_values: Callable[[TopicInfo, bytes], None],
+        now_ms: Callable[[], int],
+        checks: OrderedChecks | None = None,
+    ) -> None:
+        self._check_values = check_values
+        self._now_ms = now_ms
+        self.checks = checks or OrderedChecks()
+
+    def header(self, topic: TopicInfo, batch: bytes) -> BatchHeader:
+        """The header of a batch that is whole outside. BatchTooLarge, CorruptBatch,
+        InvalidTimestamp."""
+        header = checked_header(topic, batch)
+        times = (header.base_timestamp_ms, header.max_timestamp_ms)
+        check_times(topic, times, self._now_ms())
+        return header
+
+    def admit(
+        self,
+        key: Hashable,
+        topic: TopicInfo,
+        batch: bytes,
+        header: BatchHeader,
+        then: Callable[[], asyncio.Future[T]],
+    ) -> asyncio.Future[T]:
+        """What `then` gives, called once the inside of the batch is right too, and after all calls
+        for `key` made before. CorruptBatch and SchemaMismatch are raised, at once or by the future.
+        """
+        return self.checks.run(key, self._rest(topic, batch, header), then)
+
+    async def check(self, topic: TopicInfo, batch: bytes, header: BatchHeader) -> None:
+        """The inside of the batch is right, too. CorruptBatch, SchemaMismatch."""
+
+        def passed() -> asyncio.Future[None]:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
+
+        await self.admit(object(), topic, batch, header, passed)
+
+    def _rest(
+        self, topic: TopicInfo, batch: bytes, header: BatchHeader
+    ) -> Callable[[], None] | None:
+        """What is to be looked at in a thread; None: it was cheap, and is done."""
+        if not is_cheap(header) or (topic.config.schema and not _is_small(header)):
+            return partial(self._inside, topic, batch, header)
+        self._inside(topic, batch, header)
+        return None
+
+    def _inside(self, topic: TopicInfo, batch: bytes, header: BatchHeader) -> None:
+        check_columns(header, batch)
+        if topic.config.schema:
+            self._check_values(topic, batch)
+
+
+def _is_small(header: BatchHeader) -> bool:
+    """Whether comparing the values with a schema is quick enough for the event loop."""
+    return header.record_count <= _FEW_RECORDS and header.raw_body_bytes <= _FEW_BYTES

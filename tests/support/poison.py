@@ -1,0 +1,28 @@
+"""Record batches that are whole outside (size and both CRCs) and corrupt inside."""
+
+from __future__ import annotations
+
+import google_crc32c
+
+from broker_core.api.record_batch import BatchHeader, pack_header
+from broker_core.api.types import Compression
+
+
+def sealed(body: bytes, *, records: int = 1, attributes: int = 0, raw_bytes: int = -1) -> bytes:
+    """`body` under a header that fits it; `raw_bytes`: what it claims to decompress to."""
+    raw_bytes = len(body) if raw_bytes < 0 else raw_bytes
+    header = BatchHeader(
+        attributes, len(body), google_crc32c.value(body), records, 0, 0, 0, -1, -1, raw_bytes,
+        1_700_000_000_000, 1_700_000_000_000, records - 1,
+    )  # fmt: skip
+    return pack_header(header) + body
+
+
+def garbage_lengths() -> bytes:
+    """96 bytes whose one value is 2,147,483,647 bytes long, as its length says."""
+    return sealed(bytes(4) + b"\xff\xff\xff\x7f" + bytes(8))
+
+
+def no_frame() -> bytes:
+    """A body that is no frame of its codec."""
+    return sealed(b"no frame of zstd", attributes=Compression.ZSTD)
