@@ -2,7 +2,8 @@
 
 `Decoder.feed` takes what a socket gave, in whatever pieces, and returns the packets that are
 complete. Nothing is held beyond one unfinished packet, whose length is checked against
-`packet_bytes_max` as soon as its header is there, before its bytes are gathered.
+`packet_bytes_max` as soon as its header is there, before its bytes are gathered. A decoder that
+takes packets one by one (`one_by_one`) holds what is behind the first as the bytes that came.
 
 Source: MQTT 3.1.1 and 5.0 chapters 2 and 3; MQTT V3.1 for protocol name `MQIsdp`.
 """
@@ -10,6 +11,7 @@ Source: MQTT 3.1.1 and 5.0 chapters 2 and 3; MQTT V3.1 for protocol name `MQIsdp
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from plugins.mqtt.decoding import DECODERS, decode_connect, read_protocol_level
@@ -28,7 +30,7 @@ from plugins.mqtt.packets import (
 )
 from plugins.mqtt.properties import read_properties
 from plugins.mqtt.reasons import MalformedPacket, MqttError, PacketTooLarge, ProtocolError
-from plugins.mqtt.topics import TopicNames
+from plugins.mqtt.topics import TopicNames, TopicTooDeep
 from plugins.mqtt.wire import Reader
 
 _QOS_0: Final = 0x30
@@ -45,12 +47,23 @@ class Decoder:
     (bytes) whose plain QoS 0 publishes come out as `PublishRun`, undecoded.
     """
 
-    __slots__ = ("_held", "_needed", "error", "express", "names", "packet_bytes_max", "version")
+    __slots__ = (
+        "_held",
+        "_needed",
+        "error",
+        "express",
+        "names",
+        "one_by_one",
+        "packet_bytes_max",
+        "version",
+    )
 
     def __init__(
         self, packet_bytes_max: int, names: TopicNames | None = None, version: int = 0
     ) -> None:
         self.version = version
+        self.one_by_one = False
+        """Decode one packet per `feed`; `feed(b"")` goes on with the next."""
         self.packet_bytes_max = packet_bytes_max
         self.names = TopicNames() if names is None else names
         self.express: Mapping[bytes, object] = {}
@@ -61,8 +74,12 @@ class Decoder:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of a packet that is not complete yet."""
+        """Bytes that are not decoded yet."""
         return len(self._held)
+
+    def hold(self, data: bytes) -> None:
+        """Take bytes without decoding them: the next `feed` does."""
+        self._held += data
 
     def feed(self, data: bytes) -> list[Packet]:
         """The packets that `data` completes, in order; see `error` for what ended them."""
@@ -79,6 +96,8 @@ class Decoder:
             position = self._scan(data, packets)
         except MqttError as error:
             self.error = error
+            if not self.version and isinstance(error, PacketTooLarge):
+                self._note_version(data)
             return packets
         if position < len(data):
             self._held += data[position:] if position else data
@@ -87,7 +106,7 @@ class Decoder:
     def _scan(self, data: bytes, packets: list[Packet]) -> int:
         """Decode from the start of `data` into `packets`; returns where the unfinished begins."""
         position, end = 0, len(data)
-        append, express = packets.append, self.express
+        append, express, one_by_one = packets.append, self.express, self.one_by_one
         self._needed = 2
         while end - position >= 2:
             first = data[position]
@@ -111,6 +130,9 @@ class Decoder:
                 if 0x30 <= first < 0x40
                 else self._packet(data, first, body, stop)
             )
+            if one_by_one:
+                self._needed = 0
+                break
         return position
 
     def _long_length(self, data: bytes, position: int, end: int) -> tuple[int, int]:
@@ -135,6 +157,13 @@ class Decoder:
                 f" {self.packet_bytes_max} is the most"
             )
         return length, place + 1
+
+    def _note_version(self, data: bytes) -> None:
+        """Of a CONNECT that is not read to its end, so that its client can be answered."""
+        with suppress(MqttError):
+            begin = 3 if data[2] <= 0x7F else 4 if data[3] <= 0x7F else 5
+            level = read_protocol_level(Reader(data, begin, len(data))) & ~BRIDGE
+            self.version = min(level, V5)
 
     def _run(self, data: bytes, position: int, body: int, stop: int) -> PublishRun | None:
         """All plain QoS 0 publishes from `position` on to one express topic name; None: it is no
@@ -178,7 +207,10 @@ class Decoder:
             at += data[body] << 8 | data[body + 1]
         if at > stop:
             raise MalformedPacket("PUBLISH is shorter than its topic name")
-        topic = self.names[data[body + 2 : at]]
+        try:
+            topic = self.names[data[body + 2 : at]]
+        except TopicTooDeep as error:  # its publisher is told so: `publishing`
+            topic = error.name
         qos, packet_id = first & _QOS_3, 0
         if qos:
             if qos == _QOS_3:

@@ -19,7 +19,7 @@ from plugins.mqtt.hub import Limits
 from plugins.mqtt.packets import NO_LOCAL
 from plugins.mqtt.reasons import MqttError
 from plugins.mqtt.rewrite import RewriteRule
-from plugins.mqtt.topics import check_topic_filter
+from plugins.mqtt.topics import LEVELS_MAX, check_topic_filter
 
 _LONGEST_S = 0xFFFF_FFFF
 
@@ -200,6 +200,12 @@ class MqttSettings(PluginSettings):
     """Which topic name is stored in which topic; without a match: in none, memory alone."""
     packet_bytes_max: int = Field(default=1024 * 1024, ge=256, le=268_435_460)
     """Largest packet taken from a client (bytes)."""
+    connect_bytes_max: int = Field(default=64 * 1024, ge=256, le=268_435_460)
+    """Largest CONNECT taken (bytes), will and password included; so is each packet of a client that
+    is not let in yet. `packet_bytes_max` holds besides."""
+    topic_levels_max: int = Field(default=LEVELS_MAX, ge=8, le=65_536)
+    """Most levels of a topic name or filter. A publish beyond it is refused (0x90), a subscription
+    too (0x8F)."""
     connections_max: int = Field(default=100_000, ge=1)
     """Most network connections at once."""
     sessions_max: int = Field(default=1_000_000, ge=1)

@@ -16,6 +16,7 @@ from plugins.mqtt.reasons import ProtocolError, Reason
 from plugins.mqtt.sessions import FOR_EVER_S
 from plugins.mqtt.states import NEVER_MS, State
 from plugins.mqtt.subscribing import subscribe_automatically
+from plugins.mqtt.topics import check_topic_name
 
 if TYPE_CHECKING:
     from plugins.mqtt.hub import Limits
@@ -45,6 +46,8 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
         raise ProtocolError(  # [MQTT-3.1.3-8] of 3.1.1
             "an empty client identifier needs a clean session", Reason.CLIENT_IDENTIFIER_NOT_VALID
         )
+    if packet.will is not None:
+        check_topic_name(packet.will.topic, hub.limits.topic_levels_max)
     if len(hub.connections) > hub.limits.connections_max:
         raise ProtocolError("too many connections", Reason.SERVER_BUSY)
     connection.client_id = packet.client_id or hub.new_client_id()
@@ -102,6 +105,7 @@ def _answer(connection: Connection, packet: Connect, present: bool, now_ms: int)
     connection.keep_alive_ms = int(1000 * _KEEP_ALIVE_GRACE * keep_alive_s)
     connection.silent_until_ms = now_ms + connection.keep_alive_ms if keep_alive_s else NEVER_MS
     connection.state = State.CONNECTED
+    connection.admit()
     connection.traffic.connected_ms = now_ms
     connection.connect = None
     connection.blocked = False

@@ -30,9 +30,11 @@ from plugins.mqtt.packets import (
 )
 from plugins.mqtt.properties import WILL, read_properties
 from plugins.mqtt.reasons import MalformedPacket, ProtocolError, Reason
-from plugins.mqtt.topics import check_topic_name
+from plugins.mqtt.topics import check_topic_name, refuse_malformed
 from plugins.mqtt.wire import Reader
 
+FILTERS_MAX: Final = 10_000
+"""Most topic filters of one SUBSCRIBE or UNSUBSCRIBE."""
 _T = PacketType
 _PUBLISH_ANSWERS: Final = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
 _RELEASE_ANSWERS: Final = frozenset({0x00, 0x92})
@@ -137,6 +139,7 @@ def _decode_subscribe(reader: Reader, version: int) -> Subscribe:
     filters: list[Filter] = []
     while reader.left:
         topic_filter, options = reader.string(), reader.byte()
+        refuse_malformed(topic_filter, version)
         if options & (0xC0 if version == V5 else 0xFC):
             raise MalformedPacket("reserved bits of the subscription options are set")
         if options & 0x03 == 0x03:
@@ -144,9 +147,15 @@ def _decode_subscribe(reader: Reader, version: int) -> Subscribe:
         if options & 0x30 == 0x30:
             raise ProtocolError("retain handling 3")
         filters.append(Filter(topic_filter, options))
+        _check_count(len(filters))
     if not filters:
         raise ProtocolError("SUBSCRIBE without a topic filter")
     return Subscribe(packet_id, tuple(filters), properties)
+
+
+def _check_count(filters: int) -> None:
+    if filters > FILTERS_MAX:
+        raise ProtocolError(f"more than {FILTERS_MAX} topic filters", Reason.QUOTA_EXCEEDED)
 
 
 def _decode_suback(reader: Reader, version: int) -> Suback:
@@ -162,6 +171,8 @@ def _decode_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
     filters: list[str] = []
     while reader.left:
         filters.append(reader.string())
+        refuse_malformed(filters[-1], version)
+        _check_count(len(filters))
     if not filters:
         raise ProtocolError("UNSUBSCRIBE without a topic filter")
     return Unsubscribe(packet_id, tuple(filters), properties)

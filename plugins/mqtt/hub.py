@@ -36,6 +36,7 @@ from plugins.mqtt.snapshots import Positions
 from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex, Target
 from plugins.mqtt.topics import (
     EXCLUSIVE,
+    LEVELS_MAX,
     REPLAY,
     Address,
     TopicNames,
@@ -57,6 +58,8 @@ class Limits:
     """Bounds of connections and sessions; `config.py` says what each is for."""
 
     packet_bytes_max: int = 1024 * 1024
+    connect_bytes_max: int = 64 * 1024
+    topic_levels_max: int = LEVELS_MAX
     connections_max: int = 100_000
     sessions_max: int = 1_000_000
     client_id_bytes_max: int = 256
@@ -124,7 +127,7 @@ class Hub:
         self.delivery = delivery or DeliveryLimits()
         self.new_client_id = new_client_id
         self.counters = Counters()
-        self.names = TopicNames()
+        self.names = TopicNames(levels_max=self.limits.topic_levels_max)
         self.index = SubscriptionIndex()
         self.retained = retained or Retained(100_000, 256 * 1024 * 1024)
         self.rights = Rights(self)
@@ -201,7 +204,7 @@ class Hub:
             text = split_replay(text)[1]
         topic_filter, group = parse_filter(text.removeprefix(EXCLUSIVE))
         found = rewritten(self._rewrites, topic_filter, subscribing=True)
-        return Address(check_topic_filter(found), group)
+        return Address(check_topic_filter(found, self.limits.topic_levels_max), group)
 
     def topic_name(self, text: str) -> str:
         """The topic name that a publish to `text` goes to."""

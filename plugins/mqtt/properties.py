@@ -9,7 +9,7 @@ import enum
 from typing import Any, Final, NamedTuple
 
 from plugins.mqtt.packets import NO_PROPERTIES, PacketType, Properties
-from plugins.mqtt.reasons import MalformedPacket, ProtocolError
+from plugins.mqtt.reasons import MalformedPacket, ProtocolError, Reason
 from plugins.mqtt.wire import (
     Reader,
     binary_bytes,
@@ -85,16 +85,22 @@ RULES: Final[dict[int, Rule]] = {
     0x2A: _rule("shared_subscription_available", Kind.BYTE, _T.CONNACK, flag=True),
 }
 
+USER_PROPERTIES_MAX: Final = 1000
+"""Most user properties of one packet, or of its will."""
+
 _NAMES: Final = {WILL: "the will"} | {kind.value: kind.name for kind in PacketType}
 
 
 def read_properties(reader: Reader, packet: int) -> Properties:
-    """Properties at the reader's place. MalformedPacket or ProtocolError name the property."""
+    """Properties at the reader's place. MalformedPacket or ProtocolError name the property; more
+    than `USER_PROPERTIES_MAX` user properties are refused (0x97)."""
     size = reader.variable()
     if not size:
         return NO_PROPERTIES
     part = reader.part(size)
     found = Properties()
+    users: list[tuple[str, str]] = []
+    identifiers: list[int] = []
     seen: set[int] = set()
     while part.left:
         identifier = part.variable()
@@ -103,16 +109,21 @@ def read_properties(reader: Reader, packet: int) -> Properties:
             raise MalformedPacket(f"property {identifier:#04x} may not stand in {_NAMES[packet]}")
         value = _checked(_read_value(part, rule.kind), rule)
         if rule.kind is Kind.PAIR:
-            found.user_properties += (value,)
+            if len(users) == USER_PROPERTIES_MAX:
+                raise ProtocolError(
+                    f"more than {USER_PROPERTIES_MAX} user properties", Reason.QUOTA_EXCEEDED
+                )
+            users.append(value)
         elif rule.attribute == "subscription_identifiers":
             if packet == PacketType.SUBSCRIBE and identifier in seen:
                 raise ProtocolError("more than one subscription identifier")
-            found.subscription_identifiers += (value,)
+            identifiers.append(value)
         elif identifier in seen:
             raise ProtocolError(f"{rule.attribute} stands twice")
         else:
             setattr(found, rule.attribute, value)
         seen.add(identifier)
+    found.user_properties, found.subscription_identifiers = tuple(users), tuple(identifiers)
     return found
 
 

@@ -9,6 +9,7 @@ Source: MQTT 5.0 chapter 3 and 4 and MQTT 3.1.1 chapters 3 and 4.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -41,7 +42,14 @@ from plugins.mqtt.packets import (
 )
 from plugins.mqtt.questions import Unanswered
 from plugins.mqtt.rates import Throttle, throttle_of
-from plugins.mqtt.reasons import MqttError, ProtocolError, Reason, disconnect_reason, return_code
+from plugins.mqtt.reasons import (
+    MqttError,
+    ProtocolError,
+    Reason,
+    connack_reason,
+    disconnect_reason,
+    return_code,
+)
 from plugins.mqtt.sessions import Session
 from plugins.mqtt.states import State
 from plugins.mqtt.traffic import Traffic
@@ -76,6 +84,14 @@ class Arrival(NamedTuple):
 
 
 _NOWHERE_SPECIAL: Final = Arrival()
+
+
+def _cautious_decoder(hub: Hub) -> Decoder:
+    """For somebody unknown: small packets, and one by one, until `Connection.admit`."""
+    limits = hub.limits
+    decoder = Decoder(min(limits.connect_bytes_max, limits.packet_bytes_max), hub.names)
+    decoder.one_by_one = True
+    return decoder
 
 
 class Connection:
@@ -127,7 +143,7 @@ class Connection:
         self.peer_host = peer_host
         self.arrival = arrival
         self.state = State.NEW
-        self.decoder = Decoder(hub.limits.packet_bytes_max, hub.names)
+        self.decoder = _cautious_decoder(hub)
         self.express: dict[bytes, str] = {}
         """Topic names whose plain QoS 0 publishes need no decoding."""
         self.decoder.express = self.express
@@ -148,8 +164,8 @@ class Connection:
         self.subscribing: subscribing.Progress | None = None
         """A SUBSCRIBE that waits for such an answer."""
         self.connect: Connect | None = None
-        self.pending: list[Packet] = []
-        """Packets that came before the answer to CONNECT, or to a question about their client."""
+        self.pending: deque[Packet] = deque()
+        """Packets that came before the answer to a question about their client."""
         self.client_id = ""
         self.principal: Principal = ANONYMOUS
         self.session: Session | None = None
@@ -192,9 +208,10 @@ class Connection:
         if now_ms >= self.routes_until_ms and self.state is State.CONNECTED and not self.asking:
             publishing.forget_routes(self, now_ms)
         before = self.hub.counters.publishes_received
-        packets = self.decoder.feed(data)
-        traffic.packets_received += len(packets)
-        self._handle(packets, now_ms)
+        if self.state is State.AUTHENTICATING:
+            self.decoder.hold(data)
+            return
+        self._decode(data, now_ms)
         publishes = self.hub.counters.publishes_received - before
         if self.throttle is not None:
             self.throttle.pay(publishes, len(data), now_ms)
@@ -205,10 +222,17 @@ class Connection:
                 self._wait(wait_ms, now_ms)
         self._fail_if_malformed(now_ms)
 
+    def _decode(self, data: bytes, now_ms: int) -> None:
+        packets = self.decoder.feed(data)
+        self.traffic.packets_received += len(packets)
+        if self.pending:
+            self.pending += packets
+        else:
+            self._handle(packets, now_ms)
+
     def _fail_if_malformed(self, now_ms: int) -> None:
         """Behind what came in good order, and not before all of that is handled."""
-        waits = self.asking or self.state is State.AUTHENTICATING
-        if self.decoder.error is not None and not waits:
+        if self.decoder.error is not None and not self.asking:
             self._fail(self.decoder.error, now_ms)
 
     def _wait(self, wait_ms: int, now_ms: int) -> None:
@@ -233,10 +257,17 @@ class Connection:
         except MqttError as error:
             self._fail(error, now_ms)
 
+    def admit(self) -> None:
+        """It is known who the client is: take packets of every size, as they come."""
+        self.decoder.one_by_one = False
+        self.decoder.packet_bytes_max = self.hub.limits.packet_bytes_max
+
     def proceed(self, now_ms: int) -> None:
         """The client may be heard again: handle what it sent meanwhile."""
-        pending, self.pending = self.pending, []
-        self._handle(pending, now_ms)
+        while self.pending and not self.asking:
+            self._handle((self.pending.popleft(),), now_ms)
+        if self.decoder.error is None and self.state is not State.CLOSED:
+            self._decode(b"", now_ms)
         self._fail_if_malformed(now_ms)
 
     def _answered(self, now_ms: int) -> None:
@@ -377,25 +408,19 @@ class Connection:
 
     # -- inside
 
-    def _handle(self, packets: list[Packet], now_ms: int) -> None:
-        if self.asking:
-            self.pending += packets
-            return
+    def _handle(self, packets: Sequence[Packet], now_ms: int) -> None:
         state: State | None = None
         handlers: dict[type, _Handler] = {}
         for place, packet in enumerate(packets):
             if self.state is not state:
                 state = self.state
-                if state is State.AUTHENTICATING:
-                    self.pending += packets[place:]
-                    return
                 handlers = _HANDLERS[state]
             handler = handlers.get(type(packet), _unexpected)
             try:
                 handler(self, packet, now_ms)
             except Unanswered as unanswered:
                 self.asking = True
-                self.pending = packets[place:]
+                self.pending.extendleft(reversed(packets[place:]))
                 self.hub.rights.questions.append((unanswered.question, self._answered))
                 return
             except MqttError as error:
@@ -411,7 +436,8 @@ class Connection:
     def _say_connack(self, reason: Reason, text: str, server_reference: str | None) -> None:
         if self.decoder.version == V5:
             self.version = V5
-            self.send(Connack(False, reason, self._why(text, server_reference)))
+            said = connack_reason(reason)
+            self.send(Connack(False, said, self._why(text, server_reference)))
             return
         unsayable = reason in (Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR)
         known = self.decoder.version or reason is Reason.UNSUPPORTED_PROTOCOL_VERSION
@@ -431,7 +457,7 @@ class Connection:
         self.state = State.CLOSED
         self.hub.connections.discard(self)
         self.hub.rights.forget(self)
-        self.pending = []
+        self.pending.clear()
         session = self.session
         if session is not None and session.connection is self:
             self.hub.leave_session(session, now_ms, with_will=with_will)

@@ -56,6 +56,8 @@ class Route:
     """Record headers by QoS, for publishes without properties that are not retained."""
     delay_s: int | None = None
     """How long its publishes wait; None: they do not."""
+    refusal: Reason = Reason.NOT_AUTHORIZED
+    """What is said to a publish that is not allowed."""
 
 
 def forget_routes(connection: Connection, now_ms: int) -> None:
@@ -71,7 +73,8 @@ def _route(connection: Connection, topic: str) -> Route:
     if topic.startswith(PREFIX):
         delay_s, topic = split_delayed(topic)
     topic = hub.topic_name(topic)
-    allowed = [None if is_for_clients(topic) else False] * 6
+    too_deep = topic.count("/") >= hub.limits.topic_levels_max
+    allowed = [None if is_for_clients(topic) and not too_deep else False] * 6
     binding, client_id = hub.binding(topic), connection.client_id
     by_client = binding is not None and binding.key_is_client_id
     plain = [
@@ -86,6 +89,7 @@ def _route(connection: Connection, topic: str) -> Route:
         key,
         (plain[0], plain[1], plain[2]),
         delay_s,
+        Reason.TOPIC_NAME_INVALID if too_deep else Reason.NOT_AUTHORIZED,
     )
     if len(routes) >= ROUTES_MAX:
         routes.clear()
@@ -115,7 +119,7 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     hub.counters.publishes_received += 1
     connection.traffic.received[packet.qos] += 1
     if not allowed:
-        _refuse(connection, packet, now_ms)
+        _refuse(connection, packet, route.refusal, now_ms)
         return
     rewrites = route.topic != packet.topic
     packet.topic = route.topic
@@ -212,15 +216,15 @@ def _obey_properties(connection: Connection, packet: Publish) -> None:
         raise ProtocolError(f"topic alias {alias} is not set", Reason.PROTOCOL_ERROR)
 
 
-def _refuse(connection: Connection, packet: Publish, now_ms: int) -> None:
+def _refuse(connection: Connection, packet: Publish, reason: Reason, now_ms: int) -> None:
     """The client may not publish there. Version 5 is told; 3.1.1 knows only silence or the end of
     the connection [MQTT-3.3.5-2 of 3.1.1]."""
     connection.hub.counters.publishes_refused += 1
     if connection.version == V5:
         if packet.qos:
-            _answer(connection, packet.packet_id, packet.qos, Reason.NOT_AUTHORIZED, "")
+            _answer(connection, packet.packet_id, packet.qos, reason, "")
     elif connection.hub.limits.refused_publish_disconnects:
-        connection.close(Reason.NOT_AUTHORIZED, f"may not publish to {packet.topic}", now_ms)
+        connection.close(reason, f"may not publish to {packet.topic}", now_ms)
     elif packet.qos:
         _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE, now_ms)
 

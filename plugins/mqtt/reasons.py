@@ -127,6 +127,25 @@ def disconnect_reason(reason: Reason) -> Reason:
     return _IN_DISCONNECT.get(reason, reason)
 
 
+_IN_CONNACK: Final = {
+    Reason.SESSION_TAKEN_OVER: Reason.SERVER_BUSY,
+    Reason.KEEP_ALIVE_TIMEOUT: Reason.SERVER_BUSY,
+    Reason.SERVER_SHUTTING_DOWN: Reason.SERVER_UNAVAILABLE,
+    Reason.ADMINISTRATIVE_ACTION: Reason.SERVER_UNAVAILABLE,
+    Reason.MAXIMUM_CONNECT_TIME: Reason.SERVER_BUSY,
+}
+CONNACK_REASONS: Final = frozenset(
+    {0x00, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *range(0x99, 0x9E), 0x9F}
+)
+"""What CONNACK may say [MQTT-3.2.2-8]."""
+
+
+def connack_reason(reason: Reason) -> Reason:
+    """What CONNACK says in place of what only DISCONNECT may say (MQTT 5.0 table 2-6)."""
+    reason = _IN_CONNACK.get(reason, reason)
+    return reason if reason in CONNACK_REASONS else Reason.UNSPECIFIED_ERROR
+
+
 def publish_reason(error: LakeMQError) -> Reason:
     """What PUBACK or PUBREC says when a publish was not stored."""
     if isinstance(error, NotAuthorized):

@@ -209,7 +209,7 @@ class RecordReader:
                 meta = self._parsed.get(headers) or self._parse(headers)
                 topic = self._names[key or b""] if meta.topic is None else meta.topic
                 if meta.topic is not None:
-                    check_topic_name(topic)
+                    self._names.check(topic)
             except (MqttError, LakeMQError):
                 topic = ""
             if not topic:

@@ -52,7 +52,8 @@ def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
     identifier = identifiers[0] if identifiers else 0
     progress = connection.subscribing = connection.subscribing or Progress()
     codes, fresh = progress.codes, progress.fresh
-    for wanted in packet.filters[len(codes) :]:
+    while len(codes) < len(packet.filters):
+        wanted = packet.filters[len(codes)]
         code, subscription, wants_retained = _add(connection, wanted, identifier, now_ms)
         codes.append(code)
         if subscription is not None and wants_retained:

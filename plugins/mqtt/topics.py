@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from plugins.mqtt.reasons import ProtocolError, Reason
+from plugins.mqtt.packets import V5
+from plugins.mqtt.reasons import MalformedPacket, ProtocolError, Reason
 from plugins.mqtt.wire import text_of
 
-LEVELS_MAX: Final = 128
-"""A topic name or filter has at most this many levels."""
+LEVELS_MAX: Final = 256
+"""Levels that a topic name or filter may have, where nothing else is said."""
 SHARE: Final = "$share"
+_SHARED: Final = SHARE + "/"
 EXCLUSIVE: Final = "$exclusive/"
 """In front of a filter that one session alone may subscribe to."""
 REPLAY: Final = "$replay/"
@@ -21,24 +23,34 @@ _REMEMBERED_BYTES_MAX: Final = 512
 """Longer topic names are checked anew each time, so that the cache stays small."""
 
 
-def check_topic_name(name: str) -> str:
+class TopicTooDeep(ProtocolError):
+    """A valid topic name of more levels than this server takes (0x90)."""
+
+    def __init__(self, name: str, levels_max: int) -> None:
+        super().__init__(f"topic name has more than {levels_max} levels", Reason.TOPIC_NAME_INVALID)
+        self.name = name
+
+
+def check_topic_name(name: str, levels_max: int | None = None) -> str:
     """The name, when clients may publish to it. ProtocolError (0x90) says why not."""
     if not name:
         raise ProtocolError("topic name is empty", Reason.TOPIC_NAME_INVALID)
     if "+" in name or "#" in name:
         raise ProtocolError("topic name holds a wildcard", Reason.TOPIC_NAME_INVALID)
-    if name.count("/") >= LEVELS_MAX:
-        raise ProtocolError(
-            f"topic name has more than {LEVELS_MAX} levels", Reason.TOPIC_NAME_INVALID
-        )
+    if levels_max is not None and name.count("/") >= levels_max:
+        raise TopicTooDeep(name, levels_max)
     return name
 
 
-def check_topic_filter(topic_filter: str) -> str:
+def check_topic_filter(topic_filter: str, levels_max: int | None = None) -> str:
     """The filter, when it is well formed [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1]."""
+    if not topic_filter:
+        raise ProtocolError("topic filter is empty", Reason.TOPIC_FILTER_INVALID)
     levels = topic_filter.split("/")
-    if not topic_filter or len(levels) > LEVELS_MAX:
-        raise ProtocolError("topic filter is empty or too deep", Reason.TOPIC_FILTER_INVALID)
+    if levels_max is not None and len(levels) > levels_max:
+        raise ProtocolError(
+            f"topic filter has more than {levels_max} levels", Reason.TOPIC_FILTER_INVALID
+        )
     for place, level in enumerate(levels):
         if "#" in level and (level != "#" or place != len(levels) - 1):
             raise ProtocolError(
@@ -47,6 +59,18 @@ def check_topic_filter(topic_filter: str) -> str:
         if "+" in level and level != "+":
             raise ProtocolError("+ must be a whole level", Reason.TOPIC_FILTER_INVALID)
     return topic_filter
+
+
+def refuse_malformed(text: str, version: int) -> None:
+    """MalformedPacket for a filter of SUBSCRIBE or UNSUBSCRIBE that is empty [MQTT-4.7.3-1], or, in
+    version 5, begins with `$share/` without a share name and a filter behind it
+    [MQTT-4.8.2-1] [MQTT-4.8.2-2]."""
+    if not text:
+        raise MalformedPacket("topic filter is empty")
+    if version >= V5 and text.startswith(_SHARED):
+        group, _, topic_filter = text[len(_SHARED) :].partition("/")
+        if not group or not topic_filter or "+" in group or "#" in group:
+            raise MalformedPacket("a shared filter is $share/<name>/<filter>")
 
 
 class Address(NamedTuple):
@@ -109,19 +133,25 @@ def matches(topic_filter: str, name: str) -> bool:
 class TopicNames(dict[bytes, str]):
     """Topic names by their bytes: each distinct name is decoded and checked once.
 
-    `names[raw]` raises MalformedPacket or ProtocolError for what is no topic name. Forgets
+    `names[raw]` raises MalformedPacket or ProtocolError for what is no topic name, TopicTooDeep for
+    one of more than `levels_max` levels. Forgets
     everything when it holds `entries_max` names, so it stays bounded whatever clients send. The
     empty name is valid here: it stands for a topic alias.
     """
 
-    def __init__(self, entries_max: int = 65_536) -> None:
+    def __init__(self, entries_max: int = 65_536, levels_max: int = LEVELS_MAX) -> None:
         super().__init__()
         self._entries_max = entries_max
+        self._levels_max = levels_max
+
+    def check(self, name: str) -> str:
+        """The name, when it is valid. ProtocolError (0x90)."""
+        return check_topic_name(name, self._levels_max)
 
     def __missing__(self, raw: bytes) -> str:
         name = text_of(raw)
         if name:
-            check_topic_name(name)
+            self.check(name)
         if len(raw) <= _REMEMBERED_BYTES_MAX:
             if len(self) >= self._entries_max:
                 self.clear()

@@ -76,6 +76,8 @@ subscribe_properties = st.just(NO_PROPERTIES) | st.builds(
     user_properties=pairs,
 )
 
+filters = texts.filter(lambda text: text and not text.startswith("$share/"))
+
 
 def publishes(properties: st.SearchStrategy[Properties]) -> st.SearchStrategy[Publish]:
     plain = st.builds(
@@ -123,11 +125,11 @@ def packets(version: int) -> st.SearchStrategy[Packet]:
         ),
         st.builds(
             Subscribe, ids,
-            st.lists(st.builds(Filter, texts, options), min_size=1, max_size=4).map(tuple),
+            st.lists(st.builds(Filter, filters, options), min_size=1, max_size=4).map(tuple),
             subscribe_properties if five else none,
         ),
         st.builds(Suback, ids, st.lists(st.sampled_from([0, 1, 2, 0x80])).map(tuple), reason),
-        st.builds(Unsubscribe, ids, st.lists(texts, min_size=1, max_size=4).map(tuple),
+        st.builds(Unsubscribe, ids, st.lists(filters, min_size=1, max_size=4).map(tuple),
                   st.builds(Properties, user_properties=pairs) if five else none),
         st.builds(Unsuback, ids, st.lists(st.sampled_from([0, 0x11])).map(tuple) if five
                   else st.just(()), reason),

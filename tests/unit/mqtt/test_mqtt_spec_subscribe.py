@@ -225,14 +225,29 @@ def test_unsubscribing_finishes_what_was_begun(version: int, qos: int) -> None:
 
 
 @versions
-@pytest.mark.parametrize("topic_filter", ["a#", "#/a", "a/#/b", "##", "a+", "+a/b", "a/b+/c", ""])
+@pytest.mark.parametrize("topic_filter", ["a#", "#/a", "a/#/b", "##", "a+", "+a/b", "a/b+/c"])
 def test_filters_that_are_not_well_formed(version: int, topic_filter: str) -> None:
-    """5.0 [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1],
-    3.1.1 [MQTT-4.7.1-2] [MQTT-4.7.1-3] [MQTT-4.7.3-1]"""
+    """5.0 [MQTT-4.7.1-1] [MQTT-4.7.1-2],
+    3.1.1 [MQTT-4.7.1-2] [MQTT-4.7.1-3]"""
     bench = Bench()
     (code,) = bench.connect("d", version=version).subscribe(topic_filter)
     assert code == (Reason.TOPIC_FILTER_INVALID if version == V5 else 0x80)
     assert bench.hub.index.count == 0
+
+
+@versions
+@pytest.mark.parametrize("packet", [
+    Subscribe(1, (Filter("a"), Filter(""))), Unsubscribe(1, ("a", "")),
+])  # fmt: skip
+def test_an_empty_filter_ends_the_connection(version: int, packet: Subscribe | Unsubscribe) -> None:
+    """5.0 [MQTT-4.7.3-1], 3.1.1 [MQTT-4.7.3-1]: nothing of the packet is done."""
+    bench = Bench()
+    device = bench.connect("d", version=version)
+    device.send(packet)
+    assert device.closed
+    assert bench.hub.index.count == 0
+    if version == V5:
+        assert device.one().reason == Reason.MALFORMED_PACKET
 
 
 @versions
@@ -288,12 +303,28 @@ def member(bench: Bench, name: str, qos: int = 2) -> Device:
     return device
 
 
-@pytest.mark.parametrize("text", ["$share", "$share/", "$share/g", "$share//t", "$share/g/",
-                                  "$share/+/t", "$share/g#/t", "$share/g/t#"])  # fmt: skip
-def test_shared_filters_that_are_not_well_formed(text: str) -> None:
+@pytest.mark.parametrize("text", ["$share/", "$share/g", "$share//t", "$share/g/", "$share/+/t",
+                                  "$share/g#/t"])  # fmt: skip
+@pytest.mark.parametrize("unsubscribes", [False, True])
+def test_shared_filters_that_are_malformed_end_the_connection(
+    text: str, unsubscribes: bool
+) -> None:
     """5.0 [MQTT-4.8.2-1] [MQTT-4.8.2-2]"""
     bench = Bench()
-    assert bench.connect("d", version=V5).subscribe(text) == (Reason.TOPIC_FILTER_INVALID,)
+    device = bench.connect("d", version=V5)
+    device.send(Unsubscribe(1, (text,)) if unsubscribes else Subscribe(1, (Filter(text),)))
+    assert device.closed
+    assert device.one().reason == Reason.MALFORMED_PACKET
+
+
+@pytest.mark.parametrize(("version", "text", "code"), [
+    (V5, "$share", Reason.TOPIC_FILTER_INVALID), (V5, "$share/g/t#", Reason.TOPIC_FILTER_INVALID),
+    (V311, "$share/g", 0x80), (V311, "$share//t", 0x80),
+])  # fmt: skip
+def test_shared_filters_that_are_refused(version: int, text: str, code: int) -> None:
+    """Before 5.0 `$share` is no word of the standard."""
+    bench = Bench()
+    assert bench.connect("d", version=version).subscribe(text) == (code,)
 
 
 def test_shared_subscriptions_respect_the_granted_qos() -> None:

@@ -64,7 +64,7 @@ def test_examples_of_the_specification(topic_filter: str, name: str, expected: b
 
 
 @pytest.mark.parametrize(
-    "text", ["", "sport/tennis#", "sport/tennis/#/ranking", "sport+", "a/+b", "#/a", "a/" * 128]
+    "text", ["", "sport/tennis#", "sport/tennis/#/ranking", "sport+", "a/+b", "#/a"]
 )
 def test_filters_that_are_not_well_formed(text: str) -> None:
     """5.0 [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1]"""

@@ -1,0 +1,203 @@
+"""Goal: what a decoder of network input costs grows no faster than the input.
+
+Each input is built at some size and at eight times that size; the CPU time of both is compared, the
+least of several runs each. Linear work takes about 8 times as long and quadratic work about 64
+times; the bound between them leaves room for a busy machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+from websockets.frames import Frame, Opcode
+from websockets.server import ServerProtocol
+
+from plugins.mqtt.codec import Decoder
+from plugins.mqtt.encoding import encode
+from plugins.mqtt.packets import (
+    V5,
+    V311,
+    Acknowledgement,
+    Filter,
+    PacketType,
+    Ping,
+    Publish,
+    Suback,
+    Subscribe,
+    Unsubscribe,
+)
+from plugins.mqtt.proxy import parse_proxy_header
+from plugins.mqtt.topics import matches, parse_filter
+from plugins.mqtt.wire import variable_bytes
+from tests.support.mqtt_bench import Bench
+
+GROWTH: Final = 8
+RATIO_MAX: Final = 3 * GROWTH
+ROUNDS: Final = 5
+Work = Callable[[], object]
+
+
+def cpu_s(prepare: Callable[[], Work]) -> float:
+    """Least CPU time of some runs; each is prepared anew."""
+    found = []
+    for _ in range(ROUNDS):
+        work = prepare()
+        before = time.thread_time()
+        work()
+        found.append(time.thread_time() - before)
+    return min(found)
+
+
+def grows_linearly(prepare: Callable[[int], Work], size: int) -> None:
+    small = cpu_s(lambda: prepare(size))
+    large = cpu_s(lambda: prepare(GROWTH * size))
+    assert large / small <= RATIO_MAX, f"{size}: {small:.6f} s, {GROWTH * size}: {large:.6f} s"
+
+
+def fed(packet: bytes, version: int, step: int | None = None) -> Work:
+    """Feed a decoder with the bytes, at once or in pieces."""
+    decoder = Decoder(1 << 28, version=version)
+
+    def feed() -> None:
+        for start in range(0, len(packet), step or len(packet)):
+            decoder.feed(packet[start : start + (step or len(packet))])
+
+    return feed
+
+
+def property_field(one: bytes, count: int) -> bytes:
+    return variable_bytes(len(one) * count) + one * count
+
+
+USER_PROPERTY: Final = b"\x26\0\0\0\0"
+IDENTIFIER: Final = b"\x0b\x01"
+
+
+def packet_of(first: int, body: bytes) -> bytes:
+    return bytes((first,)) + variable_bytes(len(body)) + body
+
+
+def connect_with_user_properties(count: int) -> bytes:
+    fields = b"\0\4MQTT\5\2\0\0" + property_field(USER_PROPERTY, count) + b"\0\1d"
+    return packet_of(0x10, fields)
+
+
+def publish_with(one: bytes, count: int) -> bytes:
+    return packet_of(0x30, b"\0\1t" + property_field(one, count))
+
+
+INPUTS: Final[dict[str, tuple[Callable[[int], Work], int]]] = {
+    "user properties of CONNECT": (lambda n: fed(connect_with_user_properties(n), 0), 5000),
+    "user properties of PUBLISH": (lambda n: fed(publish_with(USER_PROPERTY, n), V5), 5000),
+    "subscription identifiers of PUBLISH": (lambda n: fed(publish_with(IDENTIFIER, n), V5), 5000),
+    "filters of SUBSCRIBE": (
+        lambda n: fed(encode(Subscribe(1, (Filter("a"),) * n), V5), V5), 1000),
+    "filters of UNSUBSCRIBE": (lambda n: fed(encode(Unsubscribe(1, ("a",) * n), V5), V5), 1000),
+    "codes of SUBACK": (lambda n: fed(encode(Suback(1, (0,) * n), V5), V5), 5000),
+    "a deep topic name": (lambda n: fed(encode(Publish("/" * n, b""), V311), V311), 7000),
+    "a packet that comes byte by byte": (
+        lambda n: fed(encode(Publish("t", b"x" * n), V311), V311, 1), 5000),
+    "many small packets at once": (
+        lambda n: fed(encode(Ping(PacketType.PINGREQ), V311) * n, V311), 3000),
+    "packets cut at every third byte": (
+        lambda n: fed(encode(Acknowledgement(PacketType.PUBACK, 7), V311) * n, V311, 3), 3000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_decoding_grows_no_faster_than_the_packet(name: str) -> None:
+    prepare, size = INPUTS[name]
+    grows_linearly(prepare, size)
+
+
+@pytest.mark.parametrize("text", ["a/" * 200 + "b", "+/" * 200 + "#"])
+def test_filters_and_names_are_matched_in_time_of_their_length(text: str) -> None:
+    def prepare(count: int) -> Work:
+        levels = (text.split("/") * count)[: len(text.split("/")) * count - 1]
+        topic_filter = "/".join(level if level != "#" else "+" for level in levels)
+        name = topic_filter.replace("+", "x")
+        return lambda: (parse_filter(topic_filter), matches(topic_filter, name))
+
+    grows_linearly(prepare, 10)
+
+
+def test_a_proxy_header_that_comes_byte_by_byte_is_bounded() -> None:
+    """No header is waited for beyond what it may be long."""
+    header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11" + (4000).to_bytes(2, "big") + bytes(4000)
+    for end in range(len(header)):
+        assert parse_proxy_header(header[:end]) is None
+    assert parse_proxy_header(header) is not None
+
+
+def websocket_fed(data: bytes, step: int) -> Work:
+    frames = ServerProtocol(max_size=65_536)
+
+    def feed() -> None:
+        for start in range(0, len(data), step):
+            frames.receive_data(data[start : start + step])
+            frames.events_received()
+            frames.data_to_send()
+
+    return feed
+
+
+def masked(payload: bytes, opcode: Opcode) -> bytes:
+    return Frame(opcode, payload).serialize(mask=True)
+
+
+HANDSHAKE: Final = (
+    b"GET /mqtt HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+@pytest.mark.parametrize("step", [7, 65_536])
+def test_small_frames_cost_in_proportion_to_their_number(step: int) -> None:
+    one = masked(b"x", Opcode.BINARY) + masked(b"", Opcode.PING)
+    grows_linearly(lambda n: websocket_fed(HANDSHAKE + b"\r\n" + one * n, step), 200)
+
+
+def test_a_handshake_that_drips_costs_in_proportion_to_its_length() -> None:
+    grows_linearly(lambda n: websocket_fed(HANDSHAKE + b"X-A: " + b"b" * n, 1), 900)
+
+
+def test_subscribing_costs_in_proportion_to_the_filters() -> None:
+    def prepare(count: int) -> Work:
+        bench = Bench()
+        device = bench.connect("d", version=V5)
+        packet = Subscribe(1, tuple(Filter(f"a/{n}/+") for n in range(count)))
+        return lambda: device.send(packet)
+
+    grows_linearly(prepare, 200)
+
+
+def test_filters_that_somebody_must_be_asked_about_cost_in_proportion() -> None:
+    """Each answer goes on where the last one stopped."""
+    from broker_core.api.types import Operation
+
+    def prepare(count: int) -> Work:
+        bench = Bench()
+        device = bench.connect("d", version=V5)
+        names = [f"a/{n}" for n in range(count)]
+        bench.undecided = {(Operation.READ, name) for name in names}
+        device.send(Subscribe(1, tuple(map(Filter, names))))
+        return lambda: bench.answer_questions()
+
+    grows_linearly(prepare, 500)
+
+
+def test_publishes_that_somebody_must_be_asked_about_cost_in_proportion() -> None:
+    from broker_core.api.types import Operation
+
+    def prepare(count: int) -> Work:
+        bench = Bench()
+        device = bench.connect("d", version=V5)
+        names = [f"a/{n}" for n in range(count)]
+        bench.undecided = {(Operation.WRITE, name) for name in names}
+        device.send(*(Publish(name, b"", 0) for name in names))
+        return lambda: bench.answer_questions()
+
+    grows_linearly(prepare, 500)
