@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from plugins.mqtt.decoding import DECODERS, decode_connect, read_protocol_level
+from plugins.mqtt.decoding import DECODERS, DECODERS_V31, decode_connect, read_protocol_level
 from plugins.mqtt.packets import (
     BRIDGE,
     NO_PROPERTIES,
     V5,
+    V31,
     V311,
     Acknowledgement,
     Connect,
@@ -239,6 +240,8 @@ class Decoder:
         if first == _CONNECT:
             return self._connect(reader)
         rule = DECODERS.get(first)
+        if rule is None and self.version == V31:
+            rule = DECODERS_V31.get(first)
         if rule is None:
             raise MalformedPacket(f"first byte {first:#04x} begins no packet")
         packet = rule(reader, self.version)
@@ -249,8 +252,8 @@ class Decoder:
         if self.version:
             raise ProtocolError("CONNECT came a second time")
         level = read_protocol_level(reader)
-        bridge = level == V311 | BRIDGE
-        level = V311 if bridge else level
+        bridge = level in (V31 | BRIDGE, V311 | BRIDGE)
+        level = level & ~BRIDGE if bridge else level
         self.version = min(level, V5)
         packet = decode_connect(reader, level)
         packet.bridge = bridge

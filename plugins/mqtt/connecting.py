@@ -42,6 +42,8 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
             f"client identifier longer than {hub.limits.client_id_bytes_max} bytes",
             Reason.CLIENT_IDENTIFIER_NOT_VALID,
         )
+    if not packet.client_id and packet.version == V31:
+        raise ProtocolError("an empty client identifier", Reason.CLIENT_IDENTIFIER_NOT_VALID)
     if not packet.client_id and packet.version < V5 and not packet.clean_start:
         raise ProtocolError(  # [MQTT-3.1.3-8] of 3.1.1
             "an empty client identifier needs a clean session", Reason.CLIENT_IDENTIFIER_NOT_VALID
@@ -102,6 +104,12 @@ def _answer(connection: Connection, packet: Connect, present: bool, now_ms: int)
     hub, session = connection.hub, connection.session
     assert session is not None
     keep_alive_s = _keep_alive_s(hub.limits, packet)
+    told = present and packet.version > V31  # 3.1 has no such flag
+    answer = Connack(told, 0, _connack_properties(connection, packet, keep_alive_s))
+    if not connection.takes(answer):
+        text = "CONNACK is larger than the client takes"
+        connection.close(Reason.PACKET_TOO_LARGE, text, now_ms, with_will=False)
+        return
     connection.keep_alive_ms = int(1000 * _KEEP_ALIVE_GRACE * keep_alive_s)
     connection.silent_until_ms = now_ms + connection.keep_alive_ms if keep_alive_s else NEVER_MS
     connection.state = State.CONNECTED
@@ -110,8 +118,7 @@ def _answer(connection: Connection, packet: Connect, present: bool, now_ms: int)
     connection.connect = None
     connection.blocked = False
     hub.counters.connections_accepted += 1
-    told = present and packet.version > V31  # 3.1 has no such flag
-    connection.send(Connack(told, 0, _connack_properties(connection, packet, keep_alive_s)))
+    connection.send(answer)
     session.outbound.resume(connection, now_ms)
     hub.resume_histories(session)
     if hub.auto_subscriptions:

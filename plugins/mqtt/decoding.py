@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from plugins.mqtt.packets import (
+    BRIDGE,
     NO_PROPERTIES,
     V5,
     V31,
@@ -64,7 +65,7 @@ def read_protocol_level(reader: Reader) -> int:
     level = reader.byte()
     if name not in ("MQTT", "MQIsdp"):
         raise ProtocolError(f"protocol {name[:16]!r}", Reason.UNSUPPORTED_PROTOCOL_VERSION)
-    if level < V31 or (level == V31) != (name == "MQIsdp"):
+    if level < V31 or (level in (V31, V31 | BRIDGE)) != (name == "MQIsdp"):
         raise ProtocolError(f"{name} level {level}", Reason.UNSUPPORTED_PROTOCOL_VERSION)
     return level
 
@@ -92,6 +93,11 @@ def decode_connect(reader: Reader, level: int) -> Connect:
 
 
 def _check_connect_flags(flags: int, level: int) -> None:
+    """3.1 does not use the reserved flag, nor the will's others without the will flag."""
+    if level == V31 and not flags & 0x04:
+        flags &= ~0x39
+    elif level == V31:
+        flags &= ~0x01
     if flags & 0x01:
         raise MalformedPacket("reserved flag of CONNECT is set")
     if not flags & 0x04 and flags & 0x38:
@@ -224,3 +230,11 @@ DECODERS: Final[dict[int, Callable[[Reader, int], Packet]]] = {
     0xE0: _decode_disconnect,
     0xF0: _decode_auth,
 }
+DECODERS_V31: Final = DECODERS | {
+    first | flags: DECODERS[first]
+    for first in (0x40, 0x50, 0x62, 0x70, 0x82, 0xA2, 0xC0, 0xE0)
+    for flags in range(16)
+    if first & 0x02 == 0 or flags & 0x06 == 0x02
+}
+"""The same for 3.1, where PUBREL, SUBSCRIBE and UNSUBSCRIBE may be marked as sent again (DUP), and
+flags that a packet has no use for are not looked at."""

@@ -363,6 +363,10 @@ class Connection:
                 return
         self.write(data)
 
+    def takes(self, packet: Packet) -> bool:
+        """Whether a packet fits what the client takes, shortened as far as may be."""
+        return len(encode(_shortened(packet), self.version)) <= self.packet_bytes_max
+
     def wire(
         self,
         message: Message,

@@ -35,6 +35,7 @@ from plugins.mqtt.states import State
 from plugins.mqtt.topics import check_topic_name
 
 if TYPE_CHECKING:
+    from plugins.mqtt.delivery import Delivery
     from plugins.mqtt.protocol import Connection
     from plugins.mqtt.subscriptions import Target
 
@@ -299,11 +300,28 @@ def stored(connection: Connection, packet_ids: Sequence[int]) -> None:
         connection.write(b"".join([PUBACK + each.to_bytes(2, "big") for each in packet_ids]))
 
 
+_AWAITED: Final = {
+    (1, False): (PacketType.PUBACK, PacketType.PUBREL),
+    (2, False): (PacketType.PUBREC, PacketType.PUBREL),
+    (2, True): (PacketType.PUBREC, PacketType.PUBCOMP, PacketType.PUBREL),
+}
+"""What a client may send under the packet identifier of a publish to it, by its QoS and whether its
+PUBREC came. PUBREL is about the client's own publish of that identifier."""
+
+
+def _check_kind(delivery: Delivery, answer: PacketType) -> None:
+    if answer not in _AWAITED[delivery.qos, delivery.released]:
+        raise ProtocolError(f"{answer.name} for a publish at QoS {delivery.qos}")
+
+
 def acknowledgement(connection: Connection, packet: Acknowledgement, now_ms: int) -> None:
     """PUBACK, PUBREC, PUBREL or PUBCOMP from the client."""
     session = connection.session
     assert session is not None
     outbound, packet_id = session.outbound, packet.packet_id
+    delivery = outbound.inflight.get(packet_id)
+    if delivery is not None and (delivery.qos != 1 or packet.type is not PacketType.PUBACK):
+        _check_kind(delivery, packet.type)
     match packet.type:
         case PacketType.PUBACK | PacketType.PUBCOMP:
             outbound.acknowledge(packet_id, connection, now_ms)
