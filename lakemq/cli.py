@@ -138,11 +138,17 @@ def list_plugins(config: ConfigFile = None) -> None:
 @config_app.command("check")
 def check_config(config: ConfigFile = None) -> None:
     """Check the configuration, sections of plugins included, without starting anything."""
-    host = PluginHost(_load(config).source)
+    from lakemq.config_checks import check_together
+
+    loaded = _load(config)
+    host = PluginHost(loaded.source)
     try:
         host.load()
+        warnings = check_together(loaded, host.enabled())
     except LakeMQError as error:
         _fail(error)
+    for warning in warnings:
+        typer.echo(f"lakemq: warning: {warning}", err=True)
     on = ", ".join(plugin.name for plugin in host.enabled())
     typer.echo(f"{config or 'defaults'}: ok; plugins on: {on}")
 

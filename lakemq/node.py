@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -28,12 +29,14 @@ from broker_core.plugin_host import LoadedPlugin, PluginHost
 from broker_core.security.assembly import Security
 from broker_core.security.metrics import register_metrics
 from lakemq.admin import AdminListener
+from lakemq.config_checks import check_together
 from lakemq.data_folder import DataFolder
 from lakemq.telemetry import Telemetry
 from meta_service.api.errors import StartupFailed
 from meta_service.api.types import NodeRegistration
 from meta_service.server.member import MetaMember
 
+log = logging.getLogger(__name__)
 VERSION = version("lakemq")
 
 
@@ -66,6 +69,8 @@ class Node:
 
     async def _start(self) -> None:
         self.plugins.load()
+        for warning in check_together(self.config, self.plugins.enabled()):
+            log.warning("%s", warning)
         folder = DataFolder(self.data_dir, self.node_id)
         folder.open()
         self._stack.callback(folder.close)

@@ -4,6 +4,7 @@ MetaError
 ├── NotFound             no such key, topic, node
 ├── AlreadyExists
 ├── InvalidArgument      names the field
+├── PermissionDenied     the caller's certificate names neither a node nor an operator
 ├── CompareFailed        a compare-and-set whose compare did not hold
 ├── Compacted            watch or read from a revision that is gone; has `compact_revision`
 ├── NotLeader            definite: was not applied
@@ -37,6 +38,10 @@ class AlreadyExists(MetaError):
 
 class InvalidArgument(MetaError):
     code = "INVALID_ARGUMENT"
+
+
+class PermissionDenied(MetaError):
+    code = "PERMISSION_DENIED"
 
 
 class CompareFailed(MetaError):

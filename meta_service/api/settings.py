@@ -43,5 +43,15 @@ class MetaSettings(BaseModel):
     """File with the certificate's private key (PEM)."""
     tls_ca: str = ""
     """File with the authority that signed the members' and brokers' certificates (PEM)."""
+    operators: list[str] = []
+    """With TLS: names of certificates that may administer the cluster (users, rules, backups,
+    members), by subject alternative name or common name. Members and registered brokers may
+    anyway; nobody else is served."""
+    nodes: list[str] = []
+    """With TLS: ids of nodes that may join though they are neither members nor registered yet; a
+    last `*` stands for any rest."""
+    ca_shared_with_clients: bool = False
+    """Whether `tls_ca` may have signed the certificates of clients too (a listener's `client_ca`).
+    If it may not, such a node does not start."""
     start_s_max: Annotated[float, Field(gt=0)] = 60.0
     """A starting node waits this long for a majority of the members (s)."""

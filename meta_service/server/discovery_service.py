@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from meta_service.api import discovery_pb2 as pb
 from meta_service.api import discovery_pb2_grpc as rpc
-from meta_service.api.errors import InvalidArgument, NotLeader
+from meta_service.api.errors import InvalidArgument, NotLeader, PermissionDenied
 from meta_service.core.gateway import Gateway
 from meta_service.raft.membership import Refused
 from meta_service.raft.node import RaftNode
+from meta_service.server.allowed import Allowed, names_of
 from meta_service.server.assembly import Assembly
 from meta_service.server.failures import Context, unary
 from meta_service.server.maintenance import settle_change
@@ -28,8 +27,9 @@ class Misplaced(ValueError):
 class DiscoveryService(rpc.DiscoveryServicer):
     """Implements `Discovery` of discovery.proto."""
 
-    def __init__(self, assembly: Assembly) -> None:
+    def __init__(self, assembly: Assembly, allowed: Allowed) -> None:
         self._assembly = assembly
+        self._allowed = allowed
 
     @property
     def _gateway(self) -> Gateway:
@@ -54,7 +54,7 @@ class DiscoveryService(rpc.DiscoveryServicer):
         name, address = request.member_id, request.address
         if not name or len(name.encode()) > ID_BYTES_MAX or ":" not in address:
             raise InvalidArgument("join: a member needs an id and an address `host:raft_port`")
-        await _check_certificate(context, name)
+        self._check_certificate(context, name)
         if self._gateway.leading_term() is None:
             raise NotLeader("this member is not the leader")
         try:
@@ -66,6 +66,17 @@ class DiscoveryService(rpc.DiscoveryServicer):
         async with asyncio.timeout(_SETTLE_S):
             await settle_change(self._gateway, index, term)
         return pb.JoinResponse(votes=votes, waits_for="" if votes else "it gets the log first")
+
+    def _check_certificate(self, context: Context, name: str) -> None:
+        """With TLS nobody joins under a name that its certificate does not have, or that is not
+        wanted as a member. Raises PermissionDenied."""
+        names = names_of(context)
+        if names is None:
+            return
+        if name not in names[0]:
+            raise PermissionDenied(f"the certificate does not name {name!r}")
+        if not self._allowed.is_node(name):
+            raise PermissionDenied(f"{name!r} is no node that may join: see meta.nodes")
 
 
 def admit(node: RaftNode, name: str, address: str) -> tuple[bool, int, int]:
@@ -86,14 +97,3 @@ def admit(node: RaftNode, name: str, address: str) -> tuple[bool, int, int]:
     if known is None:
         node.promote(name)
     return True, node.group_index, node.term
-
-
-async def _check_certificate(context: Any, name: str) -> None:
-    """With TLS nobody joins under a name that its certificate does not have."""
-    told = context.auth_context()
-    if b"ssl" in told.get("transport_security_type", ()) and name.encode() not in told.get(
-        "x509_subject_alternative_name", ()
-    ):
-        await context.abort(
-            grpc.StatusCode.PERMISSION_DENIED, f"the certificate does not name {name!r}"
-        )

@@ -20,6 +20,7 @@ _STATUS: Final = {
     "NOT_FOUND": grpc.StatusCode.NOT_FOUND,
     "ALREADY_EXISTS": grpc.StatusCode.ALREADY_EXISTS,
     "INVALID_ARGUMENT": grpc.StatusCode.INVALID_ARGUMENT,
+    "PERMISSION_DENIED": grpc.StatusCode.PERMISSION_DENIED,
     "COMPARE_FAILED": grpc.StatusCode.ABORTED,
     "COMPACTED": grpc.StatusCode.OUT_OF_RANGE,
     "NOT_LEADER": grpc.StatusCode.FAILED_PRECONDITION,

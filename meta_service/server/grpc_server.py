@@ -16,6 +16,7 @@ from meta_service.api import meta_pb2_grpc as rpc
 from meta_service.api import mqtt_pb2_grpc as mqtt_rpc
 from meta_service.api import schemas_pb2_grpc as schemas_rpc
 from meta_service.api.errors import StartupFailed
+from meta_service.server.allowed import Allowed, CertificateCheck
 from meta_service.server.auth_service import AuthService
 from meta_service.server.control_services import (
     ControlledClusterService,
@@ -59,8 +60,8 @@ class Services:
 class GrpcServer:
     """Serves one member. Plain text on loopback only."""
 
-    def __init__(self, services: Services) -> None:
-        self._server = grpc.aio.server(options=_OPTIONS)
+    def __init__(self, services: Services, allowed: Allowed) -> None:
+        self._server = grpc.aio.server(interceptors=[CertificateCheck(allowed)], options=_OPTIONS)
         discovery_rpc.add_DiscoveryServicer_to_server(services.discovery, self._server)
         rpc.add_KvServicer_to_server(services.kv, self._server)
         rpc.add_ClusterServicer_to_server(services.cluster, self._server)

@@ -20,7 +20,13 @@ import grpc
 
 from meta_service.api import discovery_pb2 as pb
 from meta_service.api import discovery_pb2_grpc as rpc
-from meta_service.api.errors import InvalidArgument, MetaError, NotLeader, StartupFailed
+from meta_service.api.errors import (
+    InvalidArgument,
+    MetaError,
+    NotLeader,
+    PermissionDenied,
+    StartupFailed,
+)
 from meta_service.api.failures import error_of_failure
 from meta_service.server.hosts import join_host
 
@@ -149,7 +155,8 @@ class Joining:
         )
 
     async def join(self, found: Found, raft_address: str) -> None:
-        """Ask until this node votes. Raises InvalidArgument when it can never be."""
+        """Ask until this node votes. Raises InvalidArgument or PermissionDenied when it can never
+        be."""
         request = pb.JoinRequest(member_id=self._own_id, address=raft_address)
         waits_for = ""
         while True:
@@ -175,9 +182,7 @@ class Joining:
                     return response
                 except grpc.aio.AioRpcError as failure:
                     error, leader = error_of_failure(failure)
-                    if failure.code() == grpc.StatusCode.PERMISSION_DENIED:
-                        raise InvalidArgument(str(error)) from failure
-            if isinstance(error, InvalidArgument):
+            if isinstance(error, InvalidArgument | PermissionDenied):
                 raise error
             left = await _behind(error, leader, endpoint, left)
         return None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
     from meta_service.raft.transport import Pem
+    from meta_service.server.allowed import Allowed
     from meta_service.server.assembly import Assembly, Membership
     from meta_service.server.grpc_server import GrpcServer, Services
     from meta_service.server.routed_client import RoutedClient
@@ -76,14 +77,15 @@ class MetaMember:
         membership = self._membership(pem)
         self._assembly = assembly = Assembly(self._data_dir, membership, RaftTiming())
         try:
-            services = self._services(assembly)
+            allowed = self._allowed(assembly)
+            services = self._services(assembly, allowed)
             self._control = RoutedClient(
                 LocalClient(assembly.gateway, self.status, LocalTarget(services)),
                 services,
                 assembly.leader,
                 channel_credentials(pem),
             )
-            server = GrpcServer(services)
+            server = GrpcServer(services, allowed)
             self._address = await server.start(
                 self._host, self._settings.port, server_credentials(pem)
             )
@@ -159,7 +161,7 @@ class MetaMember:
             )
         return join_host(self._host, settings.raft_port) if settings.raft_port else ""
 
-    def _services(self, assembly: Assembly) -> Services:
+    def _services(self, assembly: Assembly, allowed: Allowed) -> Services:
         from meta_service.server.auth_service import AuthService
         from meta_service.server.control_services import (
             ControlledClusterService,
@@ -188,8 +190,20 @@ class MetaMember:
             JournalService(*shared),
             MqttService(*shared),
             SchemasService(*shared),
-            DiscoveryService(assembly),
+            DiscoveryService(assembly, allowed),
         )
+
+    def _allowed(self, assembly: Assembly) -> Allowed:
+        from meta_service.catalog.nodes import node_key
+        from meta_service.server.allowed import Allowed
+
+        def is_known(name: str) -> bool:
+            group = assembly.node.group
+            if name in group.voters or name in group.learners:
+                return True
+            return assembly.gateway.cache.get(node_key(name)) is not None
+
+        return Allowed(self._settings.operators, self._settings.nodes, is_known)
 
     def client(self) -> MetaClient:
         """The client of this process. A member that is alone takes the shortest way."""

@@ -171,8 +171,14 @@ async def test_a_node_joins_only_under_a_name_of_its_certificate(
     certificates = Certificates(tmp_path / "tls")
     (port,) = free_ports(1)
     n1 = await nodes.start(
-        "n1", raft_port=port, members={"n1": f"127.0.0.1:{port}"}, **certificates.sign("n1")
+        "n1",
+        raft_port=port,
+        members={"n1": f"127.0.0.1:{port}"},
+        nodes=["n3", "n9*"],
+        **certificates.sign("n1"),
     )
+    with pytest.raises(StartupFailed, match="'n2'.*names neither a node"):
+        await nodes.start("n2", join=[api(n1)], start_s_max=1.0, **certificates.sign("n2"))
     with pytest.raises(StartupFailed, match="the certificate does not name 'n2'"):
         await nodes.start("n2", join=[api(n1)], **certificates.sign("n9"))
     n3 = await nodes.start("n3", join=[api(n1)], **certificates.sign("n3"))

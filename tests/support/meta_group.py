@@ -94,7 +94,7 @@ class Group:
         for name, host, api_port, raft_port in zip(self.names, hosts, api, raft, strict=True):
             settings = {"port": api_port, "raft_port": raft_port, "members": members}
             if certificates is not None:
-                settings.update(certificates.sign(name, host))
+                settings.update(certificates.sign(name, host), operators=["client"])
             config = {
                 "node_id": name,
                 "host": host,

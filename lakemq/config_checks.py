@@ -1,0 +1,77 @@
+"""What sections of a configuration, each right in itself, mean together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from broker_core.api.errors import ConfigError
+from broker_core.config import Config
+from broker_core.plugin_host import LoadedPlugin
+
+
+def check_together(config: Config, plugins: Sequence[LoadedPlugin]) -> list[str]:
+    """What is allowed, but hardly meant, in words. Raises ConfigError for what is not allowed."""
+    check_authorities(config, plugins)
+    return []
+
+
+def check_authorities(config: Config, plugins: Sequence[LoadedPlugin]) -> None:
+    """A certificate that makes somebody a client must not make it a node: whoever the members'
+    authority signs for could join the group under a name that its certificate has. Raises
+    ConfigError unless `meta.ca_shared_with_clients` is set."""
+    meta = config.meta
+    if not meta.tls_ca or meta.ca_shared_with_clients:
+        return
+    own = _certificates(meta.tls_ca)
+    for plugin in plugins:
+        for setting, file in _client_authorities(plugin):
+            for certificate in _certificates(file):
+                if any(_covers(each, certificate) for each in own):
+                    raise ConfigError(
+                        f"{setting}: {file} holds {certificate.subject.rfc4514_string()}, an "
+                        f"authority of meta.tls_ca ({meta.tls_ca}) too: give clients an authority "
+                        "of their own, or set meta.ca_shared_with_clients = true and name in "
+                        "meta.nodes and meta.operators who may join and administer"
+                    )
+
+
+def _client_authorities(plugin: LoadedPlugin) -> Iterator[tuple[str, str]]:
+    """(setting, file) of each `client_ca`."""
+    yield from _named(plugin.settings.model_dump(), f"plugins.{plugin.name}")
+
+
+def _named(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, below in value.items():
+            if key == "client_ca" and isinstance(below, str) and below:
+                yield f"{path}.{key}", below
+            else:
+                yield from _named(below, f"{path}.{key}")
+    elif isinstance(value, list):
+        for number, below in enumerate(value):
+            yield from _named(below, f"{path}[{number}]")
+
+
+def _certificates(file: str) -> list[x509.Certificate]:
+    """Those of a file; none of one that can't be read, which whoever uses it tells."""
+    try:
+        return x509.load_pem_x509_certificates(Path(file).read_bytes())
+    except (OSError, ValueError):
+        return []
+
+
+def _covers(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    """Whether it is that authority, or one that it signed, so that whatever it signs is valid in
+    the eyes of that authority too."""
+    if authority == certificate or authority.public_key() == certificate.public_key():
+        return True
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True

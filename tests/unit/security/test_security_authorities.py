@@ -1,0 +1,76 @@
+"""Goal: no node starts whose clients could show their certificates to the MetaService, unless its
+operator says so."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from typer.testing import CliRunner
+
+from lakemq.cli import app
+
+Issuer = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
+
+
+def authority(name: str, issuer: Issuer | None = None) -> Issuer:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name.from_rfc4514_string(f"CN={name}")
+    begin = datetime.datetime(2020, 1, 1)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer[0].subject if issuer else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + datetime.timedelta(days=36500))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(issuer[1] if issuer else key, hashes.SHA256())
+    )
+    return made, key
+
+
+def pem(file: Path, *issuers: Issuer) -> str:
+    file.write_bytes(b"".join(each.public_bytes(Encoding.PEM) for each, _ in issuers))
+    return str(file)
+
+
+def checked(folder: Path, members: str, clients: str, more: str = "") -> str:
+    """What `config check` says of it; empty: nothing."""
+    config = folder / "lakemq.toml"
+    for section in (
+        f'[plugins.native]\ncertificate = "c"\nkey = "k"\nclient_ca = "{clients}"\n',
+        '[[plugins.mqtt.listeners]]\nname = "tls"\nport = 0\ncertificate = "c"\nkey = "k"\n'
+        f'client_ca = "{clients}"\nclient_certificate = "required"\n',
+    ):
+        tls = f'[meta]\ntls_cert = "c"\ntls_key = "k"\ntls_ca = "{members}"\n{more}\n'
+        config.write_text(tls + section)
+        outcome = CliRunner().invoke(app, ["config", "check", "--config", str(config)])
+        if outcome.exit_code:
+            return outcome.output
+    return ""
+
+
+def test_an_authority_of_both_is_refused(tmp_path: Path) -> None:
+    root, other = authority("acme"), authority("nodes")
+    both = pem(tmp_path / "both.pem", other, root)
+    told = checked(tmp_path, both, pem(tmp_path / "clients.pem", root))
+    assert "client_ca" in told and "CN=acme" in told and "ca_shared_with_clients" in told
+    shared = "ca_shared_with_clients = true"
+    assert not checked(tmp_path, both, str(tmp_path / "clients.pem"), shared)
+    assert not checked(tmp_path, pem(tmp_path / "nodes.pem", other), str(tmp_path / "clients.pem"))
+
+
+def test_an_authority_that_the_members_signed_is_refused(tmp_path: Path) -> None:
+    """A device of an intermediate authority shows that too, and is valid to the members."""
+    root = authority("acme")
+    below = authority("acme devices", root)
+    members = pem(tmp_path / "members.pem", root)
+    assert "acme devices" in checked(tmp_path, members, pem(tmp_path / "clients.pem", below))
+    clients = pem(tmp_path / "clients.pem", authority("acme"))  # of the same name, another key
+    assert not checked(tmp_path, members, clients)
