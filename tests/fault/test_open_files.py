@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,3 +55,13 @@ def test_a_topic_made_without_descriptors_is_there_once_there_are_some(tmp_path:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
         assert client.send("before", b"x").offset == 0
+
+
+def test_a_low_limit_is_raised_as_far_as_it_goes_and_told(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    limits = "ulimit -S -n 512\nulimit -H -n 1024"
+    python.write_text(f'#!/bin/sh\n{limits}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with NodeProcess(tmp_path, PORTS_FREE, python=str(python)) as node:
+        assert resource.prlimit(node.pid, resource.RLIMIT_NOFILE) == (1024, 1024)
+        assert "may open 1024 files" in node.log_file.read_text()
