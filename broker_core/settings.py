@@ -102,6 +102,15 @@ class AdminSettings(Section):
     """File with the certificate's private key (PEM)."""
     insecure: bool = False
     """Take a `host` that other machines reach without TLS: passwords would travel in plain text."""
+    hosts: list[str] = Field(default_factory=list)
+    """DNS names (of a `Host` header, without a port) under which callers without a login are
+    answered; `localhost` and IP addresses always are. Others may be a web page's."""
+    connections_max: int = Field(default=256, ge=4)
+    """Connections at a time. One address (IPv6: one /64) has half of them, as have all that have
+    not authenticated; of these one address has half again."""
+    unauthenticated_timeout_ms: int = Field(default=10_000, ge=100)
+    """A connection that has not authenticated is closed when no request of it was answered for so
+    long (ms)."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -3,22 +3,28 @@ listeners add to it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
-from aiohttp.typedefs import Middleware
+from aiohttp.typedefs import Handler, Middleware
 
 from broker_core.api.errors import InvalidRequest, StartupError
 from broker_core.api.ports import AdminRequest, AdminRoute
 from broker_core.broker import CoreBroker
 from broker_core.plugin_host import PluginHost
 from broker_core.settings import AdminSettings
-from lakemq.admin_access import AdminAccess, errors_as_json, tls_of
+from lakemq.admin_access import PRINCIPAL, AdminAccess, errors_as_json, tls_of
+from lakemq.admin_connections import KEEP_ALIVE_S, AdminConnections, limits_of
 from lakemq.telemetry import Telemetry
 from meta_service.api.types import MetaClient
+
+_BODY_BYTES_MAX: Final = 64 * 1024
+_BODY_S_MAX: Final = 10.0
+_LINGERING_S: Final = 2.0
 
 
 class AdminListener:
@@ -39,9 +45,9 @@ class AdminListener:
         routes: Sequence[AdminRoute] = (),
     ) -> None:
         self._host = host
-        self._port = settings.port
+        self._settings = settings
         self._tls = tls_of(settings, host)
-        self._access = AdminAccess(broker)
+        self._access = AdminAccess(broker, settings.hosts)
         self._broker = broker
         self._meta = meta
         self._plugins = plugins
@@ -49,11 +55,13 @@ class AdminListener:
         self._describe_node = describe_node
         self._routes = routes
         self._runner: web.AppRunner | None = None
+        self._connections: AdminConnections | None = None
         self.ready = False
 
     async def start(self) -> None:
         middlewares: list[Middleware] = [errors_as_json, self._access.middleware()]
-        app = web.Application(client_max_size=64 * 1024, middlewares=middlewares)
+        middlewares.insert(0, self._counted())
+        app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=middlewares)
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._readiness)
         app.router.add_get("/metrics", self._metrics)
@@ -63,25 +71,51 @@ class AdminListener:
         app.router.add_get("/api/v1/topics/{name}", self._topic)
         for route in self._routes:
             app.router.add_route(route.method, f"/api/v1/{route.path}", self._answering(route))
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=KEEP_ALIVE_S,
+            lingering_time=_LINGERING_S,
+        )  # fmt: skip
         await runner.setup()
+        assert runner.server is not None
+        settings = self._settings
+        self._connections = AdminConnections(
+            runner.server,
+            limits_of(settings.connections_max),
+            settings.unauthenticated_timeout_ms / 1000,
+            self._tls,
+        )
         try:
-            await web.TCPSite(runner, self._host, self._port, ssl_context=self._tls).start()
+            await self._connections.listen(self._host, settings.port)
         except OSError as error:
             await runner.cleanup()
             raise StartupError(
-                f"admin: cannot listen on {self._host}:{self._port}: {error.strerror}"
+                f"admin: cannot listen on {self._host}:{settings.port}: {error.strerror}"
             ) from None
         self._runner = runner
 
     def addresses(self) -> list[str]:
-        if self._runner is None:
-            return []
-        return [f"{each[0]}:{each[1]}" for each in self._runner.addresses]
+        return self._connections.addresses() if self._connections is not None else []
 
     async def stop(self) -> None:
+        if self._connections is not None:
+            self._connections.close()
         if self._runner is not None:
             await self._runner.cleanup()
+
+    def _counted(self) -> Middleware:
+        """Tells the connection of each answer, and to whom it went."""
+
+        @web.middleware
+        async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            finally:
+                if self._connections is not None:
+                    who = request.get(PRINCIPAL)
+                    known = who is not None and who.kind != "anonymous"
+                    self._connections.answered(request, authenticated=known)
+
+        return count
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -96,7 +130,10 @@ class AdminListener:
             if self._broker.partition(topic.name, number).status().state != "online"
         ]
         if bad:
-            return web.json_response({"status": "degraded", "partitions": bad}, status=503)
+            told: dict[str, Any] = {"status": "degraded"}
+            if await self._access.may_describe(request):
+                told["partitions"] = bad
+            return web.json_response(told, status=503)
         return web.json_response({"status": "ready"})
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -168,7 +205,12 @@ class AdminListener:
 
 async def _json_body(request: web.Request) -> object:
     try:
-        text = await request.text()
+        async with asyncio.timeout(_BODY_S_MAX):
+            text = await request.text()
         return json.loads(text) if text else {}
+    except TimeoutError:
+        raise InvalidRequest(f"the body did not come within {_BODY_S_MAX:.0f} s") from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
     except ValueError as error:  # neither UTF-8 nor JSON
         raise InvalidRequest(f"the body is no JSON: {error}") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
+from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import web
@@ -31,8 +33,10 @@ class AdminAccess:
     """A middleware that lets nobody pass whom the broker does not know, and asks for the right to
     describe the cluster where a path is not about one topic."""
 
-    def __init__(self, broker: CoreBroker) -> None:
+    def __init__(self, broker: CoreBroker, hosts: Sequence[str] = ()) -> None:
+        """`hosts`: names under which callers without a login may ask, next to this machine's."""
         self._broker = broker
+        self._hosts = frozenset(name.lower() for name in hosts)
 
     def may_see(self, request: web.Request, topic: str) -> bool:
         try:
@@ -50,11 +54,33 @@ class AdminAccess:
         browser shows: a page can neither send JSON here unasked, nor name this machine by another
         host where nobody has to log in. Raises NotAuthorized, InvalidRequest."""
         self._authorize(request, Resource("cluster", "cluster"), Operation.ALTER)
-        named = request.url.host or "?"
-        if request[PRINCIPAL].kind == "anonymous" and not is_loopback(named):
+        named = _host_of(request)
+        anonymous = request[PRINCIPAL].kind == "anonymous"
+        if anonymous and not (is_loopback(named) or named in self._hosts):
             raise NotAuthorized(f"changes without a login are not taken for host {named}")
         if request.content_type != "application/json":
             raise InvalidRequest("Content-Type must be application/json")
+
+    async def may_describe(self, request: web.Request) -> bool:
+        """Whether the caller of a path that is open to everybody may be told names."""
+        try:
+            await self._identify(request)
+            self._authorize(request, Resource("cluster", "cluster"))
+        except LakeMQError:
+            return False
+        return True
+
+    async def _identify(self, request: web.Request) -> None:
+        """Who asks. Callers without a login have to name this machine as no DNS name that is not
+        known here: a web page could have made its own name point here. Raises NotAuthenticated,
+        NotAuthorized."""
+        principal = await self._broker.authenticate(_credentials(request))
+        request[PRINCIPAL] = principal
+        named = _host_of(request)
+        if principal.kind == "anonymous" and not (_is_address(named) or named in self._hosts):
+            raise NotAuthorized(
+                f"requests without a login are not taken for host {named}: list it in admin.hosts"
+            )
 
     def _authorize(
         self,
@@ -69,12 +95,29 @@ class AdminAccess:
         @web.middleware
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
             if request.path not in OPEN:
-                request[PRINCIPAL] = await self._broker.authenticate(_credentials(request))
+                await self._identify(request)
                 if not request.path.startswith("/api/v1/topics"):
                     self._authorize(request, Resource("cluster", "cluster"))
             return await handler(request)
 
         return check
+
+
+def _host_of(request: web.Request) -> str:
+    """As the caller names this machine, in lower case."""
+    try:
+        return (request.url.host or "?").lower().rstrip(".")
+    except ValueError:
+        return "?"
+
+
+def _is_address(host: str) -> bool:
+    """`localhost`, or an IP address."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return is_loopback(host)
+    return True
 
 
 def _credentials(request: web.Request) -> Credentials:
