@@ -12,7 +12,7 @@ from broker_core.api.types import Columns
 from plugins.mqtt.delayed import TOPIC, Delayed
 from plugins.mqtt.delaying import POSITIONS_KEY, DelayRecovery, release_removed
 from plugins.mqtt.hub import Hub
-from plugins.mqtt.reading import batches_of
+from plugins.mqtt.reading import Salvage, batches_of
 from plugins.mqtt.snapshots import positions_bytes
 
 log = logging.getLogger(__name__)
@@ -27,8 +27,14 @@ class DelayLog:
     """Topic `__mqtt_delayed`: one record for each publish that waits."""
 
     def __init__(
-        self, hub: Hub, broker: Broker, publish: Publish, now_ms: Callable[[], int]
+        self,
+        hub: Hub,
+        broker: Broker,
+        publish: Publish,
+        now_ms: Callable[[], int],
+        salvage: Salvage,
     ) -> None:
+        self._salvage = salvage
         self._hub = hub
         self._broker = broker
         self._publish = publish
@@ -37,7 +43,6 @@ class DelayLog:
         self._writing = False
         self._failed = False
         """The last append failed: the next one waits for a checkpoint."""
-        self.unreadable = 0
 
     async def read(self) -> None:
         """Know all publishes that wait. Sessions must be there already: they learn which of their
@@ -45,10 +50,11 @@ class DelayLog:
         recovery = DelayRecovery(self._hub)
         end = self._broker.partition(TOPIC, 0).high_watermark
         async for batch in batches_of(self._broker, TOPIC, 0, 0, end):
-            recovery.batch(batch)
-        for problem in recovery.finish():
-            self.unreadable += 1
-            log.error("a record of %s is unreadable and is left out: %s", TOPIC, problem)
+            opened = self._salvage.opened(batch)
+            if opened is not None:
+                recovery.batch(opened)
+        for place, problem in recovery.finish():
+            self._salvage.refused(place, problem)
 
     @property
     def due(self) -> bool:

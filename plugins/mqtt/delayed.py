@@ -18,16 +18,14 @@ import msgpack
 from broker_core.api.errors import LakeMQError, NotAuthorized, StorageFull
 from broker_core.api.types import Principal
 from plugins.mqtt.appends import Outcome, Receiver
+from plugins.mqtt.kept_values import VERSION, BadSnapshot, number, text, unpacked
 from plugins.mqtt.packets import Publish, Will
 from plugins.mqtt.reasons import ProtocolError, Reason
 from plugins.mqtt.snapshots import (
-    VERSION,
-    BadSnapshot,
     Positions,
     principal_value,
     read_principal,
     read_will,
-    unpacked,
     will_value,
 )
 from plugins.mqtt.topics import check_topic_name
@@ -105,9 +103,10 @@ def read_delayed(key: str, data: bytes) -> Delayed:
             raise BadSnapshot("a delayed publish without a publish")
         packet = Publish(will.topic, will.payload, will.qos, will.retain)
         packet.properties = will.properties
-        return Delayed(key, value["due"], packet, value["from"], read_principal(value["who"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadSnapshot(f"a field is missing or wrong: {error!r}") from None
+        principal = read_principal(value["who"])
+        return Delayed(key, number(value["due"]), packet, text(value["from"]), principal)
+    except KeyError as error:
+        raise BadSnapshot(f"{error} is missing") from None
 
 
 class Delays:

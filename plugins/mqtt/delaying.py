@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from broker_core.api.errors import CorruptBatch
 from broker_core.api.record_batch import RecordBatch
 from broker_core.api.record_headers import decode_headers
-from broker_core.api.types import AccessContext, Acks, CommittedBatch, Operation, Principal
+from broker_core.api.types import AccessContext, Acks, Operation, Principal
 from plugins.mqtt.appends import Receiver
 from plugins.mqtt.delayed import (
     TOPIC,
@@ -18,11 +19,12 @@ from plugins.mqtt.delayed import (
     is_for_clients,
     read_delayed,
 )
+from plugins.mqtt.kept_values import BadSnapshot
 from plugins.mqtt.messages import Message, Place
 from plugins.mqtt.packets import Publish
 from plugins.mqtt.questions import Unanswered
 from plugins.mqtt.records import delayed_header, parse_headers
-from plugins.mqtt.snapshots import BadSnapshot, read_positions
+from plugins.mqtt.snapshots import read_positions
 
 if TYPE_CHECKING:
     from plugins.mqtt.hub import Hub
@@ -62,12 +64,13 @@ class DelayRecovery:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._found: dict[bytes, bytes] = {}
+        self._found: dict[bytes, tuple[Place, bytes]] = {}
+        self._problems: list[tuple[Place, Exception]] = []
 
-    def batch(self, batch: CommittedBatch) -> None:
+    def batch(self, opened: RecordBatch) -> None:
         """Take the next one, in offset order. Sessions must be there already: they learn which of
         their QoS 2 publishes are here."""
-        opened, found = RecordBatch(batch.data), self._found
+        found = self._found
         rows = zip(
             opened.offsets(), opened.keys(), opened.values(), opened.encoded_headers(), strict=True
         )
@@ -75,24 +78,31 @@ class DelayRecovery:
             if value is None:
                 found.pop(key or b"", None)
                 continue
-            found[key or b""] = value
+            place = Place(TOPIC, 0, offset)
+            found[key or b""] = (place, value)
             if headers:
-                meta = parse_headers(decode_headers(headers))
-                place = Place(TOPIC, 0, offset)
-                message = Message("", b"", 2, False, 0, origin=meta.origin, place=place)
-                self._hub.note_stored(message, meta, recovering=True)
+                self._note(place, headers)
 
-    def finish(self) -> list[str]:
-        """Have all of it wait again; returns what is unreadable."""
-        delays, problems = self._hub.delays, []
-        for key, value in self._found.items():
+    def _note(self, place: Place, headers: bytes) -> None:
+        try:
+            meta = parse_headers(decode_headers(headers))
+        except CorruptBatch as error:
+            self._problems.append((place, error))
+            return
+        message = Message("", b"", 2, False, 0, origin=meta.origin, place=place)
+        self._hub.note_stored(message, meta, recovering=True)
+
+    def finish(self) -> list[tuple[Place, Exception]]:
+        """Have all of it wait again; returns what is unreadable, and where."""
+        delays, problems = self._hub.delays, self._problems
+        for key, (place, value) in self._found.items():
             try:
                 if key == POSITIONS_KEY:
                     delays.kept_positions = read_positions(value)
                     continue
                 one = read_delayed(key.decode(), value)
             except (BadSnapshot, UnicodeDecodeError) as error:
-                problems.append(str(error))
+                problems.append((place, error))
                 continue
             one.principal = self._hub.same_principal(one.principal)
             delays.add(one)

@@ -35,6 +35,7 @@ from plugins.mqtt.hub import Hub
 from plugins.mqtt.journal import MqttJournal
 from plugins.mqtt.protocol import Connection
 from plugins.mqtt.questions import Question, Then
+from plugins.mqtt.reading import Salvage
 from plugins.mqtt.reasons import Reason, connect_reason
 from plugins.mqtt.records import RecordReader
 from plugins.mqtt.retained import Retained
@@ -99,10 +100,13 @@ class MqttEngine:
         self.paused: set[Link] = set()
         """Links whose sockets are not read, until fewer of their publishes are being stored."""
         self._reader = RecordReader(self.hub.names)
+        self._salvage = Salvage(self.hub.counters)
         self.journal = MqttJournal(
             self.hub, broker, self._reader, self._accepts, self.now_ms, settings.checkpoint_records
         )
-        self._history = HistoryReader(self.hub, broker, self._reader, self._belongs, self.now_ms)
+        self._history = HistoryReader(
+            self.hub, broker, self._reader, self._belongs, self.now_ms, self._salvage
+        )
         self._draining = Draining(self.hub, broker)
         self._early: list[tuple[str, Sequence[CommittedBatch]]] | None = None
         """What was committed while recovery ran."""
@@ -305,20 +309,17 @@ class MqttEngine:
         for batch in batches:
             key = (batch.topic, batch.partition)
             start = hub.positions.get(key, 0)
-            try:
-                for message, meta in self._reader.read(batch, heard):
-                    assert message.place is not None
-                    if message.place.offset >= start and self._accepts(topic, message.topic):
-                        if meta.marked:
-                            hub.note_stored(message, meta)
-                        hub.route(message, now_ms)
-                        if hub.histories:
-                            committed(hub.histories, message, now_ms)
-                header = read_header(batch.data)
-                hub.delivered += header.record_count
-                hub.positions[key] = header.last_offset + 1
-            except LakeMQError as error:
-                log.error("%s-%d: %s", batch.topic, batch.partition, error)
+            for message, meta in self._salvage.messages(self._reader, batch, heard):
+                assert message.place is not None
+                if message.place.offset >= start and self._accepts(topic, message.topic):
+                    if meta.marked:
+                        hub.note_stored(message, meta)
+                    hub.route(message, now_ms)
+                    if hub.histories:
+                        committed(hub.histories, message, now_ms)
+            header = read_header(batch.data)
+            hub.delivered += header.record_count
+            hub.positions[key] = header.last_offset + 1
         self.after()
 
     def _heard(self, topic: str, name: str) -> bool:

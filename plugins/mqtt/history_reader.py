@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from broker_core.api.errors import LakeMQError, OffsetOutOfRange
+from broker_core.api.errors import LakeMQError, OffsetOutOfRange, UnknownPartition, UnknownTopic
 from broker_core.api.ports import Broker
 from broker_core.api.record_batch import split
 from broker_core.api.types import CommittedBatch, Offset
 from plugins.mqtt.history import Cursor, History, read_on
 from plugins.mqtt.hub import Hub
 from plugins.mqtt.messages import Message
+from plugins.mqtt.reading import Salvage
 from plugins.mqtt.records import RecordReader
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class HistoryReader:
         reader: RecordReader,
         belongs: Callable[[str, str], bool],
         now_ms: Callable[[], int],
+        salvage: Salvage,
     ) -> None:
         """`belongs(topic, topic_name)`: whether records of the topic may come under that name."""
         self._hub = hub
@@ -41,6 +43,7 @@ class HistoryReader:
         self._reader = reader
         self._belongs = belongs
         self._now_ms = now_ms
+        self._salvage = salvage
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
 
     async def read(self, history: History, generation: int) -> None:
@@ -52,6 +55,9 @@ class HistoryReader:
             try:
                 async with self._reads:
                     await self._step(history, cursor, generation)
+            except (UnknownTopic, UnknownPartition):  # it was deleted
+                history.cursors.pop((cursor.topic, cursor.partition), None)
+                history.rest, cursor = None, None
             except LakeMQError as error:
                 log.warning("%s-%d is not replayed now: %s", cursor.topic, cursor.partition, error)
                 await asyncio.sleep(_PATIENCE_S)
@@ -107,6 +113,6 @@ class HistoryReader:
 
     def _messages(self, topic: str, batches: list[CommittedBatch]) -> Iterator[Message]:
         for batch in batches:
-            for message in self._reader.messages(batch):
+            for message, _ in self._salvage.messages(self._reader, batch):
                 if self._belongs(topic, message.topic):
                     yield message

@@ -98,6 +98,10 @@ class Counters:
     keep_alive_timeouts: int = 0
     wills_published: int = 0
     sessions_expired: int = 0
+    batches_corrupt: int = 0
+    """Batches left out because they are corrupt inside."""
+    records_unreadable: int = 0
+    """Records of our own topics left out because they say nothing that can be read."""
     bytes_received: int = 0
     bytes_sent: int = 0
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from broker_core.api.errors import LakeMQError, TopicExists
+from broker_core.api.errors import LakeMQError, TopicExists, UnknownPartition, UnknownTopic
 from broker_core.api.ports import Broker
-from broker_core.api.record_batch import RecordBatch
 from broker_core.api.types import Columns, Placed, Principal
 from plugins.mqtt.ban_log import TOPIC as BANS
 from plugins.mqtt.ban_log import BanLog
@@ -22,15 +21,14 @@ from plugins.mqtt.delay_log import DelayLog
 from plugins.mqtt.delayed import TOPIC as DELAYED
 from plugins.mqtt.delivery import Delivery
 from plugins.mqtt.hub import Hub
+from plugins.mqtt.kept_values import BadSnapshot
 from plugins.mqtt.messages import Message, Place
-from plugins.mqtt.reading import batches_of
+from plugins.mqtt.reading import Salvage, batches_of
 from plugins.mqtt.records import RecordReader
 from plugins.mqtt.replay import Replay
 from plugins.mqtt.sessions import Session
 from plugins.mqtt.snapshots import (
-    BadSnapshot,
     Positions,
-    SessionState,
     positions_bytes,
     read_positions,
     read_retained,
@@ -74,10 +72,9 @@ class MqttJournal:
         self._retained_written_at = 0
         self._retained_writing = False
         self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
-        self._bans = BanLog(hub.bans, broker, self._publish)
-        self.delays = DelayLog(hub, broker, self._publish, now_ms)
-        self.unreadable = 0
-        """Records of our own topics that could not be read; they were left out."""
+        self._salvage = Salvage(hub.counters)
+        self._bans = BanLog(hub.bans, broker, self._publish, self._salvage)
+        self.delays = DelayLog(hub, broker, self._publish, now_ms, self._salvage)
         self.writing: set[asyncio.Future[Outcomes]] = set()
         """Appends under way."""
 
@@ -86,10 +83,17 @@ class MqttJournal:
     async def recover(self) -> None:
         """Read what was kept, and match what came behind it again. Bound topics must exist."""
         await self._create_topics()
-        states = [state async for state in self._kept_sessions()]
+        sessions = await self._newest(SESSIONS)
         retained_from = await self._read_retained()
         hub = self._hub
-        replay = Replay(hub, states, retained_from)
+        replay = Replay(hub, (), retained_from)
+        for key, (place, value) in sessions.items():
+            try:
+                replay.restore(read_session(key.decode(), value))
+            except (BadSnapshot, UnicodeDecodeError) as error:
+                self._salvage.refused(place, error)
+        for client_id, what in replay.left_out:
+            log.error("session of %r: left out: %s", client_id, what)
         await self.delays.read()
         await self._bans.read(self._now_ms())
         for topic in dict.fromkeys(binding.topic for binding in hub.bindings):
@@ -97,7 +101,7 @@ class MqttJournal:
                 end = self._broker.partition(topic, partition).high_watermark
                 start = replay.start_of(topic, partition, end)
                 async for batch in batches_of(self._broker, topic, partition, start, end):
-                    for message, meta in self._reader.read(batch):
+                    for message, meta in self._salvage.messages(self._reader, batch):
                         if self._accepts(topic, message.topic):
                             replay.record(message, meta, self._now_ms())
                 hub.positions[topic, partition] = end
@@ -121,42 +125,33 @@ class MqttJournal:
                 except TopicExists:
                     await self._broker.ensure_topic(name)
 
-    async def _newest(self, topic: str) -> dict[bytes, bytes]:
-        """Key -> newest value of a compacted topic, removed keys left out."""
-        found: dict[bytes, bytes] = {}
+    async def _newest(self, topic: str) -> dict[bytes, tuple[Place, bytes]]:
+        """Key -> newest value of a compacted topic and its place, removed keys left out."""
+        found: dict[bytes, tuple[Place, bytes]] = {}
         end = self._broker.partition(topic, 0).high_watermark
         async for batch in batches_of(self._broker, topic, 0, 0, end):
-            opened = RecordBatch(batch.data)
-            for key, value in zip(opened.keys(), opened.values(), strict=True):
+            for place, key, value in self._salvage.rows(batch):
                 if value is None:
-                    found.pop(key or b"", None)
+                    found.pop(key, None)
                 else:
-                    found[key or b""] = value
+                    found[key] = (place, value)
         return found
-
-    async def _kept_sessions(self) -> AsyncIterator[SessionState]:
-        for key, value in (await self._newest(SESSIONS)).items():
-            try:
-                yield read_session(key.decode(), value)
-            except (BadSnapshot, UnicodeDecodeError) as error:
-                self.unreadable += 1
-                log.error("a session of %s is unreadable and is left out: %s", SESSIONS, error)
 
     async def _read_retained(self) -> Positions:
         newest = await self._newest(RETAINED)
         positions = newest.pop(_POSITIONS_KEY, None)
-        for value in newest.values():
+        for place, value in newest.values():
             try:
                 self._hub.retained.put(read_retained(value))
             except BadSnapshot as error:
-                self.unreadable += 1
-                log.error("a retained message of %s is unreadable: %s", RETAINED, error)
+                self._salvage.refused(place, error)
         self._hub.retained.take_changes()
+        if positions is None:
+            return {}
         try:
-            return read_positions(positions) if positions is not None else {}
+            return read_positions(positions[1])
         except BadSnapshot as error:
-            self.unreadable += 1
-            log.error("%s does not tell its position: %s", RETAINED, error)
+            self._salvage.refused(positions[0], error)
             return {}
 
     async def keep_ban(self, kind: str, value: str, ban: Ban | None) -> None:
@@ -287,13 +282,16 @@ class MqttJournal:
             logs.setdefault((place.topic, place.partition), set()).add(place.offset)
         for (topic, partition), offsets in logs.items():
             waiting = sorted(offsets, reverse=True)
-            end = self._broker.partition(topic, partition).high_watermark
+            try:
+                end = self._broker.partition(topic, partition).high_watermark
+            except (UnknownTopic, UnknownPartition):
+                continue  # it was deleted
             while waiting:
                 reached = waiting[-1]
                 async for batch in batches_of(
                     self._broker, topic, partition, waiting[-1], min(end, waiting[-1] + 1)
                 ):
-                    for message in self._reader.messages(batch):
+                    for message, _ in self._salvage.messages(self._reader, batch):
                         assert message.place is not None
                         reached = max(reached, message.place.offset)
                         if message.place.offset in offsets:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from plugins.mqtt.encoding import publish_parts
 from plugins.mqtt.packets import V5, Publish
 from plugins.mqtt.properties import bare_properties
 from plugins.mqtt.wire import variable_bytes
 
+_EXPIRY_S_MAX: Final = 0xFFFF_FFFF
 Wire = tuple[bytes, bytes]
 """PUBLISH in front of its packet identifier, and behind it."""
 
@@ -112,7 +113,7 @@ class Message:
     def _bare_properties(self, identifiers: tuple[int, ...], now_ms: int) -> bytes:
         bare = self.properties
         if self.expires_ms is not None:  # [MQTT-3.3.2-6]: less the time it waited here
-            remaining_s = max(0, -(-(self.expires_ms - now_ms) // 1000))
+            remaining_s = min(max(0, -(-(self.expires_ms - now_ms) // 1000)), _EXPIRY_S_MAX)
             bare += b"\x02" + remaining_s.to_bytes(4, "big")
         for identifier in identifiers:
             bare += b"\x0b" + variable_bytes(identifier)

@@ -39,6 +39,11 @@ def _growing(hub: Hub) -> dict[str, tuple[Read, str]]:
         "keep_alive.timeouts": (lambda: counters.keep_alive_timeouts, "clients silent too long"),
         "wills.published": (lambda: counters.wills_published, "wills published"),
         "sessions.expired": (lambda: counters.sessions_expired, "sessions that ran out"),
+        "batches.corrupt": (lambda: counters.batches_corrupt, "batches left out: corrupt inside"),
+        "records.unreadable": (
+            lambda: counters.records_unreadable,
+            "records of the broker's own topics left out: unreadable",
+        ),
         "bytes.received": (lambda: counters.bytes_received, "bytes read from clients"),
         "bytes.sent": (lambda: counters.bytes_sent, "bytes written to clients"),
         "dropped.queue_full": (lambda: delivery.dropped_queue_full, "dropped: queue full"),

@@ -143,7 +143,8 @@ def parse_headers(headers: Headers) -> Meta:
 
 def _qos_2_id(text: str | None) -> tuple[str, int] | None:
     incarnation, _, packet_id = (text or "").partition("/")
-    return (incarnation, int(packet_id)) if packet_id.isdigit() else None
+    number = packet_id.isascii() and packet_id.isdigit() and len(packet_id) <= 5
+    return (incarnation, int(packet_id)) if number else None
 
 
 def _text(value: bytes | None) -> str | None:

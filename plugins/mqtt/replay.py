@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from plugins.mqtt.history import History
 from plugins.mqtt.messages import Message, Place
+from plugins.mqtt.reasons import MqttError
 from plugins.mqtt.records import Meta
 from plugins.mqtt.sessions import Session
 from plugins.mqtt.shared import Group
 from plugins.mqtt.snapshots import Positions, SessionState
 from plugins.mqtt.subscriptions import Beside, Subscription, Target
-from plugins.mqtt.topics import EXCLUSIVE, REPLAY
+from plugins.mqtt.topics import EXCLUSIVE, REPLAY, Address
 
 if TYPE_CHECKING:
     from plugins.mqtt.hub import Hub
@@ -32,9 +33,21 @@ class Replay:
         self._retained_from = retained_from
         """Up to where retained messages were kept."""
         self._positions: dict[Session, Positions] = {}
-        for state in states:
-            self._positions[_restored(hub, state)] = state.positions
+        self.left_out: list[tuple[str, str]] = []
+        """Client id, and what of its session is not taken up again."""
         self._new_topics: set[str] = set()
+        for state in states:
+            self.restore(state)
+
+    def restore(self, state: SessionState) -> None:
+        """Have a session as it was kept, but for subscriptions that are none (any more)."""
+        addresses: dict[str, Address] = {}
+        for text, _, _ in state.subscriptions:
+            try:
+                addresses[text] = self._hub.address(text)
+            except MqttError as error:
+                self.left_out.append((state.client_id, f"subscription to {text:.100}: {error}"))
+        self._positions[_restored(self._hub, state, addresses)] = state.positions
 
     def start_of(self, topic: str, partition: int, high_watermark: int) -> int:
         """First offset of a partition that is needed again."""
@@ -94,8 +107,9 @@ def _place(message: Message) -> Place:
     return message.place
 
 
-def _restored(hub: Hub, state: SessionState) -> Session:
+def _restored(hub: Hub, state: SessionState, addresses: dict[str, Address]) -> Session:
     """The session in the hub, as it was kept."""
+    topics = {binding.topic for binding in hub.bindings}
     principal = hub.same_principal(state.principal)
     session = Session(state.client_id, principal, hub.delivery, hub.ledger, state.incarnation)
     session.expiry_s = state.expiry_s
@@ -106,11 +120,15 @@ def _restored(hub: Hub, state: SessionState) -> Session:
     session.outbound.restore(state.inflight, state.queue)
     histories: dict[str, History] = {}
     for text, options, identifier in state.subscriptions:
+        if text not in addresses:
+            continue
         kind = Beside if text.startswith((EXCLUSIVE, REPLAY)) else Subscription
-        subscription = kind(session, hub.address(text), options, identifier)
+        subscription = kind(session, addresses[text], options, identifier)
         session.subscriptions[text] = subscription
         if text in state.histories:
-            histories[text] = History(subscription, *state.histories[text])
+            start, positions = state.histories[text]
+            bound = {key: offset for key, offset in positions.items() if key[0] in topics}
+            histories[text] = History(subscription, start, bound)
             continue
         hub.index.add(subscription)
         if text.startswith(EXCLUSIVE):

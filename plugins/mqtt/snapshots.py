@@ -6,29 +6,42 @@ older build reads what a newer one added.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgpack
 
 from broker_core.api.types import Principal
-from plugins.mqtt.delivery import Delivery
+from plugins.mqtt.delivery import PACKET_ID_MAX, Delivery
 from plugins.mqtt.history import Start
+from plugins.mqtt.kept_values import (
+    LONG_MAX,
+    U32_MAX,
+    VERSION,
+    BadSnapshot,
+    any_text,
+    binary,
+    flag,
+    items,
+    number,
+    number_or_none,
+    properties,
+    text,
+    texts_by_text,
+    topic_name,
+    unpacked,
+)
 from plugins.mqtt.messages import Message, Place
-from plugins.mqtt.packets import NO_PROPERTIES, Properties, Will
+from plugins.mqtt.packets import Properties, Will
 from plugins.mqtt.sessions import Session
 
-VERSION: Final = 1
+IDENTIFIER_MAX: Final = 268_435_455
+"""Largest subscription identifier (a variable byte integer)."""
 COPIES_BYTES_MAX: Final = 256 * 1024
 """Messages that lie in no topic are kept in their session's record, up to this."""
 
 Positions = dict[tuple[str, int], int]
 """(topic, partition) -> offset of the next record that was not dealt with yet."""
-
-
-class BadSnapshot(ValueError):
-    """The bytes are no snapshot that this build reads."""
 
 
 @dataclass(slots=True)
@@ -61,10 +74,18 @@ def _message_value(message: Message) -> list[Any]:
     ]  # fmt: skip
 
 
-def _message(value: list[Any]) -> Message:
-    topic, payload, qos, retain, arrived_ms, properties, expires_ms, origin = value
-    message = Message(topic, payload, qos, retain, arrived_ms, properties, None, origin)
-    message.expires_ms = expires_ms
+def _message(value: Any) -> Message:
+    topic, payload, qos, retain, arrived_ms, properties, expires_ms, origin = items(value, 8)
+    message = Message(
+        topic_name(topic),
+        binary(payload),
+        number(qos, 0, 2),
+        flag(retain),
+        number(arrived_ms, -LONG_MAX),
+        binary(properties),
+        origin=None if origin is None else text(origin),
+    )
+    message.expires_ms = number_or_none(expires_ms, -LONG_MAX)
     return message
 
 
@@ -72,8 +93,13 @@ def _positions_value(positions: Positions) -> list[tuple[str, int, int]]:
     return [(topic, partition, offset) for (topic, partition), offset in positions.items()]
 
 
-def _positions(value: Iterable[tuple[str, int, int]]) -> Positions:
-    return {(topic, partition): offset for topic, partition, offset in value}
+def _positions(value: Any) -> Positions:
+    return {place[:2]: place.offset for place in map(_place, items(value))}
+
+
+def _place(value: Any) -> Place:
+    topic, partition, offset = items(value, 3)
+    return Place(any_text(topic), number(partition, 0, U32_MAX), number(offset))
 
 
 class _Copies:
@@ -94,11 +120,40 @@ class _Copies:
         return [*head, _message_value(message)]
 
 
-def _delivery(value: list[Any]) -> Delivery:
-    qos, retain, identifiers, content = value
-    if len(content) == len(Place._fields):
-        return Delivery(None, qos, retain, tuple(identifiers), place=Place(*content))
-    return Delivery(_message(content), qos, retain, tuple(identifiers))
+def _delivery(value: Any) -> Delivery:
+    qos, retain, identifiers, content = items(value, 4)
+    named = tuple(number(each, 1, IDENTIFIER_MAX) for each in items(identifiers))
+    head = (number(qos, 1, 2), flag(retain), named)
+    if len(items(content)) == len(Place._fields):
+        return Delivery(None, *head, place=_place(content))
+    return Delivery(_message(content), *head)
+
+
+def _inflight(value: Any) -> tuple[int, Delivery]:
+    packet_id, released, content = items(value, 3)
+    delivery = _delivery(content)
+    delivery.released = flag(released)
+    if delivery.released and delivery.qos != 2:
+        raise BadSnapshot("PUBREC of a publish that is not of QoS 2")
+    return number(packet_id, 1, PACKET_ID_MAX), delivery
+
+
+def _incoming(value: Any) -> tuple[int, Place]:
+    packet_id, place = items(value, 2)
+    return number(packet_id, 1, PACKET_ID_MAX), _place(place)
+
+
+def _subscription(value: Any) -> tuple[str, int, int]:
+    topic_filter, options, identifier = items(value, 3)
+    if number(options, 0, 0xFF) & 3 == 3:
+        raise BadSnapshot("a subscription of QoS 3")
+    return text(topic_filter), options, number(identifier, 0, IDENTIFIER_MAX)
+
+
+def _history(value: Any) -> tuple[str, tuple[Start, Positions]]:
+    topic_filter, offset, since_ms, positions = items(value, 4)
+    start = Start(number(offset), number_or_none(since_ms))
+    return text(topic_filter), (start, _positions(positions))
 
 
 def session_bytes(session: Session, positions: Positions) -> bytes:
@@ -141,9 +196,14 @@ def principal_value(principal: Principal) -> list[Any]:
     return [principal.name, principal.kind, dict(principal.attributes), list(principal.roles)]
 
 
-def read_principal(value: list[Any]) -> Principal:
-    name, kind, attributes, *roles = value
-    return Principal(name, kind, attributes, tuple(roles[0]) if roles else ())
+def read_principal(value: Any) -> Principal:
+    """A user or an anonymous client: what the broker itself is is never read from a record, so
+    that no record gives its rights."""
+    name, kind, attributes, *roles = items(value, 3, 4)
+    if kind not in ("user", "anonymous"):
+        raise BadSnapshot(f"nothing is kept for a principal of kind {kind!r:.40}")
+    known = tuple(any_text(role) for role in items(roles[0])) if roles else ()
+    return Principal(any_text(name), kind, texts_by_text(attributes), known)
 
 
 def will_value(will: Will | None) -> list[Any] | None:
@@ -158,56 +218,37 @@ def will_value(will: Will | None) -> list[Any] | None:
     return [will.topic, will.payload, will.qos, will.retain, properties]
 
 
-def read_will(value: list[Any] | None) -> Will | None:
+def read_will(value: Any) -> Will | None:
     if value is None:
         return None
-    topic, payload, qos, retain, named = value
-    if "user_properties" in named:
-        named["user_properties"] = tuple((key, text) for key, text in named["user_properties"])
-    properties = Properties(**named) if named else NO_PROPERTIES
-    return Will(topic, payload, qos, retain, properties)
-
-
-def unpacked(data: bytes) -> Mapping[str, Any]:
-    try:
-        value = msgpack.unpackb(data, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise BadSnapshot(f"no msgpack: {error}") from None
-    if not isinstance(value, dict) or value.get("v") != VERSION:
-        raise BadSnapshot("not a snapshot of version 1")
-    return value
+    topic, payload, qos, retain, named = items(value, 5)
+    return Will(
+        topic_name(topic), binary(payload), number(qos, 0, 2), flag(retain), properties(named)
+    )
 
 
 def read_session(client_id: str, data: bytes) -> SessionState:
     """Inverse of `session_bytes`. Raises BadSnapshot."""
     value = unpacked(data)
     try:
-        inflight = []
-        for packet_id, released, content in value["out"]:
-            delivery = _delivery(content)
-            delivery.released = released
-            inflight.append((packet_id, delivery))
         return SessionState(
-            client_id,
+            text(client_id),
             read_principal(value["who"]),
-            value["inc"],
-            value["exp"],
-            value["end"],
-            [(text, options, identifier) for text, options, identifier in value["sub"]],
-            {packet_id: Place(*place) for packet_id, place in value["in"]},
+            any_text(value["inc"]),
+            number(value["exp"], 0, U32_MAX),
+            number_or_none(value["end"]),
+            [_subscription(each) for each in items(value["sub"])],
+            dict(map(_incoming, items(value["in"]))),
             _positions(value["rel"]),
-            inflight,
-            [_delivery(each) for each in value["que"]],
+            [_inflight(each) for each in items(value["out"])],
+            [_delivery(each) for each in items(value["que"])],
             _positions(value["pos"]),
             read_will(value["will"]),
-            value["due"],
-            {
-                text: (Start(offset, since_ms), _positions(positions))
-                for text, offset, since_ms, positions in value.get("rep", ())
-            },
+            number_or_none(value["due"]),
+            dict(map(_history, items(value.get("rep", [])))),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadSnapshot(f"a field is missing or wrong: {error!r}") from None
+    except KeyError as error:
+        raise BadSnapshot(f"{error} is missing") from None
 
 
 def retained_bytes(message: Message) -> bytes:
@@ -218,8 +259,8 @@ def read_retained(data: bytes) -> Message:
     """Inverse of `retained_bytes`. Raises BadSnapshot."""
     try:
         return _message(unpacked(data)["m"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadSnapshot(f"a field is missing or wrong: {error!r}") from None
+    except KeyError as error:
+        raise BadSnapshot(f"{error} is missing") from None
 
 
 def positions_bytes(positions: Positions) -> bytes:
@@ -230,5 +271,5 @@ def read_positions(data: bytes) -> Positions:
     """Inverse of `positions_bytes`. Raises BadSnapshot."""
     try:
         return _positions(unpacked(data)["pos"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadSnapshot(f"a field is missing or wrong: {error!r}") from None
+    except KeyError as error:
+        raise BadSnapshot(f"{error} is missing") from None

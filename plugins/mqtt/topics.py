@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from plugins.mqtt.packets import V5
 from plugins.mqtt.reasons import MalformedPacket, ProtocolError, Reason
-from plugins.mqtt.wire import text_of
+from plugins.mqtt.wire import STRING_BYTES_MAX, text_of
 
 LEVELS_MAX: Final = 256
 """Levels that a topic name or filter may have, where nothing else is said."""
@@ -149,6 +149,8 @@ class TopicNames(dict[bytes, str]):
         return check_topic_name(name, self._levels_max)
 
     def __missing__(self, raw: bytes) -> str:
+        if len(raw) > STRING_BYTES_MAX:  # a record's key may be longer than a packet holds
+            raise ProtocolError("topic name is too long", Reason.TOPIC_NAME_INVALID)
         name = text_of(raw)
         if name:
             self.check(name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from broker_core.api.record_batch import RecordBatch
 from broker_core.api.record_batch import encode as encode_batch
 from broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Placed
 from plugins.mqtt.appends import Lane
@@ -164,7 +165,7 @@ class CrashBench(Bench):
         replay = Replay(self.hub, states, read_positions(self.kept_positions))
         delays = DelayRecovery(self.hub)
         for batch in self.log.get(DELAYED, ()):
-            delays.batch(batch)
+            delays.batch(RecordBatch(batch.data))
         assert not delays.finish()
         self.messages.clear()
         for topic in self._topics:

@@ -20,6 +20,7 @@ from plugins.mqtt.delayed import (
     read_delayed,
     split_delayed,
 )
+from plugins.mqtt.kept_values import BadSnapshot
 from plugins.mqtt.packets import (
     V5,
     V311,
@@ -30,7 +31,6 @@ from plugins.mqtt.packets import (
     Will,
 )
 from plugins.mqtt.reasons import ProtocolError, Reason
-from plugins.mqtt.snapshots import BadSnapshot
 from tests.support.mqtt_bench import Bench
 from tests.support.mqtt_crash import CrashBench
 

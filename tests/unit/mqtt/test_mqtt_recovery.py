@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from broker_core.api.types import ANONYMOUS, Principal
 from plugins.mqtt.bindings import Binding
 from plugins.mqtt.delivery import Delivery, DeliveryLimits
+from plugins.mqtt.kept_values import BadSnapshot
 from plugins.mqtt.messages import Message, Place
 from plugins.mqtt.packets import (
     NO_PROPERTIES,
@@ -29,7 +30,6 @@ from plugins.mqtt.packets import (
 )
 from plugins.mqtt.sessions import Session
 from plugins.mqtt.snapshots import (
-    BadSnapshot,
     read_positions,
     read_retained,
     read_session,
