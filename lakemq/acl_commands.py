@@ -18,6 +18,7 @@ from broker_core.security.rules import ALIASES, check_rule
 from broker_core.security.settings import SecuritySettings
 from lakemq.meta_access import fail
 from lakemq.meta_options import AskMeta, asks_meta
+from meta_service.api.auth import canonical_kind, kind_complaint
 from meta_service.api.types import MetaClient
 
 acl = typer.Typer(
@@ -42,6 +43,12 @@ Qos = Annotated[
 Retain = Annotated[
     bool | None, typer.Option("--retain/--no-retain", help="Only (not) retained publishes.")
 ]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", envvar="LAKEMQ_CONFIG", metavar="FILE", help="A node's configuration."
+    ),
+]
 
 
 @acl.command("add")
@@ -57,10 +64,13 @@ def add(
         bool, typer.Option("--exact", help="Only this very topic filter, not what it matches.")
     ] = False,
     rule_id: Annotated[str, typer.Option("--id", help="Names the rule.")] = "",
+    config: Config = None,
     *,
     ask: AskMeta,
 ) -> None:
-    """Add a rule; the same one twice is one."""
+    """Add a rule; the same one twice is one. Warns where rules that allow change nothing, as far as
+    the configuration tells: give a node's."""
+    book = RuleBook(_settings(config), lambda: None)
     rules = []
     for each in resource:
         kind, _, name = each.partition(":")
@@ -88,6 +98,9 @@ def add(
     ask(put)
     for rule in rules:
         typer.echo(f"added {rule.rule_id}")
+    book.replace({rule.rule_id: rule_of(rule) for rule in rules})
+    if void := book.rules.void():
+        typer.echo(f"lakemq: warning: where nodes are configured like this one, {void}", err=True)
 
 
 @acl.command("list")
@@ -144,9 +157,7 @@ def test_rules(
     client_id: Annotated[str, typer.Option("--client-id")] = "",
     qos: Annotated[int | None, typer.Option("--qos", min=0, max=2)] = None,
     retain: Annotated[bool | None, typer.Option("--retain/--no-retain")] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", envvar="LAKEMQ_CONFIG", metavar="FILE")
-    ] = None,
+    config: Config = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Rules of the configuration alone.")
     ] = False,
@@ -157,6 +168,9 @@ def test_rules(
     kind, found, name = resource.partition(":")
     if operation not in ALIASES or not found:
         fail("--operation takes an operation, --resource KIND:NAME")
+    kind = canonical_kind(kind)
+    if complaint := kind_complaint(kind):
+        fail(complaint)
     book = RuleBook(_settings(config), lambda: None)
     if not offline:
         kept = ask(lambda meta: meta.rules())

@@ -12,12 +12,14 @@ from cryptography.exceptions import InvalidSignature
 from broker_core.api.errors import ConfigError
 from broker_core.config import Config
 from broker_core.plugin_host import LoadedPlugin
+from broker_core.security.rule_book import RuleBook
 
 
 def check_together(config: Config, plugins: Sequence[LoadedPlugin]) -> list[str]:
     """What is allowed, but hardly meant, in words. Raises ConfigError for what is not allowed."""
     check_authorities(config, plugins)
-    return []
+    void = RuleBook(config.security, lambda: None).rules.void()
+    return [void] if void else []
 
 
 def check_authorities(config: Config, plugins: Sequence[LoadedPlugin]) -> None:

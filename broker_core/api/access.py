@@ -27,7 +27,8 @@ class Operation(enum.Enum):
 
 
 class Resource(NamedTuple):
-    """What is acted on: kind `topic`, `topic_name` (MQTT), `group` or `cluster`, and its name.
+    """What is acted on: kind `topic`, `topic_name` (MQTT), `group`, `cluster`, `sink`,
+    `transaction` or `schema`, and its name.
 
     A `topic_name` is a topic filter where the operation is READ.
     """

@@ -9,7 +9,7 @@ from broker_core.api.access import Rule
 from broker_core.security.quotas import Limits
 from broker_core.security.scram import ScramKeys
 from broker_core.security.users import UserRecord
-from meta_service.api.auth import AclRule, Quota, ScramCredential, User
+from meta_service.api.auth import AclRule, Quota, ScramCredential, User, canonical_kind
 
 
 def record_of(user: User) -> UserRecord:
@@ -49,7 +49,7 @@ def rule_of(kept: AclRule) -> Rule:
     return Rule(
         ("any" if kept.principal == "*" else kept.principal,),
         ("all" if kept.operation == "*" else kept.operation,),
-        "any" if kept.resource == "*" else kept.resource,
+        "any" if kept.resource == "*" else canonical_kind(kept.resource),
         name,
         kept.effect != "deny",
         kept.qos,
@@ -109,7 +109,7 @@ def _kept(rule: Rule, who: str, operation: str) -> AclRule:
         "*" if who == "any" else who,
         "allow" if rule.allow else "deny",
         "*" if operation == "all" else operation,
-        "*" if rule.kind == "any" else rule.kind,
+        "*" if rule.kind == "any" else canonical_kind(rule.kind),
         pattern,
         pattern_type,
         tuple(sorted(set(rule.qos))),

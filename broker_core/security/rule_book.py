@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from broker_core.config import parse_config
 from broker_core.security.rules import RuleSet
 from broker_core.security.settings import RulesFile, SecuritySettings
 from broker_core.security.watched_file import WatchedFile
+
+log = logging.getLogger(__name__)
 
 
 class RuleBook:
@@ -33,6 +36,7 @@ class RuleBook:
         )
         self._kept: Mapping[str, Rule] = {}
         self._admins = frozenset(settings.admins)
+        self._warned = False
         self.rules = self._joined()
 
     def _joined(self) -> RuleSet:
@@ -51,7 +55,15 @@ class RuleBook:
         """Rules that the MetaService keeps, by id."""
         self._kept = dict(kept)
         self.rules = self._joined()
+        self._warn()
         self._changed()
+
+    def _warn(self) -> None:
+        """Say it when it begins to be so, not at every change."""
+        void = self.rules.void()
+        if void and not self._warned:
+            log.warning("%s", void)
+        self._warned = bool(void)
 
     def authorize(
         self,

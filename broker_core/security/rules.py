@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from broker_core.api.access import AccessContext, Operation, Principal, Resource, Rule
 from broker_core.security.topic_filters import Levels, covers, is_filter, levels_of, overlaps
+from meta_service.api.auth import canonical_kind, kind_complaint
 
 ANY: Final = "any"
 ALIASES: Final[Mapping[str, Operation]] = {
@@ -20,7 +21,6 @@ ALIASES: Final[Mapping[str, Operation]] = {
     "publish": Operation.WRITE,
     "subscribe": Operation.READ,
 }
-KINDS: Final = ("topic", "topic_name", "group", "cluster")
 _SAYS_ENOUGH_TO_DESCRIBE: Final = (
     Operation.READ,
     Operation.WRITE,
@@ -54,6 +54,8 @@ def check_rule(rule: Rule) -> str:
 def _check_name(kind: str, name: str) -> str:
     if not kind or not name:
         return f"resource {kind}:{name} has no kind or no name"
+    if kind != ANY and (complaint := kind_complaint(kind)):
+        return complaint
     if kind == "topic_name":
         if "*" in name.split("/"):
             return f"topic filter {name!r}: the wildcards of MQTT are + and #, not *"
@@ -96,6 +98,15 @@ class RuleSet:
                 self._by_who.setdefault(who, []).append(rule)
         self._judgements: dict[tuple[object, ...], _Judgement] = {}
 
+    def void(self) -> str:
+        """Why rules that allow say nothing, in words; empty: they do, or there are none."""
+        if not self.unmatched_allows or not any(rule.allow for rule in self.rules):
+            return ""
+        return (
+            "security.unmatched is allow: what no rule is about is allowed to everybody, so rules "
+            'that allow change nothing; set security.unmatched = "deny"'
+        )
+
     def allows(
         self,
         principal: Principal,
@@ -137,7 +148,7 @@ class RuleSet:
         denies: list[_Pattern] = []
         allows: list[_Pattern] = []
         for rule in (*self._rules_for(principal), *principal.rules):
-            if rule.kind not in (kind, ANY) or not _has(rule, operation):
+            if canonical_kind(rule.kind) not in (kind, ANY) or not _has(rule, operation):
                 continue
             (allows if rule.allow else denies).append(_pattern(rule))
         return _Judgement(denies, allows)

@@ -11,6 +11,7 @@ from broker_core.api.settings import Section
 from broker_core.security.attempts import AttemptRules
 from broker_core.security.quotas import Limits
 from broker_core.security.rules import check_rule
+from meta_service.api.auth import canonical_kind
 
 Algorithm = Literal[
     "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
@@ -178,8 +179,9 @@ class RuleSettings(Section):
     """`read`, `write`, `create`, `alter`, `delete`, `describe`, `publish` (write), `subscribe`
     (read) or `all`. Who may read, write, alter or delete may also describe."""
     resources: list[str]
-    """`topic:<name>`, `topic_name:<MQTT topic filter>`, `group:<name>`, `cluster:*` or `any:*`. A
-    last `*` stands for any rest; `%c` and `%u` for the client id and the user."""
+    """`topic:<name>`, `topic_name:<MQTT topic filter>`, `group:<name>`, `sink:<name>`,
+    `transaction:<transactional id>`, `schema:<subject>`, `cluster:*` or `any:*`. A last `*` stands
+    for any rest; `%c` and `%u` for the client id and the user."""
     qos: list[int] = Field(default_factory=list)
     """Only publishes and subscriptions of these QoS; empty: of any."""
     retain: bool | None = None
@@ -216,7 +218,7 @@ def _resource(text: str) -> tuple[str, str]:
     kind, found, name = text.partition(":")
     if not found:
         raise ValueError(f"resource {text!r} is not <kind>:<name>")
-    return kind, name
+    return canonical_kind(kind), name
 
 
 def _certificates_then_users() -> list[AuthenticatorSettings]:

@@ -231,7 +231,7 @@ class Coordinator:
         return owned
 
     def _authorize(self, principal: Principal, operation: Operation, owner: Owner) -> None:
-        kind = "sink" if owner.kind == SINK else "transactional_id"
+        kind = "sink" if owner.kind == SINK else "transaction"
         self._broker.authorize(principal, operation, Resource(kind, owner.name))
 
     # -- staging

@@ -6,11 +6,31 @@ here, only what they can be checked against.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 EntryKind = Literal["user", "rule", "quota"]
+RESOURCE_KINDS: Final = (
+    "topic", "topic_name", "group", "cluster", "sink", "transaction", "schema",
+)  # fmt: skip
+"""Kinds of resources that rules are about. A rule about another kind would be about nothing."""
+_OLDER_KINDS: Final = {"transactional_id": "transaction"}
+
+
+def canonical_kind(kind: str) -> str:
+    """The kind by its present name."""
+    return _OLDER_KINDS.get(kind, kind)
+
+
+def kind_complaint(kind: str) -> str:
+    """What is wrong with a rule's kind of resource, in words; empty: nothing."""
+    if canonical_kind(kind) in RESOURCE_KINDS:
+        return ""
+    near = difflib.get_close_matches(kind.lower(), RESOURCE_KINDS, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(RESOURCE_KINDS)}"
+    return f"kind of resource {kind!r}; {hint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +77,7 @@ class AclRule:
     operation: str
     """`read`, `write`, ... as the broker names them, or `*`."""
     resource: str
-    """Kind: `topic`, `topic_name` (MQTT), `group`, `cluster`, ... or `*`."""
+    """Kind: one of `RESOURCE_KINDS`, or `*`."""
     pattern: str
     """Which of that kind; `%c` and `%u` stand for the client id and the user's name."""
     pattern_type: str = "literal"

@@ -9,6 +9,7 @@ from typing import Any
 from meta_service.api import auth_pb2 as pb
 from meta_service.api import auth_pb2_grpc as rpc
 from meta_service.api import meta_pb2
+from meta_service.api.auth import AclRule, kind_complaint
 from meta_service.api.auth_convert import entry_message, entry_of
 from meta_service.api.errors import InvalidArgument
 from meta_service.catalog.auth import (
@@ -32,7 +33,11 @@ class AuthService(Service, rpc.AuthServicer):
 
     @unary
     async def Put(self, request: pb.PutAuthRequest, context: Context) -> meta_pb2.WriteResponse:
-        command = put_command(entry_of(request.entry), expected(request))
+        entry = entry_of(request.entry)
+        kind = entry.resource if isinstance(entry, AclRule) else "*"
+        if kind != "*" and (complaint := kind_complaint(kind)):
+            raise InvalidArgument(f"rule.resource: {complaint}")
+        command = put_command(entry, expected(request))
         result = await self._propose(command, request.once)
         return meta_pb2.WriteResponse(revision=result.revision)
 

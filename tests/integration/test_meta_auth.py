@@ -50,6 +50,8 @@ async def test_entries_are_put_found_and_deleted(client: MetaClient) -> None:
         await client.put_user(USER, expected_revision=0)
     disabled = replace(USER, disabled=True)
     assert await client.put_user(disabled, expected_revision=revision) == revision + 1
+    with pytest.raises(InvalidArgument, match="'topc'; did you mean 'topic'"):
+        await client.put_rule(replace(RULE, resource="topc"))
     await client.put_rule(RULE)
     await client.put_quota(Quota("role:ops", connections=0))
     assert [user.disabled for user in await client.users()] == [True]

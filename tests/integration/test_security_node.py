@@ -290,6 +290,25 @@ def logs_in(node: NodeProcess, user: str, password: str) -> bool:
         return bool(device.next("connect") == 0)
 
 
+def test_a_transactional_id_has_rules(node: NodeProcess) -> None:
+    login = {"username": "reader", "password": "reader's password"}
+    with lakemq.connect(node.native, **login) as client:
+        for kind in ("transaction", "transactional_id"):  # the latter is its older name
+            with pytest.raises(lakemq.NotAuthorized, match="write transaction"):
+                client.transactional_producer(f"pay-{kind}")
+            resource = f"{kind}:pay-{kind}"
+            command(node, "acl", "add", "-w", "user:reader", "-o", "write", "-r", resource)
+            eventually(lambda kind=kind: opens(client, f"pay-{kind}"))  # type: ignore[misc]
+
+
+def opens(client: lakemq.SyncClient, transactional_id: str) -> bool:
+    try:
+        client.transactional_producer(transactional_id)
+    except lakemq.NotAuthorized:
+        return False
+    return True
+
+
 def test_users_and_rules_of_the_metaservice(node: NodeProcess) -> None:
     command(node, "user", "add", "kept", "--role", "plant", "--password-stdin", input="one\n")
     eventually(lambda: logs_in(node, "kept", "one"))
@@ -305,7 +324,10 @@ def test_users_and_rules_of_the_metaservice(node: NodeProcess) -> None:
 
         assert publish() == 0x87
         rule = ("-w", "role:plant", "-o", "publish", "-r", "topic_name:plant/+")
-        command(node, "acl", "add", *rule, "--id", "plants")
+        told = command(node, "acl", "add", *rule, "--id", "plants")
+        assert "rules that allow change nothing" in told, "no configuration was given"
+        arguments = ("-w", "role:plant", "-o", "all", "-r", "topci:x")
+        assert "did you mean 'topic'" in command(node, "acl", "add", *arguments, fails=True)
         eventually(lambda: publish() == 0)  # the live connection asks anew
         assert "plants" in command(node, "acl", "list")
         asked = ("-o", "publish", "-r", "topic_name:plant/1", "--role", "plant", "--user", "x")

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from broker_core.api.access import ANONYMOUS, AccessContext, Operation, Principal, Resource, Rule
 from broker_core.security.kept_forms import kept_rules, rule_of
 from broker_core.security.rules import RuleSet, check_rule
+from broker_core.security.settings import RuleSettings
+from meta_service.api.auth import AclRule
 from tests.unit.security.test_security_filters import FILTERS, NAMES, matched
 
 ANN = Principal("ann", roles=("operator",))
@@ -178,11 +180,34 @@ def test_a_bearer_of_rules_has_nothing_beside_them() -> None:
         (Rule(("any",), ("read",), "topic", "t", qos=(3,)), "qos"),
         (Rule(("any",), ("read",), "topic", "t", exact=True), "exact"),
         (Rule((), ("read",), "topic", "t"), "needs"),
+        (Rule(("any",), ("all",), "topc", "t"), "'topc'; did you mean 'topic'"),
+        (Rule(("any",), ("all",), "Topic", "t"), "'Topic'; did you mean 'topic'"),
+        (Rule(("any",), ("all",), "transactions", "t"), "did you mean 'transaction'"),
+        (Rule(("any",), ("all",), "nonsense", "t"), "known are topic, topic_name, group, cluster"),
     ],
 )
 def test_wrong_rules_are_explained(wrong: Rule, said: str) -> None:
     with pytest.raises(AssertionError, match=said):
         assert check_rule(wrong) == "", check_rule(wrong)
+
+
+@pytest.mark.parametrize("kind", ["topic", "group", "cluster", "sink", "transaction", "schema"])
+def test_a_rule_about_each_kind_is_about_it(kind: str) -> None:
+    rules = [rule("user:ann", "write", f"{kind}:pay*")]
+    assert may(rules, ANN, WRITE, f"{kind}:payments")
+    assert not may(rules, ANN, WRITE, f"{kind}:other")
+
+
+def test_the_older_name_of_a_kind_is_understood() -> None:
+    made = rule("user:ann", "write", "transactional_id:payments", False)
+    (kept,) = kept_rules(made)
+    assert (kept.resource, kept.pattern) == ("transaction", "payments")
+    stored = AclRule("r", "user:ann", "deny", "write", "transactional_id", "payments")
+    assert not may([rule_of(stored)], ANN, WRITE, "transaction:payments", unmatched=True)
+    (written,) = RuleSettings(
+        who=["any"], operations=["all"], resources=["transactional_id:x"]
+    ).rules()
+    assert written.kind == "transaction"
 
 
 # -- the same by trying everything

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from broker_core.api.access import Rule
 from broker_core.api.errors import ConfigError
 from broker_core.config import load_config
 from broker_core.security.rule_book import RuleBook
 from broker_core.security.settings import SecuritySettings
+from lakemq.cli import app
 
 
 def loaded(folder: Path, text: str) -> SecuritySettings:
@@ -48,6 +51,10 @@ def loaded(folder: Path, text: str) -> SecuritySettings:
             '[[security.rules]]\nwho = ["any"]\noperations = ["read"]\nresources = ["a"]',
             "security.rules.0: resource 'a' is not <kind>:<name>",
         ),
+        (
+            '[[security.rules]]\nwho = ["any"]\noperations = ["all"]\nresources = ["topc:a"]',
+            "security.rules.0: kind of resource 'topc'; did you mean 'topic'",
+        ),
         ('[[security.quotas]]\nwho = "ann"', ":2: security.quotas.0.who"),
     ],
 )
@@ -71,6 +78,35 @@ def test_what_holds_for_the_rest_follows_from_rules_unless_it_is_said(tmp_path: 
     assert not loaded(tmp_path, rule).unmatched_allows()
     assert not loaded(tmp_path, '[security]\nrules_file = "x"').unmatched_allows()
     assert loaded(tmp_path, '[security]\nunmatched = "allow"\n' + rule).unmatched_allows()
+
+
+def test_rules_that_allow_nothing_new_are_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A rule of the MetaService alone closes nothing: what it is not about stays allowed."""
+    book = RuleBook(loaded(tmp_path, ""), lambda: None)
+    deny = Rule(("any",), ("all",), "topic", "audit", False)
+    allow = Rule(("user:ann",), ("read",), "topic", "a")
+    book.replace({"d": deny})
+    assert not caplog.messages, "a rule that denies does what it says"
+    for _ in range(3):
+        book.replace({"d": deny, "a": allow})
+    (told,) = caplog.messages
+    assert "security.unmatched is allow" in told and "rules that allow change nothing" in told
+    closed = RuleBook(loaded(tmp_path, '[security]\nunmatched = "deny"'), lambda: None)
+    closed.replace({"a": allow})
+    assert len(caplog.messages) == 1
+
+
+def test_config_check_warns_of_rules_that_allow_nothing_new(tmp_path: Path) -> None:
+    rule = '[[security.rules]]\nwho = ["any"]\noperations = ["read"]\nresources = ["topic:a"]\n'
+    for unmatched, warned in (("allow", True), ("deny", False), ("", False)):
+        text = f'[security]\nunmatched = "{unmatched}"\n' + rule
+        loaded(tmp_path, text)
+        arguments = ["config", "check", "--config", str(tmp_path / "lakemq.toml")]
+        outcome = CliRunner().invoke(app, arguments)
+        assert outcome.exit_code == 0
+        assert ("rules that allow change nothing" in outcome.output) is warned
 
 
 def test_a_rules_file_is_read_again_and_a_broken_one_is_not(tmp_path: Path) -> None:
