@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from opentelemetry.metrics import Observation
+
 from broker_core.api.errors import LakeMQError, PluginError, StartupError
 from broker_core.api.ports import (
     Administered,
@@ -20,6 +22,7 @@ from broker_core.api.ports import (
     PluginContext,
     Storage,
 )
+from broker_core.api.stored_batches import SKIPPED
 from broker_core.api.types import PluginInfo
 from broker_core.broker import CoreBroker
 from broker_core.config import Config
@@ -166,6 +169,11 @@ class Node:
         found = self._collected_each("register_interceptors", Interceptor)
         chain = [(plugin.name, interceptor) for plugin, interceptor in found]
         interception = Interception(chain, time.perf_counter)
+        self.telemetry.meter("broker_core").create_observable_counter(
+            "lakemq.corrupt_batches",
+            [lambda _: [Observation(SKIPPED.count)]],
+            description="Stored batches that are corrupt inside and were left out by a reader.",
+        )
         register_interception_metrics(self.telemetry.meter("broker_core"), interception)
         return CoreBroker(
             node_id=self.node_id,

@@ -10,8 +10,9 @@ from typing import Final
 
 from broker_core.api.errors import CorruptLog, LakeMQError, TopicExists, UnknownTopic
 from broker_core.api.partitioner import partition_of
-from broker_core.api.ports import Broker, PartitionLog
-from broker_core.api.record_batch import BODY_BYTES_MAX, RecordBatch, encode, read_header, split
+from broker_core.api.ports import Broker
+from broker_core.api.record_batch import BODY_BYTES_MAX, RecordBatch, encode, read_header
+from broker_core.api.stored_batches import readable_batches
 from broker_core.api.transactions import Owner
 from broker_core.api.types import Acks, AppendResult, Columns, Offset, TopicConfig
 from broker_core.transactions.formats import (
@@ -132,7 +133,7 @@ class CoordinatorLog:
         """The batch as it was staged. CorruptLog, OffsetOutOfRange: it can't be read."""
         log = self._broker.partition(STAGED_TOPIC, entry.log_partition)
         got = await log.fetch(Offset(entry.offset), bytes_max=1)
-        for value, offset in rows_of(got.data):
+        for value, offset in rows_of(got.data, STAGED_TOPIC, entry.log_partition):
             if offset == entry.offset and value is not None:
                 return value
         raise CorruptLog(f"{STAGED_TOPIC}-{entry.log_partition} has no batch at {entry.offset}")
@@ -157,12 +158,17 @@ class CoordinatorLog:
 
 
 async def batches_of(broker: Broker, topic: str) -> AsyncIterator[tuple[int, RecordBatch]]:
-    """(partition, batch) of all that a topic holds, in order within each; nothing: it is absent."""
+    """(partition, batch) of all that a topic holds, in order within each; nothing: it is absent.
+    Batches that are corrupt inside are left out."""
     if not is_there(broker, topic):
         return
     for number in range(broker.topic(topic).partitions):
-        async for batch in _all_of(broker.partition(topic, number)):
-            yield number, batch
+        log = broker.partition(topic, number)
+        offset = log.log_start_offset
+        while (got := await log.fetch(offset, bytes_max=_READ_BYTES)).data:
+            for batch in readable_batches(got.data, topic, number, start=offset):
+                yield number, batch
+            offset = got.next_offset
 
 
 def is_there(broker: Broker, topic: str) -> bool:
@@ -173,22 +179,9 @@ def is_there(broker: Broker, topic: str) -> bool:
     return True
 
 
-async def _all_of(log: PartitionLog) -> AsyncIterator[RecordBatch]:
-    offset = log.log_start_offset
-    while True:
-        got = await log.fetch(offset, bytes_max=_READ_BYTES)
-        if not got.data:
-            return
-        for position, header in split(got.data):
-            if header.last_offset >= offset:
-                yield RecordBatch(got.data, position)
-        offset = got.next_offset
-
-
-def rows_of(data: bytes) -> list[tuple[bytes | None, int]]:
-    """(value, offset) of all records in batches."""
+def rows_of(data: bytes, topic: str, partition: int) -> list[tuple[bytes | None, int]]:
+    """(value, offset) of all records in fetched batches."""
     rows: list[tuple[bytes | None, int]] = []
-    for position, _ in split(data):
-        batch = RecordBatch(data, position)
+    for batch in readable_batches(data, topic, partition):
         rows += zip(batch.values(), batch.offsets(), strict=True)
     return rows

@@ -91,7 +91,7 @@ class DelayedLog:
         """The batch as it shall be appended to its partition."""
         log = self._broker.partition(DELAYED_TOPIC, entry.log_partition)
         got = await log.fetch(Offset(entry.offset), bytes_max=1)
-        for value, offset in rows_of(got.data):
+        for value, offset in rows_of(got.data, DELAYED_TOPIC, entry.log_partition):
             if offset == entry.offset and value is not None:
                 found = decode_delayed(value)
                 if isinstance(found, Delayed):

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from broker_core.api.errors import InvalidRequest, LakeMQError, NotAuthorized
 from broker_core.api.ports import Broker
+from broker_core.api.stored_batches import readable_batches
 from broker_core.api.types import Columns, Offset, Placed
 from plugins.bridge.inbox import Answer, Arrival, Inbox
 from plugins.bridge.records import RowReader, incoming_headers, packet_id_of
@@ -153,7 +154,8 @@ class Receiver:
                 offset = max(self._inbox.positions.get(place, 0), source.log_start_offset)
                 while offset < end:
                     got = await source.fetch(Offset(offset), bytes_max=_FETCH_BYTES)
-                    for row in reader.rows(got.data, offset):
+                    batches = readable_batches(got.data, topic, number, start=offset)
+                    for row in reader.rows(batches, offset):
                         packet_id = packet_id_of(row.qos_2_id, self._link_name)
                         if packet_id is not None:
                             self._inbox.unreleased.add(packet_id)

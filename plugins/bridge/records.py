@@ -5,12 +5,12 @@ Names of headers are those of `docs/mqtt.md`; `mqtt.bridge` is ours: the link th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from broker_core.api.errors import CorruptBatch
-from broker_core.api.record_batch import CONTROL, RecordBatch, split
+from broker_core.api.record_batch import RecordBatch
 from broker_core.api.record_headers import decode_headers, encode_headers
 
 BRIDGE: Final = "mqtt.bridge"
@@ -51,14 +51,11 @@ class RowReader:
     def __init__(self) -> None:
         self._parsed: dict[bytes, Meta] = {}
         self.unreadable = 0
-        """Records whose key is no text, or whose headers are broken; and broken batches."""
+        """Records whose key is no text, or whose headers are broken."""
 
-    def rows(self, data: bytes, start: int) -> Iterator[Row]:
-        """Every record from offset `start` on. CorruptBatch when a batch is broken."""
-        for position, header in split(data):
-            if header.attributes & CONTROL or header.last_offset < start:
-                continue
-            batch = RecordBatch(data, position)
+    def rows(self, batches: Iterable[RecordBatch], start: int) -> Iterator[Row]:
+        """Every readable record from offset `start` on."""
+        for batch in batches:
             columns = zip(
                 batch.offsets(),
                 batch.keys(),

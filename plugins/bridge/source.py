@@ -9,6 +9,7 @@ from typing import Final
 
 from broker_core.api.errors import LakeMQError, OffsetOutOfRange, UnknownPartition, UnknownTopic
 from broker_core.api.ports import Broker, PartitionLog
+from broker_core.api.stored_batches import readable_batches
 from broker_core.api.types import Offset
 from plugins.bridge.config import LinkSettings
 from plugins.bridge.outbox import Forward, Lane, Outbox, Sent
@@ -151,8 +152,13 @@ class Source:
             return lane.next_offset < source.log_start_offset  # retention was quicker
         if not got.data:
             return False
-        self._rows[lane] = (self._reader.rows(got.data, lane.next_offset), got.next_offset)
+        self._rows[lane] = (self._rows_of(lane, got.data, lane.next_offset), got.next_offset)
         return True
+
+    def _rows_of(self, lane: Lane, data: bytes, start: int) -> Iterator[Row]:
+        return self._reader.rows(
+            readable_batches(data, lane.topic, lane.partition, start=start), start
+        )
 
     async def restore(self) -> None:
         """Read again what was under way when the process ended."""
@@ -176,7 +182,7 @@ class Source:
             return None
         try:
             got = await source.fetch(Offset(one.offset), bytes_max=1)
-            row = next(self._reader.rows(got.data, one.offset), None)
+            row = next(self._rows_of(one.lane, got.data, one.offset), None)
         except LakeMQError:
             return None
         if row is None or row.offset != one.offset:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from broker_core.api.errors import CorruptLog, LakeMQError, TopicExists
 from broker_core.api.ports import Broker
-from broker_core.api.record_batch import CONTROL, RecordBatch, split
+from broker_core.api.stored_batches import readable_batches
 from broker_core.api.types import Columns, Principal
 
 STATES: Final = "__bridge"
@@ -34,11 +34,9 @@ class StateLog:
         offset = log.log_start_offset
         while offset < log.high_watermark:
             got = await log.fetch(offset, bytes_max=_FETCH_BYTES)
-            for position, header in split(got.data):
-                if not header.attributes & CONTROL:
-                    batch = RecordBatch(got.data, position)
-                    for key, value in zip(batch.keys(), batch.values(), strict=True):
-                        newest[(key or b"").decode()] = value
+            for batch in readable_batches(got.data, STATES, 0):
+                for key, value in zip(batch.keys(), batch.values(), strict=True):
+                    newest[(key or b"").decode(errors="replace")] = value
             offset = got.next_offset
         return {name: _decoded(name, value) for name, value in newest.items() if value}
 

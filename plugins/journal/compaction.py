@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
+from broker_core.api.errors import CorruptBatch
 from broker_core.api.record_batch import CONTROL, HAS_KEYS, ProducerStamp, RecordBatch, encode
 from broker_core.api.types import Columns
 from plugins.journal.manifest import SegmentInfo
@@ -67,7 +68,10 @@ class KeepRule:
 
 def compacted_batch(data: bytes, rule: KeepRule, tombstones_go: bool) -> bytes:
     """The batch without what goes: as it is if all stays, empty if nothing does."""
-    batch = RecordBatch(data)
+    try:
+        batch = RecordBatch(data)
+    except CorruptBatch:
+        return data  # whole outside, garbage inside: what it holds is not known
     header = batch.header
     if not header.attributes & HAS_KEYS or header.attributes & CONTROL:
         return data

@@ -13,7 +13,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from broker_core.api.errors import CorruptBatch
-from broker_core.api.record_batch import BatchHeader, RecordBatch, read_header
+from broker_core.api.record_batch import BatchHeader, read_header
+from broker_core.api.stored_batches import open_stored
 from broker_core.api.types import TopicConfig
 from plugins.journal.compaction import KeepRule, LatestOffsets, compacted_batch, groups, is_due
 from plugins.journal.files import NEW_SUFFIX, FileHandle
@@ -48,6 +49,7 @@ class Compactor:
         self._config = config
         self._limits = limits
         self._now_ms = now_ms
+        self._place = (folder.manifest.topic, folder.manifest.partition)
         self._stopping = stopping
 
     def run(self, offset_end: int) -> int:
@@ -98,7 +100,8 @@ class Compactor:
             if segment.compacted:
                 continue
             for _, data in self._batches(segment):
-                if not latest.take(RecordBatch(data)):
+                batch = open_stored(data, *self._place)
+                if batch is not None and not latest.take(batch):
                     # What was taken of this segment stays right: it only drops older records.
                     return self._prefix(sealed, at)
                 if self._stopping():

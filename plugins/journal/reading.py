@@ -8,6 +8,7 @@ from contextlib import closing
 
 from broker_core.api.errors import CorruptLog, OffsetOutOfRange, Unavailable
 from broker_core.api.record_batch import RecordBatch
+from broker_core.api.stored_batches import open_stored
 from plugins.journal.log_folder import LogFolder, describe_missing
 from plugins.journal.manifest import Manifest, SegmentInfo
 from plugins.journal.object_store import ObjectMissing, StoreError
@@ -113,16 +114,17 @@ def _find_timestamp(
                     if batch.header.base_offset >= offset_end:
                         return offset_end
                     if batch.header.max_timestamp_ms >= timestamp_ms:
-                        found = _first_not_older(batch.data, timestamp_ms)
-                        return max(found, manifest.log_start_offset)
+                        opened = open_stored(batch.data, manifest.topic, manifest.partition)
+                        if opened is not None:
+                            found = _first_not_older(opened, timestamp_ms)
+                            return max(found, manifest.log_start_offset)
             except BadBatch as bad:
                 damage = folder.damage_at(segment, index, bad, handle)
                 raise folder.corrupt(segment, damage) from None
     return offset_end
 
 
-def _first_not_older(data: bytes, timestamp_ms: int) -> int:
-    batch = RecordBatch(data)
+def _first_not_older(batch: RecordBatch, timestamp_ms: int) -> int:
     for offset, time in zip(batch.offsets(), batch.timestamps_ms(), strict=True):
         if time >= timestamp_ms:
             return offset

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from broker_core.api.ports import Broker
-from broker_core.api.record_batch import CONTROL, RecordBatch, split
+from broker_core.api.stored_batches import readable_batches
 
 _READ_BYTES: Final = 4 * 1024 * 1024
 
@@ -21,9 +21,7 @@ async def records_of(
         log = broker.partition(topic, number)
         offset = log.log_start_offset
         while (got := await log.fetch(offset, bytes_max=_READ_BYTES)).data:
-            for position, header in split(got.data):
-                if not header.attributes & CONTROL:
-                    batch = RecordBatch(got.data, position)
-                    for key, value in zip(batch.keys(), batch.values(), strict=True):
-                        yield key, value
+            for batch in readable_batches(got.data, topic, number):
+                for key, value in zip(batch.keys(), batch.values(), strict=True):
+                    yield key, value
             offset = got.next_offset

@@ -6,6 +6,10 @@ version left it, is made by writing into the journal's files while the node is d
 
 from __future__ import annotations
 
+import asyncio
+import datetime
+import logging
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +21,7 @@ from broker_core.api.errors import CorruptBatch
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from tests.support.node import NodeProcess
-from tests.support.poison import garbage_lengths, no_frame
+from tests.support.poison import garbage_lengths, no_frame, poison_logs
 
 
 @pytest.fixture
@@ -44,3 +48,70 @@ def test_garbage_columns_are_refused(node: NodeProcess, poison: bytes) -> None:
         assert answer.error.code == CorruptBatch.code
         client.send("t", b"good")
         assert [each.value for each in client.consume("t")] == [b"good"]
+
+
+def fill(node: NodeProcess) -> None:
+    """Records and state of everything that the native protocol keeps in topics."""
+    with lakemq.connect(node.native) as client:
+        client.create_topic("t")
+        for value in (b"0", b"1"):
+            client.send("t", value)
+        with client.subscribe("t", group="g") as consumer:
+            next(iter(consumer))
+            consumer.commit()
+        with client.queue("t", group="q") as queue:
+            next(iter(queue)).ack()
+        client.schedules.send("t", b"later", delay=datetime.timedelta(hours=1))
+        with client.transactional_producer("tx") as producer, producer.transaction() as work:
+            work.send("t", b"2")
+
+
+def metric(node: NodeProcess, name: str) -> float:
+    with urllib.request.urlopen(f"http://{node.addresses['admin']}/metrics") as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith(name):
+                return float(line.split()[-1])
+    raise AssertionError(f"no metric {name}")
+
+
+def values(client: lakemq.SyncClient) -> list[bytes | None]:
+    return [each.value for each in client.consume("t")]
+
+
+@pytest.mark.parametrize("end", [NodeProcess.kill, NodeProcess.stop], ids=["kill -9", "SIGTERM"])
+def test_no_start_and_no_reader_ends_because_of_a_stored_batch(
+    node: NodeProcess, end: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(node)
+    assert callable(end)
+    end(node)
+    poisoned = asyncio.run(poison_logs(node.data_dir, skip=("__mqtt", "mqtt")))
+    assert {"t", "_lakemq_offsets", "_lakemq_queues", "_lakemq_transactions"} < set(poisoned)
+    node.start()
+    assert metric(node, "lakemq_corrupt_batches") >= 4
+    assert "topic _lakemq_offsets partition" in node.log_file.read_text()
+    with lakemq.connect(node.native) as client, caplog.at_level(logging.WARNING, "lakemq"):
+        client.send("t", b"3")
+        assert values(client) == [b"0", b"1", b"2", b"3"]
+        warned = [each.message for each in caplog.records if "topic t partition 0" in each.message]
+        assert len(warned) == 2
+        with client.subscribe("t", group="g") as consumer:
+            records = iter(consumer)
+            assert [next(records).value for _ in range(3)] == [b"1", b"2", b"3"]
+            assert consumer.consumer.counters.corrupt_batches == 2
+        with client.queue("t", group="q") as queue:
+            messages = iter(queue)
+            assert [next(messages).value for _ in range(3)] == [b"1", b"2", b"3"]
+        with pytest.raises(lakemq.CorruptBatch, match="topic t partition 0 offset 3: "):
+            list(client.consume("t", on_corrupt="raise"))
+        with (
+            client.subscribe("t", group="new", on_corrupt="raise") as consumer,
+            pytest.raises(lakemq.CorruptBatch, match="topic t partition 0 offset 3: "),
+        ):
+            list(consumer)
+        assert len(client.schedules.waiting("t")) == 1
+        assert min(client.offsets_for_timestamp("t", 1).values()) == 0
+    assert node.stop() == 0
+    node.start()
+    with lakemq.connect(node.native) as client:
+        assert values(client)[-1] == b"3"

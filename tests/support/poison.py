@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import google_crc32c
 
-from broker_core.api.record_batch import BatchHeader, pack_header
-from broker_core.api.types import Compression
+from broker_core.api.record_batch import BatchHeader, pack_header, read_header
+from broker_core.api.types import Acks, Compression, TopicInfo
+from plugins.journal.manifest import decode_manifest
+from plugins.journal.settings import JournalSettings
+from plugins.journal.storage import JournalStorage
 
 
 def sealed(body: bytes, *, records: int = 1, attributes: int = 0, raw_bytes: int = -1) -> bytes:
@@ -26,3 +31,22 @@ def garbage_lengths() -> bytes:
 def no_frame() -> bytes:
     """A body that is no frame of its codec."""
     return sealed(b"no frame of zstd", attributes=Compression.ZSTD)
+
+
+async def poison_logs(data_dir: Path, skip: tuple[str, ...] = ()) -> list[str]:
+    """Append poison to every partition of a node that is down, but of topics that begin with one
+    of `skip`. The topics."""
+    storage = JournalStorage(data_dir / "journal", JournalSettings())
+    await storage.start()
+    poisoned = []
+    for path in sorted((data_dir / "journal").glob("topics/*/*/manifest")):
+        manifest = decode_manifest(path.read_bytes())
+        if manifest.topic.startswith(skip or "\0"):
+            continue
+        poisoned.append(manifest.topic)
+        topic = TopicInfo(manifest.topic, manifest.topic_id, manifest.partition + 1)
+        log = await storage.open_partition(topic, manifest.partition)
+        for batch in (garbage_lengths(), no_frame()):
+            await log.append(batch, read_header(batch), Acks.LEADER)
+    await storage.stop()
+    return poisoned

@@ -33,11 +33,12 @@ class Part:
         log: PartitionLog,
         keep: Callable[[Snapshot], Awaitable[None]],
         *,
+        topic: str,
         window_max: int,
     ) -> None:
         self.number = number
         self.state = state
-        self.source = Source(log)
+        self.source = Source(log, topic, number)
         self._keep = keep
         self._window_max = window_max
         self._dirty = False

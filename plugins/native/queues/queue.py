@@ -82,7 +82,14 @@ class RunningQueue:
 
         log = self._broker.partition(self.topic.name, number)
         state = QueuePartition(self.settings, snapshot)
-        part = Part(number, state, log, keep, window_max=self._limits.window_records_max)
+        part = Part(
+            number,
+            state,
+            log,
+            keep,
+            topic=self.topic.name,
+            window_max=self._limits.window_records_max,
+        )
         self.parts[number] = part
         self.undertakers[number] = Undertaker(
             self._broker, part, self.group, self.topic.name, self.wake

@@ -10,13 +10,18 @@ from typing import Final, NamedTuple
 
 from broker_core.api.errors import OffsetOutOfRange
 from broker_core.api.ports import PartitionLog
-from broker_core.api.record_batch import CONTROL, HEADER_BYTES, RecordBatch, encode, split
+from broker_core.api.record_batch import CONTROL, HEADER_BYTES, encode, read_header, split
+from broker_core.api.stored_batches import open_stored
 from broker_core.api.types import Columns, Compression, Offset
 
 _CACHE_BYTES: Final = 4 * 1024 * 1024
 _READ_BYTES: Final = 256 * 1024
 _IN_THREAD_BYTES: Final = 128 * 1024
 """Larger bodies are decompressed in a thread."""
+
+
+_Rows = tuple[list[int], list[bytes | None], list[bytes | None], list[bytes]]
+"""Timestamps, keys, values, encoded headers."""
 
 
 class Row(NamedTuple):
@@ -34,15 +39,20 @@ class Row(NamedTuple):
 
 
 class Opened:
-    """A stored batch with its columns."""
+    """A stored batch with its columns; without rows where it is corrupt inside."""
 
-    def __init__(self, data: bytes, position: int) -> None:
-        batch = RecordBatch(data, position)
-        self.size = HEADER_BYTES + batch.header.raw_body_bytes
-        self.end = batch.header.last_offset + 1
-        control = bool(batch.header.attributes & CONTROL)
-        self.offsets: Sequence[int] = () if control else batch.offsets()
-        self.keys = batch.keys()
+    def __init__(self, data: bytes, position: int, topic: str, partition: int) -> None:
+        header = read_header(data, position)
+        self.end = header.last_offset + 1
+        self.size = HEADER_BYTES
+        self.offsets: Sequence[int] = ()
+        self.keys: list[bytes | None] = []
+        self._rows: _Rows = ([], [], [], [])
+        batch = open_stored(data, topic, partition, position)
+        if batch is None or header.attributes & CONTROL:
+            return
+        self.size += header.raw_body_bytes
+        self.offsets, self.keys = batch.offsets(), batch.keys()
         self._rows = (batch.timestamps_ms(), self.keys, batch.values(), batch.encoded_headers())
 
     def row(self, offset: int) -> Row | None:
@@ -57,8 +67,9 @@ class Opened:
 class Source:
     """Reads one partition."""
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(self, log: PartitionLog, topic: str, partition: int) -> None:
         self.log = log
+        self._place = (topic, partition)
         self._opened: OrderedDict[int, Opened] = OrderedDict()
         """First offset -> batch, the least recently used first."""
         self._bytes = 0
@@ -73,9 +84,9 @@ class Source:
         for position, header in split(got.data):
             large = header.raw_body_bytes > _IN_THREAD_BYTES
             if large and header.compression is not Compression.NONE:
-                opened = await asyncio.to_thread(Opened, got.data, position)
+                opened = await asyncio.to_thread(Opened, got.data, position, *self._place)
             else:
-                opened = Opened(got.data, position)
+                opened = Opened(got.data, position, *self._place)
             self._keep(header.base_offset, opened)
             found.append(opened)
         return found

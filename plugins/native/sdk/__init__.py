@@ -53,6 +53,7 @@ from plugins.native.sdk.admin import Admin, SyncAdmin
 from plugins.native.sdk.arrow import from_arrow, to_arrow
 from plugins.native.sdk.client import Client
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions
+from plugins.native.sdk.corrupt import OnCorrupt
 from plugins.native.sdk.counters import ConsumerCounters, ProducerCounters
 from plugins.native.sdk.filtering import Condition, RecordFilter
 from plugins.native.sdk.producer import Producer
@@ -133,6 +134,7 @@ __all__ = [
     "NotAuthorized",
     "NotLeader",
     "OffsetOutOfRange",
+    "OnCorrupt",
     "OutOfOrderSequence",
     "OutcomeUnknown",
     "PartitionOffsets",

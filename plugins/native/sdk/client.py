@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 import grpc
 
-from broker_core.api.errors import NotLeader, UnknownPartition
+from broker_core.api.errors import CorruptBatch, NotLeader, UnknownPartition
 from broker_core.api.record_batch import RecordBatch, split
 from broker_core.api.transactions import TRANSACTION
 from broker_core.api.types import Acks, Compression, Record, TopicPartition
@@ -20,6 +20,7 @@ from plugins.native.sdk import wire
 from plugins.native.sdk.admin import Admin
 from plugins.native.sdk.cluster_view import BEHIND_S, may_be_behind
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions
+from plugins.native.sdk.corrupt import CorruptPolicy, OnCorrupt
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.login import AsyncLogin, Login, Mechanism, login_of, with_async_login
 from plugins.native.sdk.producer import Producer
@@ -294,6 +295,7 @@ class Client:
         bytes_max: int = wire.FETCH_BYTES_MAX,
         follow: bool = False,
         wanted: RecordFilter | None = None,
+        on_corrupt: OnCorrupt = "raise",
     ) -> AsyncIterator[RecordBatch]:
         """Every stored batch that touches offsets [start, end), in order, CRC checked.
 
@@ -301,8 +303,10 @@ class Client:
         may hold records outside the range. Raises UnknownTopic (also when `topic_id` is another
         than the topic's), UnknownPartition, OffsetOutOfRange, CorruptLog.
 
-        `wanted`: leave out batches without such a record; the others come whole.
+        `wanted`: leave out batches without such a record; the others come whole. `on_corrupt`: of
+        batches that don't decompress; columns are checked when they are asked for.
         """
+        corrupt = CorruptPolicy(on_corrupt)
         request = pb.FetchRequest(
             topic=topic, partition=partition, offset=start, end_offset=end or 0,
             bytes_max=bytes_max, follow=follow, topic_id=topic_id or "",
@@ -317,7 +321,9 @@ class Client:
                 async for answer in call:
                     give_up_s = monotonic() + self.timeout_s
                     for position, _ in split(answer.batches):
-                        yield RecordBatch(answer.batches, position, columns_later=True)
+                        batch = corrupt.open(answer.batches, position, topic, partition)
+                        if batch is not None:
+                            yield batch
                     request.offset = answer.next_offset
                 return
             except grpc.RpcError as error:
@@ -339,12 +345,14 @@ class Client:
         partition: int | None = None,
         follow: bool = False,
         wanted: RecordFilter | None = None,
+        on_corrupt: OnCorrupt = "skip",
     ) -> AsyncIterator[Record]:
         """Records of a topic, in order within each partition; all partitions are read at once.
 
         `start`: `earliest`, `latest` or an offset. Ends at the high watermark unless `follow`.
-        `wanted`: only such records.
+        `wanted`: only such records. `on_corrupt`: see `OnCorrupt`.
         """
+        corrupt = CorruptPolicy(on_corrupt)
         description = await self.describe_topic(topic)
         chosen = [each for each in description.partitions if partition in (None, each.partition)]
         if not chosen:
@@ -353,8 +361,13 @@ class Client:
             each.partition: first_offset(start, each.log_start_offset, each.high_watermark)
             for each in chosen
         }
-        async for number, batch in self._fetch_many(topic, starts, follow, wanted):
-            for record in batch.records() if wanted is None else wanted.records(batch):
+        async for number, batch in self._fetch_many(topic, starts, follow, wanted, on_corrupt):
+            try:
+                records = batch.records() if wanted is None else wanted.records(batch)
+            except CorruptBatch as error:
+                corrupt.note(topic, number, batch.header.base_offset, error)
+                continue
+            for record in records:
                 if record.offset >= starts[number]:
                     yield record
 
@@ -364,6 +377,7 @@ class Client:
         starts: Mapping[int, int],
         follow: bool,
         wanted: RecordFilter | None,
+        on_corrupt: OnCorrupt,
     ) -> AsyncIterator[tuple[int, RecordBatch]]:
         """Batches of several partitions as they arrive, a bounded number ahead of the reader."""
         arrived: asyncio.Queue[tuple[int, RecordBatch] | None] = asyncio.Queue(4 * len(starts))
@@ -371,7 +385,7 @@ class Client:
         async def read(number: int, first: int) -> None:
             try:
                 async for batch in self.fetch_batches(
-                    topic, number, first, follow=follow, wanted=wanted
+                    topic, number, first, follow=follow, wanted=wanted, on_corrupt=on_corrupt
                 ):
                     await arrived.put((number, batch))
             finally:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Self
 import grpc
 
 from broker_core.api.errors import (
+    CorruptBatch,
     InvalidRequest,
     LakeMQError,
     MemberFenced,
@@ -29,6 +30,7 @@ from broker_core.api.errors import (
     UnknownMember,
     UnknownTopic,
 )
+from broker_core.api.record_batch import RecordBatch
 from broker_core.api.types import TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
@@ -37,6 +39,7 @@ from plugins.native.sdk.chunks import Chunk, Span, decoded, only, with_ends
 from plugins.native.sdk.consumer_options import Callback as Callback
 from plugins.native.sdk.consumer_options import ConsumerOptions as ConsumerOptions
 from plugins.native.sdk.consumer_options import Partitions as Partitions
+from plugins.native.sdk.corrupt import CorruptPolicy, OnCorrupt
 from plugins.native.sdk.counters import ConsumerCounters
 from plugins.native.sdk.fetching import Arrived, FetchLoop, Reading
 from plugins.native.sdk.filtering import RecordFilter
@@ -69,6 +72,7 @@ class Consumer:
         start: str = "earliest",
         auto_commit: bool = False,
         auto_commit_interval_ms: int = 5000,
+        on_corrupt: OnCorrupt = "skip",
         instance_id: str = "",
         session_timeout_ms: int = 10_000,
         rebalance_timeout_ms: int = 60_000,
@@ -84,9 +88,7 @@ class Consumer:
             raise InvalidRequest("subscribe takes either topics or a pattern")
         self.group = group
         self.counters = ConsumerCounters()
-        self._client = client
-        self._stub = stub
-        self._start = start
+        self._client, self._stub, self._start = client, stub, start
         self._auto_commit = auto_commit
         self._commit_interval_ms = auto_commit_interval_ms
         self._callbacks = {"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost}
@@ -103,7 +105,8 @@ class Consumer:
         )
         self._membership = self._stream.membership
         self._wanted = wanted
-        self._fetch = FetchLoop(client.routes, client.bootstrap, wanted)
+        self._corrupt = CorruptPolicy(on_corrupt, self.counters)
+        self._fetch = FetchLoop(client.routes, client.bootstrap, wanted, self._corrupt)
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._taken_at: dict[TopicPartition, int] = {}
@@ -200,23 +203,35 @@ class Consumer:
                 if not self.may_hand_out(chunk) and not await self.between(chunk):
                     break
                 first = self._positions[arrived.place]
-                found = to_arrow(
-                    batch, topic=arrived.place.topic, partition=arrived.place.partition,
-                    start=first, columns=columns,
-                )  # fmt: skip
-                if self._wanted is not None:
-                    found = only(found, self._wanted.rows(batch))
+                found = self._arrow_of(arrived.place, batch, first, columns)
                 self._in_hand = Span(arrived.place, first, end)
+                if found is None:
+                    self._came_back()
+                    continue
                 self.counters.records += found.num_rows
                 if found.num_rows:
                     yield found
                 self._came_back()
             self._unfinished = False
 
+    def _arrow_of(
+        self, place: TopicPartition, batch: RecordBatch, first: int, columns: Sequence[str]
+    ) -> pa.RecordBatch | None:
+        """None: it is corrupt, and left out."""
+        try:
+            found = to_arrow(
+                batch, topic=place.topic, partition=place.partition, start=first, columns=columns
+            )
+            return found if self._wanted is None else only(found, self._wanted.rows(batch))
+        except CorruptBatch as error:
+            self._corrupt.note(*place, batch.header.base_offset, error)
+            return None
+
     async def next_chunk(self) -> Chunk:
         """Records to hand out, one after the other, each after `may_hand_out` or `between`.
 
-        Raises what makes going on impossible: NotAuthorized, UnknownTopic, CorruptLog.
+        Raises what makes going on impossible: NotAuthorized, UnknownTopic, CorruptLog; with
+        `on_corrupt="raise"` CorruptBatch.
         """
         while True:
             self._came_back()
@@ -313,7 +328,10 @@ class Consumer:
         first = self._positions[place]
         records: list[ConsumerRecord] = []
         for batch in arrived.batches:
-            records += decoded(place, batch, first, self._wanted)
+            try:
+                records += decoded(place, batch, first, self._wanted)
+            except CorruptBatch as error:
+                self._corrupt.note(*place, batch.header.base_offset, error)
         end = max(first, arrived.next_offset)
         if not records:
             self._positions[place] = end

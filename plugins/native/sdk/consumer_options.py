@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypedDict
 
 from broker_core.api.types import TopicPartition
+from plugins.native.sdk.corrupt import OnCorrupt
 from plugins.native.sdk.filtering import RecordFilter
 
 Partitions = frozenset[TopicPartition]
@@ -24,6 +25,9 @@ class ConsumerOptions(TypedDict, total=False):
     """Commit what the application has come back from, every `auto_commit_interval_ms`, before a
     partition is given up and at the end. Off by default."""
     auto_commit_interval_ms: int
+    on_corrupt: OnCorrupt
+    """A stored batch that is corrupt inside: `skip` (the default) leaves it out, counts it and logs
+    it once at WARNING; `raise` raises CorruptBatch."""
     instance_id: str
     """Makes this a static member: a restart within the session time-out moves no partition."""
     session_timeout_ms: int

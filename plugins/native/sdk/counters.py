@@ -33,3 +33,5 @@ class ConsumerCounters:
     rebalances: int = 0
     """Times that partitions came or went."""
     partitions_lost: int = 0
+    corrupt_batches: int = 0
+    """Left out: corrupt inside, though their CRCs are right."""

@@ -9,12 +9,13 @@ from typing import Final
 
 import grpc
 
-from broker_core.api.errors import LakeMQError, NotLeader
+from broker_core.api.errors import CorruptBatch, LakeMQError, NotLeader
 from broker_core.api.record_batch import CONTROL, RecordBatch, split
 from broker_core.api.types import TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
 from plugins.native.sdk.cluster_view import may_be_behind
+from plugins.native.sdk.corrupt import CorruptPolicy
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.routes import Routes
 from plugins.native.sdk.sequencing import backoff_s
@@ -48,13 +49,20 @@ class Arrived:
 class FetchLoop:
     """Reads all of `places`, in order within each. Every method is called on the event loop."""
 
-    def __init__(self, routes: Routes, bootstrap: str, wanted: RecordFilter | None = None) -> None:
+    def __init__(
+        self,
+        routes: Routes,
+        bootstrap: str,
+        wanted: RecordFilter | None = None,
+        corrupt: CorruptPolicy | None = None,
+    ) -> None:
         self.places: dict[TopicPartition, Reading] = {}
         self.arrived: asyncio.Queue[Arrived] = asyncio.Queue(_AHEAD)
         self.failed: LakeMQError | None = None
         self._routes = routes
         self._bootstrap = bootstrap
         self._wanted = wanted
+        self._corrupt = corrupt or CorruptPolicy("skip")
         self._pauses = backoff_s()
         self._tasks: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
@@ -129,12 +137,20 @@ class FetchLoop:
             self._restart_soon()
             return
         self._pauses = backoff_s()
-        data = answer.fetched.batches
-        batches = tuple(
-            RecordBatch(data, position)
-            for position, header in split(data)
-            if not header.attributes & CONTROL
-        )
+        batches: list[RecordBatch] = []
         next_offset = answer.fetched.next_offset
-        await self.arrived.put(Arrived(place, reading, batches, next_offset))
+        corrupt: CorruptBatch | None = None
+        try:
+            for position, header in split(answer.fetched.batches):
+                next_offset = header.base_offset
+                if not header.attributes & CONTROL:
+                    opened = self._corrupt.open(answer.fetched.batches, position, *place)
+                    if opened is not None:
+                        batches.append(opened)
+            next_offset = answer.fetched.next_offset
+        except CorruptBatch as error:  # what lies before it is handed out first
+            corrupt = error
+        await self.arrived.put(Arrived(place, reading, tuple(batches), next_offset))
+        if corrupt is not None:
+            await self.arrived.put(Arrived(place, reading, (), error=corrupt))
         reading.position = next_offset

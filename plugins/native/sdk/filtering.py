@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Final, Self
 
-from broker_core.api.errors import InvalidRequest
+from broker_core.api.errors import CorruptBatch, InvalidRequest
 from broker_core.api.record_batch import CONTROL, RecordBatch, split
 from broker_core.api.record_headers import decode_headers
 from broker_core.api.types import Record
@@ -94,10 +94,16 @@ class RecordFilter:
     def batches(self, data: bytes) -> bytes:
         """The batches of `data` (back to back) that hold a record that is wanted, whole.
 
-        Control batches stay: they are for readers.
+        Control batches stay: they are for readers; so do corrupt ones, which readers tell of.
         """
         kept = []
         for position, header in split(data):
-            if header.attributes & CONTROL or any(self.rows(RecordBatch(data, position))):
+            if header.attributes & CONTROL or self._any(data, position):
                 kept.append(data[position : position + header.total_bytes])
         return b"".join(kept)
+
+    def _any(self, data: bytes, position: int) -> bool:
+        try:
+            return any(self.rows(RecordBatch(data, position)))
+        except CorruptBatch:
+            return True

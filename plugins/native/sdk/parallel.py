@@ -26,11 +26,15 @@ class FetchStream:
     """Iterates the batches of one Fetch. `close` (or leaving the context) cancels the call.
 
     `fetch` gives the answers, and tells every call that it makes to a function of ours.
+    `open_batch` opens the batch at a position of an answer; None: it is left out.
     """
 
     def __init__(
-        self, fetch: Callable[[Callable[[object], bool]], Iterator[pb.FetchResponse]]
+        self,
+        fetch: Callable[[Callable[[object], bool]], Iterator[pb.FetchResponse]],
+        open_batch: Callable[[bytes | memoryview, int], RecordBatch | None],
     ) -> None:
+        self._open_batch = open_batch
         self._call: FetchCall | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -73,7 +77,9 @@ class FetchStream:
         try:
             for answer in answers:
                 for position, _ in split(answer.batches):
-                    yield RecordBatch(answer.batches, position, columns_later=True)
+                    batch = self._open_batch(answer.batches, position)
+                    if batch is not None:
+                        yield batch
         except LakeMQError:
             if not self._closed:
                 raise

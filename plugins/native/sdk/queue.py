@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Final, Self, TypedDict
 import grpc
 
 from broker_core.api.errors import (
+    CorruptBatch,
     InvalidRequest,
     LakeMQError,
     LockLost,
     Unavailable,
 )
 from broker_core.api.record_batch import RecordBatch
+from broker_core.api.record_headers import decode_headers
 from plugins.native import queues_pb2 as pb
 from plugins.native.queues_pb2_grpc import QueuesStub
 from plugins.native.sdk import wire
+from plugins.native.sdk.corrupt import CorruptPolicy
 from plugins.native.sdk.queue_message import QueueMessage, Settling
 from plugins.native.sdk.sequencing import backoff_s
 
@@ -75,6 +78,8 @@ class Queue:
         self._settling = Settling()
         self._buffer: deque[QueueMessage] = deque()
         self._changed = asyncio.Event()
+        self._rejecting: set[asyncio.Task[object]] = set()
+        self._corrupt = CorruptPolicy("skip")
         self._failed: LakeMQError | None = None
         self._came_s = monotonic()
         """When the application last came for a message."""
@@ -175,14 +180,29 @@ class Queue:
     def _deliver(self, delivery: pb.QueueDelivery) -> None:
         until = monotonic() + delivery.lock_ms / 1000
         life = self._settling.life
-        records = RecordBatch(delivery.batch).records()
-        for record, attempt in zip(records, delivery.attempts, strict=True):
-            self._buffer.append(
+        batch = RecordBatch(delivery.batch)
+        rows = zip(
+            batch.offsets(), batch.timestamps_ms(), batch.keys(), batch.values(),
+            batch.encoded_headers(), delivery.attempts, strict=True,
+        )  # fmt: skip
+        unreadable: list[QueueMessage] = []
+        for offset, time_ms, key, value, encoded, attempt in rows:
+            buffer: deque[QueueMessage] | list[QueueMessage] = self._buffer
+            try:
+                headers = decode_headers(encoded)
+            except CorruptBatch as error:
+                buffer, headers = unreadable, ()
+                self._corrupt.note(self.topic, delivery.partition, offset, error)
+            buffer.append(
                 QueueMessage(
-                    self.topic, delivery.partition, record.offset, record.timestamp_ms,
-                    record.key, record.value, record.headers, attempt, self._settling, life, until,
+                    self.topic, delivery.partition, offset, time_ms, key, value, headers,
+                    attempt, self._settling, life, until,
                 )
             )  # fmt: skip
+        if unreadable:  # never again: a dead letter, where the queue has them
+            task = asyncio.create_task(self._settling.settle(unreadable, pb.SETTLEMENT_REJECT))
+            self._rejecting.add(task)
+            task.add_done_callback(self._rejecting.discard)
 
     def _lost(self) -> None:
         """The broker gives what we had to others."""

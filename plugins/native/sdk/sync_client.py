@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 import grpc
 
 from broker_core.api.errors import (
+    CorruptBatch,
     InvalidRequest,
     LakeMQError,
     OutOfOrderSequence,
@@ -27,6 +28,7 @@ from plugins.native.sdk import wire
 from plugins.native.sdk.admin import SyncAdmin
 from plugins.native.sdk.checking import encoded
 from plugins.native.sdk.cluster_view import BEHIND_S, may_be_behind
+from plugins.native.sdk.corrupt import CorruptPolicy, OnCorrupt
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.login import Login, Mechanism, login_of, with_login
 from plugins.native.sdk.parallel import FetchStream, ParallelFetch
@@ -207,6 +209,7 @@ class SyncClient:
         bytes_max: int = wire.FETCH_BYTES_MAX,
         follow: bool = False,
         wanted: RecordFilter | None = None,
+        on_corrupt: OnCorrupt = "raise",
     ) -> FetchStream:
         """Every stored batch that touches offsets [start, end), in order, CRC checked.
 
@@ -214,14 +217,19 @@ class SyncClient:
         may hold records outside the range. Raises UnknownTopic (also when `topic_id` is another
         than the topic's), UnknownPartition, OffsetOutOfRange, CorruptLog.
 
-        `wanted`: leave out batches without such a record; the others come whole.
+        `wanted`: leave out batches without such a record; the others come whole. `on_corrupt`: of
+        batches that don't decompress; columns are checked when they are asked for.
         """
+        corrupt = CorruptPolicy(on_corrupt)
         request = pb.FetchRequest(
             topic=topic, partition=partition, offset=start, end_offset=end or 0,
             bytes_max=bytes_max, follow=follow, topic_id=topic_id or "",
             filter=wire.filter_message(wanted),
         )  # fmt: skip
-        return FetchStream(lambda opened: self._routes.fetch(request, opened, self.timeout_s))
+        return FetchStream(
+            lambda opened: self._routes.fetch(request, opened, self.timeout_s),
+            lambda data, position: corrupt.open(data, position, topic, partition),
+        )
 
     def tiered_segments(
         self, topic: str, partition: int, start: int, end: int, *, topic_id: str = ""
@@ -242,13 +250,15 @@ class SyncClient:
         follow: bool = False,
         stop: Sequence[object] = (),
         wanted: RecordFilter | None = None,
+        on_corrupt: OnCorrupt = "skip",
     ) -> Iterator[Record]:
         """Records of a topic: up to the high watermark, or for ever with `follow`.
 
         `start`: `earliest`, `latest` or an offset. Partitions are read one after the other, with
         `follow` all at once, in order within each. Ends early once `stop` is not empty.
-        `wanted`: only such records.
+        `wanted`: only such records. `on_corrupt`: see `OnCorrupt`.
         """
+        reader = _Reader(topic, wanted, on_corrupt)
         description = self.describe_topic(topic)
         chosen = [each for each in description.partitions if partition in (None, each.partition)]
         if not chosen:
@@ -258,30 +268,31 @@ class SyncClient:
             for each in chosen
         }
         if follow and len(starts) > 1:
-            yield from self._follow(topic, starts, stop, wanted)
+            yield from self._follow(starts, stop, reader)
             return
         for number, first in starts.items():
-            stream = self.fetch_batches(topic, number, first, follow=follow, wanted=wanted)
-            with stream as batches:
+            with self.fetch_batches(
+                topic, number, first, follow=follow, wanted=wanted, on_corrupt=on_corrupt
+            ) as batches:
                 for batch in batches:
-                    yield from _records(batch, first, wanted)
+                    yield from reader.records(number, batch, first)
                     if stop:
                         return
 
     def _follow(
-        self,
-        topic: str,
-        starts: Mapping[int, int],
-        stop: Sequence[object],
-        wanted: RecordFilter | None,
+        self, starts: Mapping[int, int], stop: Sequence[object], reader: _Reader
     ) -> Iterator[Record]:
-        with ParallelFetch(
-            {number: self.fetch_batches(topic, number, first, follow=True, wanted=wanted)
-             for number, first in starts.items()}
-        ) as arrived:  # fmt: skip
+        streams = {
+            number: self.fetch_batches(
+                reader.topic, number, first,
+                follow=True, wanted=reader.wanted, on_corrupt=reader.on_corrupt,
+            )
+            for number, first in starts.items()
+        }  # fmt: skip
+        with ParallelFetch(streams) as arrived:
             for number, batch in arrived:
                 if batch is not None:
-                    yield from _records(batch, starts[number], wanted)
+                    yield from reader.records(number, batch, starts[number])
                 if stop:
                     return
 
@@ -467,9 +478,21 @@ class SyncClient:
         return answer.producer_id
 
 
-def _records(batch: RecordBatch, first: int, wanted: RecordFilter | None) -> Iterator[Record]:
-    records = batch.records() if wanted is None else wanted.records(batch)
-    return (record for record in records if record.offset >= first)
+class _Reader:
+    """What `consume` wants of the batches of a topic."""
+
+    def __init__(self, topic: str, wanted: RecordFilter | None, on_corrupt: OnCorrupt) -> None:
+        self.topic, self.wanted, self.on_corrupt = topic, wanted, on_corrupt
+        self._corrupt = CorruptPolicy(on_corrupt)
+
+    def records(self, partition: int, batch: RecordBatch, first: int) -> Iterator[Record]:
+        """Those from offset `first` on."""
+        try:
+            records = batch.records() if self.wanted is None else self.wanted.records(batch)
+        except CorruptBatch as error:
+            self._corrupt.note(self.topic, partition, batch.header.base_offset, error)
+            return
+        yield from (record for record in records if record.offset >= first)
 
 
 def first_offset(start: str | int, log_start_offset: int, high_watermark: int) -> int:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from broker_core.api.record_batch import encode
+from broker_core.api.record_batch import RecordBatch, encode
 from broker_core.api.record_headers import encode_headers
 from broker_core.api.types import Columns
 from plugins.bridge.inbox import Answer, Inbox
@@ -221,8 +221,8 @@ def test_nonsense_is_no_state(state: dict[str, object]) -> None:
 # -- records
 
 
-def batch(keys: list[bytes | None], headers: list[bytes]) -> bytes:
-    return encode(Columns([b"v"] * len(keys), keys, headers), base_offset=10)
+def batch(keys: list[bytes | None], headers: list[bytes]) -> list[RecordBatch]:
+    return [RecordBatch(encode(Columns([b"v"] * len(keys), keys, headers), base_offset=10))]
 
 
 def test_rows_have_the_name_from_key_or_header() -> None:

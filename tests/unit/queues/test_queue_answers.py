@@ -36,7 +36,7 @@ def part_on(disk: Disk) -> Part:
     state = QueuePartition(QueueSettings(), fresh("ab" * 16, 0))
     state.load(range(10), None, 10)
     state.acquire(1, 10, 0)
-    return Part(0, state, SimpleNamespace(), disk.keep, window_max=100)  # type: ignore[arg-type]  # no log is read
+    return Part(0, state, SimpleNamespace(), disk.keep, topic="t", window_max=100)  # type: ignore[arg-type]  # no log is read
 
 
 async def turns() -> None:
