@@ -6,7 +6,7 @@ What is cheap is looked at at once, the rest in a thread, in the order of calls 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Final, TypeVar
 
@@ -32,6 +32,18 @@ class Admission:
         self._check_values = check_values
         self._now_ms = now_ms
         self.checks = checks or OrderedChecks()
+        self._reservations: dict[str, list[frozenset[bytes]]] = {}
+
+    def reserve(self, topic: str, names: Iterable[str]) -> Callable[[], None]:
+        """Refuse clients' batches for the topic whose records have headers of these names; returns
+        its end."""
+        reserved = frozenset(name.encode() for name in names)
+        self._reservations.setdefault(topic, []).append(reserved)
+
+        def lift() -> None:
+            self._reservations[topic].remove(reserved)
+
+        return lift
 
     def header(self, topic: TopicInfo, batch: bytes) -> BatchHeader:
         """The header of a batch that is whole outside. BatchTooLarge, CorruptBatch,
@@ -50,7 +62,8 @@ class Admission:
         then: Callable[[], asyncio.Future[T]],
     ) -> asyncio.Future[T]:
         """What `then` gives, called once the inside of the batch is right too, and after all calls
-        for `key` made before. CorruptBatch and SchemaMismatch are raised, at once or by the future.
+        for `key` made before. CorruptBatch, SchemaMismatch, and InvalidRequest for a reserved
+        record header, are raised, at once or by the future.
         """
         return self.checks.run(key, self._rest(topic, batch, header), then)
 
@@ -74,7 +87,8 @@ class Admission:
         return None
 
     def _inside(self, topic: TopicInfo, batch: bytes, header: BatchHeader) -> None:
-        check_columns(header, batch)
+        reserved = frozenset[bytes]().union(*self._reservations.get(topic.name, ()))
+        check_columns(header, batch, reserved)
         if topic.config.schema:
             self._check_values(topic, batch)
 

@@ -12,7 +12,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from broker_core.api.errors import BatchTooLarge, CorruptBatch, InvalidTimestamp
+from broker_core.api.errors import (
+    BatchTooLarge,
+    CorruptBatch,
+    InvalidRequest,
+    InvalidTimestamp,
+)
 from broker_core.api.record_batch import (
     CONTROL,
     HAS_HEADERS,
@@ -84,8 +89,11 @@ def is_cheap(header: BatchHeader) -> bool:
     return header.raw_body_bytes <= _CHEAP_RAW_BYTES
 
 
-def check_columns(header: BatchHeader, batch: bytes) -> None:
-    """The body decompresses to its size, the lengths fill it, record headers parse. CorruptBatch.
+def check_columns(
+    header: BatchHeader, batch: bytes, reserved: frozenset[bytes] = frozenset()
+) -> None:
+    """The body decompresses to its size, the lengths fill it, record headers parse (CorruptBatch),
+    and none of them has a name that is `reserved` (InvalidRequest).
 
     `header` is that of `checked_header`.
     """
@@ -100,7 +108,7 @@ def check_columns(header: BatchHeader, batch: bytes) -> None:
     if places.header_lengths >= 0:
         lengths = np.frombuffer(raw, "<u4", count, places.header_lengths).astype(np.int64)
         lengths[lengths == NULL_LENGTH] = 0
-        _check_headers(np.frombuffer(raw, np.uint8)[heads:], lengths)
+        _check_headers(np.frombuffer(raw, np.uint8)[heads:], lengths, reserved)
 
 
 def _total(lengths: npt.NDArray[np.uint32]) -> int:
@@ -108,19 +116,25 @@ def _total(lengths: npt.NDArray[np.uint32]) -> int:
     return int(lengths.sum(dtype=np.uint64)) - NULL_LENGTH * nulls
 
 
-def _check_headers(heads: _Bytes, lengths: _Places) -> None:
+def _check_headers(heads: _Bytes, lengths: _Places, reserved: frozenset[bytes]) -> None:
     """`heads`, which the lengths fill, holds each record's pairs of name and value."""
     ends = np.cumsum(lengths)
     some = lengths > 0
     starts, ends = (ends - lengths)[some], ends[some]
     if len(starts) <= _ONE_BY_ONE and len(heads) <= _ONE_BY_ONE_BYTES:
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            decode_headers(heads[start:end].tobytes())
+            for name, _ in decode_headers(heads[start:end].tobytes()):
+                if reserved and name.encode() in reserved:
+                    raise _reserved(name)
     else:
-        _check_in_bulk(heads, starts, ends)
+        _check_in_bulk(heads, starts, ends, reserved)
 
 
-def _check_in_bulk(heads: _Bytes, at: _Places, ends: _Places) -> None:
+def _reserved(name: str) -> InvalidRequest:
+    return InvalidRequest(f"record header {name} is the broker's own in this topic; leave it out")
+
+
+def _check_in_bulk(heads: _Bytes, at: _Places, ends: _Places, reserved: frozenset[bytes]) -> None:
     """Every record's first header at once, then every second one, and so on."""
     names: list[tuple[_Places, _Places]] = []
     for _ in range(HEADERS_MAX):
@@ -141,7 +155,14 @@ def _check_in_bulk(heads: _Bytes, at: _Places, ends: _Places) -> None:
     if len(at):
         raise CorruptBatch(f"a record has more than {HEADERS_MAX} headers")
     if names:
-        _check_names(heads, *map(np.concatenate, zip(*names, strict=True)))
+        begins, behind = map(np.concatenate, zip(*names, strict=True))
+        _check_names(heads, begins, behind)
+        for one in reserved:
+            found = begins[behind - begins == len(one)]
+            for place, byte in enumerate(one):
+                found = found[heads[found + place] == byte]
+            if len(found):
+                raise _reserved(one.decode())
 
 
 def _need(fits: npt.NDArray[np.bool_]) -> None:

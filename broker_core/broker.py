@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -359,6 +359,9 @@ class CoreBroker:
     def tap(self, topic: str, tap: Tap) -> Callable[[], None]:
         logs = [log for (name, _), log in self._logs.items() if name == topic]
         return self._taps.add(topic, tap, logs)
+
+    def reserve_headers(self, topic: str, names: Iterable[str]) -> Callable[[], None]:
+        return self._admission.reserve(topic, names)
 
     # -- records
 

@@ -341,6 +341,11 @@ class Broker(Protocol):
         """Call `tap` with every batch of the topic that becomes readable, also of partitions
         added later; returns its removal. The topic need not exist yet."""
 
+    def reserve_headers(self, topic: str, names: Iterable[str]) -> Callable[[], None]:
+        """Refuse batches of clients (`append`, staged and scheduled ones) for the topic whose
+        records have headers of these names, with InvalidRequest: what the caller publishes with
+        them comes from nobody else. Returns the end of it."""
+
     async def authenticate(self, credentials: Credentials) -> Principal:
         """Raises NotAuthenticated, and Unavailable when it can't be told now."""
 

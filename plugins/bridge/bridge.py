@@ -26,6 +26,7 @@ from plugins.bridge.link import (
 )
 from plugins.bridge.outbox import Outbox
 from plugins.bridge.receiver import Receiver
+from plugins.bridge.records import BROKERS_OWN
 from plugins.bridge.rules import Rules
 from plugins.bridge.source import Source
 from plugins.bridge.state_log import StateLog
@@ -95,6 +96,8 @@ class Bridge:
         state makes no sense."""
         for topic in dict.fromkeys([*self.rules.topics_out, *self.rules.topics_in]):
             await self._broker.ensure_topic(topic)
+        for topic in self.rules.topics_in:
+            self._taps.append(self._broker.reserve_headers(topic, BROKERS_OWN))
         if state is not None:
             try:
                 self.outbox.load(state["outgoing"])

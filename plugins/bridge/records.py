@@ -19,6 +19,8 @@ CLIENT: Final = "mqtt.client"
 QOS: Final = "mqtt.qos"
 RETAIN: Final = "mqtt.retain"
 QOS_2_ID: Final = "mqtt.qos2_id"
+BROKERS_OWN: Final = (BRIDGE, CLIENT, QOS_2_ID)
+"""Headers that are believed, so nobody else may write them where records come in."""
 _PARSED_MAX: Final = 4096
 _PARSED_BYTES_MAX: Final = 512
 

@@ -37,7 +37,7 @@ from plugins.mqtt.protocol import Connection
 from plugins.mqtt.questions import Question, Then
 from plugins.mqtt.reading import Salvage
 from plugins.mqtt.reasons import Reason, connect_reason
-from plugins.mqtt.records import RecordReader
+from plugins.mqtt.records import BROKERS_OWN, RecordReader
 from plugins.mqtt.retained import Retained
 from plugins.mqtt.sessions import Session
 from plugins.mqtt.slow import SlowClients
@@ -145,6 +145,7 @@ class MqttEngine:
         for binding in {one.topic: one for one in reversed(self.settings.bindings)}.values():
             topic = binding.topic
             await self._ensure(binding)
+            self._taps.append(self.broker.reserve_headers(topic, BROKERS_OWN))
             self._taps.append(self.broker.tap(topic, functools.partial(self._committed, topic)))
             for partition in range(self.broker.topic(topic).partitions):
                 end = self.broker.partition(topic, partition).high_watermark

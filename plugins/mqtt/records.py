@@ -34,6 +34,8 @@ QOS_2_ID: Final = "mqtt.qos2_id"
 DELAYED_ID: Final = "mqtt.delayed_id"
 """Key of the delayed record that a publish was: tells after a crash that it was published."""
 _RESERVED: Final = "mqtt."
+BROKERS_OWN: Final = (CLIENT, QOS_2_ID, DELAYED_ID)
+"""Headers that are believed, so nobody else may write them into bound topics."""
 _ESCAPED: Final = "mqtt.user."
 """In front of a user property whose own name begins with `mqtt.`."""
 _PARSED_MAX: Final = 4096

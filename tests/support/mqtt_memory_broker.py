@@ -5,7 +5,7 @@ to taps; tests choose who may do what, how long an append takes and how it fails
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from broker_core.api.errors import (
@@ -70,6 +70,8 @@ class MemoryBroker:
         """When set, no record is stored and every outcome is this."""
         self.held: asyncio.Event | None = None
         """When set, appends wait for it."""
+        self.reserved: dict[str, set[str]] = {}
+        """Headers that clients' batches may not have, by topic."""
         self.created: dict[str, tuple[int | None, TopicConfig | None]] = {}
         """What each topic was asked to be made of."""
         self._topics: dict[str, TopicInfo] = {}
@@ -167,6 +169,10 @@ class MemoryBroker:
         taps = self._taps.setdefault(topic, [])
         taps.append(tap)
         return lambda: taps.remove(tap)
+
+    def reserve_headers(self, topic: str, names: Iterable[str]) -> Callable[[], None]:
+        self.reserved.setdefault(topic, set()).update(names)
+        return lambda: None
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         if self.users is None:

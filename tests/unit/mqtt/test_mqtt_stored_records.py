@@ -375,6 +375,18 @@ def test_a_record_of_the_far_future_that_expires_is_delivered() -> None:
     assert asyncio.run(run()) == [b"late"]
 
 
+def test_clients_may_not_write_what_mqtt_believes_into_bound_topics() -> None:
+    async def run() -> MemoryBroker:
+        broker = MemoryBroker()
+        async with started(broker):
+            pass
+        return broker
+
+    assert asyncio.run(run()).reserved == {
+        "mqtt": {"mqtt.client", "mqtt.qos2_id", "mqtt.delayed_id"}
+    }
+
+
 # -- batches that are whole outside and corrupt inside
 
 

@@ -1,0 +1,33 @@
+"""Goal: a native producer who may write into a bound topic cannot speak as the broker there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lakemq
+from broker_core.api.errors import InvalidRequest
+from tests.support.node import NodeProcess
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    node = NodeProcess(tmp_path / "node").start()
+    try:
+        yield node
+    finally:
+        node.kill()
+
+
+def test_headers_that_mqtt_believes_are_refused_in_bound_topics(node: NodeProcess) -> None:
+    legal = [("mqtt.qos", b"0"), ("mqtt.content_type", b"text"), ("mine", b"x")]
+    with lakemq.connect(node.native) as client:
+        client.create_topic("other")
+        for name in ("mqtt.client", "mqtt.qos2_id", "mqtt.delayed_id"):
+            client.send("other", b"copied", key="t", headers=[(name, b"a/1")])
+            with pytest.raises(InvalidRequest, match=name):
+                client.send("mqtt", b"forged", key="t", headers=[*legal, (name, b"a/1")])
+        client.send("mqtt", b"true", key="t", headers=legal)
+        assert [each.value for each in client.consume("mqtt")] == [b"true"]
