@@ -26,8 +26,8 @@ def test_headers_that_mqtt_believes_are_refused_in_bound_topics(node: NodeProces
     with lakemq.connect(node.native) as client:
         client.create_topic("other")
         for name in ("mqtt.client", "mqtt.qos2_id", "mqtt.delayed_id"):
-            client.send("other", b"copied", key="t", headers=[(name, b"a/1")])
+            client.send("other", b"copied", key=b"t", headers=[(name, b"a/1")])
             with pytest.raises(InvalidRequest, match=name):
-                client.send("mqtt", b"forged", key="t", headers=[*legal, (name, b"a/1")])
-        client.send("mqtt", b"true", key="t", headers=legal)
+                client.send("mqtt", b"forged", key=b"t", headers=[*legal, (name, b"a/1")])
+        client.send("mqtt", b"true", key=b"t", headers=legal)
         assert [each.value for each in client.consume("mqtt")] == [b"true"]
