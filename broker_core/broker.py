@@ -20,6 +20,7 @@ from broker_core.api.errors import (
     UnknownTopic,
 )
 from broker_core.api.internal_topics import is_internal
+from broker_core.api.leadership import check_leads, leads
 from broker_core.api.ports import (
     Credentials,
     Exchange,
@@ -112,7 +113,7 @@ class CoreBroker:
         self._topics: dict[str, TopicInfo] = {}
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._taps = Taps()
-        self._publisher = Publisher(self.partition, now_ms)
+        self._publisher = Publisher(self._led_partition, now_ms, self._leads)
         self._plugins = tuple(plugins)
         self._schemas = SchemaRegistry(meta)
         self._now_ms = now_ms
@@ -356,6 +357,17 @@ class CoreBroker:
                 f"partition {partition}: topic {topic} has 0 to {known - 1}"
             ) from None
 
+    def _leads(self, topic: TopicInfo, partition: int) -> bool:
+        return is_internal(topic.name) or leads(self.node_id, topic, partition)
+
+    def _led_partition(self, topic: str, partition: int) -> PartitionLog:
+        """The log that takes appends: nobody would ever read what is stored here of a partition
+        that another node leads. Raises NotLeader, UnknownTopic, UnknownPartition."""
+        log = self.partition(topic, partition)
+        if not is_internal(topic):
+            check_leads(self.node_id, self._topics[topic], partition)
+        return log
+
     def tap(self, topic: str, tap: Tap) -> Callable[[], None]:
         logs = [log for (name, _), log in self._logs.items() if name == topic]
         return self._taps.add(topic, tap, logs)
@@ -436,7 +448,7 @@ class CoreBroker:
         acks: Acks = Acks.LEADER,
     ) -> asyncio.Future[AppendResult]:
         self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
-        log = self.partition(topic, partition)
+        log = self._led_partition(topic, partition)
         info = self._topics[topic]
         header = self._admission.header(info, batch)
         return self._admission.admit(

@@ -95,8 +95,12 @@ class Publisher:
         self,
         partition: Callable[[str, int], PartitionLog],
         now_ms: Callable[[], int],
+        leads: Callable[[TopicInfo, int], bool] = lambda topic, partition: True,
     ) -> None:
+        """`partition` raises NotLeader where another node takes the records; keyless ones go where
+        this node `leads`, if it does anywhere."""
         self._partition = partition
+        self._leads = leads
         self._now_ms = now_ms
         self._gathered: dict[tuple[str, int, Acks], _Gathered] = {}
         self._scheduled = False
@@ -126,7 +130,7 @@ class Publisher:
         if partition is not None or partitions == 1:
             return {partition or 0: range(count)}
         self._turn += 1
-        sticky = self._turn % partitions
+        sticky = self._sticky(topic)
         if columns.keys is None:
             return {sticky: range(count)}
         homes: dict[int, list[int]] = {}
@@ -134,6 +138,15 @@ class Publisher:
             home = sticky if key is None else partition_of(key, partitions)
             homes.setdefault(home, []).append(place)
         return dict(homes)
+
+    def _sticky(self, topic: TopicInfo) -> int:
+        """Where keyless records of this call go: the next partition that this node leads."""
+        first = self._turn % topic.partitions
+        for step in range(topic.partitions):
+            partition = (first + step) % topic.partitions
+            if self._leads(topic, partition):
+                return partition
+        return first
 
     def _gather(
         self,
@@ -153,7 +166,11 @@ class Publisher:
         if size > room:
             self._gather_large(topic, home, columns, places, acks, ticket, room)
             return
-        gathered = self._room_for(topic, home, acks, size, room)
+        try:
+            gathered = self._room_for(topic, home, acks, size, room)
+        except LakeMQError as error:  # the other partitions of this call are not touched
+            ticket.settle(places, [error] * len(places))
+            return
         gathered.add(share, size)
         gathered.shares.append((ticket, places))
 

@@ -23,6 +23,7 @@ from broker_core.api.errors import (
     UnknownTopic,
     UnknownTransaction,
 )
+from broker_core.api.leadership import check_leads
 from broker_core.api.ports import Broker
 from broker_core.api.transaction_ports import Participant
 from broker_core.api.transactions import (
@@ -42,7 +43,6 @@ from broker_core.settings import TransactionSettings
 from broker_core.transactions import state as states
 from broker_core.transactions.coordinator_log import CoordinatorLog
 from broker_core.transactions.formats import TIMER, StagedKey
-from broker_core.transactions.leading import check_leads
 from broker_core.transactions.owned import Owned, Participants, Work, decide_all
 from broker_core.transactions.staged import Limits, Staged, StagedTable
 from broker_core.transactions.state import Pending, Target, check_epoch, outcome_of

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from broker_core.api.errors import CorruptLog, LakeMQError, TopicExists, UnknownTopic
+from broker_core.api.leadership import check_leads
 from broker_core.api.partitioner import partition_of
 from broker_core.api.ports import Broker
 from broker_core.api.record_batch import BODY_BYTES_MAX, RecordBatch, encode, read_header
@@ -27,7 +28,6 @@ from broker_core.transactions.formats import (
     encode_staged_key,
     encode_state,
 )
-from broker_core.transactions.leading import check_leads
 from broker_core.transactions.staged import Staged
 from broker_core.transactions.state import Entry, OwnerState
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from broker_core.admission import Admission
 from broker_core.api.errors import LakeMQError, UnknownSchedule
+from broker_core.api.leadership import check_leads, leads
 from broker_core.api.ports import Broker
 from broker_core.api.schedules import (
     ScheduleAnswer,
@@ -33,7 +34,6 @@ from broker_core.transactions.coordinator_log import PARTITIONS, CoordinatorLog
 from broker_core.transactions.delayed_format import Delayed, Ended
 from broker_core.transactions.delayed_log import DelayedLog
 from broker_core.transactions.formats import TIMER
-from broker_core.transactions.leading import check_leads, leads
 from broker_core.transactions.owned import Owned, Participants, Work
 from broker_core.transactions.state import OwnerState, Pending
 from broker_core.transactions.timer import Timer, TimerLimits, Waiting

@@ -10,9 +10,9 @@ import grpc
 
 from broker_core.api import errors
 from broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader
+from broker_core.api.leadership import leadership
 from broker_core.api.types import PartitionStatus, TopicConfig, TopicInfo
 from plugins.native import native_pb2 as pb
-from plugins.native.leading import leadership
 
 _STATUS: Final[dict[type[LakeMQError], grpc.StatusCode]] = {
     errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from broker_core.api.errors import LakeMQError, NotLeader, StaleEpoch
 from broker_core.api.internal_topics import is_internal
+from broker_core.api.leadership import leadership, leads
 from broker_core.api.ports import Broker
-from broker_core.api.types import Leadership, TopicInfo
-
-NOBODY: Final = Leadership(None, 0)
-
-
-def leadership(topic: TopicInfo, partition: int) -> Leadership:
-    return topic.leaders[partition] if 0 <= partition < len(topic.leaders) else NOBODY
+from broker_core.api.types import TopicInfo
 
 
 class Leaders:
@@ -27,13 +20,12 @@ class Leaders:
     def check(self, topic: str, partition: int, epoch: int) -> None:
         """`epoch`: of the leadership that the client knows; 0: of none. Topics that the broker
         keeps for itself are each node's own. Raises NotLeader, StaleEpoch, UnknownTopic."""
-        lead = leadership(self._broker.topic(topic), partition)
-        if self._is_ours(lead) and epoch in (0, lead.epoch):
-            return
-        if is_internal(topic):
+        info = self._broker.topic(topic)
+        lead, ours = leadership(info, partition), leads(self._broker.node_id, info, partition)
+        if (ours and epoch in (0, lead.epoch)) or is_internal(topic):
             return
         kind, why = NotLeader, f"{lead.leader or 'nobody'} leads it in epoch {lead.epoch}"
-        if self._is_ours(lead):
+        if ours:
             kind = StaleEpoch
             behind = "is over" if epoch < lead.epoch else "is not known here yet"
             why = f"epoch {epoch} {behind}; {self._broker.node_id} leads it in epoch {lead.epoch}"
@@ -50,12 +42,4 @@ class Leaders:
         return error
 
     def is_ours(self, topic: TopicInfo, partition: int) -> bool:
-        return is_internal(topic.name) or self._is_ours(leadership(topic, partition))
-
-    def _is_ours(self, lead: Leadership) -> bool:
-        """A partition that nobody leads is answered by who has it, so that it can be read and a
-        node that starts alone is not in its own way."""
-        own = self._broker.node_id
-        return lead.leader == own or (
-            lead.leader is None and (not lead.replicas or own in lead.replicas)
-        )
+        return is_internal(topic.name) or leads(self._broker.node_id, topic, partition)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from broker_core.api.errors import BatchTooLarge, InvalidRequest, StorageFull
+from broker_core.api.errors import BatchTooLarge, InvalidRequest, NotLeader, StorageFull
 from broker_core.api.partitioner import partition_of
 from broker_core.api.ports import PartitionLog
 from broker_core.api.record_batch import BatchHeader, RecordBatch
@@ -47,9 +47,12 @@ class Desk:
         self.topic = TopicInfo(
             "t", "0" * 32, partitions, TopicConfig(batch_bytes_max=batch_bytes_max)
         )
-        self.publisher = Publisher(self._log, lambda: 77)
+        self.elsewhere: set[int] = set()
+        self.publisher = Publisher(self._log, lambda: 77, lambda _, one: one not in self.elsewhere)
 
     def _log(self, topic: str, partition: int) -> PartitionLog:
+        if partition in self.elsewhere:
+            raise NotLeader(f"partition {partition} of {topic} is led by other", leader="other")
         return self.logs[partition]  # type: ignore[return-value]  # only append is used
 
     def publish(self, columns: Columns, partition: int | None = None) -> asyncio.Future:  # type: ignore[type-arg]
@@ -144,3 +147,28 @@ async def test_columns_that_no_batch_holds_take_nobody_with_them() -> None:
     (refused,) = await wrong
     assert isinstance(refused, InvalidRequest)
     assert await right == [Placed(1, Offset(0))]
+
+
+async def test_what_another_node_leads_is_refused_and_the_rest_is_stored() -> None:
+    desk = Desk(partitions=4)
+    desk.elsewhere = {1, 2}
+    keys: list[bytes | None] = [b"%d" % number for number in range(40)]
+    outcomes = await desk.publish(Columns(list(keys), keys))
+    for key, outcome in zip(keys, outcomes, strict=True):
+        assert key is not None
+        if (home := partition_of(key, 4)) in desk.elsewhere:
+            assert isinstance(outcome, NotLeader) and f"partition {home} of t" in str(outcome)
+        else:
+            assert isinstance(outcome, Placed) and outcome.partition == home
+    assert not desk.logs[1].batches and not desk.logs[2].batches
+
+
+async def test_keyless_records_go_to_partitions_of_this_node() -> None:
+    desk = Desk(partitions=4)
+    desk.elsewhere = {0, 1, 3}
+    for _ in range(8):
+        (outcome,) = await desk.publish(Columns([b"x"]))
+        assert isinstance(outcome, Placed) and outcome.partition == 2
+    desk.elsewhere = {0, 1, 2, 3}
+    (outcome,) = await desk.publish(Columns([b"x"]))
+    assert isinstance(outcome, NotLeader)

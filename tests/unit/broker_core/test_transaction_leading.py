@@ -7,6 +7,7 @@ import random
 import pytest
 
 from broker_core.api.errors import NotLeader
+from broker_core.api.leadership import leads
 from broker_core.api.record_batch import encode
 from broker_core.api.schedules import ScheduleAsked
 from broker_core.api.transactions import Owner, StagePlace
@@ -15,7 +16,6 @@ from broker_core.settings import ScheduleSettings, TransactionSettings
 from broker_core.transactions.coordinator import Coordinator
 from broker_core.transactions.coordinator_log import CoordinatorLog
 from broker_core.transactions.formats import TRANSACTIONS_TOPIC
-from broker_core.transactions.leading import leads
 from broker_core.transactions.scheduler import Scheduler
 from tests.support.crashing_broker import CrashingBroker, Disk
 
