@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from spark_plugin.errors import TableError
 from spark_plugin.export.delta_table import DeltaLakeTable
 from spark_plugin.export.file_writer import FileWriter
-from spark_plugin.export.files import Folder, attempt_folder
+from spark_plugin.export.files import Folder, attempt_folder, new_token
 from spark_plugin.export.table import (
     ExportKey,
     LakeTable,
@@ -74,7 +74,9 @@ def _rewrite(
     table: LakeTable, key: ExportKey, epoch: int, groups: list[list[LiveFile]], file_bytes: int
 ) -> Compacted:
     before = table.progress(key)
-    after = replace(before, epoch=epoch, attempt=before.attempt + 1)
+    if before.epoch != epoch:
+        raise TableConflict(f"epoch {before.epoch} began after {epoch}")
+    after = replace(before, attempt=before.attempt + 1, commit=new_token())
     folder = Folder(table.location)
     place = attempt_folder(key, epoch, after.attempt)
     folder.create(place)
@@ -100,7 +102,7 @@ def _rewrite(
 
 def _is_committed(table: LakeTable, key: ExportKey, after: Progress) -> bool:
     table.reload()
-    return table.progress(key) == after
+    return table.progress(key).commit == after.commit
 
 
 def _write_together(

@@ -12,7 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_plugin.export import table as lake
-from spark_plugin.export.files import Folder, attempt_folder, delete_orphans, delete_strays
+from spark_plugin.export.files import (
+    Folder,
+    attempt_folder,
+    delete_orphans,
+    delete_strays,
+    new_token,
+    note_strays,
+)
 from spark_plugin.export.table import ExportKey, LakeTable, Progress, WrittenFile
 
 if TYPE_CHECKING:
@@ -26,16 +33,23 @@ class DeadLetters:
         self.table = table
         self.folder = Folder(table.location)
         self._pause = pause
-        self._epoch = 0
+        self._now = Progress()
         self._known: dict[int, tuple[int, ...]] | None = None
 
-    def start(self, key: ExportKey) -> list[str]:
-        """Take the next epoch; delete what earlier runs left behind."""
-        before = self._progress(key)
-        after = replace(before, epoch=before.epoch + 1)
-        lake.commit(self.table, key, [], before, after, self._pause)
-        self._epoch = after.epoch
-        return delete_orphans(self.folder, key, before.attempt)
+    def epoch(self, key: ExportKey) -> int:
+        """The last one here. It is above the table's if that was deleted and made anew."""
+        return self._progress(key).epoch
+
+    def start(self, key: ExportKey, now: Progress) -> list[str]:
+        """The table has the epoch of `now`: take it here; delete what earlier runs left behind."""
+
+        def following(before: Progress) -> Progress:
+            return replace(before, epoch=now.epoch, process=now.process, commit=new_token())
+
+        before, after = lake.take_epoch(self.table, key, now.epoch, following, self._pause)
+        self._now = after
+        delete_strays(self.folder, key, after.epoch, self.table.reachable_files)
+        return delete_orphans(self.folder, key, after.epoch, before.attempt)
 
     def _progress(self, key: ExportKey) -> Progress:
         self.table.reload()
@@ -43,9 +57,13 @@ class DeadLetters:
 
     def known(self, key: ExportKey, next_offsets: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
         """Partition -> offsets, not below the table's next ones, that are here already. Looked up
-        once: later only this process adds any, and always together with the table's offsets."""
+        once: later only this process adds any, and always together with the table's offsets,
+        unless a commit fails (`forget`)."""
         if self._known is None:
-            here = self._progress(key).offsets
+            now = self._progress(key)
+            if not lake.owns(self._now, now):
+                raise lake.taken_over(key, self.table, now, self._now.epoch)
+            self._now, here = now, now.offsets
             ahead = {
                 partition: next_offsets.get(partition, 0)
                 for partition, offset in here.items()
@@ -55,10 +73,14 @@ class DeadLetters:
         return self._known
 
     def new_folder(self, key: ExportKey) -> str:
-        """A folder for the next attempt's files."""
-        folder = attempt_folder(key, self._epoch, self._progress(key).attempt + 1)
+        """A folder for the files of the attempt that follows what `known` saw."""
+        folder = attempt_folder(key, self._now.epoch, self._now.attempt + 1)
         self.folder.create(folder)
         return folder
+
+    def forget(self) -> None:
+        """Something failed: the next attempt looks up anew what is here."""
+        self._known = None
 
     def commit(
         self, key: ExportKey, files: list[WrittenFile], folder: str, offsets: Mapping[int, int]
@@ -68,15 +90,17 @@ class DeadLetters:
             self.folder.delete(folder)
             return
         self.folder.sync(folder)
-        before = self.table.progress(key)
-        after = Progress(
-            epoch=self._epoch,
+        before = self._now
+        after = replace(
+            before,
             attempt=before.attempt + 1,
+            commit=new_token(),
             topic_mark=lake.topic_mark(key.topic_id),
             offsets={**before.offsets, **offsets},
         )
         lake.commit(self.table, key, files, before, after, self._pause)
-        delete_strays(self.folder, folder, {file.path for file in files})
+        self._now = after
+        note_strays(self.folder, folder, {file.path for file in files})
 
 
 def stored_offsets(

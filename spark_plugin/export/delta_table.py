@@ -5,6 +5,8 @@ Progress lies in app transactions, which Delta keeps in every checkpoint of the 
     lakemq/<export id>/<topic id>/<partition>   version = next offset
     lakemq/<export id>/<topic>/epoch            version = epoch
     lakemq/<export id>/<topic>/attempt          version = attempt
+    lakemq/<export id>/<topic>/process          version = token of the process that has the epoch
+    lakemq/<export id>/<topic>/commit           version = token of the last commit
     lakemq/<export id>/<topic>/topic            version = first 60 bits of the topic id
 
 Two commits that set the same app transaction from the same state conflict, so an export whose epoch
@@ -98,6 +100,8 @@ class DeltaLakeTable:
         return Progress(
             epoch=read(f"{ours}/epoch") or 0,
             attempt=read(f"{ours}/attempt") or 0,
+            process=read(f"{ours}/process") or 0,
+            commit=read(f"{ours}/commit") or 0,
             topic_mark=read(f"{ours}/topic"),
             offsets={partition: each for partition, each in found.items() if each is not None},
         )
@@ -220,7 +224,10 @@ class DeltaLakeTable:
 
 def _transactions(key: ExportKey, after: Progress) -> dict[str, int]:
     ours = f"{_APP}/{key.export_id}/{key.topic}"
-    versions = {f"{ours}/epoch": after.epoch, f"{ours}/attempt": after.attempt}
+    versions = {
+        f"{ours}/epoch": after.epoch, f"{ours}/attempt": after.attempt,
+        f"{ours}/process": after.process, f"{ours}/commit": after.commit,
+    }  # fmt: skip
     if after.topic_mark is not None:
         versions[f"{ours}/topic"] = after.topic_mark
     for partition, offset in after.offsets.items():

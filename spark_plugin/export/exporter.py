@@ -17,7 +17,7 @@ from spark_plugin.export import table as lake
 from spark_plugin.export.bounds import bounded, parse_bound
 from spark_plugin.export.compaction import Compacted
 from spark_plugin.export.dead_letters import DeadLetters
-from spark_plugin.export.files import Folder, delete_orphans
+from spark_plugin.export.files import Folder, delete_orphans, delete_strays, new_token
 from spark_plugin.export.landing import Landing
 from spark_plugin.export.owner import Owner
 from spark_plugin.export.replay import Letters, Replayed
@@ -60,7 +60,7 @@ class Exporter:
         self._dead = DeadLetters(dlq, pause) if dlq is not None else None
         self._dead_schema = schema_to_text(dlq.arrow_schema()) if dlq is not None else ""
         self._owner: Owner | None = None
-        self._epoch = 0
+        self._started = Progress()
         self._target: dict[str, TopicCursor] | None = None
 
     def start(self) -> list[str]:
@@ -73,19 +73,23 @@ class Exporter:
         self._owner = Owner(self._folder, key)
         if not self.settings.take_over:
             self._owner.check_free()
-        after = replace(before, epoch=before.epoch + 1)
+        epoch = before.epoch
+        if self._dead is not None:
+            epoch = max(epoch, self._dead.epoch(key))
+        after = replace(before, epoch=epoch + 1, process=new_token(), commit=new_token())
         if before.topic_mark is None:
             first = self._first_offsets(topic)
             mark = lake.topic_mark(key.topic_id) if first else None
             after = replace(after, topic_mark=mark, offsets=first)
         lake.commit(self._table, key, [], before, after, pause)
-        self._epoch = after.epoch
+        self._started = after
         self._owner.take()
         if self.settings.trigger_s is None:
             self._target = planning.latest({key.topic: topic})
-        deleted = delete_orphans(self._folder, key, before.attempt)
-        deleted += self._dead.start(key) if self._dead is not None else []
-        return deleted + self._landing.start(key, self._epoch, after)
+        delete_strays(self._folder, key, after.epoch, self._table.reachable_files)
+        deleted = delete_orphans(self._folder, key, after.epoch, before.attempt)
+        deleted += self._dead.start(key, after) if self._dead is not None else []
+        return deleted + self._landing.start(key, after)
 
     def _first_offsets(self, topic: TopicView) -> dict[int, int]:
         """Where a new export begins; partitions that are not named begin at their oldest record."""
@@ -127,20 +131,22 @@ class Exporter:
         try:
             return self._export(key, topic, before, ranges, lag)
         except ExportFenced:
-            self._landing.forget()
+            self._forget()
             raise
         except Exception:
-            self._landing.forget()
+            self._forget()
             # Whoever takes over deletes our folder, which fails in many ways: say what it means.
             self._check_epoch(key, self._progress(key))
             raise
 
+    def _forget(self) -> None:
+        self._landing.forget()
+        if self._dead is not None:
+            self._dead.forget()
+
     def _check_epoch(self, key: ExportKey, now: Progress) -> None:
-        if now.epoch != self._epoch:
-            raise ExportFenced(
-                f"export {key.export_id} of topic {key.topic} was taken over by another process "
-                f"(epoch {now.epoch}, here {self._epoch})"
-            )
+        if not lake.owns(self._started, now):
+            raise lake.taken_over(key, self._table, now, self._started.epoch)
 
     def _export(
         self,
@@ -153,7 +159,8 @@ class Exporter:
         started = time.monotonic()
         place, known = "", {}
         if self._dead is not None:
-            place, known = self._dead.new_folder(key), self._dead.known(key, before.offsets)
+            known = self._dead.known(key, before.offsets)
+            place = self._dead.new_folder(key)
         tasks = self._tasks(ranges, topic, place, known)
         before, results = self._until_all_fits(
             key, before, lambda: self._run_tasks([self._landing.aim(task) for task in tasks]), place
@@ -225,7 +232,7 @@ class Exporter:
         )
         files = self._landing.finish(results) if letters.good else {}
         if any(files.values()):
-            after = replace(before, attempt=before.attempt + 1)
+            after = replace(before, attempt=before.attempt + 1, commit=new_token())
             self._landing.commit(key, files, before, after)
         return letters.outcome(self._landing.tables())
 
@@ -316,9 +323,10 @@ class Exporter:
         )  # fmt: skip
 
     def _after(self, key: ExportKey, before: Progress, ranges: list[OffsetRange]) -> Progress:
-        return Progress(
-            epoch=self._epoch,
+        return replace(
+            before,
             attempt=before.attempt + 1,
+            commit=new_token(),
             topic_mark=lake.topic_mark(key.topic_id),
             offsets={**before.offsets, **{each.partition: each.end for each in ranges}},
         )

@@ -1,16 +1,24 @@
 """Data files of a table: attempt folders, Parquet writing, orphans. Edge: file systems.
 
 Every attempt to commit writes into a folder of its own, which the driver creates:
-`<location>/lakemq-<export id>/<topic>/<epoch>-<attempt>/`. An attempt whose number is above the
-last committed one, seen after a new epoch was taken, can never be committed: its folder is deleted.
-Tasks never create folders, so a task of a dead driver that still runs then fails.
+`<location>/lakemq-<export id>/<topic>/<epoch>-<attempt>-<random>/`; no two attempts share one. An
+attempt of an older epoch whose number is above the last committed one, seen after a new epoch was
+taken, can never be committed: its folder is deleted. Tasks never create folders, so a task of a
+dead driver that still runs then fails.
+
+Files that a committed attempt left out of its commit (of tasks that Spark ran twice) are noted in
+`<attempt folder>.strays`. A process with a later epoch deletes them once they are old.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import posixpath
-from collections.abc import Collection
+import secrets
+import time
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from spark_plugin.errors import TableError
@@ -21,6 +29,9 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 PREFIX: Final = "lakemq-"
+STRAY_AGE_S_MIN: Final = 3600.0
+"""A stray file that changed later than this long ago is left alone."""
+_STRAYS: Final = ".strays"
 
 
 class Folder:
@@ -151,28 +162,72 @@ def export_folder(key: ExportKey) -> str:
     return f"{PREFIX}{key.export_id}/{key.topic}"
 
 
+def new_token() -> int:
+    """A number that nobody else has: 60 bits, as Delta keeps whole numbers only; never 0."""
+    return secrets.randbits(60) or 1
+
+
 def attempt_folder(key: ExportKey, epoch: int, attempt: int) -> str:
-    return f"{export_folder(key)}/{epoch}-{attempt}"
+    """Another name with each call."""
+    return f"{export_folder(key)}/{epoch}-{attempt}-{new_token():015x}"
 
 
-def delete_orphans(folder: Folder, key: ExportKey, committed_attempt: int) -> list[str]:
+def delete_orphans(folder: Folder, key: ExportKey, epoch: int, committed_attempt: int) -> list[str]:
     """Delete the folders of attempts that never came into the table; returns their names.
 
-    Only safe after this process has taken a new epoch, which makes all earlier ones fail.
+    `epoch` is this process's; that it was taken makes all earlier ones fail. `committed_attempt` is
+    of the state that the commit of the epoch followed.
     """
     deleted = []
     for name in folder.names(export_folder(key)):
-        epoch, _, attempt = name.partition("-")
-        ours = epoch.isdecimal() and attempt.isdecimal()
-        if ours and int(attempt) > committed_attempt:
-            folder.delete(f"{export_folder(key)}/{name}")
-            deleted.append(name)
+        numbers = _numbers(name)
+        if numbers is None or name.endswith(_STRAYS):
+            continue
+        if numbers[0] < epoch and numbers[1] > committed_attempt:
+            with contextlib.suppress(FileNotFoundError):  # another process that starts was quicker
+                folder.delete(f"{export_folder(key)}/{name}")
+                deleted.append(name)
     return deleted
 
 
-def delete_strays(folder: Folder, attempt: str, kept: Collection[str]) -> None:
-    """Delete files in a committed attempt's folder that the commit does not hold: those of tasks
-    that Spark ran twice."""
-    for name in folder.names(attempt):
-        if f"{attempt}/{name}" not in kept:
-            folder.delete_file(f"{attempt}/{name}")
+def note_strays(folder: Folder, attempt: str, kept: Collection[str]) -> None:
+    """Note the files in a committed attempt's folder that the commit does not hold. No other commit
+    can hold them: the folder is that attempt's alone."""
+    strays = [name for name in folder.names(attempt) if f"{attempt}/{name}" not in kept]
+    if strays:
+        folder.write(attempt + _STRAYS, json.dumps(strays).encode())
+
+
+def delete_strays(
+    folder: Folder, key: ExportKey, epoch: int, named: Callable[[], Collection[str]]
+) -> None:
+    """Delete the strays that were noted in earlier epochs than this process's, as far as they are
+    old. `named`: full paths of the files that the table names, looked up only if there are any."""
+    for name in folder.names(export_folder(key)):
+        numbers = _numbers(name)
+        if numbers is None or numbers[0] >= epoch or not name.endswith(_STRAYS):
+            continue
+        with contextlib.suppress(FileNotFoundError):  # another process that starts was quicker
+            _delete_noted(folder, f"{export_folder(key)}/{name}", named)
+
+
+def _delete_noted(folder: Folder, note: str, named: Callable[[], Collection[str]]) -> None:
+    attempt = note.removesuffix(_STRAYS)
+    there = folder.files_below(attempt)
+    paths = {f"{attempt}/{each}" for each in json.loads(folder.read(note))}
+    strays = {path for path in paths if folder.full_path(path) in there}
+    before_s = time.time_ns() / 1e9 - STRAY_AGE_S_MIN
+    if any(there[folder.full_path(path)] > before_s for path in strays):
+        return
+    kept = named() if strays else ()
+    for path in strays:
+        if folder.full_path(path) not in kept:
+            folder.delete_file(path)
+    folder.delete_file(note)
+
+
+def _numbers(name: str) -> tuple[int, int] | None:
+    """Epoch and attempt of an attempt's folder, also of a version without tokens."""
+    epoch, _, rest = name.partition("-")
+    attempt = rest.removesuffix(_STRAYS).partition("-")[0]
+    return (int(epoch), int(attempt)) if epoch.isdecimal() and attempt.isdecimal() else None

@@ -2,7 +2,7 @@
 
 Progress lies in table properties, set in the transaction that adds the files:
 
-    lakemq/<export id>/<topic>/epoch, .../attempt, .../topic-id
+    lakemq/<export id>/<topic>/epoch, .../attempt, .../process, .../commit, .../topic-id
     lakemq/<export id>/<topic id>/<partition>       next offset
 
 Every commit, also the one that only takes a new epoch, makes a snapshot, and asserts that the
@@ -111,6 +111,8 @@ class IcebergTable:
         return Progress(
             epoch=int(properties.get(f"{ours}/epoch", 0)),
             attempt=int(properties.get(f"{ours}/attempt", 0)),
+            process=int(properties.get(f"{ours}/process", 0)),
+            commit=int(properties.get(f"{ours}/commit", 0)),
             topic_mark=topic_mark(topic_id) if topic_id else None,
             offsets={p: int(offset) for p, offset in found.items() if offset is not None},
         )
@@ -172,7 +174,10 @@ class IcebergTable:
 
     def _properties(self, key: ExportKey, after: Progress) -> dict[str, str]:
         ours = _prefix(key)
-        properties = {f"{ours}/epoch": str(after.epoch), f"{ours}/attempt": str(after.attempt)}
+        properties = {
+            f"{ours}/epoch": str(after.epoch), f"{ours}/attempt": str(after.attempt),
+            f"{ours}/process": str(after.process), f"{ours}/commit": str(after.commit),
+        }  # fmt: skip
         if after.topic_mark == topic_mark(key.topic_id):
             properties[f"{ours}/topic-id"] = key.topic_id
         for partition, offset in after.offsets.items():

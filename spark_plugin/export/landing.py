@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spark_plugin.export import table as lake
 from spark_plugin.export.compaction import Compacted, compact
 from spark_plugin.export.evolving import EvolvingColumns
-from spark_plugin.export.files import Folder, attempt_folder, delete_strays
+from spark_plugin.export.files import Folder, attempt_folder, note_strays
 from spark_plugin.export.settings import ExportSettings
 from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult, WrittenFile
 
@@ -36,9 +36,9 @@ class Landing(Protocol):
     head: LakeTable
     """The table whose commit ends an attempt, and says where the export stands."""
 
-    def start(self, key: ExportKey, epoch: int, now: Progress) -> list[str]:
-        """The head has the epoch: take it everywhere; names of the left-over folders that were
-        deleted."""
+    def start(self, key: ExportKey, now: Progress) -> list[str]:
+        """The head has the epoch of `now`: take it everywhere; names of the left-over folders that
+        were deleted."""
 
     def prepare(self, key: ExportKey, now: Progress) -> None:
         """Make ready for the files of the attempt that follows `now`."""
@@ -103,11 +103,11 @@ class LandingTable:
     def commit(
         self, key: ExportKey, files: Sequence[WrittenFile], before: Progress, after: Progress
     ) -> None:
-        """Add the files, and delete those of tasks that ran twice."""
+        """Add the files."""
         place, self.place = self.place, ""  # from here on `restart` must not delete it
         self.folder.sync(place)
         lake.commit(self.table, key, files, before, after, self._pause)
-        delete_strays(self.folder, place, {file.path for file in files})
+        note_strays(self.folder, place, {file.path for file in files})
         self.columns.refresh()
 
     def compact(self, settings: ExportSettings, key: ExportKey, epoch: int) -> Compacted | None:
@@ -133,8 +133,8 @@ class OneTable:
         self._table = LandingTable(settings, table, pause)
         self._epoch = 0
 
-    def start(self, key: ExportKey, epoch: int, now: Progress) -> list[str]:
-        self._epoch = epoch
+    def start(self, key: ExportKey, now: Progress) -> list[str]:
+        self._epoch = now.epoch
         return []
 
     def prepare(self, key: ExportKey, now: Progress) -> None:

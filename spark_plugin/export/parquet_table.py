@@ -103,6 +103,8 @@ class ParquetTable:
         return Progress(
             epoch=found["epoch"],
             attempt=found["attempt"],
+            process=found.get("process", 0),
+            commit=found.get("commit", 0),
             topic_mark=found["topic_mark"],
             offsets={int(partition): offset for partition, offset in offsets.items()},
         )
@@ -119,6 +121,7 @@ class ParquetTable:
             "v": VERSION, "number": number, "committed_ms": time.time_ns() // 1_000_000,
             "export": key.export_id, "topic": key.topic, "topic_id": key.topic_id,
             "topic_mark": after.topic_mark, "epoch": after.epoch, "attempt": after.attempt,
+            "process": after.process, "commit": after.commit,
             "next_offsets": {str(partition): each for partition, each in after.offsets.items()},
             "files": [
                 {

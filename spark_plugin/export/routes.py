@@ -21,10 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from spark_plugin.errors import ExportFenced, OptionError
+from spark_plugin.errors import OptionError
 from spark_plugin.export import table as lake
 from spark_plugin.export.compaction import Compacted
-from spark_plugin.export.files import delete_orphans
+from spark_plugin.export.files import delete_orphans, delete_strays, new_token
 from spark_plugin.export.landing import Files, LandingTable, Pause
 from spark_plugin.export.ledger import ROUTE, RULE, read_state, write_rows
 from spark_plugin.export.open_table import open_table
@@ -60,15 +60,15 @@ class Routes:
         self._settings = settings
         self._schema = schema
         self._pause = pause
-        self._epoch = 0
+        self._started = Progress()
         self._key: ExportKey | None = None
         self._open: dict[str, Route] = {}
         self._grown: list[Route] = []
         """Tables that the last commit added files to."""
 
-    def start(self, key: ExportKey, epoch: int, now: Progress) -> list[str]:
+    def start(self, key: ExportKey, now: Progress) -> list[str]:
         """OptionError if records would go elsewhere than they did while tables are ahead."""
-        self._key, self._epoch = key, epoch
+        self._key, self._started = key, now
         known = read_state(self.head, key.export_id, key.topic)
         deleted = [each for name in known.routes for each in self._add(key, name, now.offsets)]
         rule = rule_of(self._settings)
@@ -86,8 +86,8 @@ class Routes:
 
     def _note(self, key: ExportKey, before: Progress, kind: str, values: Sequence[str]) -> Progress:
         """Commit rows of the ledger."""
-        after = replace(before, epoch=self._epoch, attempt=before.attempt + 1)
-        files = write_rows(self.head, key, self._epoch, after.attempt, kind, values)
+        after = replace(before, attempt=before.attempt + 1, commit=new_token())
+        files = write_rows(self.head, key, after.epoch, after.attempt, kind, values)
         lake.commit(self.head, key, files, before, after, self._pause)
         return after
 
@@ -107,18 +107,16 @@ class Routes:
             target_of(settings.target, name), self._schema,
             parse_partition_by(settings.partition_by), evolve=settings.evolve,
         )  # fmt: skip
-        before = table.progress(key)
-        if before.epoch > self._epoch:
-            raise ExportFenced(
-                f"export {key.export_id} of topic {key.topic} was taken over by another process "
-                f"(epoch {before.epoch} in {table.location}, here {self._epoch})"
-            )
-        after = self._after(key, before, offsets, before.attempt)
-        if after != before:
-            lake.commit(table, key, [], before, after, self._pause)
+
+        def following(before: Progress) -> Progress:
+            return self._after(key, before, offsets, before.attempt)
+
+        epoch = self._started.epoch
+        before, after = lake.take_epoch(table, key, epoch, following, self._pause)
         landing = LandingTable(settings, table, self._pause)
         self._open[name] = Route(name, landing, after)
-        return delete_orphans(landing.folder, key, before.attempt)
+        delete_strays(landing.folder, key, after.epoch, table.reachable_files)
+        return delete_orphans(landing.folder, key, after.epoch, before.attempt)
 
     def _after(
         self, key: ExportKey, before: Progress, offsets: Mapping[int, int], attempt: int
@@ -127,7 +125,10 @@ class Routes:
         reached = {**before.offsets}
         for partition, offset in offsets.items():
             reached[partition] = max(offset, reached.get(partition, 0))
-        return Progress(self._epoch, attempt, lake.topic_mark(key.topic_id), reached)
+        return Progress(
+            self._started.epoch, attempt, self._started.process, new_token(),
+            lake.topic_mark(key.topic_id), reached,
+        )  # fmt: skip
 
     def _is_ahead(self, offsets: Mapping[int, int]) -> bool:
         """Whether a table has rows that the ledger does not tell of: a commit stopped between two
@@ -146,7 +147,7 @@ class Routes:
             if key != self._key:
                 route.landing.look_anew()
                 route.progress = route.landing.table.progress(key)
-            route.landing.prepare(key, self._epoch, route.progress)
+            route.landing.prepare(key, self._started.epoch, route.progress)
         self._key = key
 
     def aim(self, task: WriteTask) -> WriteTask:
@@ -213,7 +214,7 @@ class Routes:
         done = []
         for route in self._grown:
             route.landing.restart()
-            each = route.landing.compact(self._settings, key, self._epoch)
+            each = route.landing.compact(self._settings, key, self._started.epoch)
             if each is not None:
                 done.append(each)
                 route.landing.look_anew()

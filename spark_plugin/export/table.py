@@ -1,9 +1,12 @@
 """The port to a table: what an export keeps inside it, and how a commit decides. Pure.
 
 A table holds, in its own commits, for every export and topic: an *epoch* (the number of the process
-that may commit; a newer process takes the next one, which fences the older), the number of the last
-committed *attempt*, a mark of the topic's id, and the next offset of every partition. Rows and
-offsets change in one commit, so nothing can disagree with the table about what is in it.
+that may commit; a newer process takes the next one, which fences the older), a random token of
+that process, the number of the last committed *attempt*, a random token of the last commit, a mark
+of the topic's id, and the next offset of every partition. Rows and offsets change in one commit, so
+nothing can disagree with the table about what is in it.
+
+Whose a commit is, is told by its token alone: two processes may well compute the same content.
 """
 
 from __future__ import annotations
@@ -36,6 +39,10 @@ class Progress:
     epoch: int = 0
     attempt: int = 0
     """Number of the last committed attempt; attempts are numbered from 1 over all epochs."""
+    process: int = 0
+    """Token of the process that has the epoch; 0: a version without tokens committed."""
+    commit: int = 0
+    """Token of the last commit, another one for each; 0 as above."""
     topic_mark: int | None = None
     """`topic_mark` of the topic that was exported last; None: none was."""
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -138,6 +145,24 @@ def topic_mark(topic_id: str) -> int:
     return int(topic_id[:15], 16)
 
 
+def owns(holder: Progress, now: Progress) -> bool:
+    """Whether the process that committed `holder` still has the epoch."""
+    return (now.epoch, now.process) == (holder.epoch, holder.process)
+
+
+def _is_same_state(before: Progress, now: Progress) -> bool:
+    """Whether nobody has committed for the export in between; a version without tokens leaves
+    `commit` as it is."""
+    return owns(before, now) and (now.attempt, now.commit) == (before.attempt, before.commit)
+
+
+def taken_over(key: ExportKey, table: LakeTable, now: Progress, epoch: int) -> ExportFenced:
+    return ExportFenced(
+        f"export {key.export_id} of topic {key.topic} was taken over by another process "
+        f"({table.location} is at epoch {now.epoch}, attempt {now.attempt}; here epoch {epoch})"
+    )
+
+
 CONFLICTS_MAX = 50
 """How often a commit tries again after commits of others."""
 
@@ -154,12 +179,16 @@ def commit(
 
     ExportFenced when another process of this export has committed since `before` was read. Commits
     of others (other exports, compaction) only make us try again. An error that leaves the outcome
-    open is settled by reading the table.
+    open is settled by reading the table. `after.commit` is a token that no other commit has.
     """
+    if after.commit in (0, before.commit):
+        raise ValueError("a commit needs a token of its own")
     for number in range(1, CONFLICTS_MAX + 1):
         try:
-            table.append(key, files, after)
-            return
+            # What `append` follows is what the table saw last, which may be later than `before`.
+            if _is_same_state(before, table.progress(key)):
+                table.append(key, files, after)
+                return
         except TableConflict:
             pass
         except Exception:
@@ -168,24 +197,44 @@ def commit(
             raise
         table.reload()
         now = table.progress(key)
-        if now == after:
+        if now.commit == after.commit:
             return
-        if now != before:
-            raise ExportFenced(
-                f"export {key.export_id} of topic {key.topic} was taken over by another process "
-                f"(epoch {now.epoch}, attempt {now.attempt}; here epoch {after.epoch}, attempt "
-                f"{after.attempt}); nothing of this commit is in the table"
-            )
+        if not _is_same_state(before, now):
+            raise taken_over(key, table, now, after.epoch)
         pause(number)
     raise TableError(
         f"{table.location}: {CONFLICTS_MAX} commits in a row lost against other writers"
     )
 
 
+def take_epoch(
+    table: LakeTable,
+    key: ExportKey,
+    epoch: int,
+    following: Callable[[Progress], Progress],
+    pause: Callable[[int], None],
+) -> tuple[Progress, Progress]:
+    """Commit `following(before)`, of an epoch that was taken in the export's head already, in
+    another of its tables; (before, after). What processes of earlier epochs commit meanwhile only
+    makes us try again. ExportFenced when one of a later epoch was here."""
+    for _ in range(CONFLICTS_MAX):
+        table.reload()
+        before = table.progress(key)
+        if before.epoch > epoch:
+            raise taken_over(key, table, before, epoch)
+        after = following(before)
+        try:
+            commit(table, key, [], before, after, pause)
+            return before, after
+        except ExportFenced:
+            continue
+    raise TableError(f"{table.location}: {CONFLICTS_MAX} processes in a row began to commit here")
+
+
 def _landed(table: LakeTable, key: ExportKey, after: Progress) -> bool:
     """Whether a commit with an unknown outcome is in the table."""
     try:
         table.reload()
-        return table.progress(key) == after
+        return table.progress(key).commit == after.commit
     except Exception:
         return False

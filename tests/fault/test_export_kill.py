@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.killed_export import POINTS, ends, start
-from tests.support.lake_tables import FORMATS, data_paths, read_table, target_in
+from tests.support.killed_export import POINTS, ends, start, together
+from tests.support.lake_tables import FORMATS, data_paths, named_files, read_table, target_in
 from tests.support.node import NodeProcess, ports_kept
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
@@ -23,8 +23,9 @@ ALL = bool(os.environ.get("LAKEMQ_EXPORT_KILLS"))
 
 
 def value(partition: int, number: int) -> bytes:
-    """Every ninth is no JSON."""
-    return b"poison %d" % number if number % 9 == 4 else b'{"n":%d}' % number
+    """Every ninth is no JSON, and each at which a commit, or a task of one, may begin."""
+    bad = number % 9 == 4 or number % 100 == 0
+    return b"poison %d" % number if bad else b'{"n":%d}' % number
 
 
 def send(client: lakemq.SyncClient, topic: str, first: int, count: int) -> None:
@@ -84,13 +85,6 @@ def test_killed_at_every_step_in_turn(kind: str, tmp_path: Path) -> None:
     assert left == named_files(target), "a file that no commit names is left, or one is missing"
 
 
-def named_files(target) -> set[Path]:
-    """Files that the table's current state names."""
-    from spark_plugin.export.open_table import open_table
-
-    return {Path(path) for path in open_table(target, None).data_files()}
-
-
 def test_broker_and_export_killed_again_and_again(tmp_path: Path) -> None:
     """A producer writes on while broker and export die at random; the seed is printed."""
     seed = random.randrange(1 << 32)
@@ -120,6 +114,26 @@ def test_broker_and_export_killed_again_and_again(tmp_path: Path) -> None:
         assert len(rows) > 500
         assert table_rows(target, decoded=True) == rows
     node.stop()
+
+
+@pytest.mark.parametrize("kind", FORMATS if ALL else ("delta",))
+def test_processes_that_start_at_the_same_moment(kind: str, tmp_path: Path) -> None:
+    """All of them look at the table before the first one commits; one goes on, and with it all rows
+    land once."""
+    target = target_in(tmp_path / "lake", kind)
+    with NodeProcess(tmp_path / "node") as node, lakemq.connect(node.native) as client:
+        client.create_topic("t", partitions=2)
+        wanted = settings(node, target, take_over=True)
+        assert ends(start(wanted)) == 0
+        for number in range(8 if ALL else 1):
+            send(client, "t", 500 * number, 500)
+            processes = [start(wanted, "together") for _ in range(3)]
+            together(processes)
+            codes = [ends(each) for each in processes]
+            assert 0 in codes, "every process gave up"
+            assert table_rows(target, decoded=True) == journal_rows(client, "t")
+        assert ends(start(settings(node, target))) == 0
+        assert table_rows(target, decoded=True) == journal_rows(client, "t")
 
 
 def _produce(native: str, stop: threading.Event) -> None:

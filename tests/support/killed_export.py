@@ -3,13 +3,15 @@
     python -m tests.support.killed_export SETTINGS-JSON POINT STEP
 
 POINT is one of `POINTS`, `before_commit`, or `none`; STEP says at which commit of the process (from
-1). Tasks run in the process itself: what is tested are the steps between journal and table.
+1). At `together` the process lives: before its first commit it says so, and waits for `together`.
+Tasks run in the process itself: what is tested are the steps between journal and table.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,6 +59,19 @@ def after(owner: Any, name: str, now: Callable[..., bool]) -> None:
     setattr(owner, name, then_die)
 
 
+def wait_for_others() -> None:
+    """Hold back the first commit, which takes the epoch, until told to go on."""
+    commit = exporter.lake.commit
+
+    def late(*arguments: Any) -> None:
+        exporter.lake.commit = commit  # type: ignore[attr-defined]
+        print("ready", flush=True)
+        sys.stdin.readline()
+        commit(*arguments)
+
+    exporter.lake.commit = late  # type: ignore[attr-defined]
+
+
 def arm(point: str, step: int) -> None:
     """Set the trap. Commits with files are counted; the one that takes the epoch has none."""
     count = {"commits": 0, "tasks": 0}
@@ -72,13 +87,14 @@ def arm(point: str, step: int) -> None:
         return bool(files) and nth("commits")
 
     def nth_folder(_folder: object, path: str) -> bool:
-        return path.endswith(f"-{step}")
+        return re.fullmatch(rf"\d+-{step}-\w+", path.rpartition("/")[2]) is not None
 
     def at_check(*_: object) -> bool:
         return nth("commits")
 
     traps: dict[str, Callable[[], object]] = {
         "none": lambda: None,
+        "together": wait_for_others,
         "before_epoch": lambda: before(exporter.lake, "commit", always),
         "after_epoch": lambda: after(exporter.lake, "commit", always),
         "in_orphans": lambda: after(Folder, "delete", always),
@@ -108,8 +124,20 @@ def main(text: str, point: str, step: str) -> None:
 def start(settings: dict[str, Any], point: str = "none", step: int = 1) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", __name__, json.dumps(settings), point, str(step)],
-        stderr=subprocess.PIPE,
-    )
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def together(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Let processes that stand at `together` go on, once all do."""
+    for process in processes:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n", "a process ended before its first commit"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
 
 
 def ends(process: subprocess.Popen[bytes]) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import dataset
 
+from spark_plugin.export.open_table import open_table
 from spark_plugin.export.settings import Target
 
 FORMATS = ("delta", "iceberg", "parquet")
@@ -65,6 +66,11 @@ def data_paths(target: Target) -> set[Path]:
     """All Parquet data files that lie in the table's folder, committed or not."""
     root = Path(target.path) if target.path else Path(target.catalog["warehouse"][7:])
     return {path for path in root.rglob("lakemq-*/**/*.parquet")}
+
+
+def named_files(target: Target) -> set[Path]:
+    """Files that the table's current state names."""
+    return {Path(path) for path in open_table(target, None).data_files()}
 
 
 def routed_target_in(folder: Path, kind: str) -> Target:
