@@ -12,7 +12,7 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from importlib.metadata import version
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
@@ -40,6 +40,7 @@ from plugins.mqtt.reasons import Reason, connect_reason
 from plugins.mqtt.records import BROKERS_OWN, RecordReader
 from plugins.mqtt.retained import Retained
 from plugins.mqtt.sessions import Session
+from plugins.mqtt.slices import Slices
 from plugins.mqtt.slow import SlowClients
 from plugins.mqtt.system_topics import publish_system_topics
 
@@ -50,6 +51,7 @@ TICK_S: Final = 1.0
 GOODBYE_S: Final = 5.0
 """How long a closed connection may take to read what was written to it."""
 _HOMES_MAX: Final = 65_536
+_RECORDS_A_SLICE: Final = 64
 
 
 def _new_client_id() -> str:
@@ -110,6 +112,8 @@ class MqttEngine:
         self._draining = Draining(self.hub, broker)
         self._early: list[tuple[str, Sequence[CommittedBatch]]] | None = None
         """What was committed while recovery ran."""
+        self._arrived = Slices(self.after)
+        """Records that became readable and are to be delivered."""
         self._last_checkpoint_ms = 0
         self._last_system_ms = 0
         self._clock_base_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
@@ -191,6 +195,7 @@ class MqttEngine:
         for remove in self._taps:
             remove()
         self._taps.clear()
+        self._arrived.stop()
         for task in list(self._tasks):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -305,27 +310,37 @@ class MqttEngine:
         if self._early is not None:
             self._early.append((topic, batches))
             return
-        now_ms, hub = self.now_ms(), self.hub
-        heard = None if hub.histories else functools.partial(self._heard, topic)
         for batch in batches:
-            key = (batch.topic, batch.partition)
-            start = hub.positions.get(key, 0)
-            for message, meta in self._salvage.messages(self._reader, batch, heard):
-                assert message.place is not None
-                if message.place.offset >= start and self._accepts(topic, message.topic):
-                    if meta.marked:
-                        hub.note_stored(message, meta)
-                    hub.route(message, now_ms)
-                    if hub.histories:
-                        committed(hub.histories, message, now_ms)
-            header = read_header(batch.data)
-            hub.delivered += header.record_count
-            hub.positions[key] = header.last_offset + 1
-        self.after()
+            self._arrived.add(self._route(topic, batch), len(batch.data))
+        self._arrived.begin()
+
+    def _route(self, topic: str, batch: CommittedBatch) -> Iterator[None]:
+        """Deliver a batch, with a pause after some records: `positions` is right then, too."""
+        now_ms, hub = self.now_ms(), self.hub
+        key = (batch.topic, batch.partition)
+        start = hub.positions.get(key, 0)
+        heard = functools.partial(self._heard, topic)
+        rows = self._salvage.messages(self._reader, batch, heard)
+        for count, (message, meta) in enumerate(rows, 1):
+            assert message.place is not None
+            if message.place.offset >= start and self._accepts(topic, message.topic):
+                if meta.marked:
+                    hub.note_stored(message, meta)
+                hub.route(message, now_ms)
+                if hub.histories:
+                    committed(hub.histories, message, now_ms)
+            if not count % _RECORDS_A_SLICE:
+                hub.positions[key] = max(start, message.place.offset + 1)
+                yield
+        header = read_header(batch.data)
+        hub.delivered += header.record_count
+        hub.positions[key] = header.last_offset + 1
 
     def _heard(self, topic: str, name: str) -> bool:
         """Whether anybody gets records of `topic` under `name`, or they are to be counted as not
         belonging there."""
+        if self.hub.histories:
+            return True
         match = self.hub.index.match(name)
         return bool(match.targets or match.groups) or self._homes.get(name) != topic
 

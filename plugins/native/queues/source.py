@@ -17,7 +17,8 @@ from broker_core.api.types import Columns, Compression, Offset
 _CACHE_BYTES: Final = 4 * 1024 * 1024
 _READ_BYTES: Final = 256 * 1024
 _IN_THREAD_BYTES: Final = 128 * 1024
-"""Larger bodies are decompressed in a thread."""
+"""Larger bodies are decompressed in a thread, and cut into many records."""
+_MANY: Final = 4096
 
 
 _Rows = tuple[list[int], list[bytes | None], list[bytes | None], list[bytes]]
@@ -82,8 +83,8 @@ class Source:
         got = await self.log.fetch(Offset(offset), bytes_max=_READ_BYTES)
         found = []
         for position, header in split(got.data):
-            large = header.raw_body_bytes > _IN_THREAD_BYTES
-            if large and header.compression is not Compression.NONE:
+            large = header.compression is not Compression.NONE or header.record_count > _MANY
+            if large and header.raw_body_bytes > _IN_THREAD_BYTES:
                 opened = await asyncio.to_thread(Opened, got.data, position, *self._place)
             else:
                 opened = Opened(got.data, position, *self._place)

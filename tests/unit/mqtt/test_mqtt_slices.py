@@ -1,0 +1,94 @@
+"""Goal: a stored batch of many records holds nobody else up while it is delivered.
+
+The clock is the test's: each look at it takes 10 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+
+from broker_core.api.record_batch import encode
+from broker_core.api.types import Columns, CommittedBatch, Offset
+from plugins.mqtt.config import MqttSettings
+from plugins.mqtt.engine import MqttEngine
+from plugins.mqtt.messages import Message
+from plugins.mqtt.slices import _WAITING_BYTES_MAX, Slices
+from tests.support.mqtt_memory_broker import MemoryBroker
+
+RECORDS = 2000
+
+
+def slow_clock() -> Iterator[float]:
+    return itertools.count(0.0, 0.01)
+
+
+def work(done: list[str], name: str, steps: int) -> Iterator[None]:
+    for _ in range(steps):
+        done.append(name)
+        yield
+
+
+async def turns_until(done: list[str], count: int) -> int:
+    """Turns of the event loop until `done` has so many entries."""
+    turns = 0
+    while len(done) < count:
+        await asyncio.sleep(0)
+        turns += 1
+    return turns
+
+
+async def test_work_is_done_in_order_in_several_turns() -> None:
+    done: list[str] = []
+    slices = Slices(lambda: None, slow_clock().__next__)
+    slices.add(work(done, "a", 12), 1)
+    slices.begin()
+    assert 0 < len(done) < 12, "the first turn ends early"
+    slices.add(work(done, "b", 3), 1)
+    slices.begin()
+    assert "b" not in done
+    assert await turns_until(done, 15) >= 2
+    assert done == ["a"] * 12 + ["b"] * 3
+
+
+async def test_little_work_is_done_at_once() -> None:
+    done: list[str] = []
+    slices = Slices(lambda: done.append("after"), slow_clock().__next__)
+    slices.add(work(done, "a", 2), 1)
+    slices.begin()
+    assert done == ["a", "a", "after"]
+
+
+async def test_what_waits_is_bounded_in_memory() -> None:
+    done: list[str] = []
+    slices = Slices(lambda: None, slow_clock().__next__)
+    slices.add(work(done, "a", 50), _WAITING_BYTES_MAX + 1)
+    slices.begin()
+    assert len(done) == 50
+
+
+async def test_a_large_batch_is_delivered_in_turns() -> None:
+    broker = MemoryBroker()
+    engine = MqttEngine(MqttSettings.model_validate({"durable": False}), broker)
+    await engine.open()
+    engine._arrived = Slices(engine.after, slow_clock().__next__)
+    routed: list[str] = []
+
+    def route(message: Message, now_ms: int) -> None:
+        routed.append(message.topic)
+
+    engine.hub.route = route  # type: ignore[method-assign, assignment]
+    engine._heard = lambda topic, name: True  # type: ignore[method-assign]
+    keys = [b"t/%d" % number for number in range(RECORDS)]
+    data = encode(Columns([b"v"] * RECORDS, keys), now_ms=1)
+    last = encode(Columns([b"v"], [b"last"]), now_ms=1, base_offset=RECORDS)
+    engine._committed("mqtt", [CommittedBatch("mqtt", 0, Offset(0), data)])
+    positions = engine.hub.positions
+    assert 0 < len(routed) < RECORDS
+    assert positions["mqtt", 0] == len(routed), "a snapshot of now goes on behind what was routed"
+    engine._committed("mqtt", [CommittedBatch("mqtt", 0, Offset(RECORDS), last)])
+    assert await turns_until(routed, RECORDS + 1) >= 3
+    assert routed == [key.decode() for key in keys] + ["last"]
+    assert positions["mqtt", 0] == RECORDS + 1
+    await engine.close()
