@@ -41,19 +41,20 @@ SEEDS ?= 2000
 FIRST ?= $(shell date +%j)0000
 nightly: java $(READY)  ## all simulations with thousands of seeds, other ones every day; faults ten times over
 	LAKEMQ_SIMULATION_SEEDS=$(SEEDS) LAKEMQ_SIMULATION_FIRST=$(FIRST) LAKEMQ_SIMULATION_RUNS=$(SEEDS) \
-	LAKEMQ_GROUP_SEEDS=$(SEEDS) LAKEMQ_FUZZ_ROUNDS=$(SEEDS) \
+	LAKEMQ_GROUP_SEEDS=$(SEEDS) LAKEMQ_FUZZ_ROUNDS=$(SEEDS) LAKEMQ_FUZZ_TIMES=100 \
 	$(BIN)/python -m pytest -q --timeout 14400 -p no:cacheprovider tests/simulation \
 		tests/unit/queues/test_queue_simulation.py tests/unit/native/test_group_simulation.py \
-		tests/integration/test_native_fuzz.py
+		tests/integration/test_native_fuzz.py tests/unit/test_fuzz_targets.py
 	LAKEMQ_FAULT_ROUNDS=10 LAKEMQ_KILLS=20 LAKEMQ_EXPORT_KILLS=1 \
 	$(BIN)/python -m pytest -q --timeout 3600 tests/fault
 
 test-jars: java $(READY)  ## do Delta's and Iceberg's own Spark runtimes read what exports write? (Maven)
 	$(BIN)/python -m tests.jars.check
 
-fuzz: $(READY)  ## coverage-guided fuzzing of MQTT (installs atheris), FUZZ_SECONDS=60 a target
+FUZZ_SECONDS ?= 60
+fuzz: $(READY)  ## coverage-guided fuzzing of every decoder (installs atheris), FUZZ_SECONDS=60 each, FUZZ=mqtt for some
 	$(BIN)/python -m pip install -q 'atheris>=3,<4'
-	for target in codec connection proxy; do $(BIN)/python -m tests.fuzz.fuzz $$target --seconds $${FUZZ_SECONDS:-60} || exit 1; done
+	$(BIN)/python -m tests.fuzz.fuzz --seconds $(FUZZ_SECONDS) --jobs $(WORKERS) $(FUZZ)
 
 check: $(READY)  ## lint, types, import contracts, generated files, architecture
 	$(BIN)/ruff check .

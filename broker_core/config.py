@@ -145,7 +145,9 @@ def load_config(path: Path | None, environment: Mapping[str, str]) -> Config:
 def parse_config(name: str, text: str, variables: Mapping[str, str]) -> ConfigSource:
     try:
         return ConfigSource(name, text, tomllib.loads(text), variables)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigError(f"{name}: not TOML: nested too deep") from None
+    except ValueError as error:  # TOMLDecodeError, and numbers of too many digits
         raise ConfigError(f"{name}: not TOML: {error}") from None
 
 

@@ -122,7 +122,7 @@ def _parse_partitions(option: str, text: str, example: str) -> dict[str, dict[in
 def _parse_object(option: str, text: str, example: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise OffsetsError(
             f"option {option} is no JSON ({error}); it takes one such as {example}"
         ) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import NamedTuple
 
 from broker_core.api.errors import NotAuthenticated
@@ -29,6 +28,6 @@ def read_authorization(text: str | None) -> Shown:
             username, found, password = base64.b64decode(rest, validate=True).partition(b":")
             if found:
                 return Shown(username.decode(), password)
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # binascii.Error, and what is neither ASCII nor UTF-8
             pass
     raise NotAuthenticated("authorization is neither Bearer <token> nor Basic <base64>")

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from broker_core.api.avro_shape import AvroShape
 from broker_core.api.errors import InvalidRequest, SchemaMismatch
 from broker_core.api.schemas import SCHEMA_TYPES, TEXT_BYTES_MAX
 
@@ -104,24 +105,38 @@ class AvroFormat:
     def __init__(self, text: str) -> None:
         self.text = text
         import fastavro
+        from fastavro import _read_py, _validation_py, _write_py
         from fastavro.schema import SchemaParseException, UnknownType
 
         try:
             self.schema = fastavro.parse_schema(json.loads(text))
-        except (ValueError, SchemaParseException, UnknownType, KeyError, TypeError) as error:
+            shape = AvroShape(self.schema)
+        except (
+            ValueError, SchemaParseException, UnknownType, KeyError, TypeError, AttributeError,
+            RecursionError,
+        ) as error:  # fmt: skip
             raise InvalidRequest(f"schema: not Avro: {type(error).__name__}: {error}") from None
+        if shape.is_boundless:
+            raise InvalidRequest(
+                "schema: values that take no bytes stand in an array, or too often in a record"
+            )
+        # The compiled reader recurses with the value and without a limit, until the process dies of
+        # it; the one in Python raises RecursionError.
+        compiled = not shape.is_recursive
+        self._reader = fastavro.schemaless_reader if compiled else _read_py.schemaless_reader
+        self._writer = fastavro.schemaless_writer if compiled else _write_py.schemaless_writer
+        self._validate = fastavro.validate if compiled else _validation_py.validate
 
     def check(self, payload: bytes) -> None:
         self.decode(payload)
 
     def encode(self, value: Any) -> bytes:
-        import fastavro
         from fastavro.validation import ValidationError
 
         try:
-            fastavro.validate(value, self.schema, strict=True)
+            self._validate(value, self.schema, strict=True)
             out = io.BytesIO()
-            fastavro.schemaless_writer(out, self.schema, value)
+            self._writer(out, self.schema, value)
         except ValidationError as error:
             raise SchemaMismatch(str(error)[:300]) from None
         except Exception as error:  # whatever a value that is none of the schema makes it raise
@@ -129,11 +144,9 @@ class AvroFormat:
         return out.getvalue()
 
     def decode(self, payload: bytes) -> Any:
-        import fastavro
-
         data = io.BytesIO(payload)
         try:
-            value = fastavro.schemaless_reader(data, self.schema, None)
+            value = self._reader(data, self.schema, None)
         except Exception as error:  # bytes that are none of the schema make it raise anything
             raise SchemaMismatch(f"not Avro of this schema: {type(error).__name__}") from None
         if data.tell() != len(payload):

@@ -32,8 +32,15 @@ def directions(compatibility: str) -> tuple[bool, bool, bool]:
     )
 
 
-def json_problems(reader: Any, writer: Any, path: str = "$") -> Iterator[str]:
+def json_problems(reader: Any, writer: Any) -> Iterator[str]:
     """Why a value that fits `writer` may not fit `reader`."""
+    try:
+        yield from _json_problems(reader, writer, "$")
+    except (AttributeError, TypeError, RecursionError):  # other drafts have other forms of words
+        yield "$: the schemas can't be compared"
+
+
+def _json_problems(reader: Any, writer: Any, path: str) -> Iterator[str]:
     if reader is True or reader == {} or reader == writer or writer is False:
         return
     if reader is False:
@@ -51,7 +58,7 @@ def json_problems(reader: Any, writer: Any, path: str = "$") -> Iterator[str]:
             yield f"{path}: {word} is new or not as it was"
     yield from _objects(reader, old, path)
     if "items" in reader:
-        yield from json_problems(reader["items"], old.get("items", True), f"{path}[*]")
+        yield from _json_problems(reader["items"], old.get("items", True), f"{path}[*]")
 
 
 def _types(reader: Mapping[str, Any], writer: Mapping[str, Any], path: str) -> Iterator[str]:
@@ -83,18 +90,23 @@ def _objects(reader: Mapping[str, Any], writer: Mapping[str, Any], path: str) ->
     for name in sorted(new.keys() | old.keys()):
         if name not in old and open_old is not False:
             # What was written may have had anything by that name.
-            yield from json_problems(new[name], open_old, f"{path}.{name}")
+            yield from _json_problems(new[name], open_old, f"{path}.{name}")
         elif name in old:
-            yield from json_problems(new.get(name, open_new), old[name], f"{path}.{name}")
-    yield from json_problems(open_new, open_old, f"{path}.*")
+            yield from _json_problems(new.get(name, open_new), old[name], f"{path}.{name}")
+    yield from _json_problems(open_new, open_old, f"{path}.*")
 
 
 def avro_problems(reader: Any, writer: Any) -> Iterator[str]:
     """As Apache Avro's checker has it."""
+    import avro.errors
     import avro.schema
     from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 
-    new, old = (avro.schema.parse(json.dumps(each)) for each in (reader, writer))
+    try:
+        new, old = (avro.schema.parse(json.dumps(each)) for each in (reader, writer))
+    except (avro.errors.AvroException, RecursionError) as error:  # it takes less than fastavro
+        yield f"$: the schemas can't be compared: {str(error)[:200]}"
+        return
     checker = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]  # the library's
     found = checker.get_compatibility(new, old)
     if found.compatibility is not SchemaCompatibilityType.compatible:

@@ -8,7 +8,6 @@ Channel binding is not offered: a client that insists on it is refused.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -118,7 +117,7 @@ def server_final(first: ClientFirst, said: str, keys: ScramKeys, data: bytes) ->
         raise NotAuthenticated("SCRAM: the last message has another nonce")
     try:
         proof = base64.b64decode(proof_text, validate=True)
-    except binascii.Error:
+    except ValueError:  # binascii.Error, and what is not ASCII
         raise NotAuthenticated("SCRAM: the proof is no base64") from None
     digest = HASHES[keys.mechanism]
     message = f"{first.bare},{said},{without_proof}".encode()

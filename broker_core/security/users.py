@@ -10,7 +10,6 @@ The form of SCRAM keys is PostgreSQL's (base64).
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,7 +102,7 @@ def _read_scram(part: str) -> ScramKeys:
     mechanism, iterations, *texts = match.groups()
     try:
         salt, stored, server = (base64.b64decode(each, validate=True) for each in texts)
-    except binascii.Error:
+    except ValueError:  # binascii.Error, and what is not ASCII
         raise InvalidRequest("SCRAM keys are not base64") from None
     size = {"sha256": 32, "sha512": 64}[HASHES[mechanism]]
     if len(stored) != size or len(server) != size or not salt:

@@ -135,4 +135,7 @@ def parse_vote(data: bytes) -> tuple[int, str | None]:
         raise LogDamaged("the vote file has a wrong header or length")
     if google_crc32c.value(data[12:]) != crc:
         raise LogDamaged("the vote file fails its checksum")
-    return term, data[VOTE_HEADER.size :].decode() or None
+    try:
+        return term, data[VOTE_HEADER.size :].decode() or None
+    except UnicodeDecodeError as error:
+        raise LogDamaged(f"the vote file names nobody: {error}") from None

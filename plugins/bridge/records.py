@@ -21,6 +21,8 @@ RETAIN: Final = "mqtt.retain"
 QOS_2_ID: Final = "mqtt.qos2_id"
 BROKERS_OWN: Final = (BRIDGE, CLIENT, QOS_2_ID)
 """Headers that are believed, so nobody else may write them where records come in."""
+_ID_DIGITS_MAX: Final = 5
+"""A packet identifier is 65535 at most."""
 _PARSED_MAX: Final = 4096
 _PARSED_BYTES_MAX: Final = 512
 
@@ -118,7 +120,8 @@ def qos_2_id(link: str, packet_id: int) -> str:
 def packet_id_of(text: str, link: str) -> int | None:
     """Packet identifier, when a publish of this link has that name."""
     head, _, number = text.partition("/")
-    return int(number) if head == f"bridge:{link}" and number.isdigit() else None
+    is_number = number.isascii() and number.isdigit() and len(number) <= _ID_DIGITS_MAX
+    return int(number) if head == f"bridge:{link}" and is_number else None
 
 
 def is_echo(row: Row, link: str, no_echo_clients: list[str]) -> bool:

@@ -42,5 +42,5 @@ def decode_fence_mark(data: bytes) -> FenceMark | None:
         return None
     try:
         return FenceMark(**json.loads(body))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None

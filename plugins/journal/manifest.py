@@ -132,9 +132,9 @@ def decode_manifest(data: bytes) -> Manifest:
         segments = tuple(_segment(entry) for entry in fields.pop("segments"))
         garbage = tuple(fields.pop("garbage"))
         manifest = Manifest(segments=segments, garbage=garbage, **fields)
-    except (ValueError, TypeError, KeyError) as error:
+        _check_chain(manifest)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BadManifest(f"unexpected content: {error}") from None
-    _check_chain(manifest)
     return manifest
 
 

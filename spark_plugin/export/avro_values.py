@@ -45,13 +45,18 @@ class AvroDecoder:
             whole = expand_schema(given)
             self._schema = fastavro.parse_schema(_without_logical_types(given))
             canonical = fastavro.schema.to_parsing_canonical_form(given)
-        except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError) as error:
+        except (
+            SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError,
+            RecursionError,
+        ) as error:  # fmt: skip
             raise OptionError(f"--schema is no Avro schema: {error!r}") from None
         if not isinstance(whole, dict) or whole.get("type") != "record":
             raise OptionError("--schema: the top of an Avro schema must be a record")
         self._read = fastavro.schemaless_reader
         self._mark = _MARK + bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
         self._parsed = _arrow_type(whole, "")
+        if not self._parsed.num_fields:
+            raise OptionError("--schema: the top of the Avro schema has no fields")
         if META in [field.name for field in self._parsed]:
             raise OptionError(f"--schema: {META} is taken by the export's own column")
         self.schema = pa.schema([(each.name, in_table(each.type)) for each in self._parsed])
@@ -123,14 +128,18 @@ def _scalar_type(schema: dict[str, Any], kind: str, path: str) -> pa.DataType:
 
     logical = schema.get("logicalType") or ""
     if logical == "decimal":
-        digits = int(schema["precision"])
-        if digits > 38:
-            raise OptionError(f"--schema: {path.lstrip('.')} has {digits} digits; 38 is the most")
-        return pa.decimal128(digits, int(schema.get("scale", 0)))
+        digits, scale = schema.get("precision"), schema.get("scale", 0)
+        if type(digits) is not int or type(scale) is not int or not 0 <= scale <= digits <= 38:
+            raise OptionError(
+                f"--schema: {path.lstrip('.')} has {digits} digits, {scale} behind the point; "
+                "38 is the most"
+            )
+        return pa.decimal128(digits, scale)
     if logical == "date":
         return pa.date32()
-    if "timestamp-" in logical:
-        return pa.timestamp(_TIMES[logical.rpartition("-")[2]], tz="UTC")
+    unit = _TIMES.get(logical.rpartition("-")[2])
+    if "timestamp-" in logical and unit is not None:
+        return pa.timestamp(unit, tz="UTC")
     types = {
         "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
         "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(), "fixed": pa.binary(),

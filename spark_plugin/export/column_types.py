@@ -120,6 +120,7 @@ class _Parser:
         if separator == ",":
             behind, separator = self._next(), self._next()
         numbers = digits.isdecimal() and behind.isdecimal() and separator == ")"
+        numbers = numbers and len(digits + behind) <= 2 * len(str(_DECIMAL_DIGITS_MAX))
         if not numbers or not int(behind) <= int(digits) <= _DECIMAL_DIGITS_MAX or digits == "0":
             raise self._error(
                 f"decimal takes up to {_DECIMAL_DIGITS_MAX} digits, such as decimal(10, 2),"

@@ -8,6 +8,7 @@ begins with `{`: Arrow takes concatenated and empty lines, and a lone `null` cra
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 _PLAIN: Final = r"^[ \t\r]*\{[^\n]*$"
 _SEVERAL: Final = "values in one record"
 _CHECKED_ROWS_MAX: Final = 256
+_DEPTH_MAX: Final = 100
+"""Levels of a value whose fields become columns; Arrow follows deeper ones until it has no stack
+left."""
+_STRUCTURE: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
 _LOOKED_AT_ROWS_MAX: Final = 1000
 _INTEGERS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "timestamp_ms": 64}
 """Bits of the whole-number types."""
@@ -78,6 +83,8 @@ class JsonDecoder:
             text = values.cast(pa.string())
         except pa.ArrowInvalid:
             text = utf8_only(values, bad)
+        if self._find_new:
+            text = _without_deep_ones(text, bad)
         plain = compute.match_substring_regex(text, _PLAIN)
         if compute.all(plain, skip_nulls=False).as_py():
             return text
@@ -202,6 +209,37 @@ def _parsed_type(kind: Type) -> pa.DataType:
 
     parsed = {"date": pa.string(), "timestamp_ms": pa.int64(), "timestamp_s": pa.float64()}
     return parsed.get(kind.name) or arrow_type(kind)
+
+
+def _without_deep_ones(text: pa.Array, bad: dict[int, BadRow]) -> pa.Array:
+    """The values, with null for those of too many levels, which go to `bad`."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    opened = compute.add(compute.count_substring(text, "{"), compute.count_substring(text, "["))
+    suspects = compute.indices_nonzero(
+        compute.fill_null(compute.greater(opened, _DEPTH_MAX), False)
+    )
+    deep = [row for row in suspects.to_pylist() if _depth(text[row].as_py()) > _DEPTH_MAX]
+    if not deep:
+        return text
+    lines = text.to_pylist()
+    for row in deep:
+        lines[row] = None
+        bad[row] = BadRow(row, "not_json", f"more than {_DEPTH_MAX} levels")
+    return pa.array(lines, pa.string())
+
+
+def _depth(text: str) -> int:
+    """How many brackets are open at a time, outside of strings."""
+    depth = deepest = 0
+    for token in _STRUCTURE.findall(text):
+        if token in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif token in "]}":
+            depth -= 1
+    return deepest
 
 
 def _one_line(row: int, text: str | None, bad: dict[int, BadRow]) -> str | None:

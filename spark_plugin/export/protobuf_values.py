@@ -16,7 +16,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from spark_plugin.errors import OptionError
 from spark_plugin.export.column_types import META, Type
-from spark_plugin.export.decoding import Decoded, decode_each
+from spark_plugin.export.decoding import ERROR_CHARS_MAX, BadRow, Decoded, decode_each
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +27,9 @@ _WRAPPERS: Final = (
 )  # fmt: skip
 _JSON: Final = ("Struct", "Value", "ListValue")
 _MICROS: Final = 1_000_000
+_UNFIT: Final = (ValueError, TypeError, OverflowError, RecursionError, json_format.Error)
+"""What a value outside of a column's range raises, such as a time in the year 300,000; Arrow's own
+errors are among them."""
 
 
 class _Column(NamedTuple):
@@ -62,9 +65,26 @@ class ProtobufDecoder:
         import pyarrow as pa
 
         rows, messages, bad = decode_each(values, "not_protobuf", self._class.FromString)
+        try:
+            table = self._table(messages)
+        except _UNFIT:
+            kept = []
+            for row, message in zip(rows, messages, strict=True):
+                try:
+                    self._table([message])
+                    kept.append((row, message))
+                except _UNFIT as error:
+                    bad.append(BadRow(row, "wrong_type", str(error)[:ERROR_CHARS_MAX]))
+            rows = [row for row, _ in kept]
+            table = self._table([message for _, message in kept])
+        return Decoded(pa.array(rows, pa.int64()), table, sorted(bad))
+
+    def _table(self, messages: Sequence[object]) -> pa.Table:
+        """Raises what `_UNFIT` names for a message that its columns can't hold."""
+        import pyarrow as pa
+
         columns = [column.build(_cells(each, messages)) for each, column in self._fields]
-        table = pa.Table.from_arrays(columns, schema=self.schema)
-        return Decoded(pa.array(rows, pa.int64()), table, bad)
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
 
 def find_message(descriptors: bytes, name: str) -> Descriptor:

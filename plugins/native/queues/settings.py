@@ -75,7 +75,10 @@ def encode_settings(settings: QueueSettings) -> bytes:
 
 def decode_settings(data: bytes) -> QueueSettings:
     """Settings of a newer version are left out. ValueError: no settings."""
-    values = json.loads(data)
+    try:
+        values = json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
     if not isinstance(values, dict):
         raise ValueError("not an object")
     known = {field.name for field in fields(QueueSettings)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import unicodedata
@@ -12,6 +11,7 @@ from typing import Final
 from broker_core.api.errors import NotAuthenticated
 
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+_COUNT_DIGITS_MAX: Final = 10
 _ITERATIONS_MAX: Final = 1_000_000
 """More would let a server keep a client busy."""
 _ITERATIONS_MIN: Final = 4_096
@@ -40,11 +40,12 @@ class ScramClient:
         count = fields.get("i", "")
         try:
             salt = base64.b64decode(fields.get("s", ""), validate=True)
-        except binascii.Error:
+        except ValueError:  # binascii.Error, and what is not ASCII
             salt = b""
         if not nonce.startswith(self._nonce) or nonce == self._nonce or not salt:
             raise NotAuthenticated("SCRAM: the broker's answer is none")
-        if not count.isdecimal() or not _ITERATIONS_MIN <= int(count) <= _ITERATIONS_MAX:
+        is_number = count.isdecimal() and len(count) <= _COUNT_DIGITS_MAX
+        if not is_number or not _ITERATIONS_MIN <= int(count) <= _ITERATIONS_MAX:
             raise NotAuthenticated(f"SCRAM: the broker asks for {count} iterations")
         salted = hashlib.pbkdf2_hmac(self._digest, self._password, salt, int(count))
         client_key = hmac.digest(salted, b"Client Key", self._digest)

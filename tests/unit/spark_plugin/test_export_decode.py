@@ -105,6 +105,23 @@ def test_a_value_that_would_hide_a_neighbours_loss_is_noticed():
     assert sorted(bad) == [0, 1]
 
 
+@pytest.mark.parametrize("opened, closed", [(b'{"a":', b"}"), (b"[", b"]")])
+def test_a_value_of_too_many_levels_is_bad_where_fields_become_columns(opened, closed):
+    """Arrow's types for what it finds have a level for each of the value's, until there is no stack
+    left; brackets within text are none."""
+    deep = b'{"i": 1, "new": ' + opened * 100_000 + b"1" + closed * 100_000 + b"}"
+    text = json.dumps({"i": 2, "new": "\\\\" + "[{" * 1000, "x": '"'}).encode()
+    decoder = JsonDecoder(parse_schema("i int"), find_new=True)
+    decoded = decoder.decode(pa.array([text, deep, None, text], pa.binary()))
+    assert decoded.rows.to_pylist() == [0, 3]
+    assert [(each.row, each.error) for each in decoded.bad] == [
+        (1, "more than 100 levels"), (2, "the record has no value"),
+    ]  # fmt: skip
+    assert decoder.found == {"i": Type("int"), "new": Type("string"), "x": Type("string")}
+    good, bad = decode("i int", text, deep)  # nobody looks at the new field
+    assert list(good) == [0, 1]
+
+
 def test_pretty_printed_objects_decode():
     good, bad = decode("i int", b'{\n  "i": 5\n}\n', b'\t {"i":6}\r')
     assert bad == {}

@@ -196,6 +196,13 @@ def test_an_avro_number_that_no_column_holds_is_a_bad_row():
             "x is an array of empty records",
         ),
         ('{"type":"record","name":"R","fields":[{"name":"_meta","type":"int"}]}', "is taken by"),
+        ('{"type":"record","name":"R","fields":[]}', "has no fields"),
+        (
+            '{"type":"record","name":"R","fields":[{"name":"x","type":{"type":"bytes",'
+            '"logicalType":"decimal"}}]}',
+            "x has None digits",
+        ),
+        ("[" * 5000, "no Avro schema"),
     ],
 )
 def test_an_avro_schema_without_columns_says_so(schema, problem):
@@ -269,6 +276,21 @@ def test_protobuf_of_every_type(descriptors):
     })  # fmt: skip
     assert good[1][1]["device"] == "" and good[1][1]["parts"] == []
     assert {row: error for row, (error, _) in bad.items()} == {2: "null_value", 3: "not_protobuf"}
+
+
+def test_a_protobuf_message_that_its_columns_cannot_hold_is_a_bad_row(descriptors):
+    """A time far out is a Timestamp, as is a Value that is no number: no column has room for it."""
+    message = reading_class(descriptors)
+    whole, late, infinite = (message(device=each) for each in ("whole", "late", "infinite"))
+    late.at.seconds = 2**62
+    infinite.free.update({"a": float("inf")})
+    decoder = open_decoder("protobuf", descriptors, message="fleet.Reading")
+    values = [each.SerializeToString() for each in (late, whole, infinite, whole)]
+    good, bad = decode(decoder, *values, b"\x08\xff")
+    assert [(row, each["device"]) for row, each in good] == [(1, "whole"), (3, "whole")]
+    assert {row: error for row, (error, _) in bad.items()} == {
+        0: "wrong_type", 2: "wrong_type", 4: "not_protobuf",
+    }  # fmt: skip
 
 
 def test_a_protobuf_message_that_no_table_holds_says_so(descriptors):

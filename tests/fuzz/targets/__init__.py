@@ -1,0 +1,1 @@
+"""What is fuzzed, a module for each part of the product."""

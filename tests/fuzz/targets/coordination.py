@@ -1,0 +1,185 @@
+"""What coordinators keep in internal topics, and requests of the native protocol."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from broker_core.api.errors import InvalidRequest
+from broker_core.api.transactions import Owner, StagePlace
+from broker_core.api.types import TopicConfig, TopicPartition
+from broker_core.transactions.delayed_format import (
+    Delayed,
+    Ended,
+    decode_delayed,
+    decode_id,
+    encode_delayed,
+    encode_ended,
+    encode_id,
+)
+from broker_core.transactions.formats import (
+    StagedKey,
+    decode_owner,
+    decode_staged_key,
+    decode_state,
+    encode_owner,
+    encode_staged_key,
+    encode_state,
+)
+from broker_core.transactions.state import Entry, OwnerState, Pending, Target
+from plugins.native import (
+    admin_pb2,
+    native_pb2,
+    queues_pb2,
+    schedules_pb2,
+    schemas_pb2,
+    security_pb2,
+    transactions_pb2,
+)
+from plugins.native.convert import config_values, topic_config
+from plugins.native.offset_effect import decode_changes, encode_changes
+from plugins.native.offset_expiry import OffsetExpiry
+from plugins.native.offset_table import (
+    Committed,
+    OffsetKey,
+    OffsetTable,
+    check_commit,
+    check_group_name,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from plugins.native.queues import snapshot as queues
+from plugins.native.queues.convert import given_settings
+from plugins.native.queues.settings import (
+    QueueSettings,
+    agreed,
+    checked,
+    decode_settings,
+    encode_settings,
+)
+from plugins.native.transaction_service import owner_of
+from tests.fuzz.registry import pieces, target
+
+ID = "00112233445566778899aabbccddeeff"
+COMMITTED = Committed(5, 1, 1_700_000_000_000, ID, "note")
+PLACE = TopicPartition("t", 3)
+STATE = OwnerState(
+    2, 3, 4, 5, 60_000, 1_700_000_000_000,
+    Pending((Target("rooms", ID, 1, 9, (Entry(2, 10, 11),)),), (("offsets", b"xy"),)),
+)  # fmt: skip
+QUEUE = queues.Snapshot(
+    ID, 7, (queues.Run(3, None), queues.Run(300, queues.Fate(2, 1))),
+    queues.Burial(9, "dead", 1, (8, 300)),
+)  # fmt: skip
+
+Pair = tuple[Callable[[bytes], Any], Callable[[Any], bytes]]
+"""A decoder that raises ValueError alone, and its inverse."""
+
+
+def _round(data: bytes, *pairs: Pair) -> None:
+    for decode, encode in pairs:
+        with contextlib.suppress(ValueError):
+            found = decode(data)
+            assert decode(encode(found)) == found
+
+
+@target("coordination.offsets", seeds=[
+    encode_key(OffsetKey("g", PLACE)) + b"\xff\x00\xff" + encode_value(COMMITTED),
+    encode_changes("g", {PLACE: (None, COMMITTED)}),
+])  # fmt: skip
+def offsets(data: bytes) -> None:
+    """Committed offsets: records of another kind are left alone, never stop a start."""
+    parts = [*pieces(data), data]
+    _round(data, (decode_changes, lambda found: encode_changes(*found)))
+    table = OffsetTable()
+    for key, value in zip(parts, [*parts[1:], None], strict=True):
+        _round(key, (decode_key, encode_key), (decode_value, encode_value))
+        table.apply(key, value)
+    expiry = OffsetExpiry(retention_ms=1, session_timeout_ms_max=1, started_ms=0)
+    for group in expiry.expired(table, (), 10, 10):
+        assert table.of(group)
+
+
+@target("coordination.queues", seeds=[
+    queues.encode_snapshot(QUEUE), queues.encode_key(queues.QueueKey("g", "t", 1)),
+    encode_settings(QueueSettings(attempts_max=3, dead_letter="d")),
+])  # fmt: skip
+def queue_records(data: bytes) -> None:
+    """Queues: settings and states are read, or ValueError says that they are none."""
+    _round(
+        data,
+        (queues.decode_snapshot, queues.encode_snapshot),
+        (queues.decode_key, queues.encode_key),
+        (decode_settings, encode_settings),
+    )
+
+
+@target("coordination.transactions", seeds=[
+    encode_owner(Owner("transaction", "t")), encode_state(STATE), encode_id("a"),
+    encode_staged_key(StagedKey(StagePlace(Owner("sink", "s"), 2, 3, 4, 5, 6), "r", ID, 7, 8, 9)),
+    encode_delayed(Delayed(5, True, "rooms", ID, 1, 2, b"batch")), encode_ended(Ended(5)),
+])  # fmt: skip
+def transactions(data: bytes) -> None:
+    """Staged batches, owners' states, delayed batches: read, or ValueError."""
+    _round(
+        data,
+        (decode_owner, encode_owner),
+        (decode_staged_key, encode_staged_key),
+        (decode_state, encode_state),
+        (decode_id, encode_id),
+        (decode_delayed, lambda one: (encode_ended if isinstance(one, Ended) else encode_delayed)(
+            one
+        )),
+    )  # fmt: skip
+
+
+_MESSAGES: tuple[Any, ...] = tuple(
+    getattr(module, name)
+    for module in (native_pb2, queues_pb2, transactions_pb2, schedules_pb2, schemas_pb2,
+                   security_pb2, admin_pb2)
+    for name in sorted(module.DESCRIPTOR.message_types_by_name)
+    if name.endswith("Request")
+)  # fmt: skip
+
+
+def _request(name: str, message: Any) -> bytes:
+    number = [each.DESCRIPTOR.name for each in _MESSAGES].index(name)
+    return bytes((number,)) + message.SerializeToString()
+
+
+@target("coordination.requests", seeds=[
+    _request("CreateTopicRequest", native_pb2.CreateTopicRequest(
+        name="t", config={"retention_ms": "5", "cleanup_policy": "delete"})),
+    _request("CommitOffsetsRequest", native_pb2.CommitOffsetsRequest(group="g")),
+    _request("OpenOwnerRequest", transactions_pb2.OpenOwnerRequest(
+        owner=transactions_pb2.Owner(kind=2, name="t"))),
+])  # fmt: skip
+def requests(data: bytes) -> None:
+    """Whatever a client sends is a request, or InvalidRequest says what is wrong."""
+    if not data:
+        return
+    kind = _MESSAGES[data[0] % len(_MESSAGES)]
+    try:
+        message = kind.FromString(data[1:])
+    except DecodeError:
+        return
+    for field, value in message.ListFields():
+        with contextlib.suppress(InvalidRequest):
+            if field.name == "config":
+                config_values(value)
+                topic_config(value, TopicConfig())
+            elif field.name == "group" and isinstance(value, str):
+                check_group_name(value)
+            elif field.name == "owner" and hasattr(value, "kind"):
+                owner_of(value)
+            elif field.name == "settings":
+                given = given_settings(value)
+                agreed(checked(QueueSettings(**given)), given)
+            elif field.name == "offsets":
+                for each in value:
+                    check_commit(getattr(each, "offset", 0), getattr(each, "metadata", ""))
