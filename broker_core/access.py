@@ -6,10 +6,17 @@ unless told otherwise.
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
-from broker_core.api.errors import NotAuthenticated, NotAuthorized, UnknownMechanism
+from broker_core.api.errors import (
+    LakeMQError,
+    NotAuthenticated,
+    NotAuthorized,
+    Unavailable,
+    UnknownMechanism,
+)
 from broker_core.api.internal_topics import is_internal, refusal
 from broker_core.api.ports import (
     AskingAuthorizer,
@@ -30,8 +37,9 @@ from broker_core.api.types import (
 from broker_core.security.attempts import AttemptRules, Attempts
 from broker_core.security.quotas import Quotas, Use
 from broker_core.security.session_tokens import SessionTokens
-from broker_core.security.tokens import token_of
+from broker_core.security.tokens import ExpiredToken
 
+log = logging.getLogger(__name__)
 Anonymous = Literal["loopback", "never", "always"]
 
 
@@ -43,7 +51,7 @@ class Judge(Protocol):
     def judges(self, credentials: Credentials) -> bool: ...
 
 
-async def _no_work(password: bytes) -> None:
+async def _no_work(credentials: Credentials) -> None:
     """Nothing takes time where nobody has a password."""
 
 
@@ -61,7 +69,7 @@ class Access:
         now_ms: Callable[[], int] = lambda: 0,
         tokens: SessionTokens | None = None,
         quotas: Quotas | None = None,
-        work_for_nobody: Callable[[bytes], Awaitable[object]] = _no_work,
+        work_for_nobody: Callable[[Credentials], Awaitable[object]] = _no_work,
         is_operator: Callable[[Principal], bool] = lambda principal: False,
     ) -> None:
         self._is_operator = is_operator
@@ -85,7 +93,7 @@ class Access:
     async def authenticate(self, credentials: Credentials) -> Principal:
         """The first principal that an authenticator names. Raises NotAuthenticated, Unavailable."""
         try:
-            if credentials.password is None or token_of(credentials) is not None:
+            if credentials.password is None:
                 principal = await self._principal(credentials)
             else:
                 principal = await self._guarded(credentials)
@@ -96,11 +104,13 @@ class Access:
         return principal
 
     async def _guarded(self, credentials: Credentials) -> Principal:
-        """The same for a password, which could be guessed; a token could not."""
+        """The same for a password, which could be guessed; so could one that looks like a token."""
         host, name = credentials.peer_host, credentials.username or ""
         self._refuse_the_hasty(host, name)
         try:
             principal = await self._principal(credentials)
+        except ExpiredToken:
+            raise
         except NotAuthenticated:
             self._attempts.failed(host, name, self._now_ms())
             raise
@@ -115,14 +125,28 @@ class Access:
 
     async def _principal(self, credentials: Credentials) -> Principal:
         for authenticator in self._authenticators:
-            principal = await authenticator.authenticate(credentials)
+            principal = await self._asked(authenticator, credentials)
             if principal is not None:
                 return principal
         judges = (one for one in self._authenticators if isinstance(one, Judge))
         if credentials.token is not None or any(one.judges(credentials) for one in judges):
-            await self._work_for_nobody(credentials.password or b"")
+            await self._work_for_nobody(credentials)
             raise NotAuthenticated("wrong user or password")
         return self._stranger(credentials.peer_host)
+
+    async def _asked(
+        self, authenticator: Authenticator, credentials: Credentials
+    ) -> Principal | None:
+        """What one authenticator says. One that fails, a plugin's perhaps, lets nobody in; what it
+        says may hold a secret, so that only its kind is told."""
+        try:
+            return await authenticator.authenticate(credentials)
+        except LakeMQError:
+            raise
+        except Exception as error:  # whatever a plugin raises
+            kinds = type(authenticator).__name__, type(error).__name__
+            log.error("authenticator %s failed with %s: nobody is let in by it", *kinds)
+            raise Unavailable("who you are can't be told now; try again") from None
 
     def _stranger(self, host: str) -> Principal:
         if self._anonymous == "always":

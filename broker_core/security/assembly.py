@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from broker_core.access import Access
-from broker_core.api.access import Principal
+from broker_core.api.access import Credentials, Principal
+from broker_core.api.connection_limits import peer_of
 from broker_core.api.ports import Authenticator, Authorizer, Mechanism
 from broker_core.security.attempts import Attempts
 from broker_core.security.certificates import CertificateAuthenticator
@@ -125,9 +126,10 @@ class Security:
         lifetime_ms = self._settings.token_lifetime_ms
         return SessionTokens(node_key(folder), self._users, lifetime_ms, self._now_ms)
 
-    async def _work_for_nobody(self, password: bytes) -> None:
+    async def _work_for_nobody(self, credentials: Credentials) -> None:
         if any(users.any_known() for users in self._users):
-            await self.checker.check(None, password)
+            password = credentials.password or b""
+            await self.checker.check(None, password, peer_of(credentials.peer_host))
 
     def _take_quotas(self, kept: Mapping[str, Quota]) -> None:
         self.quotas.replace({**self._written_quotas, **limits_of(kept)})

@@ -2,7 +2,7 @@
 
 Counted for each pair of address and user name, and for each address whatever the name, so that
 neither one password nor many names can be tried quickly. A user can't be locked out by somebody at
-another address.
+another address. IPv6 addresses of one /64 are one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
+
+from broker_core.api.connection_limits import peer_of
 
 ENTRIES_MAX: Final = 20_000
 """Remembered at most; the longest quiet are forgotten first."""
@@ -48,9 +50,10 @@ class Attempts:
 
     def wait_ms(self, host: str, name: str, now_ms: int) -> int:
         """How long this address must not try this name; 0: it may."""
+        peer = peer_of(host)
         waits = [
             count.locked_until_ms - now_ms
-            for key in ((host, name), (host, None))
+            for key in ((peer, name), (peer, None))
             if (count := self._counts.get(key)) is not None
         ]
         longest = max([0, *waits])
@@ -58,13 +61,13 @@ class Attempts:
         return longest
 
     def failed(self, host: str, name: str, now_ms: int) -> None:
-        rules = self._rules
-        self._add((host, name), rules.failures_max, now_ms)
-        self._add((host, None), rules.failures_per_host_max, now_ms)
+        rules, peer = self._rules, peer_of(host)
+        self._add((peer, name), rules.failures_max, now_ms)
+        self._add((peer, None), rules.failures_per_host_max, now_ms)
 
     def succeeded(self, host: str, name: str) -> None:
         """The right password: this name's failures are forgotten, the address' are not."""
-        self._counts.pop((host, name), None)
+        self._counts.pop((peer_of(host), name), None)
 
     def _add(self, key: tuple[str, str | None], failures_max: int, now_ms: int) -> None:
         if not failures_max:

@@ -80,7 +80,8 @@ class HttpAuthenticator:
         if not self.judges(credentials):
             return None
         body = self._body.filled(_values(credentials))
-        mark = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).digest()
+        asked = json.dumps([credentials.username, body], sort_keys=True)
+        mark = hashlib.sha256(asked.encode()).digest()
         known = self._known.get(mark)
         now_ms = self._now_ms()
         if known is None or known[0] <= now_ms:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from broker_core.api.connection_limits import peer_of
 from broker_core.api.errors import InvalidRequest, NotAuthenticated
 from broker_core.api.ports import Credentials, Exchange
 from broker_core.api.types import Accepted, Challenge, Principal
@@ -78,7 +79,7 @@ class PasswordAuthenticator:
             return None
         if password is None:
             raise NotAuthenticated(WRONG)
-        right = await self._checker.check(record, password)
+        right = await self._checker.check(record, password, peer_of(credentials.peer_host))
         if not right or record.disabled:
             raise NotAuthenticated(WRONG)
         return record.principal()

@@ -1,7 +1,8 @@
 """Checks passwords, beside the event loop: argon2 takes tens of milliseconds and as many MiB.
 
 A few threads do it; beyond a bound of waiting logins further ones are told to come again, so that a
-storm of them neither stalls the broker nor fills its memory. A password that was right a moment ago
+storm of them neither stalls the broker nor fills its memory. Addresses take turns, and where the
+bound is reached the one that has most waiting gives way. A password that was right a moment ago
 is known again without argon2, by a keyed hash that never leaves the process.
 """
 
@@ -13,16 +14,17 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final, NamedTuple
 
 from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from broker_core.api.errors import Unavailable
+from broker_core.security.fair_line import FairLine
 from broker_core.security.scram import ScramKeys, scram_keys
 from broker_core.security.users import UserRecord
 
-T = TypeVar("T")
 PASSWORD_BYTES_MAX: Final = 4_096
 _KNOWN_MAX: Final = 10_000
 _HASHER: Final = PasswordHasher(
@@ -62,6 +64,15 @@ def verify(record: UserRecord, password: bytes) -> bool:
     return False
 
 
+class _Job(NamedTuple):
+    work: Callable[[], bool]
+    outcome: asyncio.Future[bool]
+
+
+def _too_many() -> Unavailable:
+    return Unavailable("too many logins wait to be checked; try again")
+
+
 class PasswordChecker:
     """A bounded number of threads that check passwords."""
 
@@ -69,21 +80,23 @@ class PasswordChecker:
         self._threads = threads
         self._waiting_max = waiting_max
         self._pool: ThreadPoolExecutor | None = None
-        self._waiting = 0
+        self._line: FairLine[_Job] = FairLine()
+        self._running = 0
         self._secret = secrets.token_bytes(32)
         self._known: OrderedDict[tuple[str, str], bytes] = OrderedDict()
         """(user, what its password is checked against) -> keyed hash of the right password."""
         self._nobody = UserRecord("", _HASHER.hash(secrets.token_bytes(16)))
+        self._closed = False
         self.hashed = 0
         self.refused = 0
 
-    async def check(self, record: UserRecord | None, password: bytes) -> bool:
-        """Whether it is right; `None`: nobody's, which takes as long as a wrong one. Raises
-        Unavailable when too many wait."""
+    async def check(self, record: UserRecord | None, password: bytes, peer: str = "") -> bool:
+        """Whether it is right; `None`: nobody's, which takes as long as a wrong one. `peer`: who
+        waits in turn with others (`peer_of`). Raises Unavailable when too many wait."""
         if len(password) > PASSWORD_BYTES_MAX:
             return False
         if record is None:
-            await self._in_thread(lambda: verify(self._nobody, password))
+            await self._in_thread(lambda: verify(self._nobody, password), peer)
             return False
         place = (record.name, record.password_hash or repr([k.stored_key for k in record.scram]))
         mark = hmac.digest(self._secret, place[1].encode() + b"\0" + password, "sha256")
@@ -91,27 +104,54 @@ class PasswordChecker:
         if known is not None and hmac.compare_digest(known, mark):
             self._known.move_to_end(place)
             return True
-        right = await self._in_thread(lambda: verify(record, password))
+        right = await self._in_thread(lambda: verify(record, password), peer)
         if right:
             self._known[place] = mark
             while len(self._known) > _KNOWN_MAX:
                 self._known.popitem(last=False)
         return right
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        if self._waiting >= self._waiting_max:
+    async def _in_thread(self, work: Callable[[], bool], peer: str) -> bool:
+        if self._running + len(self._line) >= self._waiting_max:
             self.refused += 1
-            raise Unavailable("too many logins wait to be checked; try again")
+            given_way = self._line.give_way(peer)
+            if given_way is None:
+                raise _too_many()
+            if not given_way.outcome.done():
+                given_way.outcome.set_exception(_too_many())
+        job = _Job(work, asyncio.get_running_loop().create_future())
+        self._line.add(peer, job)
+        self._begin()
+        try:
+            return await job.outcome
+        finally:
+            self._line.remove(peer, job)  # who waited has left
+
+    def _begin(self) -> None:
+        """Give the threads something to do."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, "lakemq-password")
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        finally:
-            self._waiting -= 1
-            self.hashed += 1
+        while self._running < self._threads and len(self._line):
+            job = self._line.take()
+            self._running += 1
+            future = asyncio.get_running_loop().run_in_executor(self._pool, job.work)
+            future.add_done_callback(partial(self._done, job))
+
+    def _done(self, job: _Job, future: asyncio.Future[bool]) -> None:
+        self._running -= 1
+        self.hashed += 1
+        if not self._closed:
+            self._begin()
+        if future.cancelled():
+            job.outcome.cancel()
+        elif (error := future.exception()) is not None:
+            if not job.outcome.done():
+                job.outcome.set_exception(error)
+        elif not job.outcome.done():
+            job.outcome.set_result(future.result())
 
     def close(self) -> None:
+        self._closed = True
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 

@@ -272,7 +272,8 @@ class SecuritySettings(Section):
     password_threads: int = Field(default=2, ge=1, le=64)
     """Threads that check passwords."""
     passwords_waiting_max: int = Field(default=1_000, ge=1)
-    """Logins that may wait for them; further ones are told to try again."""
+    """Logins that may wait for them, addresses in turn. Where there are more, the newest of the
+    address that has most is told to try again."""
     failures_max: int = Field(default=5, ge=0)
     """Wrong passwords for one user from one address before it has to wait; 0: never."""
     failures_per_host_max: int = Field(default=50, ge=0)

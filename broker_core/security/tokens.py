@@ -46,6 +46,10 @@ class Key:
     key_id: str | None = None
 
 
+class ExpiredToken(NotAuthenticated):
+    """The issuer did sign it: whoever shows it does not guess."""
+
+
 class TokenAuthenticator:
     """Knows the users of one issuer."""
 
@@ -83,7 +87,7 @@ class TokenAuthenticator:
                 self._known.popitem(last=False)
         _, principal, claims = known
         if principal.expires_ms is not None and principal.expires_ms <= self._now_ms():
-            raise NotAuthenticated("the token has expired")
+            raise ExpiredToken("the token has expired")
         self._check_client_id(credentials, claims)
         return principal
 
@@ -95,10 +99,10 @@ class TokenAuthenticator:
                 unverified = jwt.decode_complete(token, options={"verify_signature": False})
                 if unverified["payload"].get("iss") != settings.issuer:
                     return None
-        except jwt.PyJWTError:
+        except (jwt.PyJWTError, RecursionError, ValueError):
             raise NotAuthenticated("the token can't be read") from None
         algorithm = header.get("alg")
-        if algorithm not in self._allowed:
+        if not isinstance(algorithm, str) or algorithm not in self._allowed:
             raise NotAuthenticated("the token is signed with an algorithm that is not allowed")
         fitting = [
             key
@@ -127,7 +131,11 @@ class TokenAuthenticator:
                 )
             except jwt.InvalidSignatureError as wrong:
                 error = wrong
-            except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as wrong:
+            except jwt.ExpiredSignatureError:
+                raise ExpiredToken("the token has expired") from None
+            except (
+                jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError
+            ) as wrong:  # fmt: skip
                 raise NotAuthenticated(f"token refused: {_words(wrong)}") from None
         raise NotAuthenticated("the token's signature is wrong") from error
 
