@@ -219,6 +219,10 @@ class MqttSettings(PluginSettings):
     session_expiry_s_max: int = Field(default=7 * 24 * 3600, ge=0, le=_LONGEST_S)
     """Longest time a session outlives its connection (s); 4294967295: for ever. Sessions of 3.1.1
     clients that are not clean get this."""
+    session_of_another_user: Literal["refuse", "replace"] = "refuse"
+    """What becomes of a client whose client id has a session, connected or kept, of another user:
+    it is refused (0x87, before MQTT 5 return code 5), or that session ends and it gets a new one.
+    Anonymous clients count as one user."""
     durable: bool = True
     """Whether sessions that outlive their connection, what waits for them, and retained messages
     survive a crash of the broker."""

@@ -81,6 +81,10 @@ def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
     assert packet is not None
     if connection.client_id not in hub.sessions and len(hub.sessions) >= hub.limits.sessions_max:
         raise ProtocolError("too many sessions", Reason.QUOTA_EXCEEDED)
+    if hub.is_anothers(connection.client_id, principal):
+        hub.counters.connections_refused += 1
+        text = "the session of this client identifier is another user's"
+        raise ProtocolError(text, Reason.NOT_AUTHORIZED)
     connection.principal = principal
     connection.blocked = True  # nothing is sent before CONNACK
     session, present, kept_before = hub.open_session(

@@ -76,6 +76,7 @@ class Limits:
     publishes_per_s_max: int = 0
     bytes_per_s_max: int = 0
     access_cache_ms: int = 5_000
+    session_of_another_user: str = "refuse"
     refused_publish_disconnects: bool = True
     refused_subscribe_reason: str = "not_authorized"
     response_information: str = ""
@@ -354,7 +355,8 @@ class Hub:
         clean_start: bool,
     ) -> tuple[Session, bool, bool]:
         """The session for a connection, whether it existed, and whether one was kept under that
-        client id. A session belongs to the principal that began it; another one gets a new one."""
+        client id. A session belongs to the principal that began it; another one gets a new one,
+        where it gets one at all (`is_anothers`)."""
         session = self.sessions.get(client_id)
         kept_before = session is not None and session.durable
         if session is not None and session.connection is not None:
@@ -376,6 +378,12 @@ class Hub:
         session.will = session.will_due_ms = session.ends_ms = None
         session.connection = connection
         return session, present, kept_before
+
+    def is_anothers(self, client_id: str, principal: Principal) -> bool:
+        """Whether there is a session of that client id that the principal may not take over."""
+        session = self.sessions.get(client_id)
+        anothers = session is not None and not _same_user(session.principal, principal)
+        return anothers and self.limits.session_of_another_user == "refuse"
 
     def set_expiry(self, session: Session, asked_s: int) -> None:
         """The client changes at DISCONNECT how long its session is kept."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.types import ANONYMOUS, Operation, Principal
+from broker_core.api.types import ANONYMOUS, Operation
 from plugins.mqtt.hub import Limits
 from plugins.mqtt.packets import (
     V5,
@@ -259,16 +259,6 @@ def test_takeover(version: int) -> None:
     bench.store()
     assert new.publishes() == [("t", b"x")]
     assert bench.hub.sessions["d"].connection is new.connection
-
-
-def test_a_session_is_not_given_to_another_principal() -> None:
-    bench = Bench()
-    alice = bench.connect("d", clean=False, principal=Principal("alice"))
-    alice.subscribe("t", qos=1)
-    alice.lose()
-    mallory = bench.connect("d", clean=False, principal=Principal("mallory"))
-    assert mallory.connack.session_present is False  # type: ignore[attr-defined]
-    assert bench.hub.index.count == 0
 
 
 # -- wills
