@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.support.meta_clients import Client
+from tests.support.meta_clients import Client, ElectionReader
 from tests.support.meta_cluster import Cluster
 from tests.support.meta_nemesis import Nemesis, alike, check_histories
 
@@ -27,6 +27,7 @@ def run(seed: int, size: int, *, forgetting: bool = False) -> Cluster:
         if forgetting:
             nemesis.prefer_forgetting()
         clients = [Client(cluster, n, keys=2, deduplicates=n % 2 == 0) for n in range(4)]
+        at_elections = ElectionReader(cluster, keys=2)
         for client in clients:
             client.start()
         nemesis.start()
@@ -37,7 +38,7 @@ def run(seed: int, size: int, *, forgetting: bool = False) -> Cluster:
         cluster.heal()
         cluster.run_until(lambda: all(client.idle for client in clients), 30.0)
         cluster.run_until(lambda: alike(cluster), 30.0)
-        check_histories(cluster, clients)
+        check_histories(cluster, clients, at_elections)
     return cluster
 
 

@@ -453,6 +453,30 @@ def test_a_read_waits_for_a_majority(cluster: Cluster) -> None:
     assert answers == ["NOT_LEADER"]
 
 
+def test_a_read_at_a_new_leader_waits_until_it_knows_what_is_committed(cluster: Cluster) -> None:
+    """Ongaro's thesis §6.4, step 1: its heir has what the old leader acknowledged, was never told
+    that it is committed, and learns that it leads from one that lags before that commits it."""
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    heir, lagging = followers(cluster)
+    cluster.isolate(lagging.name)
+    answers = submit(leader, b"k")
+    cluster.run_until(lambda: answers)
+    assert answers == [""]
+    assert heir.store.get(KEYS + b"k") is None, "it was told of the commit already"
+    cluster.network.cut.clear()
+    cluster.isolate(leader.name)
+    cluster.run_until(lambda: node_of(heir).is_leader)
+    found: list[tuple[str, bool]] = []
+    heir.call(
+        lambda: node_of(heir).read_barrier(
+            lambda code, _: found.append((code, heir.store.get(KEYS + b"k") is not None))
+        )
+    )
+    cluster.run_until(lambda: found)
+    assert found == [("", True)]
+
+
 def test_reads_that_come_together_share_a_round(cluster: Cluster) -> None:
     leader = cluster.wait_for_leader()
     cluster.run_for(1)

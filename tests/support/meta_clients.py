@@ -66,6 +66,31 @@ class _Attempt:
             self._client.finish("UNKNOWN", None, self._done)
 
 
+class ElectionReader:
+    """Reads at each new leader at the moment of its election, before it knows what is committed."""
+
+    def __init__(self, cluster: Cluster, keys: int) -> None:
+        self._cluster = cluster
+        self.calls: dict[bytes, list[Call]] = {b"r%d" % number: [] for number in range(keys)}
+        cluster.when_elected.append(self._read)
+
+    def _read(self, member: Member) -> None:
+        begin, node, store = self._cluster.now, member.node, member.store
+
+        def answer(code: str, _: Any) -> None:
+            for key, calls in self.calls.items():
+                if not code:
+                    data = store.get(KEYS + key)
+                    value = decode_row(data).value if data is not None else None
+                    calls.append(Call("read", None, begin, self._cluster.now, value))
+
+        def ask() -> None:
+            if node is not None and member.node is node:
+                node.read_barrier(answer)
+
+        self._cluster.at(0.0, lambda: member.call(ask))
+
+
 class Client:
     """One caller at a time: register calls, counter, and a lock with fencing tokens."""
 

@@ -136,6 +136,8 @@ class Member:
         self.paused = False
         self.joins = False
         """It was added later: it learns from the leader who is in the group."""
+        self._led = 0
+        """Last term in which it was seen to lead."""
         self._poller = _Poller()
         self._inbox: list[Callable[[], object]] = []
         self._incarnation = 0
@@ -222,6 +224,10 @@ class Member:
             self.crash()
             return
         self.cluster.invariants.check(self.name, node)
+        if node.is_leader and node.term > self._led:
+            self._led = node.term
+            for told in self.cluster.when_elected:
+                told(self)
 
     def crash(self) -> None:
         """Power off: what was not synced is lost, whoever waits hears nothing."""
@@ -283,6 +289,8 @@ class Cluster:
         self._count = itertools.count()
         self.invariants = Invariants(f"seed {seed}")
         self.network = Network(self)
+        self.when_elected: list[Callable[[Member], None]] = []
+        """Told of each new leader at the moment of its election."""
         self.members: dict[str, Member] = {}
         for number in range(size + spare):
             self.members[f"m{number}"] = Member(self, f"m{number}")

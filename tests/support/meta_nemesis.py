@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tests.support.meta_clients import Client
+from tests.support.meta_clients import Client, ElectionReader
 from tests.support.meta_cluster import Cluster, Member
 from tests.support.meta_linearizability import Call, is_linearizable
 
@@ -31,6 +31,7 @@ class Nemesis:
                 self._transfer,
                 self._wipe,
                 self._forget_newer_leader,
+                self._lose_with_the_commit,
             ],
             self._dice.randint(1, 5),
         ) + list(extra)
@@ -126,6 +127,22 @@ class Nemesis:
         self._cluster.members[coming[0]].start()
         self._cluster.at(self._dice.uniform(0.3, 1.5), self._heal)
 
+    def _lose_with_the_commit(self) -> None:
+        """The leader commits with as few as it can, and is gone before all of them hear of it: its
+        heir has the entries, and is elected by those that lag."""
+        leader, members = self._cluster.leader(), list(self._cluster.members)
+        if leader is None:
+            return
+        others = [name for name in members if name != leader.name]
+        self._cluster.network.slow = self._dice.choice([0.0, 0.3])
+        self._cluster.split(set(self._dice.sample(others, (len(members) - 1) // 2)))
+        self._cluster.at(self._dice.uniform(0.2, 0.8), lambda: self._leave(leader))
+
+    def _leave(self, leader: Member) -> None:
+        if not self.stopping:
+            self._cluster.network.cut.clear()
+            self._cluster.isolate(leader.name)
+
     def _pause(self) -> None:
         member = self._cluster.members[self._any()]
         member.pause()
@@ -171,7 +188,9 @@ def alike(cluster: Cluster) -> bool:
     )
 
 
-def check_histories(cluster: Cluster, clients: list[Client]) -> None:
+def check_histories(
+    cluster: Cluster, clients: list[Client], at_elections: ElectionReader | None = None
+) -> None:
     label = cluster.invariants.label
     leader = cluster.leader()
     assert leader is not None and leader.node is not None
@@ -179,6 +198,7 @@ def check_histories(cluster: Cluster, clients: list[Client]) -> None:
     assert all(rows == stores[0] for rows in stores), f"{label}: members differ"
     for key in (b"r0", b"r1"):
         calls: list[Call] = [call for client in clients for call in client.calls[key]]
+        calls += at_elections.calls[key] if at_elections is not None else []
         assert is_linearizable(calls), f"{label}: {key!r} is not linearizable"
     counted = sorted(entry for client in clients for entry in client.counted)
     numbers = [number for _, _, number in counted]

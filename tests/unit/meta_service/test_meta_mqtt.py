@@ -158,26 +158,46 @@ def test_bad_fields_are_named(command: Command, field: str) -> None:
         encode_command(command)
 
 
+def test_a_claim_by_the_same_node_fences_its_older_connection() -> None:
+    catalog = ready()
+    first, second = claim(catalog, "n1")[0], claim(catalog, "n1")[0]
+    assert isinstance(first, int) and isinstance(second, int)
+    assert first < second
+    for late in (SaveSession("c", first, b"x"), ReleaseSession("c", first, 0, 0),
+                 EndSession("c", first)):  # fmt: skip
+        assert catalog.do(late).result.code == "COMPARE_FAILED"
+    now = session(catalog)
+    assert now is not None and now.connected
+    assert not catalog.do(EndSession("c", second)).result.code
+
+
 _actions = st.tuples(
-    st.sampled_from(["claim", "save", "release", "expire"]), st.sampled_from(["n1", "n2"])
+    st.sampled_from(["claim", "claim", "save", "release", "end", "expire"]),
+    st.sampled_from(["n1", "n2"]),
+    st.integers(0, 2),
 )
 
 
 @given(st.lists(_actions, max_size=15))
-def test_a_session_is_served_by_one_node_only(actions: list[tuple[str, str]]) -> None:
-    """Each node believes that it serves until it is told otherwise; the catalog obeys one."""
-    catalog, epochs, owner = ready(), dict[str, int](), ""
-    for now_s, (what, node) in enumerate(actions):
+def test_a_session_is_served_by_one_claim_only(actions: list[tuple[str, str, int]]) -> None:
+    """Each connection that claimed it, also one of the same node, believes that it serves until it
+    is told otherwise; the catalog obeys the newest."""
+    catalog, claims = ready(), list[tuple[str, int]]()
+    for now_s, (what, node, age) in enumerate(actions):
         if what == "claim":
-            epochs[node] = int(str(claim(catalog, node, expiry_s=1, now_ms=now_s * 1000)[0]))
-            owner = node
+            epoch = int(str(claim(catalog, node, expiry_s=1, now_ms=now_s * 1000)[0]))
+            assert not claims or epoch > claims[-1][1]
+            claims.append((node, epoch))
         elif what == "expire":
             catalog.do(ExpireMqttSessions(("c",), now_s * 1000))
-        elif node in epochs:
-            command: Command = SaveSession("c", epochs[node], node.encode())
-            if what == "release":
-                command = ReleaseSession("c", epochs[node], None, now_s * 1000)
-            code = catalog.do(command).result.code
-            assert code in (("", "NOT_FOUND") if node == owner else ("COMPARE_FAILED", "NOT_FOUND"))
+        elif age < len(claims):
+            by, epoch = claims[-1 - age]
+            commands: dict[str, Command] = {
+                "save": SaveSession("c", epoch, by.encode()),
+                "release": ReleaseSession("c", epoch, None, now_s * 1000),
+                "end": EndSession("c", epoch),
+            }
+            code = catalog.do(commands[what]).result.code
+            assert code in ("NOT_FOUND", "COMPARE_FAILED" if age else "")
         now = session(catalog)
-        assert now is None or (now.node_id, now.epoch) == (owner, epochs[owner])
+        assert now is None or (now.node_id, now.epoch) == claims[-1]
