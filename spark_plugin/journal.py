@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugins.native.sdk import (
+    CorruptBatch,
     LakeMQError,
     OffsetOutOfRange,
     RecordBatch,
@@ -22,7 +23,9 @@ from plugins.native.sdk import (
     connect,
     to_arrow,
 )
+from plugins.native.sdk.corrupt import TellCorrupt
 from spark_plugin.access import Access
+from spark_plugin.corrupt import OnSkipped, skipped_batches, span_of
 from spark_plugin.errors import DataLossError
 from spark_plugin.planning import OffsetRange, PartitionView, TopicView
 from spark_plugin.tiered import OverGrpc, read_placed, stores
@@ -105,10 +108,12 @@ def read_batches(
     retry_timeout_s: float = 60.0,
     fail_on_data_loss: bool = True,
     only: RecordFilter | None = None,
+    on_corrupt: TellCorrupt,
 ) -> Iterator[RecordBatch]:
     """Stored batches that touch the range, each once, in order; a broker that goes away is asked
     again from where it stopped. DataLossError when records of the range are gone. `only`: batches
-    without such a record are left out."""
+    without such a record are left out. `on_corrupt`: is told of batches that don't decompress,
+    again if they are read again."""
     filtered: dict[str, Any] = {} if only is None else {"wanted": only}
     position, deadline, pause_s = wanted.start, 0.0, _RETRY_PAUSE_S
     while position < wanted.end:
@@ -116,7 +121,8 @@ def read_batches(
         try:
             for batch in client.fetch_batches(
                 wanted.topic, wanted.partition, position, wanted.end,
-                topic_id=wanted.topic_id, bytes_max=fetch_bytes, **filtered,
+                topic_id=wanted.topic_id, bytes_max=fetch_bytes, on_corrupt=on_corrupt,
+                **filtered,
             ):  # fmt: skip
                 position, deadline, pause_s = batch.header.last_offset + 1, 0.0, _RETRY_PAUSE_S
                 yield batch
@@ -177,22 +183,43 @@ def read_arrow(
     fail_on_data_loss: bool = True,
     keys: frozenset[bytes] | None = None,
     tiered: Tiered = _THROUGH_BROKER,
+    on_skipped: OnSkipped | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The range's records as Arrow batches of about `batch_rows` rows, or `batch_bytes`; small
     stored batches are put together, since whoever takes them pays for every Arrow batch. With
-    `keys` only records that have one of them."""
+    `keys` only records that have one of them.
+
+    Stored batches that are corrupt inside are left out, counted and logged; `on_skipped` is told
+    of each once. What is wrong with columns that are not asked for is not seen.
+    """
+    told: set[int] = set()
+
+    def corrupt(first: int, last: int, error: CorruptBatch) -> None:
+        span = span_of(first, last, wanted)
+        if first in told or span.start >= span.end:
+            return
+        told.add(first)
+        skipped_batches().note(wanted, span, error)
+        if on_skipped is not None:
+            on_skipped(span)
+
     asked = tuple(columns) if keys is None or "key" in columns else (*columns, "key")
     gathered: list[pa.RecordBatch] = []
     rows, size, position = 0, 0, wanted.start
     over_grpc = partial(
         read_batches, client, fetch_bytes=fetch_bytes, retry_timeout_s=retry_timeout_s,
-        fail_on_data_loss=fail_on_data_loss, only=_filter_of(keys),
+        fail_on_data_loss=fail_on_data_loss, only=_filter_of(keys), on_corrupt=corrupt,
     )  # fmt: skip
-    for batch in _from_anywhere(client, wanted, tiered, over_grpc, retry_timeout_s):
-        arrow = to_arrow(
-            batch, topic=wanted.topic, partition=wanted.partition, start=position,
-            end=wanted.end, columns=asked,
-        )  # fmt: skip
+    for batch in _from_anywhere(client, wanted, tiered, over_grpc, retry_timeout_s, corrupt):
+        try:
+            arrow = to_arrow(
+                batch, topic=wanted.topic, partition=wanted.partition, start=position,
+                end=wanted.end, columns=asked,
+            )  # fmt: skip
+        except CorruptBatch as error:
+            corrupt(batch.header.base_offset, batch.header.last_offset, error)
+            position = batch.header.last_offset + 1
+            continue
         if keys is not None:
             arrow = _with_keys(arrow, keys).select(list(columns))
         position = batch.header.last_offset + 1
@@ -212,6 +239,7 @@ def _from_anywhere(
     tiered: Tiered,
     over_grpc: OverGrpc,
     retry_timeout_s: float,
+    on_corrupt: TellCorrupt,
 ) -> Iterator[RecordBatch]:
     """Batches from an object store where one holds them, if `tiered` says so."""
     if tiered.mode == "never":
@@ -226,7 +254,7 @@ def _from_anywhere(
         return retrying(partial(ask, position), retry_timeout_s)
 
     asks = ask_patiently if tiered.mode == "always" else ask
-    return read_placed(wanted, tiered, asks, over_grpc, here=stores())
+    return read_placed(wanted, tiered, asks, over_grpc, here=stores(), on_corrupt=on_corrupt)
 
 
 def _filter_of(keys: frozenset[bytes] | None) -> RecordFilter | None:

@@ -62,6 +62,7 @@ class ExportProgress:
             last=f"last commit {time.strftime('%H:%M:%S')}",
         )  # fmt: skip
         dead = f", {report.dead_letters:,} dead letters" if report.dead_letters else ""
+        dead += f", {report.skipped_sentence()}" if report.skipped else ""
         self._console.print(
             f"{self._topic}: commit {report.attempt}: {report.rows:,} rows in {report.files} files "
             f"({report.size_bytes / 1e6:,.1f} MB), {speed}, lag {lag:,}{dead}",

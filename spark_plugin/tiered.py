@@ -22,6 +22,7 @@ from plugins.native.sdk import (
     TieredSegments,
     stored_batches,
 )
+from plugins.native.sdk.corrupt import TellCorrupt
 from spark_plugin.errors import ObjectStoreError
 from spark_plugin.object_store import ObjectGone, Read, StoreAway, open_objects
 from spark_plugin.planning import OffsetRange, placed
@@ -111,10 +112,17 @@ def stores() -> Stores:
 
 
 def read_placed(
-    wanted: OffsetRange, tiered: Tiered, ask: Ask, over_grpc: OverGrpc, *, here: Stores
+    wanted: OffsetRange,
+    tiered: Tiered,
+    ask: Ask,
+    over_grpc: OverGrpc,
+    *,
+    here: Stores,
+    on_corrupt: TellCorrupt,
 ) -> Iterator[RecordBatch]:
     """Stored batches that touch the range, each once, in order: the same that `over_grpc(wanted)`
-    gives. ObjectStoreError when an object can't be read and `tiered` says always."""
+    gives. `on_corrupt` is told of those that don't decompress although their object is whole.
+    ObjectStoreError when an object can't be read and `tiered` says always."""
     position = wanted.start
     while position < wanted.end:
         rest = wanted._replace(start=position)
@@ -129,20 +137,22 @@ def read_placed(
             if piece.segment is None:
                 yield from over_grpc(piece.offsets)
             else:
-                yield from _read_piece(piece.offsets, piece.segment, tiered, ask, over_grpc, here)
+                yield from _read_piece(
+                    piece.offsets, piece.segment, tiered, ask, over_grpc, here, on_corrupt
+                )
             position = piece.offsets.end
 
 
 def _read_piece(
     part: OffsetRange, segment: TieredSegment, tiered: Tiered, ask: Ask, over_grpc: OverGrpc,
-    here: Stores,
+    here: Stores, on_corrupt: TellCorrupt,
 ) -> Iterator[RecordBatch]:  # fmt: skip
     """From the store; from where it fails on through the broker."""
     position = part.start
     url, place = segment.store_url, f"{segment.store_url}{segment.name}"
     try:
         read = here.reader(segment, tiered)
-        for batch in stored_batches(read, segment, part.start, part.end):
+        for batch in stored_batches(read, segment, part.start, part.end, on_corrupt=on_corrupt):
             position = batch.header.last_offset + 1
             here.counters.batches += 1
             yield batch

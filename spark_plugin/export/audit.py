@@ -56,6 +56,8 @@ class PartitionAudit:
     twice: list[Run] = field(default_factory=list)
     unknown: list[Run] = field(default_factory=list)
     """Rows at offsets that the journal does not have, or that the export has not reached."""
+    skipped: list[Run] = field(default_factory=list)
+    """Offsets in batches that are corrupt inside: nobody can read them, so they are not missing."""
     keys: list[tuple[bytes | None, int, int]] = field(default_factory=list)
     """(key, records, rows) of keys whose counts differ; only if keys were asked for."""
 
@@ -72,6 +74,11 @@ class PartitionAudit:
             notes.append(f"{self.dead_letters:,} of them dead letters")
         if waiting > 0:
             notes.append(f"{waiting:,} offsets not exported yet")
+        if self.skipped:
+            notes.append(
+                f"{size(self.skipped):,} offsets skipped in corrupt batches: "
+                f"{describe(self.skipped)}"
+            )
         if self.log_start > 0:
             notes.append(f"journal begins at offset {self.log_start:,}")
         counts = ", ".join(notes)
@@ -125,13 +132,14 @@ def audit(
         covered, result.twice = merge(all_rows)
         end = min(result.next_offset, held.high_watermark)
         wanted = OffsetRange(key.topic, key.topic_id, partition, held.log_start, end)
-        journal, journal_keys = _journal_rows(client, wanted, by_key)
+        journal, journal_keys, result.skipped = _journal_rows(client, wanted, by_key)
         result.records = size(journal)
         comparable = clip(covered, held.log_start, held.high_watermark)
         result.missing = subtract(journal, comparable)
         # A routed export commits one table after the other: some may be ahead of the ledger.
         under_way = Run(result.next_offset, max(result.next_offset, ahead.get(partition, 0)))
-        unknown = subtract(subtract(comparable, journal), [under_way])
+        known = merge([*journal, *result.skipped])[0]
+        unknown = subtract(subtract(comparable, known), [under_way])
         result.unknown = unknown + clip(covered, held.high_watermark, 1 << 63)
         if by_key and not held.log_start:
             counts = row_keys.get(partition, Counter()) + dead_keys.get(partition, Counter())
@@ -170,16 +178,21 @@ def _differences(records: Keys, rows: Keys) -> list[tuple[bytes | None, int, int
     ]
 
 
-def _journal_rows(client: SyncClient, wanted: OffsetRange, by_key: bool) -> tuple[list[Run], Keys]:
+def _journal_rows(
+    client: SyncClient, wanted: OffsetRange, by_key: bool
+) -> tuple[list[Run], Keys, list[Run]]:
+    """Offsets (normal), counts by key, and offsets (normal) in batches that are corrupt inside."""
     runs: list[Run] = []
+    skipped: list[Run] = []
     keys: Keys = Counter()
     if wanted.start < wanted.end:
-        columns = ("offset", "key") if by_key else ("offset",)
-        for batch in read_arrow(client, wanted, columns=columns):
+        # All columns, as the export reads them: a batch that is corrupt in any of them is skipped.
+        columns = ("offset", "timestamp", "key", "value", "headers")
+        for batch in read_arrow(client, wanted, columns=columns, on_skipped=skipped.append):
             runs += runs_of(batch.column("offset").to_numpy())
             if by_key:
                 _count(keys, batch.column("key"))
-    return merge(runs)[0], keys
+    return merge(runs)[0], keys, merge(skipped)[0]
 
 
 def table_rows(

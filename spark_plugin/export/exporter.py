@@ -21,7 +21,7 @@ from spark_plugin.export.files import Folder, delete_orphans, delete_strays, new
 from spark_plugin.export.landing import Landing
 from spark_plugin.export.owner import Owner
 from spark_plugin.export.replay import Letters, Replayed
-from spark_plugin.export.report import CommitReport, check_complete
+from spark_plugin.export.report import CommitReport, check_complete, skipped_of
 from spark_plugin.export.settings import ExportSettings
 from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult
 from spark_plugin.export.write_task import WriteTask, schema_to_text
@@ -185,6 +185,7 @@ class Exporter:
             dead_letters=sum(file.rows for file in dead),
             job_s=written - started,
             commit_s=time.monotonic() - written,
+            skipped=skipped_of(results),
         )
 
     def _until_all_fits(

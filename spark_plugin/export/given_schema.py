@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from plugins.native.sdk import RecordBatch, SyncClient
+from plugins.native.sdk import SyncClient
 from spark_plugin.errors import MissingDependency, NoTable, OptionError
 from spark_plugin.export.arrow_types import type_of_arrow
 from spark_plugin.export.column_types import Type
@@ -26,6 +26,8 @@ from spark_plugin.export.evolution import (
 from spark_plugin.export.open_table import open_table
 from spark_plugin.export.partitioning import parse_partition_by
 from spark_plugin.export.settings import RecordFormat, Target
+from spark_plugin.journal import read_arrow
+from spark_plugin.planning import OffsetRange
 
 SAMPLE_RECORDS: Final = 1000
 """Records that `--infer` looks at, of each partition."""
@@ -103,17 +105,11 @@ def _sample(client: SyncClient, topic: str) -> Iterator[bytes]:
     for each in described.partitions:
         end = min(each.high_watermark, each.log_start_offset + SAMPLE_RECORDS)
         if each.log_start_offset < end:
-            batches = client.fetch_batches(
-                topic, each.partition, each.log_start_offset, end, topic_id=described.topic_id
+            wanted = OffsetRange(
+                topic, described.topic_id, each.partition, each.log_start_offset, end
             )
-            for batch in batches:
-                yield from _values(batch)
-
-
-def _values(batch: RecordBatch) -> Iterator[bytes]:
-    for record in batch.records():
-        if record.value is not None:
-            yield record.value
+            for batch in read_arrow(client, wanted, columns=("value",)):
+                yield from (value for value in batch.column(0).to_pylist() if value is not None)
 
 
 def _json_columns(values: list[bytes]) -> dict[str, Type]:

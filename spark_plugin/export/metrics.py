@@ -30,6 +30,8 @@ class ExportMetrics:
     """Of data files."""
     commits: int = 0
     dead_letters: int = 0
+    skipped: int = 0
+    """Offsets in batches that are corrupt inside."""
     failures: int = 0
     lag: int = 0
     """Offsets that the topic holds and the table does not."""
@@ -43,6 +45,7 @@ class ExportMetrics:
         self.bytes += report.size_bytes
         self.commits += 1
         self.dead_letters += report.dead_letters
+        self.skipped += report.skipped_count
         self.lag = report.lag - report.offset_count
         self.job_s += report.job_s
         self.commit_s += report.commit_s
@@ -54,6 +57,7 @@ _COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
     ("bytes", "By", "Size of the data files that landed"),
     ("commits", "{commit}", "Commits of the table"),
     ("dead_letters", "{record}", "Records that did not decode"),
+    ("skipped", "{offset}", "Offsets left out because their batch is corrupt inside"),
     ("failures", "{failure}", "Commits that failed and were tried again"),
     ("job_s", "s", "Time that Spark jobs took"),
     ("commit_s", "s", "Time that commits took"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_plugin.errors import ExportError
+from spark_plugin.export.runs import Run, describe, merge, size
 from spark_plugin.export.table import TaskResult
 from spark_plugin.planning import OffsetRange
 
@@ -27,11 +28,35 @@ class CommitReport:
     commit_s: float
     offset_count: int
     """Offsets that the commit moved forward by."""
+    skipped: Mapping[int, Sequence[Run]] = field(default_factory=dict)
+    """Partition -> offsets (normal) in batches that are corrupt inside, which were left out."""
 
     @property
     def more(self) -> bool:
         """Whether more was there than one commit takes."""
         return self.lag > self.offset_count
+
+    @property
+    def skipped_count(self) -> int:
+        return sum(map(size, self.skipped.values()))
+
+    def skipped_sentence(self) -> str:
+        """`12 offsets skipped in corrupt batches (partition 0: 5 to 14, 20 to 21)`; or empty."""
+        if not self.skipped:
+            return ""
+        where = "; ".join(
+            f"partition {partition}: {describe(runs)}" for partition, runs in self.skipped.items()
+        )
+        return f"{self.skipped_count:,} offsets skipped in corrupt batches ({where})"
+
+
+def skipped_of(results: Sequence[TaskResult]) -> dict[int, list[Run]]:
+    """Partition -> offsets (normal) that tasks left out because a batch was corrupt inside."""
+    found: dict[int, list[Run]] = {}
+    for result in results:
+        if result.kind == "skipped":
+            found.setdefault(result.partition, []).append(Run(result.start, result.end))
+    return {partition: merge(runs)[0] for partition, runs in sorted(found.items())}
 
 
 def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_plugin.access import Access
+from spark_plugin.corrupt import OnSkipped
 from spark_plugin.export.decoders import EXPLODING, open_decoder
 from spark_plugin.export.decoding import BadRow, Decoder
 from spark_plugin.export.evolution import schema_text
@@ -29,6 +30,7 @@ from spark_plugin.export.routed_rows import (
 )
 from spark_plugin.export.routing import RouteTarget, Routing
 from spark_plugin.export.rows import dead_letter_rows, with_meta_column
+from spark_plugin.export.runs import Run
 from spark_plugin.export.settings import Evolve, RecordFormat
 from spark_plugin.export.table import TaskResult, WrittenFile
 from spark_plugin.journal import client_of, read_arrow
@@ -106,7 +108,11 @@ def run(task: WriteTask, access: Access = _ANYBODY) -> Iterator[TaskResult]:
     # Spark may run a task twice at the same time: each run has files of its own.
     name = f"p{offsets.partition:05d}-{offsets.start:020d}-{uuid.uuid4().hex[:8]}"
     rows_max = _RAW_ROWS if task.format == "raw" and task.routing is None else _DECODED_ROWS
-    yield from write(task, name, _read(task, access, rows_max), DeadRows(task, name))
+    skipped: list[Run] = []
+    batches = _read(task, access, rows_max, skipped.append)
+    yield from write(task, name, batches, DeadRows(task, name))
+    for span in skipped:
+        yield TaskResult("skipped", offsets.partition, *span, WrittenFile("", 0, 0, b""))
 
 
 def write(
@@ -152,11 +158,14 @@ def _row_writer(task: WriteTask, name: str, bad: BadRows) -> RowWriter:
     )
 
 
-def _read(task: WriteTask, access: Access, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def _read(
+    task: WriteTask, access: Access, batch_rows: int, on_skipped: OnSkipped
+) -> Iterator[pa.RecordBatch]:
     return read_arrow(
         client_of(task.bootstrap, access), task.offsets, columns=RAW_COLUMNS,
         fetch_bytes=task.fetch_bytes, retry_timeout_s=task.retry_timeout_s,
         fail_on_data_loss=task.fail_on_data_loss, tiered=access.tiered, batch_rows=batch_rows,
+        on_skipped=on_skipped,
     )  # fmt: skip
 
 

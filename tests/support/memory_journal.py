@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from broker_core.api.record_batch import RecordBatch, encode
+from broker_core.api.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    RecordBatch,
+    encode,
+    pack_header,
+    read_header,
+)
 from broker_core.api.types import Columns
 from plugins.native.sdk import (
     OffsetOutOfRange,
@@ -15,6 +23,12 @@ from plugins.native.sdk import (
     TopicOffsets,
     UnknownTopic,
 )
+from plugins.native.sdk.corrupt import CorruptPolicy, OnCorrupt, TellCorrupt
+
+
+class StoredBatch(NamedTuple):
+    header: BatchHeader
+    data: bytes
 
 
 class MemoryJournal:
@@ -22,7 +36,7 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self._ids: dict[str, str] = {}
-        self._batches: dict[tuple[str, int], list[RecordBatch]] = {}
+        self._batches: dict[tuple[str, int], list[StoredBatch]] = {}
         self._log_starts: dict[tuple[str, int], int] = {}
         self._partitions: dict[str, int] = {}
         self.failures: list[Exception] = []
@@ -43,7 +57,13 @@ class MemoryJournal:
         """Append a batch, after leaving `gap` offsets out."""
         base = self.high_watermark(name, partition) + gap
         data = encode(columns, base_offset=base, now_ms=1_000 * (base + 1))
-        self._batches[name, partition].append(RecordBatch(data))
+        self._batches[name, partition].append(StoredBatch(read_header(data), data))
+
+    def append_poison(self, name: str, partition: int, data: bytes) -> None:
+        """Append a batch that is whole outside and corrupt inside."""
+        header = read_header(data)._replace(base_offset=self.high_watermark(name, partition))
+        stored = StoredBatch(header, pack_header(header) + data[HEADER_BYTES:])
+        self._batches[name, partition].append(stored)
 
     def append_values(self, name: str, partition: int, *values: bytes | None) -> None:
         keys = [b"key-%d" % (index % 3) for index in range(len(values))]
@@ -86,7 +106,8 @@ class MemoryJournal:
         found = {}
         for partition in range(self._partitions[topic]):
             found[partition] = self.high_watermark(topic, partition)
-            for batch in reversed(self._batches[topic, partition]):
+            for stored in reversed(self._batches[topic, partition]):
+                batch = RecordBatch(stored.data)
                 for offset, time_ms in zip(batch.offsets(), batch.timestamps_ms(), strict=True):
                     if time_ms >= timestamp_ms:
                         found[partition] = min(found[partition], offset)
@@ -109,15 +130,18 @@ class MemoryJournal:
         topic_id: str | None = None,
         bytes_max: int = 0,
         wanted: RecordFilter | None = None,
+        on_corrupt: OnCorrupt | TellCorrupt = "raise",
     ) -> Iterator[RecordBatch]:
         if topic_id != self._ids.get(topic):
             raise UnknownTopic(f"topic {topic} has another id")
         if not self._log_starts[topic, partition] <= start <= self.high_watermark(topic, partition):
             raise OffsetOutOfRange(f"{topic}-{partition}: offset {start}")
-        for batch in self._batches[topic, partition]:
-            if wanted is not None and not any(wanted.rows(batch)):
+        policy = CorruptPolicy(on_corrupt)
+        for stored in self._batches[topic, partition]:
+            if stored.header.last_offset < start or stored.header.base_offset >= end:
                 continue
-            if batch.header.last_offset >= start and batch.header.base_offset < end:
+            batch = policy.open(stored.data, 0, topic, partition)
+            if batch is not None and (wanted is None or any(wanted.rows(batch))):
                 yield batch
                 if self.failures:
                     raise self.failures.pop(0)
@@ -126,7 +150,9 @@ class MemoryJournal:
         """All offsets that there are, by partition."""
         return {
             partition: [
-                each for batch in self._batches[topic, partition] for each in batch.offsets()
+                each
+                for stored in self._batches[topic, partition]
+                for each in RecordBatch(stored.data).offsets()
             ]
             for partition in range(self._partitions[topic])
         }

@@ -6,6 +6,7 @@ The broker checks batches when they are appended; a log may hold some that an ol
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Literal, get_args
 
 from broker_core.api.errors import CorruptBatch, InvalidRequest
@@ -16,13 +17,18 @@ from plugins.native.sdk.counters import ConsumerCounters
 OnCorrupt = Literal["skip", "raise"]
 """`skip`: leave such a batch out, count it, and log it once a reader, at WARNING to `lakemq`;
 `raise`: raise CorruptBatch, naming topic, partition and offset."""
+TellCorrupt = Callable[[int, int, CorruptBatch], None]
+"""Is told first and last offset of such a batch, which is left out."""
 
 
 class CorruptPolicy:
     """`on_corrupt` of one reader. InvalidRequest: neither of its words."""
 
-    def __init__(self, on_corrupt: OnCorrupt, counters: ConsumerCounters | None = None) -> None:
-        if on_corrupt not in get_args(OnCorrupt):
+    def __init__(
+        self, on_corrupt: OnCorrupt | TellCorrupt, counters: ConsumerCounters | None = None
+    ) -> None:
+        self._tell = on_corrupt if callable(on_corrupt) else None
+        if self._tell is None and on_corrupt not in get_args(OnCorrupt):
             raise InvalidRequest(f"on_corrupt is {on_corrupt!r}; it takes 'skip' or 'raise'")
         self._raises = on_corrupt == "raise"
         self._skipped = CorruptBatches(logging.getLogger("lakemq"), logging.WARNING)
@@ -45,5 +51,9 @@ class CorruptPolicy:
         try:
             return RecordBatch(data, position, columns_later=True)
         except CorruptBatch as error:
-            self.note(topic, partition, read_header(data, position).base_offset, error)
+            header = read_header(data, position)
+            if self._tell is not None:
+                self._tell(header.base_offset, header.last_offset, error)
+            else:
+                self.note(topic, partition, header.base_offset, error)
             return None

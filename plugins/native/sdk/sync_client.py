@@ -28,7 +28,7 @@ from plugins.native.sdk import wire
 from plugins.native.sdk.admin import SyncAdmin
 from plugins.native.sdk.checking import encoded
 from plugins.native.sdk.cluster_view import BEHIND_S, may_be_behind
-from plugins.native.sdk.corrupt import CorruptPolicy, OnCorrupt
+from plugins.native.sdk.corrupt import CorruptPolicy, OnCorrupt, TellCorrupt
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.login import Login, Mechanism, login_of, with_login
 from plugins.native.sdk.parallel import FetchStream, ParallelFetch
@@ -209,7 +209,7 @@ class SyncClient:
         bytes_max: int = wire.FETCH_BYTES_MAX,
         follow: bool = False,
         wanted: RecordFilter | None = None,
-        on_corrupt: OnCorrupt = "raise",
+        on_corrupt: OnCorrupt | TellCorrupt = "raise",
     ) -> FetchStream:
         """Every stored batch that touches offsets [start, end), in order, CRC checked.
 

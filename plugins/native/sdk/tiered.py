@@ -9,8 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from broker_core.api.errors import CorruptBatch
-from broker_core.api.record_batch import HEADER_BYTES, BatchHeader, RecordBatch, read_header
+from broker_core.api.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    RecordBatch,
+    check_body,
+    read_header,
+)
 from broker_core.api.tiered import TieredSegment
+from plugins.native.sdk.corrupt import TellCorrupt
 
 ReadAt = Callable[[int, int], bytes]
 """`read(position, size)` -> the object's bytes there; fewer only where it ends."""
@@ -19,12 +26,20 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 
 
 def stored_batches(
-    read: ReadAt, segment: TieredSegment, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
+    read: ReadAt,
+    segment: TieredSegment,
+    start: int,
+    end: int,
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+    on_corrupt: TellCorrupt | None = None,
 ) -> Iterator[RecordBatch]:
     """The segment's batches that touch offsets [start, end), in order, CRCs checked.
 
     CorruptBatch, naming the object and the place, for what is no batch, and for batches that are
     not those of this segment: they must follow each other without a gap unless it may have some.
+    A batch that is whole outside and corrupt inside is no damage of the object: with `on_corrupt`
+    it is told there and left out.
     """
     chain = _Chain(segment, start)
     at, limit = segment.read_position, segment.read_end_position
@@ -46,7 +61,9 @@ def stored_batches(
                 if len(chunk) - behind < size:
                     wanted = min(max(size, chunk_bytes), limit - at)
                     chunk, chunk_at, behind = read(segment.position + at, wanted), at, 0
-                yield RecordBatch(chunk, behind, columns_later=True)
+                batch = _opened(chunk, behind, header, on_corrupt)
+                if batch is not None:
+                    yield batch
             at += size
         if limit < segment.size_bytes:
             chain.close(end)
@@ -54,6 +71,19 @@ def stored_batches(
         raise CorruptBatch(
             f"{segment.store_url}{segment.name}, byte {segment.position + at}: {error}"
         ) from None
+
+
+def _opened(
+    chunk: bytes, position: int, header: BatchHeader, on_corrupt: TellCorrupt | None
+) -> RecordBatch | None:
+    try:
+        return RecordBatch(chunk, position, columns_later=True)
+    except CorruptBatch as error:
+        if on_corrupt is None:
+            raise
+        check_body(header, chunk[position + HEADER_BYTES : position + header.total_bytes])
+        on_corrupt(header.base_offset, header.last_offset, error)
+        return None
 
 
 class _Chain:
