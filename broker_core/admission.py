@@ -6,16 +6,26 @@ What is cheap is looked at at once, the rest in a thread, in the order of calls 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable
+import logging
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
 from broker_core.api.record_batch import BatchHeader
 from broker_core.api.types import TopicInfo
-from broker_core.batch_check import check_columns, check_times, checked_header, is_cheap
+from broker_core.batch_check import (
+    age_limit_ms,
+    check_columns,
+    check_times,
+    checked_header,
+    is_cheap,
+)
 from broker_core.ordered_checks import OrderedChecks
 
 T = TypeVar("T")
+_log = logging.getLogger("lakemq.topics")
+_WARN_INTERVAL_MS: Final = 10 * 60 * 1000
+_WARNED_MAX: Final = 10_000
 _FEW_RECORDS: Final = 16
 _FEW_BYTES: Final = 4096
 
@@ -32,6 +42,8 @@ class Admission:
         self._check_values = check_values
         self._now_ms = now_ms
         self.checks = checks or OrderedChecks()
+        self._warn_again_ms: dict[str, int] = {}
+        """Topic -> when its old records are warned of again."""
         self._reservations: dict[str, list[frozenset[bytes]]] = {}
 
     def reserve(self, topic: str, names: Iterable[str]) -> Callable[[], None]:
@@ -49,9 +61,27 @@ class Admission:
         """The header of a batch that is whole outside. BatchTooLarge, CorruptBatch,
         InvalidTimestamp."""
         header = checked_header(topic, batch)
-        times = (header.base_timestamp_ms, header.max_timestamp_ms)
-        check_times(topic, times, self._now_ms())
+        self.check_times(topic, (header.base_timestamp_ms, header.max_timestamp_ms))
         return header
+
+    def check_times(self, topic: TopicInfo, times_ms: Sequence[int]) -> None:
+        """InvalidTimestamp. Records that retention is to delete again are warned of."""
+        now_ms = self._now_ms()
+        check_times(topic, times_ms, now_ms)
+        age_ms_max = age_limit_ms(topic)
+        if age_ms_max is None or now_ms - (oldest_ms := min(times_ms)) <= age_ms_max:
+            return
+        if now_ms >= self._warn_again_ms.get(topic.name, 0):
+            if len(self._warn_again_ms) >= _WARNED_MAX:
+                self._warn_again_ms.clear()
+            self._warn_again_ms[topic.name] = now_ms + _WARN_INTERVAL_MS
+            _log.warning(
+                "topic %s: records of %d ms ago are appended; with retention_by = record and "
+                "retention_ms = %d they are deleted as soon as their segment is sealed",
+                topic.name,
+                now_ms - oldest_ms,
+                age_ms_max,
+            )
 
     def admit(
         self,

@@ -82,6 +82,13 @@ def check_times(topic: TopicInfo, times_ms: Sequence[int], now_ms: int) -> None:
         )
 
 
+def age_limit_ms(topic: TopicInfo) -> int | None:
+    """Age at which retention deletes by the producers' timestamps; None: it does not."""
+    config = topic.config
+    by_record = config.retention_by == "record" and "delete" in config.cleanup.split(",")
+    return config.retention_ms if by_record else None
+
+
 def is_cheap(header: BatchHeader) -> bool:
     """Whether `check_columns` is quick enough for the event loop (well below a millisecond)."""
     if header.compression is Compression.NONE and not header.attributes & HAS_HEADERS:

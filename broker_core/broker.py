@@ -48,7 +48,6 @@ from broker_core.api.types import (
     TopicConfig,
     TopicInfo,
 )
-from broker_core.batch_check import check_times
 from broker_core.interception import Interception, Piece
 from broker_core.publisher import Outcomes, Publisher
 from broker_core.schemas import SchemaRegistry
@@ -116,7 +115,6 @@ class CoreBroker:
         self._publisher = Publisher(self._led_partition, now_ms, self._leads)
         self._plugins = tuple(plugins)
         self._schemas = SchemaRegistry(meta)
-        self._now_ms = now_ms
         self._admission = Admission(self._schemas.check_batch, now_ms)
         self._coordinator = Coordinator(
             self,
@@ -266,6 +264,7 @@ class CoreBroker:
             raise InvalidRequest(f"partitions is {count}; it takes 1 to {PARTITIONS_MAX}")
         chosen = config or self._default_config
         check_config(chosen)
+        await self._schemas.check_subject(chosen.schema)
         try:
             described = await self._meta.create_topic(name, count, config_to_catalog(chosen))
         except meta_errors.MetaError as error:
@@ -299,7 +298,10 @@ class CoreBroker:
             changed = None
             if config:
                 before = config_from_catalog(described.config, self._default_config)
-                changed = config_to_catalog(altered_config(before, config))
+                after = altered_config(before, config)
+                if after.schema != before.schema:
+                    await self._schemas.check_subject(after.schema)
+                changed = config_to_catalog(after)
             if changed is None and partitions in (None, count):
                 return await self._apply(described)
             try:
@@ -408,7 +410,7 @@ class CoreBroker:
         self, info: TopicInfo, columns: Columns, acks: Acks, partition: int | None
     ) -> asyncio.Future[Outcomes]:
         if columns.timestamps_ms:
-            check_times(info, columns.timestamps_ms, self._now_ms())
+            self._admission.check_times(info, columns.timestamps_ms)
         if info.config.schema:
             self._schemas.check_values(info, columns.values)
         return self._publisher.publish(info, columns, acks, partition)

@@ -202,6 +202,17 @@ class SchemaRegistry:
             raise UnknownSchema(f"there is no schema {subject or ''} {wanted}")
         return _info(found)
 
+    async def check_subject(self, subject: str) -> None:
+        """A topic may ask for this subject's schema: it has a version, or is empty (none is asked
+        for). Raises InvalidRequest."""
+        if subject and not self._by_subject.get(subject):
+            try:
+                await self.get(subject=subject)
+            except UnknownSchema:
+                raise InvalidRequest(
+                    f"schema is {subject!r}, a subject without a version; register a schema first"
+                ) from None
+
     async def _version(self, subject: str, version: int | None) -> Schema | None:
         found: Schema | None = await self._asked(
             self._meta.schema_version(subject, version), subject

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from broker_core.api.settings import Port, Section
+from broker_core.api.settings import Port, Section, Unlimited
 
 
 class NodeSettings(Section):
@@ -33,10 +33,15 @@ class TopicSettings(Section):
     """Size at which a segment is rolled (bytes)."""
     segment_age_ms_max: int = Field(default=24 * 60 * 60 * 1000, ge=1000)
     """Age at which a segment is rolled (ms)."""
-    retention_bytes: int = Field(default=-1, ge=-1)
-    """Size up to which a partition is kept (bytes); -1: without limit."""
-    retention_ms: int = Field(default=7 * 24 * 60 * 60 * 1000, ge=-1)
-    """Age up to which records are kept (ms); -1: for ever."""
+    retention_bytes: Unlimited = Field(default=-1, ge=-1)
+    """Size up to which a partition is kept (bytes); -1 or "none": without limit."""
+    retention_ms: Unlimited = Field(default=7 * 24 * 60 * 60 * 1000, ge=-1)
+    """Age up to which records are kept (ms); -1 or "none": for ever. Whole segments go: their age
+    counts from when they are full, or `segment_age_ms_max` old."""
+    retention_by: Literal["append", "record"] = "append"
+    """Since when a record has its age: `append`, by the broker's clock; `record`, by the timestamp
+    that its producer gave: records older than `retention_ms` then go as soon as their segment is
+    sealed."""
     cleanup: Literal["delete", "compact", "compact,delete"] = "delete"
     """`delete` obeys retention; `compact` keeps the latest value of every key."""
     tombstone_retention_ms: int = Field(default=24 * 60 * 60 * 1000, ge=0)
@@ -45,8 +50,8 @@ class TopicSettings(Section):
     """Compression of stored batches; `producer`: as they come."""
     batch_bytes_max: int = Field(default=16 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
     """Largest record batch accepted (bytes)."""
-    timestamp_ahead_ms_max: int = Field(default=24 * 60 * 60 * 1000, ge=-1)
-    """How far a record's timestamp may be ahead of the broker's clock (ms); -1: without limit.
+    timestamp_ahead_ms_max: Unlimited = Field(default=24 * 60 * 60 * 1000, ge=-1)
+    """How far a record's timestamp may be ahead of the broker's clock (ms); -1 or "none": any.
     Records from before 1970 are never taken."""
 
 

@@ -59,6 +59,12 @@ def check_config(config: TopicConfig) -> None:
     """Raises InvalidRequest, naming the setting."""
     if config.cleanup not in ("delete", "compact", "compact,delete"):
         raise InvalidRequest(f"cleanup is {config.cleanup!r}; it takes delete, compact or both")
+    if config.retention_by not in ("append", "record"):
+        raise InvalidRequest(f"retention_by is {config.retention_by!r}; it takes append or record")
+    for name in ("retention_ms", "retention_bytes", "timestamp_ahead_ms_max"):
+        limit = getattr(config, name)
+        if limit is not None and limit < 0:
+            raise InvalidRequest(f"{name} is {limit}; it takes 0 and more, or none")
     if config.compression not in ("producer", "none", "lz4", "zstd"):
         raise InvalidRequest(
             f"compression is {config.compression!r}; it takes producer, none, lz4 or zstd"

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """TCP port; 0 lets the system choose one."""
+
+Unlimited = Annotated[int, BeforeValidator(lambda value: -1 if value == "none" else value)]
+"""A limit; -1 or "none": without."""
 
 
 class Section(BaseModel):

@@ -78,7 +78,10 @@ class TopicConfig:
     retention_bytes: int | None = None
     """Oldest sealed segments of a partition are deleted while it is larger than this (bytes)."""
     retention_ms: int | None = 7 * 24 * 60 * 60 * 1000
-    """Sealed segments whose newest record is older than this are deleted (ms)."""
+    """Sealed segments that are older than this are deleted (ms); `retention_by` says since when."""
+    retention_by: str = "append"
+    """`append`: age counts from the append, by the broker's clock; `record`: from the timestamps
+    that producers gave."""
     cleanup: str = "delete"
     """`delete` obeys retention; `compact` keeps the latest value of every key;
     `compact,delete` does both."""

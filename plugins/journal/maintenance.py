@@ -157,6 +157,7 @@ class Maintenance:
                 self._context.now_ms(), log.checkpoint_offset(),
                 bytes_max=_limit(settings.tiering_local_bytes),
                 age_ms_max=_limit(settings.tiering_local_ms),
+                retention_by=config.retention_by,
             )  # fmt: skip
             tier.sweep()
         except StorageFenced as error:

@@ -1,7 +1,9 @@
 """Retention: which segments a partition no longer has to keep. Pure.
 
-Only whole sealed segments go, the oldest first. Their age is that of their newest record. Records
-below the log's start, which an operator may have moved, are kept by no policy.
+Only whole sealed segments go, the oldest first. Their age counts from when they were sealed, so by
+the broker's own clock, or, where the topic's `retention_by` says so, from their newest record
+(`docs/decisions/0012-records-age-from-their-append.md`). Records below the log's start, which an
+operator may have moved, are kept by no policy.
 """
 
 from __future__ import annotations
@@ -13,9 +15,13 @@ from broker_core.api.types import TopicConfig
 from plugins.journal.manifest import Manifest, SegmentInfo
 
 
-def newest_ms(segment: SegmentInfo) -> int:
-    """Timestamp of its newest record; of its sealing, if no record of it can be read."""
-    return segment.max_timestamp_ms if segment.max_timestamp_ms >= 0 else segment.sealed_ms
+def ages_from_ms(segment: SegmentInfo, retention_by: str) -> int:
+    """When a sealed segment's age begins. No record of it was appended later than it was sealed, so
+    a timestamp behind that is of the future, and does not count; nor does one before 1970."""
+    newest_ms = segment.max_timestamp_ms
+    if retention_by == "record" and 0 <= newest_ms < segment.sealed_ms:
+        return newest_ms
+    return segment.sealed_ms
 
 
 def expired(
@@ -25,6 +31,7 @@ def expired(
     *,
     bytes_max: int | None,
     age_ms_max: int | None,
+    retention_by: str,
 ) -> int:
     """How many of the oldest sealed segments go. `None`: no limit."""
     sealed = [segment for segment in segments if segment.sealed]
@@ -32,7 +39,9 @@ def expired(
     count = 0
     for segment in sealed:
         too_large = bytes_max is not None and total > bytes_max
-        too_old = age_ms_max is not None and now_ms - newest_ms(segment) > age_ms_max
+        too_old = (
+            age_ms_max is not None and now_ms - ages_from_ms(segment, retention_by) > age_ms_max
+        )
         if not too_large and not too_old:
             break
         total -= segment.size_bytes
@@ -50,6 +59,7 @@ def retained(
         expired_count = expired(
             manifest.segments, active_bytes, now_ms,
             bytes_max=config.retention_bytes, age_ms_max=config.retention_ms,
+            retention_by=config.retention_by,
         )  # fmt: skip
         count = max(count, expired_count)
     while count and manifest.segments[count - 1].next_offset > offset_end:

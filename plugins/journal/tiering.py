@@ -86,7 +86,13 @@ class Tier:
         self._store.put(object_name(manifest, MANIFEST_NAME), iter([data]))
 
     def drop_local(
-        self, now_ms: int, offset_end: int, *, bytes_max: int | None, age_ms_max: int | None
+        self,
+        now_ms: int,
+        offset_end: int,
+        *,
+        bytes_max: int | None,
+        age_ms_max: int | None,
+        retention_by: str,
     ) -> int:
         """Give up local files of segments that are in the store; returns how many.
 
@@ -96,7 +102,7 @@ class Tier:
         local = [segment for segment in folder.manifest.segments if segment.local]
         count = expired(
             local, folder.active_index.covered_bytes, now_ms,
-            bytes_max=bytes_max, age_ms_max=age_ms_max,
+            bytes_max=bytes_max, age_ms_max=age_ms_max, retention_by=retention_by,
         )  # fmt: skip
         changes = {}
         for segment in local[:count]:

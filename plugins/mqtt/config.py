@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from broker_core.api.internal_topics import users_topic
-from broker_core.api.settings import PluginSettings, Port, Section
+from broker_core.api.settings import PluginSettings, Port, Section, Unlimited
 from broker_core.api.types import TopicConfig
 from plugins.mqtt.bans import BanRules
 from plugins.mqtt.bindings import Binding
@@ -38,10 +38,10 @@ class BindingSettings(Section):
     partitions: int | None = Field(default=None, ge=1, le=10_000)
     """Partitions of the topic when it is created here; absent: as in `[topics]`. What is said here
     about a topic that exists already changes nothing."""
-    retention_ms: int | None = Field(default=None, ge=-1)
-    """The same for how long its records are kept (ms); -1: for ever."""
-    retention_bytes: int | None = Field(default=None, ge=-1)
-    """The same for how much of each partition is kept; -1: everything."""
+    retention_ms: Unlimited | None = Field(default=None, ge=-1)
+    """The same for how long its records are kept (ms); -1 or "none": for ever."""
+    retention_bytes: Unlimited | None = Field(default=None, ge=-1)
+    """The same for how much of each partition is kept; -1 or "none": everything."""
     cleanup: Literal["delete", "compact", "compact,delete"] | None = None
     """The same for what is cleaned away; `compact` keeps the last value of each topic name (or
     client)."""

@@ -66,6 +66,19 @@ def test_versions_are_numbered_and_rules_are_kept(node: NodeProcess) -> None:
                 missing()
 
 
+def test_a_topic_asks_for_a_schema_that_is_there(node: NodeProcess) -> None:
+    with lakemq.connect(node.native) as client:
+        why = "schema is 'nosuch', a subject without a version"
+        with pytest.raises(lakemq.InvalidRequest, match=why):
+            client.create_topic("no-schema", 1, {"schema": "nosuch"})
+        client.create_topic("no-schema", 1)
+        with pytest.raises(lakemq.InvalidRequest, match=why):
+            client.admin.alter_topic("no-schema", {"schema": "nosuch"})
+        client.schemas.register("some", "json-schema", V1)
+        client.admin.alter_topic("no-schema", {"schema": "some"})
+        client.admin.alter_topic("no-schema", {"schema": ""})
+
+
 @pytest.mark.parametrize(
     ("kind", "text"), [("json-schema", V1), ("avro", AVRO), ("protobuf", PROTO)]
 )
@@ -111,7 +124,9 @@ async def test_schemas_are_there_after_a_restart_and_for_plain_json(tmp_path: Pa
             with pytest.raises(lakemq.SchemaMismatch, match=r"record 0: \$\.t"):
                 client.send("plain", b'{"t": "warm"}')
             client.schemas.register("plain", "json-schema", V2)
-            client.create_topic("orphan", 1, {"schema": "nowhere"})
+            client.schemas.register("gone", "json-schema", V1)
+            client.create_topic("orphan", 1, {"schema": "gone"})
+            client.schemas.delete("gone")
             with pytest.raises(lakemq.SchemaMismatch, match="has none"):
                 client.send("orphan", b"{}")
     finally:

@@ -259,7 +259,9 @@ class Schedule:
             tier.copy_next()
         if self.rng.random() < 0.5:
             end = self.rig.log.checkpoint_offset()
-            tier.drop_local(self.rig.now, end, bytes_max=500, age_ms_max=None)
+            tier.drop_local(
+                self.rig.now, end, bytes_max=500, age_ms_max=None, retention_by="append"
+            )
         tier.sweep()
 
     def checkpoint(self) -> None:

@@ -60,7 +60,12 @@ def test_what_expires(bytes_max: int | None, age_ms_max: int | None, gone: int) 
         segment(0, 10, 100, 100), segment(10, 20, 100, 250), segment(20, 30, 100, 500),
         SegmentInfo(30, 0, 0),
     ]  # fmt: skip
-    assert expired(segments, 50, 1000, bytes_max=bytes_max, age_ms_max=age_ms_max) == gone
+    for retention_by in ("append", "record"):
+        found = expired(
+            segments, 50, 1000,
+            bytes_max=bytes_max, age_ms_max=age_ms_max, retention_by=retention_by,
+        )  # fmt: skip
+        assert found == gone
 
 
 @pytest.fixture
@@ -91,8 +96,56 @@ def test_retention_by_bytes_frees_the_disk_and_moves_the_start(
     assert rig.lose_power().log_start_offset == start
 
 
+@pytest.mark.parametrize(
+    ("retention_by", "newest_ms", "age_ms_max", "gone"),
+    [
+        ("append", 5, 400, 0),  # of long ago, and just appended
+        ("append", 5, 399, 1),
+        ("append", 2**62, 399, 1),  # of a far future: no older, no younger
+        ("record", 5, 994, 1),
+        ("record", 5, 995, 0),
+        ("record", 2**62, 399, 1),  # no record is younger than its segment's end
+        ("record", 2**62, 400, 0),
+        ("record", -1, 399, 1),  # none can be read
+        ("record", -(2**63), 399, 1),
+    ],
+)
+def test_what_the_age_of_a_segment_is(
+    retention_by: str, newest_ms: int, age_ms_max: int, gone: int
+) -> None:
+    segments = [SegmentInfo(0, 0, 0, 10, 100, newest_ms, sealed_ms=600), SegmentInfo(10, 0, 600)]
+    found = expired(
+        segments, 0, 1000, bytes_max=None, age_ms_max=age_ms_max, retention_by=retention_by
+    )
+    assert found == gone
+
+
+@pytest.mark.parametrize("end", [Rig.kill, Rig.lose_power])
+def test_back_filled_records_are_kept_for_their_time(
+    make_rig: Callable[..., Rig], end: Callable[[Rig], object]
+) -> None:
+    rig = make_rig(retention_ms=10_000)
+    for number in range(12):
+        rig.append_durably(b"%02d" % number, timestamps_ms=[1000 + number])
+        rig.now += 100
+    assert retain_now(rig) == 0, "acknowledged a moment ago"
+    end(rig)
+    rig.log._writer.checkpoint()
+    assert retain_now(rig) == 0
+    assert len(rows(rig)) == 12
+    rig.now += 10_001
+    assert retain_now(rig) > 0
+
+
+def test_by_record_back_filled_records_go_at_once(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(retention_ms=10_000, retention_by="record")
+    for number in range(12):
+        rig.append_durably(b"%02d" % number, timestamps_ms=[1000 + number])
+    assert retain_now(rig) > 0
+
+
 def test_retention_by_age_looks_at_the_newest_record(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(retention_ms=1000)
+    rig = make_rig(retention_ms=1000, retention_by="record")
     for number in range(12):
         rig.append_durably(b"%02d" % number)
         rig.now += 100

@@ -55,7 +55,9 @@ def copy_all(rig: Rig) -> int:
 
 def drop_local(rig: Rig, bytes_max: int | None = 0, age_ms_max: int | None = None) -> int:
     end = rig.log.checkpoint_offset()
-    return tier(rig).drop_local(rig.now, end, bytes_max=bytes_max, age_ms_max=age_ms_max)
+    return tier(rig).drop_local(
+        rig.now, end, bytes_max=bytes_max, age_ms_max=age_ms_max, retention_by="append"
+    )
 
 
 def values(rig: Rig, offset: int = 0) -> list[bytes | None]:

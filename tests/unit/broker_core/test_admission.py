@@ -1,0 +1,81 @@
+"""Goal: what a client appends is judged by the topic's own settings."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from broker_core.admission import Admission
+from broker_core.api.errors import InvalidTimestamp
+from broker_core.api.record_batch import encode
+from broker_core.api.types import Columns, TopicConfig, TopicInfo
+
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+
+
+def topic(**config: object) -> TopicInfo:
+    return TopicInfo("t", "0" * 32, 1, TopicConfig(**config))  # type: ignore[arg-type]
+
+
+class Clock:
+    now_ms = NOW_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def admission(clock: Clock) -> Admission:
+    return Admission(lambda topic, batch: None, clock)
+
+
+@pytest.mark.parametrize(
+    ("config", "warned"),
+    [
+        ({"retention_by": "record", "retention_ms": HOUR_MS}, True),
+        ({"retention_by": "record", "retention_ms": 3 * HOUR_MS}, False),
+        ({"retention_by": "record", "retention_ms": None}, False),
+        ({"retention_by": "record", "retention_ms": HOUR_MS, "cleanup": "compact"}, False),
+        ({"retention_ms": HOUR_MS}, False),
+    ],
+)
+def test_records_that_retention_is_to_delete_are_warned_of(
+    admission: Admission,
+    config: dict[str, object],
+    warned: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    batch = encode(Columns([b"old"], None, None, [NOW_MS - 2 * HOUR_MS]))
+    with caplog.at_level(logging.WARNING):
+        admission.header(topic(**config), batch)
+    told = ["topic t: records of 7200000 ms ago" in each.message for each in caplog.records]
+    assert told == [True] * warned
+
+
+def test_old_records_are_warned_of_now_and_then(
+    admission: Admission, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    info = topic(retention_by="record", retention_ms=HOUR_MS)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(100):
+            admission.check_times(info, [0, NOW_MS])
+        assert len(caplog.records) == 1
+        clock.now_ms += HOUR_MS
+        admission.check_times(info, [0, NOW_MS])
+    assert len(caplog.records) == 2
+
+
+def test_times_are_checked_by_the_brokers_clock(admission: Admission, clock: Clock) -> None:
+    batch = encode(Columns([b"v"], None, None, [NOW_MS + 2000]))
+    ahead = topic(timestamp_ahead_ms_max=1000)
+    with pytest.raises(InvalidTimestamp, match="2000 ms ahead of the broker's clock"):
+        admission.header(ahead, batch)
+    clock.now_ms += 1000
+    admission.header(ahead, batch)
