@@ -12,6 +12,7 @@
     │   ├── InvalidTimestamp     a record from before 1970, or too far in the future
     │   ├── IncompatibleSchema   a schema that breaks the subject's compatibility
     │   └── SchemaMismatch       a value that does not fit the topic's schema: names record, field
+    ├── TlsFailed                client and broker do not agree on TLS; trying again won't help
     ├── NotAuthenticated
     │   └── UnknownMechanism     no such way to authenticate in several steps
     ├── NotAuthorized
@@ -97,6 +98,10 @@ class IncompatibleSchema(InvalidRequest):
 
 class SchemaMismatch(InvalidRequest):
     code = "SCHEMA_MISMATCH"
+
+
+class TlsFailed(LakeMQError):
+    code = "TLS_FAILED"
 
 
 class NotAuthenticated(LakeMQError):

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Unpack
 
 import grpc
 
-from broker_core.api.errors import InvalidRequest
 from plugins.native import admin_pb2 as pb
 from plugins.native import queues_pb2
 from plugins.native.admin_pb2_grpc import AdminStub
 from plugins.native.queues_pb2_grpc import QueuesStub
 from plugins.native.sdk import wire
+from plugins.native.sdk.arguments import Config, config_given, partitions_given
+from plugins.native.sdk.queue import queue_settings
 from plugins.native.sdk.types import (
     ClusterDescription,
     NodeDescription,
@@ -40,7 +41,7 @@ class Admin:
     async def alter_topic(
         self,
         name: str,
-        config: Mapping[str, str] | None = None,
+        config: Config | None = None,
         *,
         reset: Sequence[str] = (),
         partitions: int | None = None,
@@ -138,7 +139,7 @@ class SyncAdmin:
     def alter_topic(
         self,
         name: str,
-        config: Mapping[str, str] | None = None,
+        config: Config | None = None,
         *,
         reset: Sequence[str] = (),
         partitions: int | None = None,
@@ -214,13 +215,10 @@ class SyncAdmin:
 
 
 def _alteration(
-    name: str, config: Mapping[str, str] | None, reset: Sequence[str], partitions: int | None
+    name: str, config: Config | None, reset: Sequence[str], partitions: int | None
 ) -> pb.AlterTopicRequest:
     return pb.AlterTopicRequest(
-        name=name,
-        config=config or {},
-        reset=reset,
-        partitions=wire.partitions_asked(partitions),
+        name=name, config=config_given(config), reset=reset, partitions=partitions_given(partitions)
     )
 
 
@@ -253,10 +251,7 @@ def _cluster(answer: pb.DescribeClusterResponse) -> ClusterDescription:
 def _queue_alteration(
     group: str, topic: str, settings: QueueOptions
 ) -> queues_pb2.AlterQueueRequest:
-    try:
-        message = queues_pb2.QueueSettings(**settings)  # type: ignore[misc]  # checked here
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"queue: {error}") from None
+    _, message = queue_settings(settings)
     return queues_pb2.AlterQueueRequest(group=group, topic=topic, settings=message)
 
 

@@ -188,6 +188,19 @@ def _constant(kind: pa.DataType, value: str | int, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
 
 
+def arrow_batches(table: object) -> list[pa.RecordBatch]:
+    """The record batches of a table. InvalidRequest: it is none."""
+    import pyarrow as pa
+
+    if isinstance(table, pa.RecordBatch):
+        return [table]
+    if isinstance(table, pa.Table):
+        return list(table.to_batches())
+    raise InvalidRequest(
+        f"this is of type {type(table).__name__}; send_arrow takes a pyarrow.Table or RecordBatch"
+    )
+
+
 def from_arrow(batch: pa.RecordBatch) -> Columns:
     """Arrow -> columns to append. Column `value` must be there; `key`, `headers` and `timestamp`
     may be; others are not looked at. Strings become UTF-8; a null timestamp is refused.

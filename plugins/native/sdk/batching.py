@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final
 
-from broker_core.api.errors import InvalidRequest, LakeMQError
+from broker_core.api.errors import BatchTooLarge, InvalidRequest, LakeMQError
 from broker_core.api.record_batch import HEADER_BYTES, pack_header, read_header
 from broker_core.api.types import Acks, Columns, Compression
 from plugins.native.sdk.checking import encoded
@@ -22,6 +22,8 @@ from plugins.native.sdk.types import NewRecord, RecordMetadata
 from plugins.native.sdk.wire import columns_of
 
 _RECORD_OVERHEAD_BYTES: Final = 16
+BATCH_BYTES_MAX: Final = 1 << 40
+"""Where nothing is known of a topic: the broker decides."""
 
 
 class Ticket:
@@ -114,6 +116,8 @@ class ProducerBatches:
         """Bytes of records without an outcome."""
         self.unfit: list[Ticket | Block] = []
         """See `take_unfit`."""
+        self.bytes_max: dict[str, int] = {}
+        """Topic -> the largest batch that it takes."""
         self._batch_bytes_max = batch_bytes_max
         self._compression = compression
         self._partitions: dict[tuple[str, int], _Partition] = {}
@@ -160,6 +164,10 @@ class ProducerBatches:
         stamp = self.sequences.next(topic, number)
         try:
             data = encoded(columns, now_ms=now_ms, producer=stamp, compression=self._compression)
+            if len(data) > self.bytes_max.get(topic, BATCH_BYTES_MAX):
+                raise BatchTooLarge(
+                    f"a batch of {len(data)} bytes; topic {topic} takes {self.bytes_max[topic]}"
+                )
         except InvalidRequest as error:
             for ticket in tickets:
                 ticket.outcome = error

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from broker_core.api.errors import InvalidRequest
-from broker_core.api.record_batch import NOT_IDEMPOTENT, ProducerStamp, encode
+from broker_core.api.errors import BatchTooLarge, InvalidRequest
+from broker_core.api.record_batch import BODY_BYTES_MAX, NOT_IDEMPOTENT, ProducerStamp, encode
 from broker_core.api.types import Columns, Compression
 from plugins.native.sdk.types import NewRecord
 
@@ -18,6 +18,8 @@ _REFUSED: Final = (TypeError, ValueError, AttributeError, struct.error, Overflow
 
 def check_record(record: NewRecord) -> None:
     """InvalidRequest names the field that a record can't be made of."""
+    if type(record) is not NewRecord:
+        _check_shape(record)
     value, key, headers, timestamp_ms = record
     if type(value) is not bytes:
         _check_bytes("value", value)
@@ -27,6 +29,13 @@ def check_record(record: NewRecord) -> None:
         _check_headers(headers)
     if timestamp_ms is not None and not isinstance(timestamp_ms, int):
         raise InvalidRequest(f"timestamp_ms is {_kind(timestamp_ms)}; it takes a whole number")
+
+
+def _check_shape(record: object) -> None:
+    if not isinstance(record, tuple) or len(record) != len(NewRecord._fields):
+        raise InvalidRequest(
+            f"a record is {_kind(record)}; it takes NewRecord(value, key, headers, timestamp_ms)"
+        )
 
 
 def _check_bytes(name: str, given: object) -> None:
@@ -67,6 +76,12 @@ def encoded(
     try:
         return encode(columns, now_ms=now_ms, producer=producer, compression=compression)
     except _REFUSED as error:
+        blobs = (columns.values, columns.keys or (), columns.headers or ())
+        size = sum(len(cell) for blob in blobs for cell in blob if isinstance(cell, _BYTES))
+        if size > BODY_BYTES_MAX:
+            raise BatchTooLarge(
+                f"{size} bytes of records; a batch takes {BODY_BYTES_MAX}"
+            ) from None
         raise InvalidRequest(f"these records can't be encoded: {error}") from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
@@ -17,7 +18,16 @@ from broker_core.api.transactions import TRANSACTION
 from broker_core.api.types import Acks, Compression, Record, TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
+from plugins.native.sdk.addresses import Bootstrap
 from plugins.native.sdk.admin import Admin
+from plugins.native.sdk.arguments import (
+    Config,
+    acks_given,
+    check_options,
+    compression_given,
+    moment_ms,
+)
+from plugins.native.sdk.channels import settle
 from plugins.native.sdk.cluster_view import BEHIND_S, may_be_behind
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions
 from plugins.native.sdk.corrupt import CorruptPolicy, OnCorrupt
@@ -31,7 +41,7 @@ from plugins.native.sdk.schemas import Schemas
 from plugins.native.sdk.sequencing import backoff_s
 from plugins.native.sdk.staging import Staging
 from plugins.native.sdk.sync_client import SyncClient, first_offset
-from plugins.native.sdk.tls import Tls, bootstrap_of, open_async_channel
+from plugins.native.sdk.tls import Tls, open_async_channel
 from plugins.native.sdk.transaction import TransactionalProducer
 from plugins.native.sdk.types import GroupDescription, TopicOffsets
 
@@ -60,7 +70,7 @@ class Client:
     ) -> None:
         """`token`: a JSON Web Token, or what else the broker takes. `username` and `password` go
         with each call (`PLAIN`), or are proved without being sent (`SCRAM-SHA-256`, `-512`)."""
-        self.bootstrap = bootstrap = bootstrap_of(bootstrap)
+        self.bootstrap = bootstrap = Bootstrap(bootstrap, secure=tls is not None)
         self.timeout_s = timeout_s
         login = login_of(token, username, password, mechanism)
         plain_channel = open_async_channel(bootstrap, tls, login)
@@ -81,6 +91,7 @@ class Client:
         """The registry of schemas, and values with it."""
 
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
     def _open(self, address: str, tls: Tls | None, login: Login | None) -> grpc.aio.Channel:
         """A channel to another node."""
@@ -92,12 +103,15 @@ class Client:
     async def close(self) -> None:
         for queue in list(self._queues):
             await queue.close()
+        for producer in list(self._producers):
+            await producer.abandon()
         for session in self._logins:
             await session.close()
         await self.routes.close()
         if self._login is not None:
             await self._login.close()
         await self._channel.close()
+        await settle()
 
     async def __aenter__(self) -> Self:
         if self._login is not None:
@@ -144,12 +158,10 @@ class Client:
             return None
 
     async def create_topic(
-        self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
+        self, name: str, partitions: int | None = None, config: Config | None = None
     ) -> TopicOffsets:
         """Raises TopicExists, InvalidTopicName, InvalidRequest (a config value)."""
-        request = pb.CreateTopicRequest(
-            name=name, partitions=wire.partitions_asked(partitions), config=config or {}
-        )
+        request = wire.create_topic_request(name, partitions, config)
         try:
             answer = await self._stub.CreateTopic(request, timeout=self.timeout_s)
         except grpc.RpcError as error:
@@ -163,9 +175,13 @@ class Client:
         except grpc.RpcError as error:
             wire.raise_for(error, self.bootstrap)
 
-    async def offsets_for_timestamp(self, topic: str, timestamp_ms: int) -> dict[int, int]:
-        """Partition -> first offset whose record is not older; the high watermark if none is."""
-        request = pb.OffsetsForTimestampRequest(topic=topic, timestamp_ms=timestamp_ms)
+    async def offsets_for_timestamp(
+        self, topic: str, timestamp_ms: int | datetime
+    ) -> dict[int, int]:
+        """Partition -> first offset whose record is not older; the high watermark if none is.
+        `timestamp_ms`: milliseconds since the epoch, or a datetime with a time zone."""
+        moment = moment_ms("timestamp_ms", timestamp_ms)
+        request = pb.OffsetsForTimestampRequest(topic=topic, timestamp_ms=moment)
         try:
             answer = await self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
         except grpc.RpcError as error:
@@ -192,6 +208,7 @@ class Client:
         `ConsumerOptions` lists the options. Entering joins the group.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
+        check_options("subscribe", options, ConsumerOptions.__annotations__)
         return Consumer(self, self._stub, names, group, **options)
 
     def queue(self, topic: str, *, group: str, **options: Unpack[QueueOptions]) -> Queue:
@@ -242,19 +259,21 @@ class Client:
     async def producer(
         self,
         *,
-        acks: Acks = Acks.LEADER,
-        compression: Compression = Compression.NONE,
+        acks: Acks | str = Acks.LEADER,
+        compression: Compression | str = Compression.NONE,
         linger_ms: int = 0,
         batch_bytes_max: int = 1024 * 1024,
         buffer_bytes_max: int = 64 * 1024 * 1024,
         delivery_timeout_ms: int = 120_000,
     ) -> Producer:
-        """An idempotent producer; use it as an async context manager."""
+        """An idempotent producer; use it as an async context manager. `acks` and `compression` are
+        taken by name too; acks `all`, Kafka's word, means `replicated`."""
+        acks, compression = acks_given(acks), compression_given(compression)
         try:
             answer = await self._stub.InitProducer(pb.InitProducerRequest(), timeout=self.timeout_s)
         except grpc.RpcError as error:
             wire.raise_for(error, self.bootstrap)
-        return Producer(
+        made = Producer(
             self._stub,
             self,
             answer.producer_id,
@@ -265,18 +284,21 @@ class Client:
             buffer_bytes_max=buffer_bytes_max,
             delivery_timeout_ms=delivery_timeout_ms,
         )
+        self._producers.add(made)
+        return made
 
     async def transactional_producer(
         self,
         transactional_id: str,
         *,
         timeout_ms: int = 0,
-        compression: Compression = Compression.NONE,
+        compression: Compression | str = Compression.NONE,
         batch_bytes_max: int = 1024 * 1024,
     ) -> TransactionalProducer:
         """A producer of transactions; use it as an async context manager. Fences an older one of
         the same id, and forgets what that one has not committed. `timeout_ms`: a transaction that
         sends nothing for so long is aborted; 0: the broker's default."""
+        compression = compression_given(compression)
         session = await self.staging.open(TRANSACTION, transactional_id, timeout_ms=timeout_ms)
         return TransactionalProducer(
             self.staging, session, compression=compression, batch_bytes_max=batch_bytes_max

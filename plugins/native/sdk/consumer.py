@@ -47,6 +47,7 @@ from plugins.native.sdk.group_stream import GroupStream, now_ms
 from plugins.native.sdk.membership import Grant
 from plugins.native.sdk.sequencing import backoff_s
 from plugins.native.sdk.topic_pattern import TopicPattern
+from plugins.native.sdk.topic_watch import watch_for_topics
 from plugins.native.sdk.types import ConsumerRecord, TopicOffsets
 
 if TYPE_CHECKING:
@@ -104,6 +105,9 @@ class Consumer:
             else TopicPattern(client, pattern, pattern_interval_ms, self._stream.subscribe)
         )
         self._membership = self._stream.membership
+        self._topics = list(topics)
+        self._watch: asyncio.Task[None] | None = None
+        """Warns of topics that are not there."""
         self._wanted = wanted
         self._corrupt = CorruptPolicy(on_corrupt, self.counters)
         self._fetch = FetchLoop(client.routes, client.bootstrap, wanted, self._corrupt)
@@ -130,6 +134,10 @@ class Consumer:
         if self._pattern is not None:
             await self._pattern.start()
         self._stream.start()
+        if self._topics:
+            self._watch = asyncio.create_task(
+                watch_for_topics(self._topics, self.group, self._client.describe_topic)
+            )
         return self
 
     async def __aexit__(
@@ -154,6 +162,9 @@ class Consumer:
                     await self.commit()
             await self._call("revoked", held)
         self._fetch.stop()
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
         if self._pattern is not None:
             await self._pattern.stop()
         await self._stream.leave()
@@ -230,8 +241,9 @@ class Consumer:
     async def next_chunk(self) -> Chunk:
         """Records to hand out, one after the other, each after `may_hand_out` or `between`.
 
-        Raises what makes going on impossible: NotAuthorized, UnknownTopic, CorruptLog; with
-        `on_corrupt="raise"` CorruptBatch.
+        Raises what makes going on impossible: NotAuthorized, CorruptLog; with
+        `on_corrupt="raise"` CorruptBatch. A topic that is not there is waited for, and a warning
+        is logged.
         """
         while True:
             self._came_back()

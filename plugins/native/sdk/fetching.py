@@ -94,8 +94,9 @@ class FetchLoop:
             self._again = loop.call_later(next(self._pauses), lambda: self.restart(self.places))
 
     async def _run(self, address: str, places: Sequence[TopicPartition]) -> None:
-        call = self._routes.stub(address).FetchMany(self._request(places))
+        call = None
         try:
+            call = self._routes.stub(address).FetchMany(self._request(places))
             async for answer in call:
                 await self._take(answer)
         except grpc.RpcError as error:
@@ -103,8 +104,12 @@ class FetchLoop:
             if not failure.retriable:
                 self.failed = failure
                 return
+        except LakeMQError as failure:  # nobody would look at this task
+            self.failed = failure
+            return
         finally:
-            call.cancel()
+            if call is not None:
+                call.cancel()
         self._restart_soon()
 
     def _request(self, places: Sequence[TopicPartition]) -> pb.FetchManyRequest:

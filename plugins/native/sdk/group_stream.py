@@ -15,6 +15,7 @@ from broker_core.api.errors import InstanceInUse, LakeMQError, MemberFenced, Unk
 from broker_core.api.types import TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
+from plugins.native.sdk.channels import end
 from plugins.native.sdk.membership import Beat, Grant, Membership
 from plugins.native.sdk.sequencing import backoff_s
 
@@ -87,8 +88,9 @@ class GroupStream:
     async def _drive(self) -> None:
         pauses = backoff_s()
         while not self._leaving:
-            call = self._stub.JoinGroup(self._beats())
+            call = None
             try:
+                call = self._stub.JoinGroup(self._beats())
                 async for answer in call:
                     pauses = backoff_s()
                     self._told(answer)
@@ -97,8 +99,12 @@ class GroupStream:
                 if not failure.retriable:
                     self._fail(failure)
                     return
+            except LakeMQError as failure:
+                self._fail(failure)
+                return
             finally:
-                call.cancel()
+                if call is not None:
+                    end(call)
             self.membership.disconnected()
             self._on_change()
             if not self._leaving:

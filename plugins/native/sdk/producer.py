@@ -20,6 +20,7 @@ from broker_core.api.errors import (
     OutcomeUnknown,
     OutOfOrderSequence,
     StorageFull,
+    TlsFailed,
     Unavailable,
     UnknownPartition,
     UnknownTopic,
@@ -27,8 +28,16 @@ from broker_core.api.errors import (
 from broker_core.api.types import Acks, Columns, Compression, Headers
 from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
-from plugins.native.sdk.arrow import from_arrow
-from plugins.native.sdk.batching import Block, OutgoingBatch, ProducerBatches, Ticket, cut
+from plugins.native.sdk.arrow import arrow_batches, from_arrow
+from plugins.native.sdk.batching import (
+    BATCH_BYTES_MAX,
+    Block,
+    OutgoingBatch,
+    ProducerBatches,
+    Ticket,
+    cut,
+)
+from plugins.native.sdk.channels import CLOSED, end
 from plugins.native.sdk.checking import check_record
 from plugins.native.sdk.cluster_view import may_be_behind
 from plugins.native.sdk.counters import ProducerCounters
@@ -163,6 +172,7 @@ class Producer:
     async def _partitions_of(self, topic: str) -> int:
         found = await self._client.describe_topic(topic)
         self._topic_ids.setdefault(topic, found.topic_id)
+        self._batches.bytes_max[topic] = int(found.config.get("batch_bytes_max", BATCH_BYTES_MAX))
         self._partition_counts[topic] = count = len(found.partitions)
         return count
 
@@ -252,7 +262,7 @@ class Producer:
     ) -> list[RecordMetadata]:
         """`send_batch` of an Arrow table: column `value`, and `key`, `headers`, `timestamp` if they
         are there (`from_arrow`). Raises InvalidRequest, naming the column that does not fit."""
-        batches = table.to_batches() if hasattr(table, "to_batches") else [table]
+        batches = arrow_batches(table)
         placed: list[RecordMetadata] = []
         for batch in batches:
             placed += await self.send_batch(topic, from_arrow(batch), partition=partition)
@@ -274,6 +284,7 @@ class Producer:
         for batch in self._batches.ready(_now_ms()):
             self._dispatch(batch)
         if self._batches.unfit:
+            self._partition_counts.clear()  # a topic may take larger batches by now
             self.counters.records_failed += len(self._batches.unfit)
             self._settle(self._batches.take_unfit())
         self._partitioner.next_batch()
@@ -297,11 +308,20 @@ class Producer:
     async def close(self) -> None:
         """Flush, then stop."""
         await self.flush()
+        await self._end_lanes()
+        self._failed = InvalidRequest("this producer is closed")
+
+    async def abandon(self) -> None:
+        """Its client is closed: what has no outcome fails."""
+        if self._failed is None:
+            self._give_up(InvalidRequest(CLOSED))
+        await self._end_lanes()
+
+    async def _end_lanes(self) -> None:
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._failed = InvalidRequest("this producer is closed")
 
     # -- the streams, one a node
 
@@ -322,16 +342,20 @@ class Producer:
         """Keep a stream open; on a broken one, send again what has no answer, in order."""
         pauses = backoff_s()
         while True:
-            call = self._client.routes.stub(lane.address).Produce(self._requests(lane))
+            call = None
             try:
+                call = self._client.routes.stub(lane.address).Produce(self._requests(lane))
                 async for answer in call:
                     pauses = backoff_s()
                     await self._answered(answer)
                 failure: LakeMQError = Unavailable(f"{self._client.bootstrap} ended the stream")
             except grpc.RpcError as error:
                 failure = wire.error_from(error, self._client.bootstrap)
+            except LakeMQError as error:
+                failure = error
             finally:
-                call.cancel()
+                if call is not None:
+                    end(call)
             if not failure.retriable or self._expired():
                 self._give_up(failure)
                 return
@@ -422,7 +446,11 @@ class Producer:
 
     def _give_up(self, failure: LakeMQError) -> None:
         """Nothing gets through: everything fails, and so does this producer from now on."""
-        self._failed = OutcomeUnknown(f"gave up; records may or may not be stored: {failure}")
+        under_way = self._batches.under_way()
+        unsent = isinstance(failure, TlsFailed) and not any(each.unsure for each in under_way)
+        self._failed = failure
+        if under_way and not unsent:
+            self._failed = OutcomeUnknown(f"gave up; records may or may not be stored: {failure}")
         tickets = self._batches.fail_all(self._failed)
         self.counters.records_failed += sum(
             len(each.columns.values) if isinstance(each, Block) else 1 for each in tickets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from types import TracebackType
@@ -24,6 +24,8 @@ from broker_core.api.record_headers import decode_headers
 from plugins.native import queues_pb2 as pb
 from plugins.native.queues_pb2_grpc import QueuesStub
 from plugins.native.sdk import wire
+from plugins.native.sdk.arguments import check_options
+from plugins.native.sdk.channels import end
 from plugins.native.sdk.corrupt import CorruptPolicy
 from plugins.native.sdk.queue_message import QueueMessage, Settling
 from plugins.native.sdk.sequencing import backoff_s
@@ -56,6 +58,28 @@ class QueueOptions(TypedDict, total=False):
     """`earliest` (the default) or `latest`: where a new queue begins."""
 
 
+def check_queue_options(options: Mapping[str, object]) -> None:
+    """InvalidRequest names an option that there is not."""
+    check_options("queue", options, QueueOptions.__annotations__)
+
+
+def queue_settings(options: Mapping[str, object]) -> tuple[int, pb.QueueSettings]:
+    """(prefetch, the queue's own settings). InvalidRequest names what is none."""
+    check_queue_options(options)
+    settings = dict(options)
+    prefetch = settings.pop("prefetch", 100)
+    if not isinstance(prefetch, int):
+        raise InvalidRequest(f"queue: prefetch is {prefetch!r}; it takes a whole number")
+    message = pb.QueueSettings()
+    for name, value in settings.items():
+        try:
+            setattr(message, name, value)
+        except (TypeError, ValueError):
+            kind = "text" if isinstance(getattr(message, name), str) else "a whole number"
+            raise InvalidRequest(f"queue: {name} is {value!r:.60}; it takes {kind}") from None
+    return prefetch, message
+
+
 class Queue:
     """Made by `Client.queue`. Iterate it for messages, and settle each."""
 
@@ -66,13 +90,11 @@ class Queue:
         self.topic, self.group = topic, group
         self._client = client
         self._stub: QueuesAsyncStub = QueuesStub(channel)
-        settings = dict(options)
-        prefetch = settings.pop("prefetch", 100)
+        prefetch, settings = queue_settings(options)
         try:
             self._open = pb.OpenQueue(
-                group=group, topic=topic, prefetch=prefetch,  # type: ignore[arg-type]  # checked here
-                settings=pb.QueueSettings(**settings),  # type: ignore[arg-type]  # checked here
-            )  # fmt: skip
+                group=group, topic=topic, prefetch=prefetch, settings=settings
+            )
         except (TypeError, ValueError) as error:
             raise InvalidRequest(f"queue: {error}") from None
         self._settling = Settling()
@@ -144,16 +166,19 @@ class Queue:
     async def _drive(self) -> None:
         pauses = backoff_s()
         while True:
-            self._call = self._stub.ConsumeQueue(self._requests())
             try:
+                self._call = self._stub.ConsumeQueue(self._requests())
                 async for response in self._call:
                     pauses = backoff_s()
                     self._told(response)
                 failure: LakeMQError = Unavailable("the broker ended the stream")
             except grpc.RpcError as error:
                 failure = wire.error_from(error, self._client.bootstrap)
+            except LakeMQError as error:
+                failure = error
             finally:
-                self._call.cancel()
+                if self._call is not None:
+                    end(self._call)
                 self._lost()
             if self._closing:
                 return

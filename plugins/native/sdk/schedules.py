@@ -14,6 +14,7 @@ from broker_core.api.types import Columns, Headers
 from plugins.native import schedules_pb2 as pb
 from plugins.native.schedules_pb2_grpc import SchedulesStub
 from plugins.native.sdk import wire
+from plugins.native.sdk.arguments import delay_ms, moment_ms
 from plugins.native.sdk.checking import encoded
 from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.retrying import now_ms, retrying
@@ -88,11 +89,11 @@ class Schedules:
         if not columns.values:
             raise InvalidRequest("there is no record to schedule")
         home = await self._home(topic, columns, partition)
-        at_ms, delay_ms = _times(delay, deliver_at)
+        at_ms, wait_ms = _times(delay, deliver_at)
         request = pb.ScheduleRequest(
             schedule_id=secrets.token_hex(16) if schedule_id is None else schedule_id,
             topic=topic, partition=home, batch=encoded(columns, now_ms=taken_ms),
-            deliver_at_ms=at_ms, delay_ms=delay_ms, keep_timestamps=keeps,
+            deliver_at_ms=at_ms, delay_ms=wait_ms, keep_timestamps=keeps,
         )  # fmt: skip
         address = self._client.routes.route(topic, home).address
         try:
@@ -206,7 +207,7 @@ class SyncSchedules:
 def _keeps_timestamps(records: Columns | Sequence[NewRecord]) -> bool:
     if isinstance(records, Columns):
         return records.timestamps_ms is not None
-    return any(each.timestamp_ms is not None for each in records)
+    return any(getattr(each, "timestamp_ms", None) is not None for each in records)
 
 
 def _times(delay: timedelta | None, deliver_at: datetime | None) -> tuple[int, int]:
@@ -214,10 +215,7 @@ def _times(delay: timedelta | None, deliver_at: datetime | None) -> tuple[int, i
     if (delay is None) == (deliver_at is None):
         raise InvalidRequest("give either delay or deliver_at")
     if delay is not None:
-        if delay < timedelta():
-            raise InvalidRequest(f"delay is {delay}; it can't be negative")
-        return 0, delay // timedelta(milliseconds=1)
-    assert deliver_at is not None
-    if deliver_at.tzinfo is None:
-        raise InvalidRequest("deliver_at needs a time zone, like datetime.now(UTC)")
-    return max(1, int(deliver_at.timestamp() * 1000)), 0
+        return 0, delay_ms(delay)
+    if not isinstance(deliver_at, datetime):
+        raise InvalidRequest(f"deliver_at is {deliver_at!r:.60}; it takes a datetime")
+    return max(1, moment_ms("deliver_at", deliver_at)), 0

@@ -17,8 +17,10 @@ from broker_core.api.types import Columns, Compression, Headers
 from plugins.native import transactions_pb2 as pb
 from plugins.native.native_pb2 import CommitOffsetsRequest
 from plugins.native.sdk import wire
-from plugins.native.sdk.arrow import from_arrow
+from plugins.native.sdk.arguments import compression_given
+from plugins.native.sdk.arrow import arrow_batches, from_arrow
 from plugins.native.sdk.batching import cut
+from plugins.native.sdk.channels import end
 from plugins.native.sdk.checking import check_record
 from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.retrying import now_ms, retrying
@@ -128,14 +130,14 @@ class Staging:
         task: int,
         attempt: int = 0,
         *,
-        compression: Compression = Compression.NONE,
+        compression: Compression | str = Compression.NONE,
         batch_bytes_max: int = 1024 * 1024,
         buffer_bytes_max: int = 32 * 1024 * 1024,
     ) -> StagedWriter:
         """Stage records as one attempt of one task; an async context manager."""
         return StagedWriter(
             self._stub(session.address), self._client, session, batch_id, task, attempt,
-            compression=compression, batch_bytes_max=batch_bytes_max,
+            compression=compression_given(compression), batch_bytes_max=batch_bytes_max,
             buffer_bytes_max=buffer_bytes_max,
         )  # fmt: skip
 
@@ -298,7 +300,7 @@ class StagedWriter:
         self, topic: str, table: pa.Table | pa.RecordBatch, *, partition: int | None = None
     ) -> None:
         """`send_batch` of an Arrow table, as `Producer.send_arrow`."""
-        for batch in table.to_batches() if hasattr(table, "to_batches") else [table]:
+        for batch in arrow_batches(table):
             await self.send_batch(topic, from_arrow(batch), partition=partition)
 
     async def finish(self) -> StagedWinner:
@@ -372,8 +374,9 @@ class StagedWriter:
 
     async def _stream(self) -> LakeMQError:
         """One stream, until it fails."""
-        call = self._stub.Stage(self._requests(self._outgoing))
+        call = None
         try:
+            call = self._stub.Stage(self._requests(self._outgoing))
             async for answer in call:
                 if answer.HasField("error"):
                     return wire.error_of(answer.error)
@@ -382,8 +385,11 @@ class StagedWriter:
             return Unavailable(f"{self._client.bootstrap} ended the stream")
         except grpc.RpcError as error:
             return wire.error_from(error, self._client.bootstrap)
+        except LakeMQError as error:
+            return error
         finally:
-            call.cancel()
+            if call is not None:
+                end(call)
 
     async def _requests(
         self, outgoing: asyncio.Queue[OutgoingStaged]

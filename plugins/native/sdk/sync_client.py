@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -25,7 +26,16 @@ from broker_core.api.types import Acks, Columns, Compression, Headers, Record, T
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk import wire
+from plugins.native.sdk.addresses import Bootstrap
 from plugins.native.sdk.admin import SyncAdmin
+from plugins.native.sdk.arguments import (
+    Config,
+    acks_given,
+    check_options,
+    compression_given,
+    moment_ms,
+)
+from plugins.native.sdk.channels import CLOSED
 from plugins.native.sdk.checking import encoded
 from plugins.native.sdk.cluster_view import BEHIND_S, may_be_behind
 from plugins.native.sdk.corrupt import CorruptPolicy, OnCorrupt, TellCorrupt
@@ -36,7 +46,7 @@ from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.schemas import SyncSchemas
 from plugins.native.sdk.sequencing import Forgotten, SequenceNumbers, backoff_s
 from plugins.native.sdk.sync_routes import SyncRoutes
-from plugins.native.sdk.tls import Tls, bootstrap_of, open_channel
+from plugins.native.sdk.tls import Tls, open_channel
 from plugins.native.sdk.types import GroupDescription, NewRecord, RecordMetadata, TopicOffsets
 
 if TYPE_CHECKING:
@@ -62,7 +72,7 @@ class SyncClient:
         tls: Tls | None = None,
         login: Login | None = None,
     ) -> None:
-        self.bootstrap = bootstrap = bootstrap_of(bootstrap)
+        self.bootstrap = bootstrap = Bootstrap(bootstrap, secure=tls is not None)
         self.timeout_s = timeout_s
         self.tls = tls
         self.login = login
@@ -84,9 +94,11 @@ class SyncClient:
         self._staging_lock = threading.Lock()
         self._loop_thread: LoopThread | None = None
         self._sequences: SequenceNumbers | None = None
+        self._closed = False
 
     def close(self) -> None:
         with self._staging_lock:
+            self._closed = True
             thread, self._loop_thread = self._loop_thread, None
         if thread is not None:
             thread.close()
@@ -98,6 +110,8 @@ class SyncClient:
         from plugins.native.sdk.sync_staging import LoopThread
 
         with self._staging_lock:
+            if self._closed:
+                raise InvalidRequest(CLOSED)
             if self._loop_thread is None:
                 self._loop_thread = LoopThread(self)
             return self._loop_thread
@@ -159,12 +173,10 @@ class SyncClient:
             return None
 
     def create_topic(
-        self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
+        self, name: str, partitions: int | None = None, config: Config | None = None
     ) -> TopicOffsets:
         """Raises TopicExists, InvalidTopicName, InvalidRequest (a config value)."""
-        request = pb.CreateTopicRequest(
-            name=name, partitions=wire.partitions_asked(partitions), config=config or {}
-        )
+        request = wire.create_topic_request(name, partitions, config)
         try:
             answer = self._stub.CreateTopic(request, timeout=self.timeout_s)
         except grpc.RpcError as error:
@@ -178,9 +190,11 @@ class SyncClient:
         except grpc.RpcError as error:
             wire.raise_for(error, self.bootstrap)
 
-    def offsets_for_timestamp(self, topic: str, timestamp_ms: int) -> dict[int, int]:
-        """Partition -> first offset whose record is not older; the high watermark if none is."""
-        request = pb.OffsetsForTimestampRequest(topic=topic, timestamp_ms=timestamp_ms)
+    def offsets_for_timestamp(self, topic: str, timestamp_ms: int | datetime) -> dict[int, int]:
+        """Partition -> first offset whose record is not older; the high watermark if none is.
+        `timestamp_ms`: milliseconds since the epoch, or a datetime with a time zone."""
+        moment = moment_ms("timestamp_ms", timestamp_ms)
+        request = pb.OffsetsForTimestampRequest(topic=topic, timestamp_ms=moment)
         try:
             answer = self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
         except grpc.RpcError as error:
@@ -305,8 +319,10 @@ class SyncClient:
 
         `ConsumerOptions` lists the options; callbacks run in a thread of the consumer's own.
         """
+        from plugins.native.sdk.consumer_options import ConsumerOptions
         from plugins.native.sdk.sync_consumer import SyncConsumer
 
+        check_options("subscribe", options, ConsumerOptions.__annotations__)
         names = [topics] if isinstance(topics, str) else list(topics)
         return SyncConsumer(self, names, group, options)
 
@@ -315,8 +331,10 @@ class SyncClient:
 
         `QueueOptions` lists the options.
         """
+        from plugins.native.sdk.queue import check_queue_options
         from plugins.native.sdk.sync_queue import SyncQueue
 
+        check_queue_options(options)
         return SyncQueue(self, topic, group, options)
 
     def groups(self) -> list[GroupDescription]:
@@ -360,7 +378,7 @@ class SyncClient:
         headers: Headers = (),
         timestamp_ms: int | None = None,
         partition: int | None = None,
-        acks: Acks = Acks.LEADER,
+        acks: Acks | str = Acks.LEADER,
     ) -> RecordMetadata:
         """Produce one record and wait for its ack. For many, `send_batch` is far quicker."""
         record = NewRecord(value, key, headers, timestamp_ms)
@@ -372,14 +390,15 @@ class SyncClient:
         records: Columns | Sequence[NewRecord],
         *,
         partition: int | None = None,
-        acks: Acks = Acks.LEADER,
-        compression: Compression = Compression.NONE,
+        acks: Acks | str = Acks.LEADER,
+        compression: Compression | str = Compression.NONE,
     ) -> list[RecordMetadata]:
         """Produce records, one batch a partition, exactly once, and wait for all acks.
 
         Answers one entry a batch: the place of its first record. Failures that may pass are tried
         again for `timeout_s` with the same sequence numbers, so a retry never makes a duplicate.
         """
+        acks, compression = acks_given(acks), compression_given(compression)
         columns = wire.columns_given(records, time.time_ns() // 1_000_000)
         if partition is not None:
             return [self._produce(topic, partition, columns, acks, compression)]

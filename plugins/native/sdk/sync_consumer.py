@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from broker_core.api.types import TopicPartition
 from plugins.native.sdk.client import Client, beside
 from plugins.native.sdk.consumer import Consumer, ConsumerOptions, Partitions
+from plugins.native.sdk.loop_runner import LoopRunner
 from plugins.native.sdk.types import ConsumerRecord
 
 if TYPE_CHECKING:
@@ -25,10 +24,12 @@ class SyncConsumer:
     def __init__(
         self, client: SyncClient, topics: Sequence[str], group: str, options: ConsumerOptions
     ) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._client, self._consumer = self._run(self._make(client, topics, group, options))
+        self._runner = LoopRunner()
+        try:
+            self._client, self._consumer = self._run(self._make(client, topics, group, options))
+        except BaseException:
+            self._runner.close()
+            raise
 
     @staticmethod
     async def _make(
@@ -38,12 +39,7 @@ class SyncConsumer:
         return own, own.subscribe(topics, group=group, **options)
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return self._runner.run(work)
 
     def __enter__(self) -> Self:
         self._run(self._consumer.__aenter__())
@@ -59,9 +55,7 @@ class SyncConsumer:
             self._run(self._consumer.__aexit__(kind, error, trace))
             self._run(self._client.close())
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+            self._runner.close()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         consumer = self._consumer

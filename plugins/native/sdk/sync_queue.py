@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from broker_core.api.types import Headers
-from plugins.native.sdk.client import Client
+from plugins.native.sdk.client import Client, beside
+from plugins.native.sdk.loop_runner import LoopRunner
 from plugins.native.sdk.queue import Queue, QueueOptions
 from plugins.native.sdk.queue_message import QueueMessage
 
@@ -90,30 +89,23 @@ class SyncQueue:
     """Made by `SyncClient.queue`; use it as a context manager. Iterate it for messages."""
 
     def __init__(self, client: SyncClient, topic: str, group: str, options: QueueOptions) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._runner = LoopRunner()
         try:
             self._client, self._queue = self.run(self._make(client, topic, group, options))
         except BaseException:
-            self._end()
+            self._runner.close()
             raise
 
     @staticmethod
     async def _make(
         client: SyncClient, topic: str, group: str, options: QueueOptions
     ) -> tuple[Client, Queue]:
-        own = Client(client.bootstrap, timeout_s=client.timeout_s, tls=client.tls)
+        own = await beside(client)
         return own, own.queue(topic, group=group, **options)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run something on the queue's own loop, and wait for it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return self._runner.run(work)
 
     def __enter__(self) -> Self:
         self.run(self._queue.open())
@@ -129,12 +121,7 @@ class SyncQueue:
             self.run(self._queue.close())
             self.run(self._client.close())
         finally:
-            self._end()
-
-    def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+            self._runner.close()
 
     def __iter__(self) -> Iterator[SyncQueueMessage]:
         while True:

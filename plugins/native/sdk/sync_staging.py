@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from broker_core.api.types import Columns, Compression, Headers, TopicPartition
 from plugins.native.sdk.client import Client, beside
+from plugins.native.sdk.loop_runner import LoopRunner
 from plugins.native.sdk.staging import (
     CommitResult,
     StagedWinner,
@@ -33,10 +32,12 @@ class LoopThread:
     """An event loop in a thread, and a client of its own on it. Safe to share between threads."""
 
     def __init__(self, client: SyncClient) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self.client = self.run(self._make(client))
+        self._runner = LoopRunner()
+        try:
+            self.client = self.run(self._make(client))
+        except BaseException:
+            self._runner.close()
+            raise
 
     @staticmethod
     async def _make(client: SyncClient) -> Client:
@@ -44,20 +45,13 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Wait for it, here."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return self._runner.run(work)
 
     def close(self) -> None:
         try:
             self.run(self.client.close())
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+            self._runner.close()
 
 
 class SyncStaging:
@@ -78,7 +72,7 @@ class SyncStaging:
         task: int,
         attempt: int = 0,
         *,
-        compression: Compression = Compression.NONE,
+        compression: Compression | str = Compression.NONE,
         batch_bytes_max: int = 1024 * 1024,
         buffer_bytes_max: int = 32 * 1024 * 1024,
     ) -> SyncStagedWriter:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, cast
 
 import grpc
 
 from broker_core.api.errors import InvalidRequest
 from plugins.native.sdk import wire
+from plugins.native.sdk.addresses import Bootstrap
+from plugins.native.sdk.channels import ClosableChannel
 from plugins.native.sdk.login import Login
+
+_UNKNOWN_HOST: Final = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +55,13 @@ def _read(file: str | Path | None) -> bytes | None:
         raise InvalidRequest(f"tls: cannot read {file}: {error.strerror}") from None
 
 
-def bootstrap_of(addresses: str | Sequence[str]) -> str:
-    """One or several `host:port` as one text."""
-    return addresses if isinstance(addresses, str) else ",".join(addresses)
-
-
 def target_of(bootstrap: str) -> str:
     """What gRPC connects to: one address as it is; of several (`host:port`, commas between) the
-    first that answers. InvalidRequest names what is no address."""
-    addresses = [each.strip() for each in bootstrap.split(",") if each.strip()]
+    first that answers. InvalidRequest names what is no address, or a host that there is not."""
+    addresses = bootstrap.split(",")
     if len(addresses) == 1:
+        if isinstance(bootstrap, Bootstrap):
+            _check_host(bootstrap)
         return addresses[0]
     found: dict[int, list[str]] = {socket.AF_INET: [], socket.AF_INET6: []}
     for address in addresses:
@@ -78,6 +79,21 @@ def target_of(bootstrap: str) -> str:
     return "ipv6:" + ",".join(dict.fromkeys(found[socket.AF_INET6]))
 
 
+def _check_host(address: str) -> None:
+    """InvalidRequest: nobody knows the host. What may pass, such as a resolver without an answer,
+    is left to gRPC, which tries again."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise InvalidRequest(f"bootstrap {address!r}: {error}") from None
+    except socket.gaierror as error:
+        if error.errno in _UNKNOWN_HOST:
+            raise InvalidRequest(f"bootstrap {address!r}: no such host: {error.strerror}") from None
+
+
 def open_channel(bootstrap: str, tls: Tls | None, login: Login | None = None) -> grpc.Channel:
     """Raises InvalidRequest when `login` would show a secret on the way."""
     if login is not None:
@@ -85,8 +101,10 @@ def open_channel(bootstrap: str, tls: Tls | None, login: Login | None = None) ->
             login.check(address.strip(), tls is not None)
     target = target_of(bootstrap)
     if tls is None:
-        return grpc.insecure_channel(target, options=wire.CHANNEL_OPTIONS)
-    return grpc.secure_channel(target, tls.credentials(), options=tls.options())
+        channel = grpc.insecure_channel(target, options=wire.CHANNEL_OPTIONS)
+    else:
+        channel = grpc.secure_channel(target, tls.credentials(), options=tls.options())
+    return cast(grpc.Channel, ClosableChannel(channel))
 
 
 def open_async_channel(
@@ -97,5 +115,7 @@ def open_async_channel(
             login.check(address.strip(), tls is not None)
     target = target_of(bootstrap)
     if tls is None:
-        return grpc.aio.insecure_channel(target, options=wire.CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(target, tls.credentials(), options=tls.options())
+        channel = grpc.aio.insecure_channel(target, options=wire.CHANNEL_OPTIONS)
+    else:
+        channel = grpc.aio.secure_channel(target, tls.credentials(), options=tls.options())
+    return cast(grpc.aio.Channel, ClosableChannel(channel))

@@ -1,9 +1,9 @@
-"""Protobuf <-> SDK values, and gRPC failures -> errors of the SDK. No IO."""
+"""Protobuf <-> SDK values, and gRPC failures -> errors of the SDK."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -15,9 +15,12 @@ from broker_core.api.tiered import TieredSegment, TieredSegments
 from broker_core.api.types import Columns, TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
+from plugins.native.sdk.arguments import Config, config_given, partitions_given
+from plugins.native.sdk.channels import CLOSED
 from plugins.native.sdk.checking import check_columns, check_record
 from plugins.native.sdk.fetched import parse_fetch_response
 from plugins.native.sdk.filtering import RecordFilter
+from plugins.native.sdk.handshakes import tls_mistake
 from plugins.native.sdk.types import (
     GroupDescription,
     GroupMember,
@@ -32,6 +35,8 @@ _WRITE_FAILED: Final = "Internal error from Core"
 """How `grpc.aio` ends a stream on which it wrote when the stream was over: by its own word, in
 place of what the broker or the broken connection had said (https://github.com/grpc/grpc/issues/36066).
 Whoever tries again learns that."""
+_CHANNEL_CLOSED: Final = "Channel closed!"
+"""Of a blocking call under way when its channel is closed."""
 _READS: Final = ("Describe", "OffsetsForTimestamp", "DescribeGroups", "Fetch", "InitProducer")
 """Calls that may be made twice; of a stream, until its first answer."""
 _SERVICE_CONFIG: Final = json.dumps(
@@ -82,6 +87,15 @@ def native_stub(channel: Any) -> Any:
         response_deserializer=parse_fetch_response,
     )
     return stub
+
+
+def create_topic_request(
+    name: str, partitions: int | None, config: Config | None
+) -> pb.CreateTopicRequest:
+    """InvalidRequest names what no topic can be made of."""
+    return pb.CreateTopicRequest(
+        name=name, partitions=partitions_given(partitions), config=config_given(config)
+    )
 
 
 def topic_offsets(topic: pb.Topic) -> TopicOffsets:
@@ -180,15 +194,6 @@ def reset_request(group: str, offsets: Mapping[TopicPartition, int]) -> pb.Commi
     )
 
 
-def partitions_asked(partitions: int | None) -> int:
-    """As requests have it, where 0 stands for the broker's own choice. InvalidRequest: below 1."""
-    if partitions is None:
-        return 0
-    if partitions < 1:
-        raise InvalidRequest(f"partitions is {partitions}; it takes 1 or more")
-    return partitions
-
-
 def filter_message(wanted: RecordFilter | None) -> pb.Filter | None:
     if wanted is None:
         return None
@@ -226,6 +231,12 @@ def error_from(error: grpc.RpcError, bootstrap: str) -> LakeMQError:
                 leader_epoch=int(told.get("lakemq-leader-epoch") or 0),
             )
         )  # fmt: skip
+    if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        return errors.BatchTooLarge(f"the broker at {bootstrap} takes no such message: {details}")
+    if details == _CHANNEL_CLOSED:
+        return InvalidRequest(CLOSED)
+    if error.code() == grpc.StatusCode.UNAVAILABLE and (mistake := tls_mistake(details, bootstrap)):
+        return errors.TlsFailed(f"broker at {bootstrap}: {mistake} ({details})")
     if error.code() in _NO_ANSWER or details == _WRITE_FAILED:
         return errors.Unavailable(f"no answer from the broker at {bootstrap}: {details}")
     return LakeMQError(f"broker at {bootstrap}: {error.code().name}: {details}")
@@ -241,6 +252,10 @@ def columns_given(records: Columns | Sequence[NewRecord], now_ms: int) -> Column
     if isinstance(records, Columns):
         check_columns(records)
         return records
+    if isinstance(records, str | bytes | Mapping) or not isinstance(records, Iterable):
+        raise InvalidRequest(
+            f"records is of type {type(records).__name__}; it takes a list of NewRecord, or Columns"
+        )
     records = list(records)
     for record in records:
         check_record(record)
