@@ -62,6 +62,9 @@ _WAIT_S: Final = 0.5
 class Consumer:
     """Made by `Client.subscribe`. Iterate it for records; `commit` when they are handled."""
 
+    _watch: asyncio.Task[None] | None = None
+    """Warns of topics that are not there."""
+
     def __init__(
         self,
         client: Client,
@@ -105,9 +108,6 @@ class Consumer:
             else TopicPattern(client, pattern, pattern_interval_ms, self._stream.subscribe)
         )
         self._membership = self._stream.membership
-        self._topics = list(topics)
-        self._watch: asyncio.Task[None] | None = None
-        """Warns of topics that are not there."""
         self._wanted = wanted
         self._corrupt = CorruptPolicy(on_corrupt, self.counters)
         self._fetch = FetchLoop(client.routes, client.bootstrap, wanted, self._corrupt)
@@ -134,9 +134,9 @@ class Consumer:
         if self._pattern is not None:
             await self._pattern.start()
         self._stream.start()
-        if self._topics:
+        if self._stream.topics:
             self._watch = asyncio.create_task(
-                watch_for_topics(self._topics, self.group, self._client.describe_topic)
+                watch_for_topics(self._stream.topics, self.group, self._client.describe_topic)
             )
         return self
 

@@ -52,7 +52,7 @@ class GroupStream:
         self._stub = stub
         self._bootstrap = bootstrap
         self._group = group
-        self._topics = list(topics)
+        self.topics = list(topics)
         self._instance_id = instance_id
         self._session_timeout_ms = session_timeout_ms
         self._rebalance_timeout_ms = rebalance_timeout_ms
@@ -67,7 +67,7 @@ class GroupStream:
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Read these topics from now on."""
-        self._topics = list(topics)
+        self.topics = list(topics)
         self.beat_now()
 
     def beat_now(self) -> None:
@@ -140,7 +140,7 @@ class GroupStream:
             member_id=beat.member_id,
             sequence=beat.sequence,
             intent=pb.INTENT_JOIN if beat.joining else pb.INTENT_STAY,
-            topics=self._topics,
+            topics=self.topics,
             holds=[pb.GroupPartition(topic=at.topic, partition=at.partition) for at in beat.holds],
             revision=beat.revision,
             instance_id=self._instance_id,

@@ -14,6 +14,7 @@ from plugins.native.convert import (
     topic_message,
     trailers_of,
 )
+from plugins.native.sdk import wire
 from plugins.native.sdk.arguments import partitions_given
 
 
@@ -89,7 +90,7 @@ def test_without_limit_has_two_spellings(name: str, text: str) -> None:
 
 
 def test_no_partitions_are_not_the_default_number_of_them() -> None:
-    assert (partitions_given(None), wire.partitions_asked(3)) == (0, 3)
+    assert (partitions_given(None), partitions_given(3)) == (0, 3)
     for wrong in (0, -1):
         with pytest.raises(InvalidRequest, match=f"partitions is {wrong}; it takes 1 or more"):
             partitions_given(wrong)
