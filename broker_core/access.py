@@ -71,8 +71,10 @@ class Access:
         quotas: Quotas | None = None,
         work_for_nobody: Callable[[Credentials], Awaitable[object]] = _no_work,
         is_operator: Callable[[Principal], bool] = lambda principal: False,
+        is_withdrawn: Callable[[Principal], bool] = lambda principal: False,
     ) -> None:
         self._is_operator = is_operator
+        self._is_withdrawn = is_withdrawn
         self._tokens = tokens
         self._quotas = quotas or Quotas({})
         own = (tokens,) if tokens is not None else ()
@@ -192,7 +194,7 @@ class Access:
         the broker's own are theirs alone, but for operators who read."""
         if principal.kind == "node":
             return
-        if principal.expires_ms is not None and principal.expires_ms <= self._now_ms():
+        if self.ended(principal):
             raise NotAuthenticated("the credentials have ended; log in again")
         if resource.kind == "topic" and is_internal(resource.name):
             operator = self._is_operator(principal)
@@ -206,6 +208,12 @@ class Access:
                 raise NotAuthorized(
                     f"{principal.name} may not {operation.value} {resource.kind} {resource.name}"
                 )
+
+    def ended(self, principal: Principal) -> bool:
+        """Whether its credentials hold no more."""
+        if principal.expires_ms is not None and principal.expires_ms <= self._now_ms():
+            return True
+        return self._is_withdrawn(principal)
 
     async def decide(
         self, principal: Principal, operation: Operation, resource: Resource, context: AccessContext

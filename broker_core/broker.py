@@ -507,6 +507,9 @@ class CoreBroker:
     ) -> None:
         self._access.authorize(principal, operation, resource, context)
 
+    def ended(self, principal: Principal) -> bool:
+        return self._access.ended(principal)
+
     async def decide(
         self,
         principal: Principal,

@@ -79,6 +79,9 @@ class Principal:
     """Rules that came with the credentials (a token's claims), beside those that are configured."""
     expires_ms: int | None = field(default=None, compare=False)
     """When the credentials end, and what was opened with them: ms since the epoch; None: never."""
+    credential: str = field(default="", compare=False, repr=False)
+    """Stands for the password, or SCRAM keys, that it showed: with another one what was opened
+    with this ends (`Broker.ended`). Empty: no password."""
 
 
 ANONYMOUS: Final = Principal("anonymous", "anonymous")

@@ -381,6 +381,11 @@ class Broker(Protocol):
     ) -> None:
         """Raises NotAuthorized; Undecided, for a `topic_name` alone: `decide`, then ask again."""
 
+    def ended(self, principal: Principal) -> bool:
+        """Whether its credentials hold no more: they have expired, or its user was removed,
+        disabled or given another password. `authorize` raises NotAuthenticated then; connections
+        that ask for nothing look here when access has changed."""
+
     async def decide(
         self,
         principal: Principal,

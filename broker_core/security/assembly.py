@@ -94,6 +94,7 @@ class Security:
             now_ms=now_ms,
             work_for_nobody=self._work_for_nobody,
             is_operator=self.rule_book.is_admin,
+            is_withdrawn=self._is_withdrawn,
         )
         self._watcher: asyncio.Task[None] | None = None
 
@@ -135,7 +136,13 @@ class Security:
         self.quotas.replace({**self._written_quotas, **limits_of(kept)})
 
     def _is_gone(self, principal: Principal) -> bool:
-        return self._kept is not None and self._kept.is_gone(principal)
+        return self._is_withdrawn(principal)
+
+    def _is_withdrawn(self, principal: Principal) -> bool:
+        """Whether everybody who knew the user does not know it so any more."""
+        said = [users.withdrawn(principal) for users in self._users]
+        known = [each for each in said if each is not None]
+        return bool(known) and all(known)
 
     def _is_special(self, principal: Principal) -> bool:
         """Whether the rule book alone knows what somebody may do: everything, or nothing."""
@@ -155,7 +162,14 @@ class Security:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            self.rule_book.refresh()
+            self.look()
+
+    def look(self) -> None:
+        """Look at the files: about once a second."""
+        self.rule_book.refresh()
+        files = [users for users in self._users if isinstance(users, FileUsers)]
+        if any([users.changed() for users in files]):
+            self._rules_changed()
 
     async def stop(self) -> None:
         if self._watcher is not None:

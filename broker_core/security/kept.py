@@ -15,7 +15,7 @@ from broker_core.api.access import Principal, Rule
 from broker_core.security.kept_forms import record_of, rule_of
 from broker_core.security.rules import check_rule
 from broker_core.security.users import UserRecord
-from meta_service.api.auth import AuthCopy, AuthPort, Quota
+from meta_service.api.auth import AuthCopy, AuthPort, Quota, User
 from meta_service.api.errors import MetaError
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ class KeptAccess:
         self._rules_changed = rules_changed
         self._quotas_changed = quotas_changed
         self._copy = AuthCopy()
+        self._credentials: dict[str, tuple[User, str]] = {}
         self._loaded = asyncio.Event()
         self._follower: asyncio.Task[None] | None = None
 
@@ -46,12 +47,19 @@ class KeptAccess:
             return None
         return record_of(replace(user, attributes={**user.attributes, **_KEPT}))
 
-    def is_gone(self, principal: Principal) -> bool:
-        """Whether it was one of these users and is no more, or is disabled by now."""
+    def withdrawn(self, principal: Principal) -> bool | None:
         if principal.attributes.get("kept_by") != _KEPT["kept_by"]:
-            return False
+            return None
         user = self._copy.users.get(principal.name)
-        return user is None or user.disabled
+        if user is None or user.disabled:
+            return True
+        return bool(principal.credential) and self._credential(user) != principal.credential
+
+    def _credential(self, user: User) -> str:
+        known = self._credentials.get(user.name)
+        if known is None or known[0] is not user:
+            known = self._credentials[user.name] = (user, record_of(user).credential())
+        return known[1]
 
     def any_known(self) -> bool:
         return bool(self._copy.users)
@@ -73,6 +81,8 @@ class KeptAccess:
 
     def _tell(self, kind: str) -> None:
         """`kind` empty: all of it may be new."""
+        if kind in ("", "user"):
+            self._credentials.clear()
         if kind in ("", "user", "rule"):
             self._rules_changed(self._rules())
         if kind in ("", "quota"):

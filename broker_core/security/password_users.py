@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from broker_core.api.connection_limits import peer_of
@@ -36,12 +37,22 @@ class Users(Protocol):
     def any_known(self) -> bool:
         """Whether there are users at all: while there are none, names mean nothing."""
 
+    def withdrawn(self, principal: Principal) -> bool | None:
+        """Whether it is one of these users by name only: removed, disabled, or of another password
+        by now; None: it was never one of these."""
+
+
+_FILE: Final = {"kept_by": "password_file"}
+"""Attribute of the principals of `FileUsers`."""
+
 
 class FileUsers:
     """Users of a password file."""
 
     def __init__(self, path: str) -> None:
         self._file = WatchedFile(path, _read)
+        self._seen = self._file.current()
+        self._credentials: dict[str, tuple[UserRecord, str]] = {}
 
     def find(self, name: str) -> UserRecord | None:
         """A name that is not known is looked for anew: a user just added is no wrong guess."""
@@ -53,10 +64,30 @@ class FileUsers:
     def any_known(self) -> bool:
         return True
 
+    def withdrawn(self, principal: Principal) -> bool | None:
+        if principal.attributes.get("kept_by") != _FILE["kept_by"]:
+            return None
+        record = self._file.current().get(principal.name)
+        if record is None:
+            return True
+        return bool(principal.credential) and self._credential(record) != principal.credential
+
+    def _credential(self, record: UserRecord) -> str:
+        known = self._credentials.get(record.name)
+        if known is None or known[0] is not record:
+            known = self._credentials[record.name] = (record, record.credential())
+        return known[1]
+
+    def changed(self) -> bool:
+        """Whether the file holds something else than when this was asked last."""
+        before, self._seen = self._seen, self._file.current()
+        return self._seen is not before
+
 
 def _read(data: bytes) -> dict[str, UserRecord]:
     try:
-        return read_users(data.decode())
+        users = read_users(data.decode())
+        return {name: replace(user, attributes=_FILE) for name, user in users.items()}
     except InvalidRequest as error:
         raise InvalidRequest(f"password file, {error}") from None
 

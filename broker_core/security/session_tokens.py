@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +42,12 @@ class SessionTokens:
         expires_ms = self._now_ms() + self._lifetime_ms
         if principal.expires_ms is not None:
             expires_ms = min(expires_ms, principal.expires_ms)
-        said = {"name": principal.name, "roles": principal.roles, "until": expires_ms}
+        said = {
+            "name": principal.name,
+            "roles": principal.roles,
+            "until": expires_ms,
+            "credential": self._mac(f"credential {principal.credential}"),
+        }
         body = base64.urlsafe_b64encode(json.dumps(said).encode()).decode()
         return f"{PREFIX}{body}.{self._mac(body)}", expires_ms
 
@@ -64,10 +70,15 @@ class SessionTokens:
             raise NotAuthenticated("the token can't be read") from None
         if said["until"] <= self._now_ms():
             raise NotAuthenticated("the token has expired; log in again")
-        return self._principal(said["name"], tuple(said["roles"]), said["until"])
+        return self._principal(
+            said["name"], tuple(said["roles"]), said["until"], said.get("credential")
+        )
 
-    def _principal(self, name: str, roles: tuple[str, ...], expires_ms: int) -> Principal:
-        """The user as it is now: a removed one's token is worth nothing."""
+    def _principal(
+        self, name: str, roles: tuple[str, ...], expires_ms: int, credential: str | None
+    ) -> Principal:
+        """The user as it is now: the token of one that was removed, or has another password, is
+        worth nothing."""
         record: UserRecord | None = None
         for users in self._users:
             record = record or users.find(name)
@@ -78,7 +89,11 @@ class SessionTokens:
         if record.disabled:
             raise NotAuthenticated("the token's user is gone")
         made = record.principal()
-        return Principal(made.name, made.kind, made.attributes, made.roles, (), expires_ms)
+        # an empty one: a plugin's mechanism knew the user otherwise
+        known = [self._mac(f"credential {each}") for each in ("", made.credential)]
+        if credential not in known:
+            raise NotAuthenticated("the user's password has changed; log in again")
+        return replace(made, expires_ms=expires_ms)
 
 
 def node_key(folder: Path) -> bytes:

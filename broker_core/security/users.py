@@ -10,6 +10,7 @@ The form of SCRAM keys is PostgreSQL's (base64).
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +38,18 @@ class UserRecord:
     disabled: bool = False
 
     def principal(self) -> Principal:
-        return Principal(self.name, "user", self.attributes, tuple(sorted(self.roles)))
+        roles = tuple(sorted(self.roles))
+        return Principal(self.name, "user", self.attributes, roles, credential=self.credential())
+
+    def credential(self) -> str:
+        """Stands for the password: another one with each change of it."""
+        parts = [self.password_hash.encode()]
+        for keys in self.scram:
+            parts += [keys.mechanism.encode(), keys.salt, keys.stored_key]
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(len(part).to_bytes(4, "big") + part)
+        return digest.hexdigest()
 
     def keys_for(self, mechanism: str) -> ScramKeys | None:
         return next((keys for keys in self.scram if keys.mechanism == mechanism), None)

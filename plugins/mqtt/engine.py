@@ -98,6 +98,7 @@ class MqttEngine:
             auto_subscriptions=[(one.filter, one.options()) for one in settings.auto_subscriptions],
         )
         self.hub.rights.charge = broker.charge
+        self.hub.rights.withdrawn_from = broker.ended
         self.links: dict[Connection, Link] = {}
         self.paused: set[Link] = set()
         """Links whose sockets are not read, until fewer of their publishes are being stored."""

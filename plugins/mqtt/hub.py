@@ -193,12 +193,12 @@ class Hub:
 
     def same_principal(self, principal: Principal) -> Principal:
         """The one object that stands for all equal principals, so that their records share
-        appends. When credentials end is each connection's own: see `rights`."""
+        appends. Which credentials, and when they end, is each connection's own: see `rights`."""
         attributes = tuple(sorted(principal.attributes.items()))
         key = (principal.kind, principal.name, attributes, principal.roles, principal.rules)
         if len(self._principals) > self.limits.sessions_max:
             self._principals.clear()
-        return self._principals.setdefault(key, replace(principal, expires_ms=None))
+        return self._principals.setdefault(key, replace(principal, expires_ms=None, credential=""))
 
     # -- names
 

@@ -1,12 +1,14 @@
 """Rights that end, or are withdrawn, while clients are connected. Pure.
 
-A connection ends with the credentials that opened it. When rules change, subscriptions are judged
+A connection ends with the credentials that opened it: when they expire, when its user is removed
+or has another password. When rules change, subscriptions are judged
 again, a bounded number a second; a client that loses one is disconnected, so that it learns of it
 when it subscribes anew. MQTT knows no other way to tell it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -35,9 +37,13 @@ class Rights:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._ends_ms: dict[Connection, int] = {}
+        self._principals: dict[Connection, Principal] = {}
+        """As whom, and with which credentials, each connection's client is known."""
         self._suspects: list[Connection] = []
         self.charge: Charge | None = None
         """Notes what principals use; None: there are no quotas."""
+        self.withdrawn_from: Callable[[Principal], bool] = lambda principal: False
+        """`Broker.ended`."""
         self.questions: list[tuple[Question, Then]] = []
         """What is to be asked before it is known whether somebody may."""
         self.ended = 0
@@ -47,6 +53,7 @@ class Rights:
 
     def note(self, connection: Connection, principal: Principal) -> None:
         """The client is (again) known as `principal`."""
+        self._principals[connection] = principal
         if principal.expires_ms is None:
             self._ends_ms.pop(connection, None)
         else:
@@ -54,6 +61,7 @@ class Rights:
 
     def forget(self, connection: Connection) -> None:
         self._ends_ms.pop(connection, None)
+        self._principals.pop(connection, None)
 
     def changed(self) -> None:
         """Rules have changed: ask anew where clients may publish, and soon what they may read."""
@@ -65,8 +73,7 @@ class Rights:
         """Call about once a second."""
         over = [each for each, ends_ms in self._ends_ms.items() if ends_ms <= now_ms]
         for connection in over:
-            self.ended += 1
-            connection.close(Reason.NOT_AUTHORIZED, "the credentials have ended", now_ms)
+            self._end(connection, now_ms)
         judged = 0
         while self._suspects and judged < JUDGED_PER_TICK:
             connection = self._suspects.pop()
@@ -74,8 +81,16 @@ class Rights:
             if connection.ended or session is None or session.connection is not connection:
                 continue
             judged += 1 + len(session.subscriptions)
+            principal = self._principals.get(connection)
+            if principal is not None and self.withdrawn_from(principal):
+                self._end(connection, now_ms)
+                continue
             if lost := self.withdraw(session):
                 _tell(connection, lost[0], now_ms)
+
+    def _end(self, connection: Connection, now_ms: int) -> None:
+        self.ended += 1
+        connection.close(Reason.NOT_AUTHORIZED, "the credentials have ended", now_ms)
 
     def withdraw(self, session: Session) -> list[str]:
         """Take from a session the subscriptions that its principal has no right to (any more).

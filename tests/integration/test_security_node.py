@@ -347,8 +347,51 @@ def test_users_and_rules_of_the_metaservice(node: NodeProcess) -> None:
         assert device.next("publish") == 0
         command(node, "user", "remove", "kept")
         eventually(lambda: not logs_in(node, "kept", "two"))
-        device.client.publish("plant/1", b"x", 1)
-        assert device.next("publish") == 0x87  # still connected, but nobody any more
+        assert device.next("end") == 0x87, "it is put out though it asks for nothing"
+
+
+def fetches(node: NodeProcess, user: str) -> Any:
+    """A stream of topic `mqtt` that waits for more."""
+    channel = grpc.insecure_channel(node.native)
+    metadata = (("authorization", basic(user, f"{user}'s password")),)
+    request = pb.FetchRequest(topic="mqtt", follow=True)
+    return NativeStub(channel).Fetch(request, metadata=metadata, timeout=WAIT_S), channel
+
+
+def fill(node: NodeProcess) -> None:
+    """A record, so that readers are answered."""
+    with lakemq.connect(node.native, username="root", password="root's password") as client:
+        client.send("mqtt", b"x")
+
+
+@pytest.mark.parametrize("change", ["passwd", "remove"])
+def test_what_a_password_of_the_file_opened_ends_with_it(node: NodeProcess, change: str) -> None:
+    name = f"filed-{change}"
+    add_user(node.folder, name)
+    command(node, "acl", "add", "-w", f"user:{name}", "-o", "read", "-r", "topic:mqtt")
+    with Device(node, name, name, f"{name}'s password") as device:
+        assert device.next("connect") == 0
+        fill(node)
+        eventually(lambda: reads(node, name))
+        stream, channel = fetches(node, name)
+        next(iter(stream))
+        arguments = ["user", change, name, "--file", str(node.folder / "users")]
+        arguments += ["--password-stdin"] if change == "passwd" else []
+        assert CliRunner().invoke(app, arguments, input="another\n").exit_code == 0
+        assert device.next("end") == 0x87
+        with pytest.raises(grpc.RpcError) as caught, channel:
+            for _ in iter(stream):  # the next answers find out
+                fill(node)
+            fill(node)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+
+
+def reads(node: NodeProcess, user: str) -> bool:
+    try:
+        call(node, basic(user, f"{user}'s password"), ["mqtt"])
+    except grpc.RpcError:
+        return False
+    return True
 
 
 def test_wrong_rules_are_refused_by_the_command(node: NodeProcess) -> None:

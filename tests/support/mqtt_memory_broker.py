@@ -64,6 +64,8 @@ class MemoryBroker:
         """User -> password; None: everybody is anonymous."""
         self.access_watchers: list[Callable[[], None]] = []
         """Called when tests say that rules have changed."""
+        self.withdrawn: set[str] = set()
+        """Users whose credentials hold no more."""
         self.exchanges: list[Mechanism] = []
         """Ways to authenticate in several steps."""
         self.failure: LakeMQError | None = None
@@ -194,6 +196,9 @@ class MemoryBroker:
             raise Undecided(resource.name)
         if (operation, resource.name) in self.forbidden:
             raise NotAuthorized(f"{principal.name} may not {operation.value} {resource.name}")
+
+    def ended(self, principal: Principal) -> bool:
+        return principal.name in self.withdrawn
 
     async def decide(
         self,
