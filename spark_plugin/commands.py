@@ -231,7 +231,7 @@ def _run(settings: ExportSettings, given: dict[str, Any]) -> None:
     from opentelemetry.metrics import get_meter
 
     from spark_plugin.export.metrics import PREFIX, observe, serve_prometheus
-    from spark_plugin.export.run import open_exporter
+    from spark_plugin.export.run import is_known, open_exporter
     from spark_plugin.export.runner import Job
     from spark_plugin.progress import ExportProgress, progress_bar
 
@@ -241,6 +241,7 @@ def _run(settings: ExportSettings, given: dict[str, Any]) -> None:
         lambda each: open_exporter(spark, each),
         lambda topic: ExportProgress(topic, console, bar),
         pattern,
+        is_known=is_known,
     )
     observe(job.metrics, get_meter(PREFIX))
     if given["metrics"]:

@@ -20,6 +20,7 @@ COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "
 """Columns of the source, in their order; `headers` only with `includeHeaders` or `columns`."""
 
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_S_MIN: Final = 0.001
 _UNITS_BYTES: Final = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 
 _OPTIONS: Final = (
@@ -241,8 +242,10 @@ class _Given:
 def parse_duration_s(what: str, text: str) -> float:
     """`15m`, `30s`, `500ms` -> seconds. OptionError names `what`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", text.strip().lower())
-    if not match or not float(match[1]):
+    if not match:
         raise OptionError(f"{what} is {text!r}; it takes a duration such as 30s, 500ms or 15m")
+    if float(match[1]) * _UNITS_S[match[2]] < _DURATION_S_MIN:
+        raise OptionError(f"{what} is {text!r}; the least is 1ms")
     return float(match[1]) * _UNITS_S[match[2]]
 
 

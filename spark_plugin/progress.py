@@ -34,6 +34,7 @@ class ExportProgress:
         """`bar`: shown by several topics together, started and stopped by the caller."""
         self._topic = topic
         self._console = console
+        self._records = 0
         self._rows = 0
         self._dead = 0
         self._began_s = time.monotonic()
@@ -53,18 +54,21 @@ class ExportProgress:
             self._console.print(f"{self._topic}: deleted what attempt {name} left behind")
 
     def committed(self, report: CommitReport) -> None:
-        self._rows += report.rows + report.dead_letters
+        self._records += report.records
+        self._rows += report.rows
         self._dead += report.dead_letters
         lag = report.lag - report.offset_count
         speed = f"{report.rows / max(1e-9, report.job_s + report.commit_s):,.0f} rows/s"
         self._bar.update(
-            self._task, completed=self._rows, total=self._rows + lag, lag=lag, speed=speed,
+            self._task, completed=self._records, total=self._records + lag, lag=lag, speed=speed,
             last=f"last commit {time.strftime('%H:%M:%S')}",
         )  # fmt: skip
         dead = f", {report.dead_letters:,} dead letters" if report.dead_letters else ""
         dead += f", {report.skipped_sentence()}" if report.skipped else ""
+        queried = report.records != report.rows + report.dead_letters
+        rows = f"{report.rows:,} rows" + (f" of {report.records:,} records" if queried else "")
         self._console.print(
-            f"{self._topic}: commit {report.attempt}: {report.rows:,} rows in {report.files} files "
+            f"{self._topic}: commit {report.attempt}: {rows} in {report.files} files "
             f"({report.size_bytes / 1e6:,.1f} MB), {speed}, lag {lag:,}{dead}",
             highlight=False,
         )
@@ -77,7 +81,9 @@ class ExportProgress:
     def finished(self) -> None:
         took_s = time.monotonic() - self._began_s
         dead = f", {self._dead:,} of them dead letters" if self._dead else ""
+        queried = self._records != self._rows + self._dead
+        rows = f" read, {self._rows:,} result rows," if queried else ""
         self._console.print(
-            f"{self._topic}: caught up: {self._rows:,} records in {took_s:,.1f} s{dead}",
+            f"{self._topic}: caught up: {self._records:,} records{rows} in {took_s:,.1f} s{dead}",
             highlight=False,
         )

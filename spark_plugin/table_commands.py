@@ -92,7 +92,10 @@ def vacuum_table(
     catalog_uri: CatalogUri = "",
     warehouse: Warehouse = "",
     retention: Annotated[
-        str, typer.Option(help="Younger files stay: commits under way and readers need them.")
+        str,
+        typer.Option(
+            help="Younger files stay: commits under way and readers need them. At least 1ms."
+        ),
     ] = "7d",
 ) -> None:
     """Expire old states of a table, and delete data files that no state names."""

@@ -21,7 +21,7 @@ from spark_plugin.export.files import Folder, delete_orphans, delete_strays, new
 from spark_plugin.export.landing import Landing
 from spark_plugin.export.owner import Owner
 from spark_plugin.export.replay import Letters, Replayed
-from spark_plugin.export.report import CommitReport, check_complete, skipped_of
+from spark_plugin.export.report import CommitReport, check_complete, records_read, skipped_of
 from spark_plugin.export.settings import ExportSettings
 from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult
 from spark_plugin.export.write_task import WriteTask, schema_to_text
@@ -177,6 +177,7 @@ class Exporter:
         return CommitReport(
             attempt=after.attempt,
             rows=sum(file.rows for file in all_files),
+            records=records_read(results),
             files=len(all_files),
             size_bytes=sum(file.size_bytes for file in all_files),
             offsets=after.offsets,

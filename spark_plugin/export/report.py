@@ -26,6 +26,8 @@ class CommitReport:
     dead_letters: int
     job_s: float
     commit_s: float
+    records: int
+    """Records read, dead letters included; a query (`--sql`) makes other rows of them."""
     offset_count: int
     """Offsets that the commit moved forward by."""
     skipped: Mapping[int, Sequence[Run]] = field(default_factory=dict)
@@ -59,6 +61,11 @@ def skipped_of(results: Sequence[TaskResult]) -> dict[int, list[Run]]:
     return {partition: merge(runs)[0] for partition, runs in sorted(found.items())}
 
 
+def records_read(results: Sequence[TaskResult]) -> int:
+    """Rows that tasks answered for: one for each record, but those of Sparkplug B."""
+    return sum(result.file.rows for result in results if result.kind == "read")
+
+
 def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:
     """ExportError unless the tasks' answers cover every range exactly once."""
     for wanted in ranges:
@@ -77,7 +84,7 @@ def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult])
                 f"{wanted.topic}-{wanted.partition}: tasks answered for offsets up to {position}, "
                 f"not {wanted.end}"
             )
-    read = sum(result.file.rows for result in results if result.kind == "read")
+    read = records_read(results)
     kept = sum(result.file.rows for result in results if result.kind in ("data", "dlq"))
     if read != kept:
         raise ExportError(f"{read} records were read, {kept} written")

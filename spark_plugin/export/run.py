@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_plugin.access import Access
-from spark_plugin.errors import NoTable, OptionError
+from spark_plugin.errors import NoTable, OptionError, SparkPluginError
 from spark_plugin.export.audit import PartitionAudit, audit, check_places
 from spark_plugin.export.column_types import META
 from spark_plugin.export.evolving import decoded_schema
@@ -111,6 +111,16 @@ def _tables_of(target: Target, ledger: LakeTable, key: ExportKey) -> list[LakeTa
         with contextlib.suppress(NoTable):
             found.append(open_table(target_of(target, route), None))
     return found
+
+
+def is_known(settings: ExportSettings) -> bool:
+    """Whether the table, if there is one, was written by this export of this topic."""
+    first = target_of(settings.target, LEDGER) if settings.route_by else settings.target
+    try:
+        key = ExportKey(settings.export_id, settings.topic, 32 * "0", ())
+        return open_table(first, None).progress(key).epoch > 0
+    except SparkPluginError:
+        return False
 
 
 def all_targets(target: Target) -> list[Target]:

@@ -1,7 +1,7 @@
 """Runs the exports of one job: one topic, or all that match a pattern. Edge: threads, clock.
 
-Topics are exported side by side, each by one thread at a time. What fails for one topic does not
-stop the others; with a trigger it is tried again, else it is told at the end.
+Topics are exported side by side, each by one thread at a time. What fails for one topic, also at
+its start, does not stop the others; with a trigger it is tried again, else it is told at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from plugins.native.sdk import LakeMQError
 from spark_plugin.errors import ExportFenced, OptionError, SparkPluginError
 from spark_plugin.export.metrics import ExportMetrics
 from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.topics import check_apart, matching, place_of, settings_of
+from spark_plugin.export.topics import (
+    check_apart,
+    in_dispute,
+    matching,
+    places_of,
+    settings_of,
+)
 from spark_plugin.journal import client_of, retrying
 
 if TYPE_CHECKING:
@@ -53,8 +59,12 @@ class Job:
     pattern: str = ""
     """Of topics; empty: the one topic of the settings."""
     threads: int = 2
+    is_known: Callable[[ExportSettings], bool] = lambda _: False
+    """Whether the table knows the export: of two topics that want one table, that one had it."""
     metrics: list[ExportMetrics] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
+    left_out: dict[str, Exception] = field(default_factory=dict)
+    """Topic of the pattern -> why its export could not start."""
     _running: dict[str, Running] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -76,6 +86,7 @@ class Job:
                 each.exporter.close()
                 each.progress.close()
         failures = [each.failure for each in self._running.values() if each.failure]
+        failures += self.left_out.values()
         if failures:
             raise failures[0]
 
@@ -89,15 +100,40 @@ class Job:
         client = client_of(settings.bootstrap, settings.access)
         topics = retrying(client.topics, settings.retry_timeout_s)
         names = [each.name for each in topics if not each.is_internal]
-        taken = {place_of(each.settings): name for name, each in self._running.items()}
-        for name in matching(self.pattern, names):
-            if name not in self._running:
-                its = settings_of(settings, name)
-                check_apart(taken, its)
-                taken[place_of(its)] = name
-                self._start(its)
-        if not self._running and settings.trigger_s is None:
+        matched = matching(self.pattern, names)
+        if not matched and not self._running and settings.trigger_s is None:
             raise OptionError(f"no topic at {settings.bootstrap} matches {self.pattern}")
+        once = settings.trigger_s is None
+        new = [settings_of(settings, name) for name in matched if name not in self._running
+               and not (once and name in self.left_out)]  # fmt: skip
+        if in_dispute(new):  # any client may create a topic: it must not get another one's table
+            new.sort(key=lambda each: not self.is_known(each))
+        taken = {
+            place: name
+            for name, each in self._running.items()
+            for place in places_of(each.settings)
+        }
+        for its in new:
+            self._join(its, taken)
+
+    def _join(self, its: ExportSettings, taken: dict[str, str]) -> None:
+        """Start the export of one of several topics, or leave it out."""
+        try:
+            check_apart(taken, its)
+            taken |= dict.fromkeys(places_of(its), its.topic)
+            self._start(its)
+        except (SparkPluginError, LakeMQError) as error:
+            if str(self.left_out.get(its.topic)) != str(error):
+                _log.error("%s: %s", its.topic, error)
+            if its.topic not in self.left_out:
+                self.metrics.append(ExportMetrics(its.topic, its.export_id))
+            self.left_out[its.topic] = error
+            self._metrics_of(its.topic).failures += 1
+        else:
+            self.left_out.pop(its.topic, None)
+
+    def _metrics_of(self, topic: str) -> ExportMetrics:
+        return next(each for each in self.metrics if each.topic == topic)
 
     def _start(self, settings: ExportSettings) -> None:
         exporter = self.open(settings)
@@ -108,8 +144,11 @@ class Job:
             exporter.close()
             progress.close()
             raise
-        numbers = ExportMetrics(settings.topic, settings.export_id)
-        self.metrics.append(numbers)
+        if settings.topic in self.left_out:  # it could not start before
+            numbers = self._metrics_of(settings.topic)
+        else:
+            numbers = ExportMetrics(settings.topic, settings.export_id)
+            self.metrics.append(numbers)
         self._running[settings.topic] = Running(settings, exporter, progress, numbers)
 
     def _step(self, running: Running) -> None:

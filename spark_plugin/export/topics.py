@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_plugin.errors import OptionError
@@ -60,12 +60,25 @@ def _table(table: str, topic: str) -> str:
 
 
 def check_apart(taken: Mapping[str, str], settings: ExportSettings) -> None:
-    """OptionError if another topic's table has the same name. `taken`: table -> topic."""
-    place = place_of(settings)
-    other = taken.get(place)
-    if other not in (None, settings.topic):
-        raise OptionError(f"topics {other} and {settings.topic} would both go to table {place}")
+    """OptionError if a table of another topic has the same name. `taken`: table -> topic."""
+    for place in places_of(settings):
+        other = taken.get(place)
+        if other not in (None, settings.topic):
+            raise OptionError(
+                f"topics {other} and {settings.topic} would both go to table {place}; "
+                f"{settings.topic} is left out"
+            )
 
 
-def place_of(settings: ExportSettings) -> str:
-    return settings.target.table or settings.target.path
+def places_of(settings: ExportSettings) -> list[str]:
+    """The tables of one topic's export: rows, and dead letters if there can be any."""
+    targets = [settings.target]
+    if settings.format != "raw":
+        targets.append(settings.target.dead_letters(settings.dlq))
+    return [each.table or each.path for each in targets]
+
+
+def in_dispute(wanted: Sequence[ExportSettings]) -> bool:
+    """Whether two of the topics want the same table."""
+    places = [place for each in wanted for place in places_of(each)]
+    return len(places) > len(set(places))

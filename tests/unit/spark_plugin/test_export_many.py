@@ -17,7 +17,7 @@ from spark_plugin.export import runner, write_task
 from spark_plugin.export.bounds import bounded, parse_bound
 from spark_plugin.export.metrics import ExportMetrics, observe, serve_prometheus
 from spark_plugin.export.routing import target_of
-from spark_plugin.export.run import make_exporter
+from spark_plugin.export.run import is_known, make_exporter
 from spark_plugin.export.settings import ExportSettings, Target
 from spark_plugin.export.topics import matching, settings_of
 from spark_plugin.export.write_task import WriteTask
@@ -62,7 +62,9 @@ def job(target, pattern="", **settings):
         return told[-1]
 
     given = ExportSettings("memory", settings.pop("topic", ""), target, "", **settings)
-    made = runner.Job(given, lambda each: make_exporter(each, run_here), progress, pattern)
+    made = runner.Job(
+        given, lambda each: make_exporter(each, run_here), progress, pattern, is_known=is_known
+    )
     return made, told
 
 
@@ -179,6 +181,66 @@ def test_topics_that_come_later_join_a_job_that_goes_on(memory, tmp_path, monkey
     assert [(each.topic, each.rows) for each in told] == [("a", 20), ("b", 20)]
 
 
+@pytest.mark.parametrize("trigger_s", [None, 60.0])
+def test_a_topic_that_wants_another_one_s_table_is_left_out(
+    memory, tmp_path, monkeypatch, caplog, trigger_s
+):
+    """A client that may create topics must not stop an export, nor get its table."""
+    together = replace(target_in(tmp_path, "iceberg"), table="lake.{topic}")
+    for name in ("a_b", "c"):
+        fill(memory, name)
+    job(together, ".*")[0].run()
+    fill(memory, "a.b", 3)  # its name comes first
+    memory.append("c", 0, Columns([b"more"]))
+    made, _ = job(together, ".*", trigger_s=trigger_s)
+    looks = []
+    monkeypatch.setattr(
+        made.stop, "wait", lambda _: looks.append(1) or (len(looks) == 3 and made.stop.set())
+    )
+    sentence = "topics a_b and a.b would both go to table lake.a_b; a.b is left out"
+    with pytest.raises(OptionError, match=sentence):
+        made.run()
+    assert [each for each in caplog.messages if sentence in each] == [f"a.b: {sentence}"]
+    failures = {each.topic: each.failures for each in made.metrics}
+    assert failures == {"a.b": 1 if trigger_s is None else len(looks), "a_b": 0, "c": 0}
+    assert {each.topic: each.rows for each in made.metrics} == {"a.b": 0, "a_b": 0, "c": 1}
+    assert places(read_table(settings_of(made.settings, "a_b").target)) == ALL
+
+
+def test_a_topic_that_cannot_start_does_not_stop_the_others(memory, tmp_path):
+    """Its table is the dead-letter table of another one."""
+    target = target_in(tmp_path, "delta")
+    for name in ("a", "a_dlq", "b"):
+        fill(memory, name)
+    made, told = job(target, ".*", format="json", value_schema="n bigint")
+    with pytest.raises(OptionError, match="topics a and a_dlq would both go to table"):
+        made.run()
+    assert sorted(each.topic for each in told) == ["a", "b"]
+    assert list(made.left_out) == ["a_dlq"]
+
+
+def test_a_topic_that_is_left_out_joins_once_it_can(memory, tmp_path, monkeypatch):
+    target = target_in(tmp_path, "parquet")
+    fill(memory, "a")
+    fill(memory, "b")
+    made, told = job(target, ".", trigger_s=60)
+    opened = made.open
+
+    def fails_once(settings):
+        if settings.topic == "a" and not looks:
+            raise DataLossError("not now")
+        return opened(settings)
+
+    looks = []
+    made.open = fails_once
+    monkeypatch.setattr(
+        made.stop, "wait", lambda _: looks.append(1) or (len(looks) == 4 and made.stop.set())
+    )
+    made.run()
+    assert sorted((each.topic, each.rows) for each in told) == [("a", 20), ("b", 20)]
+    assert {each.topic: each.failures for each in made.metrics} == {"a": 1, "b": 0}
+
+
 def test_tables_and_patterns_that_cannot_be(memory, tmp_path):
     target = target_in(tmp_path, "iceberg")
     fill(memory, "a.b")
@@ -186,8 +248,6 @@ def test_tables_and_patterns_that_cannot_be(memory, tmp_path):
     with pytest.raises(OptionError, match=r"needs a name such as lake.\{topic\}"):
         job(target, ".*")[0].run()
     together = Target("iceberg", table="lake.{topic}", catalog=target.catalog)
-    with pytest.raises(OptionError, match=r"a.b and a_b would both go to table lake.a_b"):
-        job(together, ".*")[0].run()
     with pytest.raises(OptionError, match="matches nix"):
         job(together, "nix")[0].run()
     with pytest.raises(OptionError, match="no regular expression"):

@@ -140,3 +140,11 @@ def test_sizes_and_durations():
     for text in ("", "MB", "-1", "0", "5 eggs", "0.1"):
         with pytest.raises(OptionError):
             parse_size("x", text)
+
+
+def test_a_duration_that_is_too_short_says_what_is_the_least():
+    with pytest.raises(OptionError, match=r"--retention is '0s'; the least is 1ms"):
+        parse_duration_s("--retention", "0s")
+    with pytest.raises(OptionError, match="takes a duration such as 30s"):
+        parse_duration_s("--retention", "soon")
+    assert parse_duration_s("--retention", "1ms") == 0.001
