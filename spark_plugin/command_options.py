@@ -20,7 +20,10 @@ TableName = Annotated[str, typer.Option(help="namespace.table (iceberg).")]
 CatalogUri = Annotated[str, typer.Option(help="Iceberg catalog, such as sqlite:////data/cat.db.")]
 Warehouse = Annotated[str, typer.Option(help="Folder or URI of the Iceberg catalog's tables.")]
 CatalogName = Annotated[str, typer.Option(help="Name of the Iceberg catalog.")]
-Bootstrap = Annotated[str, typer.Option(help="host:port of a broker's native protocol.")]
+Bootstrap = Annotated[
+    str,
+    typer.Option(envvar="LAKEMQ_BOOTSTRAP", help="host:port of a broker's native protocol."),
+]
 ExportId = Annotated[
     str, typer.Option(help="Name under which the table remembers this export; else the topic.")
 ]

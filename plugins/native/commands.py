@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import islice
+from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -16,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from broker_core.api.errors import LakeMQError
-from broker_core.api.types import Acks, Compression, Record
+from broker_core.api.types import Record
+from plugins.native.line_reader import LineReader
 from plugins.native.sdk import NewRecord, SyncClient, Tls, TopicOffsets
 from plugins.native.sdk.login import Login, login_of
 
@@ -24,7 +27,6 @@ Bootstrap = Annotated[
     str,
     typer.Option(envvar="LAKEMQ_BOOTSTRAP", metavar="HOST:PORT", help="The broker's native port."),
 ]
-_PRODUCE_RECORDS_MAX = 10_000
 
 topic = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, delete topics.")
 
@@ -52,6 +54,24 @@ def fail(error: Exception | str) -> NoReturn:
     raise typer.Exit(1)
 
 
+class Terminated(BaseException):
+    """SIGTERM, where Ctrl-C would be a KeyboardInterrupt."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends what runs inside as Ctrl-C does, with exit code 143."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @contextmanager
 def client_of(bootstrap: str) -> Iterator[SyncClient]:
     """A client whose errors become one line. TLS and who one is come by environment variables."""
@@ -62,7 +82,9 @@ def client_of(bootstrap: str) -> Iterator[SyncClient]:
     except LakeMQError as error:
         fail(error)
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        raise typer.Exit(128 + signal.SIGINT) from None
+    except Terminated:
+        raise typer.Exit(128 + signal.SIGTERM) from None
 
 
 def _tls(environment: Mapping[str, str]) -> Tls | None:
@@ -175,26 +197,30 @@ def produce(
     compression: Annotated[CompressionName, typer.Option()] = CompressionName.NONE,
     bootstrap: Bootstrap = "127.0.0.1:9700",
 ) -> None:
-    """Produce one record, or one per line of standard input."""
-    lines = iter([value.encode()]) if value is not None else _lines()
+    """Produce one record, or one per line of standard input.
+
+    Lines are sent within 100 ms of being read. Ctrl-C or SIGTERM end it when those that were read
+    are stored; how many are is told in any case.
+    """
     default_key = key.encode() if key is not None else None
-    sent = 0
-    with client_of(bootstrap) as client:
-        while chunk := list(islice(lines, _PRODUCE_RECORDS_MAX)):
-            records = [_new_record(line, default_key, key_separator) for line in chunk]
-            client.send_batch(
-                topic_name,
-                records,
-                acks=Acks[acks.name],
-                compression=Compression[compression.name],
-            )
-            sent += len(chunk)
-    typer.echo(f"{sent:,} record(s) stored, acks={acks.value}", err=True)
-
-
-def _lines() -> Iterator[bytes]:
-    for line in sys.stdin.buffer:
-        yield line.rstrip(b"\r\n")
+    sent, done = 0, False
+    reader = LineReader(sys.stdin.buffer)
+    try:
+        with client_of(bootstrap) as client, reader:
+            for lines in reader if value is None else [[value.encode()]]:
+                records = [_new_record(line, default_key, key_separator) for line in lines]
+                client.send_batch(
+                    topic_name, records, acks=acks.value, compression=compression.value
+                )
+                sent += len(lines)
+        done = True
+    finally:
+        if sent or done:
+            typer.echo(f"{sent:,} record(s) stored, acks={acks.value}", err=True)
+    if reader.unfinished:
+        typer.echo("a line without an end was left out", err=True)
+    if reader.signal is not None:
+        raise typer.Exit(128 + reader.signal)
 
 
 def _new_record(line: bytes, key: bytes | None, separator: str | None) -> NewRecord:
@@ -219,7 +245,7 @@ def consume(
 ) -> None:
     """Print records of a topic."""
     first = int(start) if start.isdecimal() else start
-    with client_of(bootstrap) as client:
+    with client_of(bootstrap) as client, terminable():
         records = client.consume(topic_name, start=first, partition=partition, follow=follow)
         for record in islice(records, count):
             sys.stdout.buffer.write(_printed(record, output) + b"\n")
