@@ -19,8 +19,8 @@ class Invariants:
         self.label = label
         self._leader_of_term: dict[int, str] = {}
         self._entries: dict[tuple[int, int], tuple[bytes, int]] = {}
-        self._committed: dict[int, int] = {}
-        """Log index -> term of the entry that some member took for committed."""
+        self._committed: dict[int, tuple[int, int]] = {}
+        """Log index -> term of the entry that some member took for committed, and its own term."""
         self._digests: dict[int, bytes] = {}
         self._seen: dict[str, tuple[int, int, int]] = {}
         """Member -> (term, commit index, applied index)."""
@@ -90,7 +90,7 @@ class Invariants:
         for index in range(max(commit, node.log.first_index) + 1, node.commit_index + 1):
             entry_term = node.log.term_at(index)
             assert entry_term is not None
-            known = self._committed.setdefault(index, entry_term)
+            known, _ = self._committed.setdefault(index, (entry_term, node.term))
             assert known == entry_term, f"{self.label}: {name} committed another entry at {index}"
         self._seen[name] = (node.term, node.commit_index, node.applied_index)
 
@@ -107,15 +107,16 @@ class Invariants:
             )
 
     def _check_leader(self, name: str, node: RaftNode) -> None:
-        """Election safety, and leader completeness when it is elected."""
+        """Election safety, and leader completeness when it is elected: it has what was committed
+        in lower terms. One that slept may learn late that it leads a term that is over."""
         if node.term in self._leader_of_term:
             known = self._leader_of_term[node.term]
             assert known == name, f"{self.label}: {known} and {name} both lead term {node.term}"
             return
         self._leader_of_term[node.term] = name
         self.elections += 1
-        for index, term in self._committed.items():
-            if index > node.log.first_index:
+        for index, (term, committed_in) in self._committed.items():
+            if index > node.log.first_index and committed_in < node.term:
                 assert node.log.term_at(index) == term, (
                     f"{self.label}: {name} leads term {node.term} without entry {index}"
                 )
