@@ -250,6 +250,12 @@ class Member:
         """It has not caught up with what it may have promised on an earlier disk."""
         return self.disk.exists(NEW_NAME) or not self.disk.exists(LOG_NAME)
 
+    @property
+    def has_caught_up(self) -> bool:
+        """It holds entries, or did before a snapshot. One that voted at the beginning of the
+        cluster is not new, though it may have nothing yet."""
+        return not self.is_new and self.node is not None and self.node.log.last_term > 0
+
     def pause(self) -> None:
         self.paused = True
 

@@ -96,12 +96,13 @@ class Nemesis:
             self._cluster.at(self._dice.choice([0.0, 0.1, 1.0]), self._cluster.members[name].start)
 
     def _may_wipe(self, name: str) -> bool:
-        """A disk dies and is replaced: of one member at a time, as a majority must remember."""
+        """A disk dies and is replaced: of one member at a time, as a majority must remember, and
+        none before every member has caught up once (docs/metaservice.md)."""
         members = self._cluster.members
         groups = [member.node.group.voters for member in members.values() if member.node]
         voters = [name for name in members if any(name in group for group in groups)]
         enough = all(len(group) >= 3 for group in groups if group) and len(groups) == len(members)
-        return enough and not any(members[other].is_new for other in voters if other != name)
+        return enough and all(members[other].has_caught_up for other in voters if other != name)
 
     def _forget_newer_leader(self) -> None:
         """A leader is cut off; when the others may have another one, some of them come over to it,
