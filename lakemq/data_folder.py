@@ -26,7 +26,7 @@ class DataFolder:
     def open(self) -> None:
         """Raises StartupError: not writable, locked by another process, or another node's."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o750)
             descriptor = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StartupError(f"data folder {self.path}: {error.strerror}") from None

@@ -148,14 +148,17 @@ async def backup(
 
 
 class _BackupFile:
-    """A file that appears under its name only when it is whole."""
+    """A file that appears under its name only when it is whole, and that nobody else may read: it
+    holds what passwords are checked against."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._partial = path.with_name(path.name + ".partial")
         if path.exists():
             raise FileExistsError(f"{path} exists already")
-        self._file = self._partial.open("wb")
+        self._partial.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._file = os.fdopen(os.open(self._partial, flags, 0o600), "wb")
 
     def write(self, data: bytes) -> None:
         self._file.write(data)

@@ -39,7 +39,8 @@ from broker_core.security.settings import (
     UsersSettings,
 )
 from broker_core.security.tokens import TokenAuthenticator
-from meta_service.api.auth import AuthPort, Quota
+from meta_service.api.auth import Quota
+from meta_service.api.types import MetaClient
 
 _LOOK_EVERY_S: Final = 1.0
 
@@ -52,7 +53,7 @@ class Security:
         settings: SecuritySettings,
         now_ms: Callable[[], int],
         *,
-        meta: AuthPort | None = None,
+        meta: MetaClient | None = None,
         folder: Path | None = None,
         authenticators: Sequence[Authenticator] = (),
         authorizers: Sequence[Authorizer] = (),
@@ -83,10 +84,11 @@ class Security:
             for each in settings.authenticators
             if self._kept is not None or not isinstance(each, UsersSettings)
         ]
+        self._scram_mechanisms = self._scram()
         self.access = Access(
             [*authenticators, *own],
             [*authorizers, *self.http_authorizers, self.rule_book],
-            [*mechanisms, *self._scram()],
+            [*mechanisms, *self._scram_mechanisms],
             anonymous=settings.anonymous,
             attempts=self.attempts,
             tokens=self._tokens(folder),
@@ -116,7 +118,7 @@ class Security:
         self._users.append(users)
         return PasswordAuthenticator(users, self.checker)
 
-    def _scram(self) -> list[Mechanism]:
+    def _scram(self) -> list[ScramMechanism]:
         if not (self._settings.scram and self._users):
             return []
         return [ScramMechanism(name, self._users, self.attempts, self._now_ms) for name in HASHES]
@@ -157,6 +159,9 @@ class Security:
         """Returns when it knows all that the MetaService keeps."""
         if self._kept is not None:
             await self._kept.start()
+            secret = await self._kept.cluster_secret()
+            for mechanism in self._scram_mechanisms:
+                mechanism.secret = secret
         self._watcher = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:

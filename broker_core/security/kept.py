@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -15,11 +16,15 @@ from broker_core.api.access import Principal, Rule
 from broker_core.security.kept_forms import record_of, rule_of
 from broker_core.security.rules import check_rule
 from broker_core.security.users import UserRecord
-from meta_service.api.auth import AuthCopy, AuthPort, Quota, User
+from meta_service.api.auth import AuthCopy, Quota, User
 from meta_service.api.errors import MetaError
+from meta_service.api.types import Compare, MetaClient, Put
 
 log = logging.getLogger(__name__)
 _AGAIN_AFTER_S: Final = 1.0
+SECRET_KEY: Final = b"broker/security/secret"
+"""Key of the MetaService that keeps the cluster's secret."""
+SECRET_BYTES: Final = 32
 _KEPT: Final = {"kept_by": "metaservice"}
 """Attribute of their principals."""
 
@@ -29,7 +34,7 @@ class KeptAccess:
 
     def __init__(
         self,
-        meta: AuthPort,
+        meta: MetaClient,
         rules_changed: Callable[[Mapping[str, Rule]], None],
         quotas_changed: Callable[[Mapping[str, Quota]], None] = lambda quotas: None,
     ) -> None:
@@ -68,6 +73,19 @@ class KeptAccess:
         """Returns when the copy is whole."""
         self._follower = asyncio.create_task(self._follow())
         await self._loaded.wait()
+
+    async def cluster_secret(self) -> bytes:
+        """A secret that all nodes have, for ever; made by the first that asks."""
+        while True:
+            try:
+                found = await self._meta.get(SECRET_KEY)
+                if found is not None:
+                    return found.value
+                made = Put(SECRET_KEY, secrets.token_bytes(SECRET_BYTES))
+                await self._meta.txn([Compare(SECRET_KEY, 0)], [made])
+            except (MetaError, OSError) as error:
+                log.warning("the cluster's secret is not known yet: %s", error)
+                await asyncio.sleep(_AGAIN_AFTER_S)
 
     async def _follow(self) -> None:
         while True:

@@ -133,7 +133,9 @@ class ScramMechanism:
         self.now_ms = now_ms
         self.nonce = nonce
         self._users = tuple(users)
-        self._secret = secrets.token_bytes(32)
+        self.secret = secrets.token_bytes(32)
+        """What salts of users that do not exist are made of: the same on all nodes and for ever, as
+        those of users that do are."""
 
     def begin(self, credentials: Credentials) -> Exchange:
         return _ScramExchange(self, credentials)
@@ -150,7 +152,7 @@ class ScramMechanism:
         record = self.find(name)
         keys = record.keys_for(self.name) if record is not None else None
         if record is None or keys is None or record.disabled:
-            return None, made_up_keys(self.name, name, self._secret)
+            return None, made_up_keys(self.name, name, self.secret)
         return record, keys
 
 

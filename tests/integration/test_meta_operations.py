@@ -152,6 +152,7 @@ async def test_a_restored_cluster_has_everything_but_the_old_id(
     file = tmp_path / "backup"
     result = await run("backup", str(file), *at(member))
     assert result.exit_code == 0, result.output
+    assert file.stat().st_mode & 0o777 == 0o600, "it holds hashes of passwords"
     await client.put(b"later", b"not in the backup")
 
     result = await run("restore", str(file), str(tmp_path / "new"))

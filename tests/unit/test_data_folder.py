@@ -39,3 +39,10 @@ def test_damaged_or_newer_identity(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "node.json").write_text(text)
     with pytest.raises(StartupError, match=why):
         DataFolder(tmp_path, "n").open()
+
+
+def test_a_new_folder_is_not_for_everybody(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "new", "n")
+    folder.open()
+    folder.close()
+    assert (tmp_path / "new").stat().st_mode & 0o007 == 0

@@ -4,7 +4,7 @@ user end tokens and connections; a change of roles does not."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from broker_core.security.passwords import all_scram_keys
 from broker_core.security.settings import PasswordFileSettings, SecuritySettings, UsersSettings
 from broker_core.security.users import UserRecord, user_line
 from meta_service.api.auth import AuthChange, AuthCopy, AuthSnapshot, User
+from meta_service.api.types import Compare, KeyValue, Put
 from plugins.mqtt.packets import V5
 from plugins.mqtt.reasons import Reason
 from tests.support.mqtt_bench import Bench, disconnected_with
@@ -53,6 +54,15 @@ class Directory:
             copy.update(change)
             yield change
             self.changes.task_done()
+
+    async def get(self, key: bytes) -> KeyValue | None:
+        found = self.keys.get(key)
+        return None if found is None else KeyValue(key, found, 1, 1, 1)
+
+    async def txn(self, compares: Sequence[Compare], then: Sequence[Put]) -> tuple[bool, int]:
+        held = all(each.key not in self.keys for each in compares)
+        self.keys.update({each.key: each.value for each in then} if held else {})
+        return held, 1
 
     async def change(self, name: str, after: User | None) -> None:
         self.revision += 1
@@ -189,3 +199,30 @@ def test_a_new_login_is_not_taken_for_the_one_before() -> None:
     for credential in ("old", "new"):
         found = bench.hub.same_principal(Principal("ann", credential=credential))
         assert found.credential == ""
+
+
+async def first_answer(meta: Directory, folder: Path, name: str) -> bytes:
+    """What a node that starts now says first to somebody of that name, but for the nonces."""
+    settings = SecuritySettings(authenticators=[UsersSettings(kind="users")])
+    anything: Any = meta
+    node = Security(settings, lambda: 0, meta=anything, folder=folder)
+    await node.start()
+    exchange = node.access.begin_exchange("SCRAM-SHA-256", shown("", ""))
+    said = await exchange.step(f"n,,n={name},r=abc".encode())
+    await node.stop()
+    return said.data.partition(b",")[2]
+
+
+async def test_salts_of_nobody_are_the_same_on_all_nodes_and_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    """As those of somebody are: or who asks twice learns who is there."""
+    meta = Directory(user("ann", "one"))
+    salts: dict[str, set[bytes]] = {}
+    for place in ("n1", "n2", "n1"):
+        for name in ("ann", "nobody", "bob"):
+            salts.setdefault(name, set()).add(await first_answer(meta, tmp_path / place, name))
+    assert [len(found) for found in salts.values()] == [1, 1, 1]
+    assert len(set.union(*salts.values())) == 3
+    other = await first_answer(Directory(), tmp_path / "n3", "nobody")
+    assert other not in salts["nobody"], "another cluster has another secret"
