@@ -82,6 +82,10 @@ class Decoder:
         """Take bytes without decoding them: the next `feed` does."""
         self._held += data
 
+    def drop(self) -> None:
+        """Forget what is held: nothing more is decoded."""
+        self._held.clear()
+
     def feed(self, data: bytes) -> list[Packet]:
         """The packets that `data` completes, in order; see `error` for what ended them."""
         if self._held:

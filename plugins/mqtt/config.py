@@ -208,6 +208,19 @@ class MqttSettings(PluginSettings):
     too (0x8F)."""
     connections_max: int = Field(default=100_000, ge=1)
     """Most network connections at once."""
+    peer_connections_max: int = Field(default=0, ge=0)
+    """Most connections of one address (IPv6: one /64) to each listener; behind a proxy, of the
+    address that it tells. 0: without a bound of its own."""
+    unauthenticated_max: int = Field(default=1000, ge=1)
+    """Most connections to each listener that are not let in yet, and no more than half of its
+    `connections_max`. Others wait in the system's queue until there is room."""
+    unauthenticated_peer_max: int = Field(default=500, ge=0)
+    """Most of them from one address; beyond, they are closed at once. 0: without a bound of its
+    own."""
+    unauthenticated_memory_bytes_max: int = Field(default=32 * 1024 * 1024, ge=2 * 1024 * 1024)
+    """Most memory that they may take at each listener: half of it for the connections themselves
+    (about 8 KiB each, 56 KiB with TLS, 320 KiB with TLS where uvloop is not used), half for what
+    they sent; when that is full, who sent most is dropped."""
     sessions_max: int = Field(default=1_000_000, ge=1)
     """Most sessions, connected or not."""
     client_id_bytes_max: int = Field(default=256, ge=23, le=65_535)
@@ -233,6 +246,9 @@ class MqttSettings(PluginSettings):
     """Most records of bound topics that a restart has to read again for each partition."""
     receive_max: int = Field(default=1000, ge=1, le=65_535)
     """Most QoS 1 and 2 publishes of an MQTT 5 client that are not finished."""
+    receive_maximum_exceeded: Literal["slow", "disconnect"] = "slow"
+    """What happens to an MQTT 5 client that sends more than `receive_max` at once: nothing is read
+    from it until fewer are being stored, or it is disconnected (0x93)."""
     inflight_max: int = Field(default=1000, ge=1, le=65_535)
     """Most QoS 1 and 2 publishes sent to one client and not acknowledged."""
     topic_alias_max: int = Field(default=32, ge=0, le=65_535)

@@ -32,6 +32,8 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
     connection.version = packet.version
     connection.bridge = packet.bridge
     connection.connect = packet
+    if properties.user_properties:
+        properties.user_properties = ()  # nobody asks for them; they would take memory meanwhile
     connection.wants_reasons = properties.request_problem_information != 0
     _obey_client_limits(connection, properties)
     if hub.limits.server_reference and hub.limits.redirect != "on_stop":

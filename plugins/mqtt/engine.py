@@ -33,6 +33,7 @@ from plugins.mqtt.history import History, committed
 from plugins.mqtt.history_reader import HistoryReader
 from plugins.mqtt.hub import Hub
 from plugins.mqtt.journal import MqttJournal
+from plugins.mqtt.links import GOODBYE_S
 from plugins.mqtt.protocol import Connection
 from plugins.mqtt.questions import Question, Then
 from plugins.mqtt.reading import Salvage
@@ -48,8 +49,6 @@ log = logging.getLogger(__name__)
 
 VERSION: Final = version("lakemq")
 TICK_S: Final = 1.0
-GOODBYE_S: Final = 5.0
-"""How long a closed connection may take to read what was written to it."""
 _HOMES_MAX: Final = 65_536
 _RECORDS_A_SLICE: Final = 64
 
@@ -71,6 +70,9 @@ class Link(Protocol):
         """Write what the connection has to say; close it if it is over."""
 
     def resume_reading(self) -> None: ...
+
+    def read_on(self) -> None:
+        """The client is known, or asked for more: read again unless something else forbids it."""
 
     def abort(self) -> None:
         """Close without waiting for the client to read."""
@@ -124,6 +126,8 @@ class MqttEngine:
         self._users = 0
         self._taps: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asked: dict[Connection, asyncio.Task[None]] = {}
+        """Those that find out who the client of a connection is."""
         self._deciding: set[asyncio.Task[None]] = set()
         """Those of them that find out what clients may do."""
         self._appending: set[asyncio.Future[list[Placed | LakeMQError]]] = set()
@@ -391,7 +395,15 @@ class MqttEngine:
 
     def ask(self, connection: Connection) -> None:
         """Find out who a client is, beside everything else."""
-        self._begin(self._authenticate(connection))
+        task = self._asked[connection] = self._begin(self._authenticate(connection))
+        task.add_done_callback(lambda _: self._asked.pop(connection, None))
+
+    def forget(self, connection: Connection) -> None:
+        """A network connection is gone. Who its client was matters no more."""
+        self.links.pop(connection, None)
+        task = self._asked.get(connection)
+        if task is not None:
+            task.cancel()
 
     async def _step(self, connection: Connection) -> None:
         """Take what a client said to its exchange."""
@@ -417,7 +429,9 @@ class MqttEngine:
                 authenticating.accepted(
                     connection, dialogue, outcome.principal, outcome.data, self.now_ms()
                 )
-        self.resume_reading()
+        link = self.links.get(connection)
+        if link is not None:
+            link.read_on()
         self.after()
 
     async def _decide(self, question: Question, then: Then) -> None:
@@ -429,13 +443,14 @@ class MqttEngine:
 
     def _begin(
         self, work: Coroutine[None, None, None], beside: set[asyncio.Task[None]] | None = None
-    ) -> None:
+    ) -> asyncio.Task[None]:
         task = self.loop.create_task(work)
         if beside is not None:
             beside.add(task)
             task.add_done_callback(beside.discard)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _load(self, session: Session) -> None:
         await self.journal.load(session)
@@ -456,5 +471,4 @@ class MqttEngine:
             connection.refused(connect_reason(error), str(error), self.now_ms())
         else:
             connection.authenticated(principal, self.now_ms())
-        self.resume_reading()
         self.after()

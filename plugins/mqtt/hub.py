@@ -67,6 +67,7 @@ class Limits:
     connect_timeout_ms: int = 10_000
     session_expiry_s_max: int = 7 * 24 * 3600
     receive_max: int = 1000
+    receive_maximum_exceeded: str = "slow"
     topic_alias_max: int = 32
     sent_topic_alias_max: int = 32
     subscriptions_max: int = 10_000

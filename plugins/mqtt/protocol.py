@@ -86,6 +86,10 @@ class Arrival(NamedTuple):
 _NOWHERE_SPECIAL: Final = Arrival()
 
 
+def _nothing() -> None:
+    """What `on_admit` does where nobody listens."""
+
+
 def _cautious_decoder(hub: Hub) -> Decoder:
     """For somebody unknown: small packets, and one by one, until `Connection.admit`."""
     limits = hub.limits
@@ -113,6 +117,8 @@ class Connection:
         "hub",
         "inflow",
         "keep_alive_ms",
+        "left",
+        "on_admit",
         "out",
         "packet_bytes_max",
         "peer_host",
@@ -148,12 +154,6 @@ class Connection:
         """Topic names whose plain QoS 0 publishes need no decoding."""
         self.decoder.express = self.express
         self.version = V311
-        self.out: list[bytes] = []
-        """Bytes to write, in order."""
-        self.closing: str | None = None
-        """Why the server shall close the network connection, once `out` is written."""
-        self.blocked = False
-        """The socket takes no more for now: QoS 0 is dropped, QoS 1 and 2 wait."""
         self.bridge = False
         self.credentials: Credentials | None = None
         """Set while an answer to them is awaited (`authenticated` or `refused`)."""
@@ -177,8 +177,21 @@ class Connection:
         self.keep_alive_ms = 0
         self.silent_until_ms = now_ms + hub.limits.connect_timeout_ms
         """When silence has lasted too long."""
+        self._begin_outflow()
         self._begin_inflow(now_ms)
         hub.connections.add(self)
+
+    def _begin_outflow(self) -> None:
+        self.out: list[bytes] = []
+        """Bytes to write, in order."""
+        self.closing: str | None = None
+        """Why the server shall close the network connection, once `out` is written."""
+        self.left = False
+        """Whether it was the client that ended the connection, by DISCONNECT."""
+        self.on_admit: Callable[[], None] = _nothing
+        """Called when the client is let in."""
+        self.blocked = False
+        """The socket takes no more for now: QoS 0 is dropped, QoS 1 and 2 wait."""
 
     def _begin_inflow(self, now_ms: int) -> None:
         hub = self.hub
@@ -259,6 +272,7 @@ class Connection:
 
     def admit(self) -> None:
         """It is known who the client is: take packets of every size, as they come."""
+        self.on_admit()
         self.decoder.one_by_one = False
         self.decoder.packet_bytes_max = self.hub.limits.packet_bytes_max
 
@@ -327,15 +341,24 @@ class Connection:
         return self.state is State.CLOSED
 
     @property
+    def authenticating(self) -> bool:
+        """Whether it is being found out who the client is."""
+        return self.state is State.AUTHENTICATING
+
+    @property
     def overloaded(self) -> bool:
-        """Whether the server should read no more from this client for now."""
-        limits = self.hub.limits
+        """Whether the server should read no more from this client for now. A client of version 5
+        that does not obey the receive maximum is slowed down so, unless it is disconnected for it;
+        it may still release what was received at QoS 2."""
+        limits, inflow = self.hub.limits, self.inflow
+        assured = min(inflow.appends, inflow.qos_1 + len(inflow.qos_2))
         return (
             self.state is State.AUTHENTICATING
             or self.asking
             or (self.throttle is not None and self.throttle.wait_ms > 0)
-            or self.inflow.appends > limits.appends_inflight_max
-            or self.inflow.appends_bytes > limits.appends_inflight_bytes_max
+            or inflow.appends > limits.appends_inflight_max
+            or inflow.appends_bytes > limits.appends_inflight_bytes_max
+            or (assured > limits.receive_max and self.version == V5)
         )
 
     # -- what handlers call
@@ -462,6 +485,7 @@ class Connection:
         self.hub.connections.discard(self)
         self.hub.rights.forget(self)
         self.pending.clear()
+        self.connect = None
         session = self.session
         if session is not None and session.connection is self:
             self.hub.leave_session(session, now_ms, with_will=with_will)
@@ -497,6 +521,7 @@ def _disconnect(connection: Connection, packet: Disconnect, now_ms: int) -> None
             raise ProtocolError("session expiry cannot be set at DISCONNECT after 0 at CONNECT")
         connection.hub.set_expiry(session, expiry_s)
     connection.closing = "the client disconnected"
+    connection.left = True
     if not connection.out:
         connection.hub.dirty.append(connection)
     connection._leave(now_ms, with_will=packet.reason != 0)

@@ -188,7 +188,11 @@ def _begin(connection: Connection, packet: Publish) -> bool:
         inflow.qos_1 += 1
     else:
         inflow.qos_2.add(packet.packet_id)
-    if connection.version == V5 and inflow.qos_1 + len(inflow.qos_2) > limits.receive_max:
+    if (
+        limits.receive_maximum_exceeded == "disconnect"
+        and connection.version == V5
+        and inflow.qos_1 + len(inflow.qos_2) > limits.receive_max
+    ):
         raise ProtocolError(
             f"more than {limits.receive_max} publishes unacknowledged",
             Reason.RECEIVE_MAXIMUM_EXCEEDED,

@@ -1,25 +1,30 @@
-"""The sockets of the MQTT plugin: bytes in, bytes out."""
+"""The listeners of the MQTT plugin: who may connect, and with what TLS. Edge."""
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import os
+import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, cast
+from typing import Final
 
+from broker_core.api.connection_limits import (
+    AdmittedConnection,
+    ConnectionLimiter,
+    ConnectionLimits,
+    ConnectionRefused,
+)
 from broker_core.api.errors import StartupError
 from broker_core.api.ports import AdminRoute
+from plugins.mqtt.accepting import Acceptor, link_bytes, listening_sockets, unix_socket
 from plugins.mqtt.admin import MqttAdmin
 from plugins.mqtt.config import ListenerSettings
-from plugins.mqtt.engine import GOODBYE_S, MqttEngine
-from plugins.mqtt.protocol import Arrival, Connection
-from plugins.mqtt.proxy import ProxyError, parse_proxy_header
+from plugins.mqtt.engine import MqttEngine
+from plugins.mqtt.links import SocketLink
 from plugins.mqtt.rates import Bucket, Throttle, throttle_of
-from plugins.mqtt.tls import Certificates, alternative_names, subject_of
+from plugins.mqtt.tls import Certificates
 
-BACKLOG: Final = 4096
 _CERTIFICATE_CHECK_TICKS: Final = 10
 
 
@@ -32,14 +37,19 @@ class MqttListener:
         self.engine = engine
         self.trusted = [ipaddress.ip_network(each) for each in settings.proxy_from]
         """Proxies whose word about the client's address counts."""
-        self.links = 0
+        self.limiter: ConnectionLimiter
+        self.waiting: set[SocketLink] = set()
+        """Links of clients that are not let in yet."""
         self.throttle = throttle_of(
             settings.publishes_per_s_max, settings.bytes_per_s_max, engine.now_ms()
         )
         """What all its clients together may send; None: there is no limit."""
         self._throttled = False
         self.connect_rate = Bucket(settings.connects_per_s_max, engine.now_ms())
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
+        self._make_link = self._link_maker()
+        self._strangers = 0
+        self._link_bytes = 0
         self._certificates: Certificates | None = None
         self._ticks = 0
 
@@ -54,35 +64,75 @@ class MqttListener:
                 settings.client_certificate,
             )
         await self.engine.open()
+        loop = self.engine.loop
+        self._link_bytes = link_bytes(loop, tls=self._certificates is not None)
+        self.limiter = ConnectionLimiter(self._limits())
         try:
-            self._server = await self._bind()
+            if settings.transport == "unix":
+                sockets = [unix_socket(settings.path, settings.unix_mode)]
+            else:
+                sockets = await listening_sockets(loop, settings.host, settings.port)
         except OSError as error:
             await self.engine.close()
             where = settings.path if settings.transport == "unix" else self._host_port()
             raise StartupError(f"{self.name}: cannot listen on {where}: {error}") from error
+        timeout_s = self.engine.settings.connect_timeout_ms / 1000
+        self._acceptor = Acceptor(loop, sockets, self, timeout_s)
         self.engine.on_tick.append(self._renew)
 
     def _host_port(self) -> str:
         return f"{self.settings.host}:{self.settings.port}"
 
-    async def _bind(self) -> asyncio.Server:
-        loop, settings = self.engine.loop, self.settings
-        context = self._certificates.context if self._certificates else None
-        link = self._link_maker()
-        if settings.transport == "unix":
-            server = await loop.create_unix_server(link, settings.path, backlog=BACKLOG)
-            os.chmod(settings.path, settings.unix_mode)
-            return server
-        return await loop.create_server(
-            link, settings.host, settings.port, backlog=BACKLOG, ssl=context
+    def _limits(self) -> ConnectionLimits:
+        shared, most = self.engine.settings, self.settings.connections_max
+        memory = shared.unauthenticated_memory_bytes_max // 2
+        waiting = min(shared.unauthenticated_max, max(1, most // 2), memory // self._link_bytes)
+        return ConnectionLimits(
+            most,
+            shared.peer_connections_max or None,
+            waiting,
+            shared.unauthenticated_peer_max or None,
+            memory,
         )
 
-    def _link_maker(self) -> Callable[[], SocketLink]:
+    # -- what the acceptor asks
+
+    @property
+    def full(self) -> bool:
+        """Whether no more can wait to be let in."""
+        limiter = self.limiter
+        most = limiter.limits.unauthenticated_max
+        return most is not None and limiter.unauthenticated >= most
+
+    def admit(self, host: str) -> AdmittedConnection | None:
+        """None: there are too many, they come too fast, or it is not the proxy. Who is behind a
+        proxy is counted under nobody's address until the PROXY header is there."""
+        hub = self.engine.hub
+        if self.trusted:
+            if not any(ipaddress.ip_address(host) in each for each in self.trusted):
+                return None
+            self._strangers += 1
+            host = f"behind a proxy, {self._strangers}"
+        try:
+            if self.connect_rate.take(self.engine.now_ms()):
+                return self.limiter.admit(host)
+        except ConnectionRefused:
+            pass
+        hub.counters.connections_refused += 1
+        return None
+
+    def link(self, admitted: AdmittedConnection) -> SocketLink:
+        return self._make_link(admitted)
+
+    def tls(self) -> ssl.SSLContext | None:
+        return self._certificates.context if self._certificates else None
+
+    def _link_maker(self) -> Callable[[AdmittedConnection], SocketLink]:
         if self.settings.transport == "websocket":
             from plugins.mqtt.websocket import WebSocketLink
 
-            return lambda: WebSocketLink(self)
-        return lambda: SocketLink(self)
+            return lambda admitted: WebSocketLink(self, admitted)
+        return lambda admitted: SocketLink(self, admitted)
 
     def hold_back(self, throttle: Throttle) -> None:
         """Its clients have sent more than their share: read from none that sends on, for a time."""
@@ -107,21 +157,19 @@ class MqttListener:
         return MqttAdmin(self.engine).routes() if self.settings.name == first.name else ()
 
     def addresses(self) -> Sequence[str]:
-        if self._server is None:
+        if self._acceptor is None:
             return []
-        names = [socket.getsockname() for socket in self._server.sockets]
-        return [_address(name) for name in names]
+        return [_address(socket.getsockname()) for socket in self._acceptor.sockets]
 
     async def stop(self) -> None:
-        server, self._server = self._server, None
-        if server is None:
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is None:
             return
-        server.close()
+        acceptor.close()
         self.engine.on_tick.remove(self._renew)
         await self.engine.close()
-        await server.wait_closed()
         if self.settings.transport == "unix":
-            with suppress(FileNotFoundError):  # from Python 3.13 on asyncio has done it
+            with suppress(FileNotFoundError):
                 os.unlink(self.settings.path)
 
 
@@ -129,149 +177,3 @@ def _address(name: str | tuple[str, int]) -> str:
     if isinstance(name, str):
         return f"unix:{name}"
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
-
-
-class SocketLink(asyncio.Protocol):
-    """One socket and its connection."""
-
-    __slots__ = ("_prelude", "connection", "engine", "listener", "transport")
-
-    connection: Connection
-    transport: asyncio.Transport
-
-    def __init__(self, listener: MqttListener) -> None:
-        self.listener = listener
-        self.engine = listener.engine
-        self._prelude: bytes | None = None
-        """Bytes of a PROXY header that is not complete; None: none is awaited."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        engine, listener = self.engine, self.listener
-        self.transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
-        host = peer[0] if isinstance(peer, tuple) else "unix"
-        certificate = transport.get_extra_info("peercert")
-        self.connection = Connection(
-            engine.hub,
-            host,
-            engine.now_ms(),
-            Arrival(listener.name, subject_of(certificate), alternative_names(certificate)),
-        )
-        engine.links[self.connection] = self
-        listener.links += 1
-        self.transport.set_write_buffer_limits(engine.settings.write_buffer_bytes_max)
-        if listener.trusted:
-            self._prelude = b""
-            if not any(ipaddress.ip_address(host) in each for each in listener.trusted):
-                self.abort()
-        too_fast = not listener.connect_rate.take(engine.now_ms())
-        if too_fast or listener.links > listener.settings.connections_max:
-            engine.hub.counters.connections_refused += 1
-            self.abort()
-
-    def data_received(self, data: bytes) -> None:
-        if self._prelude is not None:
-            rest = self._read_proxy_header(self._prelude + data)
-            if not rest:
-                return
-            data = rest
-        self.received(data)
-
-    def _read_proxy_header(self, data: bytes) -> bytes:
-        """What follows the PROXY header; empty while it is not complete, or is wrong."""
-        try:
-            header = parse_proxy_header(data)
-        except ProxyError:
-            self.engine.hub.counters.packets_invalid += 1
-            self.abort()
-            return b""
-        if header is None:
-            self._prelude = data
-            return b""
-        self._prelude = None
-        if header.client_host is not None:
-            self.connection.peer_host = header.client_host
-        return data[header.size_bytes :]
-
-    def received(self, data: bytes) -> None:
-        """Bytes of the transport inside TCP or TLS."""
-        self.take(data)
-
-    def take(self, data: bytes) -> None:
-        """MQTT bytes from the client."""
-        engine, connection = self.engine, self.connection
-        asked_before = connection.credentials is not None
-        throttle, counters = self.listener.throttle, engine.hub.counters
-        before, now_ms = counters.publishes_received, engine.now_ms()
-        connection.receive(data, now_ms)
-        if throttle is not None:
-            throttle.pay(counters.publishes_received - before, len(data), now_ms)
-            if throttle.wait_ms:
-                self.listener.hold_back(throttle)
-        if connection.credentials is not None and not asked_before:
-            engine.ask(connection)
-        if self.overloaded and self not in engine.paused:
-            self.transport.pause_reading()
-            engine.paused.add(self)
-            if connection.throttle is not None and connection.throttle.wait_ms:
-                engine.later(connection.throttle.wait_ms / 1000, self._unthrottle)
-        engine.after()
-
-    @property
-    def overloaded(self) -> bool:
-        """Whether nothing more should be read for now."""
-        throttle = self.listener.throttle
-        return self.connection.overloaded or (throttle is not None and throttle.wait_ms > 0)
-
-    def _unthrottle(self) -> None:
-        if self.connection.throttle is not None:
-            self.connection.throttle.wait_ms = 0
-        self.engine.resume_reading()
-
-    def resume_reading(self) -> None:
-        self.engine.paused.discard(self)
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
-
-    def pause_writing(self) -> None:
-        self.connection.blocked = True
-        self.connection.traffic.blocked_ms = self.engine.now_ms()
-
-    def resume_writing(self) -> None:
-        self.connection.unblocked(self.engine.now_ms())
-        self.engine.after()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        engine, connection = self.engine, self.connection
-        self.listener.links -= 1
-        connection.lost(engine.now_ms())
-        connection.out.clear()
-        engine.links.pop(connection, None)
-        engine.paused.discard(self)
-        engine.after()
-
-    def flush(self) -> None:
-        """Write what the connection has to say, in one piece; then close if it is over."""
-        connection = self.connection
-        out = connection.out
-        if out:
-            data = out[0] if len(out) == 1 else b"".join(out)
-            connection.traffic.packets_sent += len(out)
-            connection.traffic.bytes_sent += len(data)
-            out.clear()
-            self.engine.hub.counters.bytes_sent += len(data)
-            self.send(data)
-        if connection.closing is not None and not self.transport.is_closing():
-            self.finish()
-            if self.transport.get_write_buffer_size():
-                self.engine.later(GOODBYE_S, self.abort)
-
-    def send(self, data: bytes) -> None:
-        self.transport.write(data)
-
-    def finish(self) -> None:
-        """Close once everything is written."""
-        self.transport.close()
-
-    def abort(self) -> None:
-        self.transport.abort()

@@ -21,7 +21,7 @@ _MODES = {
 
 
 class Certificates:
-    """The files behind one listener's TLS. `renew` takes a changed certificate into use."""
+    """The files behind one listener's TLS. `renew` takes changed ones into use."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Certificates:
         self._client_ca = client_ca
         self._mode = client_certificate
         self.context = self._load()
+        """For connections to come; another one after a renewal."""
         self._stamps = self._stamp()
 
     def _load(self) -> ssl.SSLContext:
@@ -56,20 +57,23 @@ class Certificates:
     def _stamp(self) -> tuple[tuple[int, int], ...]:
         """Inode and change time of each file: what a renewal changes."""
         found = []
-        for path in (self._certificate, self._key):
+        paths = [self._certificate, self._key]
+        if self._mode != "none":
+            paths.append(self._client_ca)
+        for path in paths:
             status = os.stat(path)
             found.append((status.st_ino, status.st_mtime_ns))
         return tuple(found)
 
     def renew(self) -> bool:
-        """Take changed certificate and key files into use for connections to come; True when that
-        was done. Files that are missing or do not fit yet are left for the next time."""
+        """Take changed files (certificate, key, authorities of client certificates) into use for
+        connections to come; True when that was done. Files that are missing or do not fit yet are
+        left for the next time."""
         try:
             stamps = self._stamp()
             if stamps == self._stamps:
                 return False
-            self._load()  # tried on a context of its own first: a misfit must not harm the live one
-            self.context.load_cert_chain(self._certificate, self._key)
+            self.context = self._load()  # anew: an authority can't be taken out of a context
         except (ConfigError, OSError, ssl.SSLError) as error:
             log.warning("certificate not renewed yet: %s", error)
             return False

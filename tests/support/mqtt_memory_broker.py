@@ -336,3 +336,10 @@ async def running_server(
         yield server, broker, server.port() if chosen.tcp else 0
     finally:
         await server.stop()
+
+
+async def until(holds: Callable[[], bool], within_s: float = 30) -> None:
+    """Wait for a condition; TimeoutError when it does not come."""
+    async with asyncio.timeout(within_s):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

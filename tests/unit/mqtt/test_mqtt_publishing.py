@@ -251,7 +251,7 @@ def test_publishes_of_one_turn_share_an_append() -> None:
 
 def test_receive_maximum_is_enforced() -> None:
     """5.0 [MQTT-3.3.4-7] [MQTT-3.3.4-9]: the client's fault, and its connection's end."""
-    bench = Bench(limits=Limits(receive_max=2))
+    bench = Bench(limits=Limits(receive_max=2, receive_maximum_exceeded="disconnect"))
     device = bench.connect("d", version=V5)
     assert device.connack.properties.receive_maximum == 2  # type: ignore[attr-defined]
     device.send(*(Publish("a", b"x", 1 + n % 2, packet_id=n + 1) for n in range(2)))
@@ -262,6 +262,39 @@ def test_receive_maximum_is_enforced() -> None:
     device.received()
     device.send(*(Publish("a", b"x", 2, packet_id=n) for n in (6, 7)))
     assert disconnected_with(device) == Reason.RECEIVE_MAXIMUM_EXCEEDED
+
+
+def test_a_client_beyond_the_receive_maximum_is_read_no_further_until_it_is_answered() -> None:
+    """Nothing of what it sent is lost, and its connection stays."""
+    bench = Bench(limits=Limits(receive_max=2))
+    device = bench.connect("d", version=V5)
+    device.send(*(Publish("a", b"x", 1, packet_id=n) for n in (1, 2)))
+    assert not device.connection.overloaded
+    device.send(*(Publish("a", b"x", 1, packet_id=n) for n in (3, 4, 5)))
+    assert device.connection.overloaded
+    assert bench.store() == 5
+    assert not device.connection.overloaded
+    assert len(device.received()) == 5
+    assert not device.closed
+
+
+def test_publishes_that_wait_for_their_release_do_not_keep_it_from_being_read() -> None:
+    bench = Bench(limits=Limits(receive_max=2))
+    device = bench.connect("d", version=V5)
+    device.send(*(Publish("a", b"x", 2, packet_id=n) for n in range(1, 10)))
+    assert device.connection.overloaded
+    bench.store()
+    assert not device.connection.overloaded
+    device.send(*(Acknowledgement(PacketType.PUBREL, n) for n in range(1, 10)))
+    assert not device.closed
+    assert len(device.received()) == 18
+
+
+def test_publishes_at_qos_0_do_not_count_against_the_receive_maximum() -> None:
+    bench = Bench(limits=Limits(receive_max=2), bindings=(Binding("#", "mqtt", stores_qos_0=True),))
+    device = bench.connect("d", version=V5)
+    device.send(*(Publish("a", b"x") for _ in range(5)), Publish("a", b"x", 1, packet_id=1))
+    assert not device.connection.overloaded
 
 
 def test_topic_aliases() -> None:

@@ -405,7 +405,7 @@ def test_clients_send_no_subscription_identifiers() -> None:
 
 def test_the_client_keeps_to_the_receive_maximum() -> None:
     """5.0 [MQTT-3.3.4-7]"""
-    bench = Bench(limits=Limits(receive_max=3))
+    bench = Bench(limits=Limits(receive_max=3, receive_maximum_exceeded="disconnect"))
     device = bench.connect("d", version=V5)
     device.send(*(Publish("t", b"", 1 + n % 2, packet_id=n) for n in (1, 2, 3)))
     bench.store()
