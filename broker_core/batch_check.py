@@ -22,6 +22,7 @@ from broker_core.api.record_batch import (
     CONTROL,
     HAS_HEADERS,
     HEADER_BYTES,
+    RECORDS_MAX,
     SPARSE,
     BatchHeader,
     check_body,
@@ -32,8 +33,6 @@ from broker_core.api.record_batch import (
 from broker_core.api.record_headers import NULL_LENGTH, decode_headers
 from broker_core.api.types import Compression, TopicInfo
 
-RECORDS_MAX: Final = 250_000
-"""Records of one batch: what readers open in one go (`docs/formats/record-batch.md`)."""
 HEADERS_MAX: Final = 4096
 """Headers of one record."""
 _RAW_BYTES: Final = 64 * 1024 * 1024

@@ -30,6 +30,8 @@ VERSION: Final = 1
 HEADER_BYTES: Final = 80
 BODY_BYTES_MAX: Final = 256 * 1024 * 1024
 """No body, stored or decompressed, is larger (bytes); readers refuse before taking memory."""
+RECORDS_MAX: Final = 250_000
+"""Records of a batch that a broker takes from a client: what readers open in one go."""
 _U32_MAX: Final = 2**32 - 1
 _I64_MAX: Final = 2**63 - 1
 

@@ -14,7 +14,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from broker_core.api.errors import BatchTooLarge, InvalidRequest, LakeMQError
-from broker_core.api.record_batch import HEADER_BYTES, pack_header, read_header
+from broker_core.api.record_batch import HEADER_BYTES, RECORDS_MAX, pack_header, read_header
 from broker_core.api.types import Acks, Columns, Compression
 from plugins.native.sdk.checking import encoded
 from plugins.native.sdk.sequencing import SequenceNumbers
@@ -71,9 +71,9 @@ def column_bytes(columns: Columns) -> int:
 
 
 def cut(columns: Columns, bytes_max: int) -> Iterator[Columns]:
-    """Columns of about `bytes_max` each, in order."""
+    """Columns of about `bytes_max` each, and of as many records as a batch takes, in order."""
     count, size = len(columns.values), column_bytes(columns)
-    step = max(1, count * bytes_max // max(size, 1))
+    step = min(max(1, count * bytes_max // max(size, 1)), RECORDS_MAX)
     for first in range(0, count, step):
         yield Columns(*(None if each is None else each[first : first + step] for each in columns))  # type: ignore[arg-type]  # `values` is never None
 
@@ -187,7 +187,7 @@ class ProducerBatches:
         """Single records from the front, as many as make a batch; and their bytes."""
         tickets: list[Ticket] = []
         size = 0
-        while waiting:
+        while waiting and len(tickets) < RECORDS_MAX:
             ticket = waiting[0]
             if isinstance(ticket, Block) or (
                 tickets and size + ticket.bytes > self._batch_bytes_max

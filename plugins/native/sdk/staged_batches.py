@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from broker_core.api.record_batch import RECORDS_MAX
 from broker_core.api.types import Columns, Compression
 from plugins.native.sdk.checking import encoded
 from plugins.native.sdk.types import NewRecord
@@ -53,7 +54,8 @@ class StagedBatches:
             gathered = self._gathered[place] = _Gathered([])
         gathered.records.append(record)
         gathered.size_bytes += len(record.value or b"") + len(record.key or b"") + 32
-        if gathered.size_bytes >= self._batch_bytes_max:
+        full = gathered.size_bytes >= self._batch_bytes_max
+        if full or len(gathered.records) >= RECORDS_MAX:
             return self.flush(topic, partition, now_ms)
         return []
 

@@ -35,6 +35,7 @@ from plugins.native.sdk.arguments import (
     compression_given,
     moment_ms,
 )
+from plugins.native.sdk.batching import BATCH_BYTES_MAX, cut
 from plugins.native.sdk.channels import CLOSED
 from plugins.native.sdk.checking import encoded
 from plugins.native.sdk.cluster_view import BEHIND_S, may_be_behind
@@ -393,7 +394,8 @@ class SyncClient:
         acks: Acks | str = Acks.LEADER,
         compression: Compression | str = Compression.NONE,
     ) -> list[RecordMetadata]:
-        """Produce records, one batch a partition, exactly once, and wait for all acks.
+        """Produce records, one batch of at most 250,000 a partition, exactly once, and wait for
+        all acks.
 
         Answers one entry a batch: the place of its first record. Failures that may pass are tried
         again for `timeout_s` with the same sequence numbers, so a retry never makes a duplicate.
@@ -401,11 +403,18 @@ class SyncClient:
         acks, compression = acks_given(acks), compression_given(compression)
         columns = wire.columns_given(records, time.time_ns() // 1_000_000)
         if partition is not None:
-            return [self._produce(topic, partition, columns, acks, compression)]
+            return [
+                self._produce(topic, partition, part, acks, compression)
+                for part in cut(columns, BATCH_BYTES_MAX)
+            ]
         if topic not in self._partition_counts:
             self._partition_counts[topic] = len(self.describe_topic(topic).partitions)
         homes = self._partitioner.split(columns, self._partition_counts[topic])
-        return [self._produce(topic, home, each, acks, compression) for home, each in homes.items()]
+        return [
+            self._produce(topic, home, part, acks, compression)
+            for home, each in homes.items()
+            for part in cut(each, BATCH_BYTES_MAX)
+        ]
 
     def transactional_producer(
         self, transactional_id: str, *, timeout_ms: int = 0

@@ -1,7 +1,7 @@
 """Goal: a producer's batches keep order and sequence numbers through every retry and refusal."""
 
 from broker_core.api.errors import BatchTooLarge, Unavailable
-from broker_core.api.record_batch import RecordBatch, read_header
+from broker_core.api.record_batch import RECORDS_MAX, RecordBatch, read_header
 from broker_core.api.types import Acks, Columns, Compression
 from plugins.native.sdk.batching import Block, OutgoingBatch, ProducerBatches, Ticket, cut
 from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
@@ -176,3 +176,13 @@ def test_a_topic_that_was_created_again_gets_numbers_that_pass_for_no_others() -
     add(state, b"d")
     (third,) = state.ready(2)
     assert (read_header(third.data).producer_epoch, sequence(third)) == (1, 1)
+
+
+def test_no_batch_has_more_records_than_a_broker_takes() -> None:
+    values = [b""] * (2 * RECORDS_MAX + 1)
+    parts = [len(part.values) for part in cut(Columns(values), 1 << 40)]
+    assert parts == [RECORDS_MAX, RECORDS_MAX, 1]
+    state = batches(batch_bytes_max=1 << 40)
+    add(state, *values[: RECORDS_MAX + 1])
+    (batch,) = state.ready(0)
+    assert batch.count == RECORDS_MAX
