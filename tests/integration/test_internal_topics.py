@@ -46,7 +46,7 @@ THERE = (SESSIONS, RETAINED, "__mqtt_bans", OFFSETS, "_lakemq_staged")
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("internal")
-    for name in ("root", "all"):
+    for name in ("root", "all", "stranger"):
         add_user(folder, name)
     config = CONFIG[: CONFIG.index('[[security.authenticators]]\nkind = "users"')] + RULE
     with NodeProcess(folder, PORTS_FREE + config.format(folder=folder)) as running:
@@ -164,6 +164,14 @@ def test_native_refuses_who_may_do_everything_else(caller: Caller, door: str) ->
     """Whether it exists or not."""
     for name in (*THERE, "__nobody_made_this", "_lakemq_nor_this"):
         assert caller.refused(lambda name=name: DOORS[door](caller, name)), name  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_who_has_no_right_does_not_learn_what_there_is(node: NodeProcess, door: str) -> None:
+    stranger = Caller(node, "stranger")
+    with stranger.channel:
+        for name in ("mqtt", "nowhere"):
+            assert stranger.refused(lambda name=name: DOORS[door](stranger, name)), name  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("door", ["create", "produce", "alter", "delete records", "delete"])
