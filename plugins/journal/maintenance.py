@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from broker_core.api.errors import LakeMQError, StorageFenced
+from broker_core.api.internal_topics import is_internal
 from broker_core.api.types import TopicConfig
 from plugins.journal.compactor import CompactionLimits, Compactor
 from plugins.journal.files import Files
@@ -151,7 +152,8 @@ class Maintenance:
             return
         tier = Tier(self._store, log.folder)
         try:
-            while "compact" not in config.cleanup and not self._stopping and tier.copy_next():
+            stays = "compact" in config.cleanup or is_internal(log.topic)
+            while not stays and not self._stopping and tier.copy_next():
                 continue
             tier.drop_local(
                 self._context.now_ms(), log.checkpoint_offset(),

@@ -44,7 +44,8 @@ class JournalSettings(PluginSettings):
     """Age of the oldest new segment at which a topic is compacted whatever its share is (ms)."""
     tiering_url: str = ""
     """Object store for sealed segments: `s3://bucket/prefix`, `gs://`, `az://` (these need the
-    extra `lakemq[tiering]`) or `file:///folder`; empty: none. Compacted topics stay local."""
+    extra `lakemq[tiering]`) or `file:///folder`; empty: none. Compacted and internal topics stay
+    local."""
     tiering_options: dict[str, SecretStr] = Field(default_factory=dict)
     """What the store needs besides, such as `endpoint`, `region`, `access_key_id`,
     `secret_access_key`; what is not here is taken from the store's usual variables (`AWS_...`)."""

@@ -316,3 +316,26 @@ async def test_deleted_topic_leaves_nothing_in_the_store(tmp_path: Path) -> None
     deleted = tmp_path / "journal" / "deleted"
     await until(lambda: not list(stored.rglob("*.log")) and not list(deleted.iterdir()))
     await storage.stop()
+
+
+async def test_internal_topics_stay_local(tmp_path: Path) -> None:
+    """What the broker alone may read is not for those who may read the object store."""
+    from tests.contract.storage_contract import append, batch_of
+
+    settings = JournalSettings(
+        tiering_url=(tmp_path / "store").as_uri(), tiering_local_bytes=0,
+        maintenance_interval_ms=100, free_bytes_min=0,
+    )  # fmt: skip
+    storage = JournalStorage(tmp_path / "journal", settings)
+    await storage.start()
+    own, users = "0" * 31 + "1", "0" * 31 + "2"
+    for name, topic_id in (("_lakemq_staged", own), ("t", users)):
+        topic = type(TOPIC)(name, topic_id, 1, TopicConfig(segment_bytes_max=500))
+        log = await storage.open_partition(topic, 0)
+        for _ in range(12):
+            await append(log, batch_of(b"x" * 100, times=[2_000_000_000_000]))
+    folder = tmp_path / "journal" / "topics"
+    await until(lambda: len(list((folder / users / "0").glob("*.log"))) == 1)
+    assert not list((tmp_path / "store").rglob(f"{own}/**/*.log"))
+    assert len(list((folder / own / "0").glob("*.log"))) > 1
+    await storage.stop()
