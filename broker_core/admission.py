@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from broker_core.api.json_validation import TooManySteps
 from broker_core.api.record_batch import BatchHeader
 from broker_core.api.types import TopicInfo
 from broker_core.batch_check import (
@@ -28,6 +29,9 @@ _WARN_INTERVAL_MS: Final = 10 * 60 * 1000
 _WARNED_MAX: Final = 10_000
 _FEW_RECORDS: Final = 16
 _FEW_BYTES: Final = 4096
+_FEW_STEPS: Final = 1000
+"""Of one value; who takes more is compared with its schema in a thread."""
+CheckValues = Callable[[TopicInfo, bytes, int | None], None]
 
 
 class Admission:
@@ -35,7 +39,7 @@ class Admission:
 
     def __init__(
         self,
-        check_values: Callable[[TopicInfo, bytes], None],
+        check_values: CheckValues,
         now_ms: Callable[[], int],
         checks: OrderedChecks | None = None,
     ) -> None:
@@ -111,16 +115,41 @@ class Admission:
         self, topic: TopicInfo, batch: bytes, header: BatchHeader
     ) -> Callable[[], None] | None:
         """What is to be looked at in a thread; None: it was cheap, and is done."""
+        inside = partial(self._inside, topic, batch, header)
         if not is_cheap(header) or (topic.config.schema and not _is_small(header)):
-            return partial(self._inside, topic, batch, header)
-        self._inside(topic, batch, header)
+            return inside
+        try:
+            inside(_FEW_STEPS)
+        except TooManySteps:
+            return inside
         return None
 
-    def _inside(self, topic: TopicInfo, batch: bytes, header: BatchHeader) -> None:
+    def publish(
+        self,
+        topic: TopicInfo,
+        values: Sequence[bytes | None],
+        check: Callable[[TopicInfo, Sequence[bytes | None], int | None], None],
+        then: Callable[[], asyncio.Future[T]],
+    ) -> asyncio.Future[T]:
+        """What `then` gives, called once `check` has passed for the values, and after all calls for
+        the topic made before. SchemaMismatch is raised, at once or by the future."""
+        rest: Callable[[], None] | None = partial(check, topic, values, None)
+        size = sum([len(value) for value in values if value])
+        if len(values) <= _FEW_RECORDS and size <= _FEW_BYTES:
+            try:
+                check(topic, values, _FEW_STEPS)
+                rest = None
+            except TooManySteps:
+                pass
+        return self.checks.run(("publish", topic.topic_id), rest, then)
+
+    def _inside(
+        self, topic: TopicInfo, batch: bytes, header: BatchHeader, steps_max: int | None = None
+    ) -> None:
         reserved = frozenset[bytes]().union(*self._reservations.get(topic.name, ()))
         check_columns(header, batch, reserved)
         if topic.config.schema:
-            self._check_values(topic, batch)
+            self._check_values(topic, batch, steps_max)
 
 
 def _is_small(header: BatchHeader) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from broker_core.access import Access
@@ -411,9 +412,10 @@ class CoreBroker:
     ) -> asyncio.Future[Outcomes]:
         if columns.timestamps_ms:
             self._admission.check_times(info, columns.timestamps_ms)
-        if info.config.schema:
-            self._schemas.check_values(info, columns.values)
-        return self._publisher.publish(info, columns, acks, partition)
+        publish = partial(self._publisher.publish, info, columns, acks, partition)
+        if not info.config.schema:
+            return publish()
+        return self._admission.publish(info, columns.values, self._schemas.check_values, publish)
 
     def _publish_pieces(
         self,

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from broker_core.api.errors import (
     IncompatibleSchema,
@@ -22,6 +24,7 @@ from broker_core.api.errors import (
     Unavailable,
     UnknownSchema,
 )
+from broker_core.api.json_validation import STEPS_MAX, TooManySteps
 from broker_core.api.record_batch import RecordBatch
 from broker_core.api.schema_formats import (
     AvroFormat,
@@ -47,6 +50,8 @@ _TRIES: Final = 5
 _ID_MAX: Final = 2**32 - 1
 """The frame of a value has room for no more."""
 _RETRY_S: Final = 1.0
+_THREADS: Final = 2
+_T = TypeVar("_T")
 
 
 class SchemaRegistry:
@@ -58,6 +63,8 @@ class SchemaRegistry:
         self._by_subject: dict[str, tuple[int, ...]] = {}
         """Subject -> ids of its versions that are ready for use, oldest first."""
         self._task: asyncio.Task[None] | None = None
+        self._pool = ThreadPoolExecutor(_THREADS, "schemas")
+        """Opens schemas: a child process for Protobuf, some time for any."""
 
     async def start(self) -> None:
         """Hold ready all schemas there are, then follow."""
@@ -71,6 +78,12 @@ class SchemaRegistry:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, work: Callable[..., _T], *arguments: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pool, partial(work, *arguments)
+        )
 
     async def _follow(self, revision: int) -> None:
         while True:
@@ -100,7 +113,7 @@ class SchemaRegistry:
                 if found is None:
                     continue
                 try:
-                    opened = await asyncio.to_thread(open_schema, found.schema_type, found.text)
+                    opened = await self._in_thread(open_schema, found.schema_type, found.text)
                 except InvalidRequest as error:
                     _log.warning("schema %d of %s is not used: %s", schema_id, subject.name, error)
                     continue
@@ -110,8 +123,10 @@ class SchemaRegistry:
 
     # -- values on their way in
 
-    def check_values(self, topic: TopicInfo, values: Sequence[bytes | None]) -> None:
-        """Raises SchemaMismatch, naming record and field. Null values always fit."""
+    def check_values(
+        self, topic: TopicInfo, values: Sequence[bytes | None], steps_max: int | None = None
+    ) -> None:
+        """Raises SchemaMismatch, naming topic, record and field. Null values always fit."""
         subject = topic.config.schema
         ids = self._by_subject.get(subject)
         if not ids:
@@ -119,24 +134,33 @@ class SchemaRegistry:
         for at, value in enumerate(values):
             if value is not None:
                 try:
-                    self._check_value(subject, ids, value)
+                    self._check_value(subject, ids, value, steps_max or STEPS_MAX)
+                except TooManySteps:
+                    if steps_max is not None:
+                        raise
+                    raise SchemaMismatch(
+                        f"topic {topic.name}, record {at}: to compare it with the schema takes "
+                        f"more than {STEPS_MAX} steps"
+                    ) from None
                 except SchemaMismatch as error:
-                    raise SchemaMismatch(f"record {at}: {error}") from None
+                    raise SchemaMismatch(f"topic {topic.name}, record {at}: {error}") from None
 
-    def _check_value(self, subject: str, ids: tuple[int, ...], value: bytes) -> None:
+    def _check_value(
+        self, subject: str, ids: tuple[int, ...], value: bytes, steps_max: int
+    ) -> None:
         newest = self._formats[ids[-1]]
         if value[:1] != b"\x00" and isinstance(newest, JsonFormat):
-            newest.check(value)  # plain JSON, as devices send it
+            newest.check(value, steps_max)  # plain JSON, as devices send it
             return
         schema_id, payload = unframed(value)
         if schema_id not in ids:
             raise SchemaMismatch(f"schema {schema_id} is no version of {subject}")
-        self._formats[schema_id].check(payload)
+        self._formats[schema_id].check(payload, steps_max)
 
-    def check_batch(self, topic: TopicInfo, batch: bytes) -> None:
+    def check_batch(self, topic: TopicInfo, batch: bytes, steps_max: int | None = None) -> None:
         """`check_values` of a batch whose CRC was checked."""
         if topic.config.schema:
-            self.check_values(topic, RecordBatch(batch).values())
+            self.check_values(topic, RecordBatch(batch).values(), steps_max)
 
     # -- the registry
 
@@ -171,7 +195,7 @@ class SchemaRegistry:
         self, known: Subject | None, subject: str, schema_type: str, text: str
     ) -> list[str]:
         """Raises InvalidRequest when the text is no schema at all."""
-        new = await asyncio.to_thread(open_schema, schema_type, text)
+        new = await self._in_thread(open_schema, schema_type, text)
         if known is None or not known.versions:
             return []
         rule = known.compatibility or await self._asked(self._meta.default_compatibility(), subject)
@@ -182,7 +206,7 @@ class SchemaRegistry:
         for version, _ in known.versions if transitive else known.versions[-1:]:
             old = await self._version(subject, version)
             if old is not None:
-                problems += await asyncio.to_thread(
+                problems += await self._in_thread(
                     _between, old, schema_type, new, backward, forward
                 )
         return problems

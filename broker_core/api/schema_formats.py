@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from broker_core.api.avro_shape import AvroShape
 from broker_core.api.errors import InvalidRequest, SchemaMismatch
+from broker_core.api.json_validation import STEPS_MAX, JsonValidator, parsed_value
 from broker_core.api.schemas import SCHEMA_TYPES, TEXT_BYTES_MAX
 
 _PROTOC_S: Final = 20
@@ -24,8 +25,9 @@ _FILE: Final = "schema.proto"
 class Format(Protocol):
     """A schema ready for use. `encode` and `decode` are of a payload, without its frame."""
 
-    def check(self, payload: bytes) -> None:
-        """Raises SchemaMismatch, naming the field."""
+    def check(self, payload: bytes, steps_max: int = STEPS_MAX) -> None:
+        """Raises SchemaMismatch, naming the field; TooManySteps where work is not bounded by the
+        payload's size alone."""
 
     def encode(self, value: Any) -> bytes:
         """Raises SchemaMismatch, naming the field."""
@@ -55,48 +57,21 @@ class JsonFormat:
     """Values are what `json` makes of a text."""
 
     def __init__(self, text: str) -> None:
-        import jsonschema
-        import referencing
+        self._validator = JsonValidator(text)
+        self.schema = self._validator.schema
 
-        try:
-            schema = json.loads(text)
-            kind = jsonschema.validators.validator_for(
-                schema, default=jsonschema.Draft202012Validator
-            )
-            kind.check_schema(schema)
-        except (ValueError, RecursionError) as error:
-            raise InvalidRequest(f"schema: not JSON: {error}") from None
-        except jsonschema.SchemaError as error:
-            raise InvalidRequest(f"schema: {error.json_path}: {error.message}") from None
-        # An empty registry: nothing is ever fetched from elsewhere.
-        self._validator = kind(schema, registry=referencing.Registry())
-        self.schema = schema
-
-    def check(self, payload: bytes) -> None:
-        self._check(self.decode(payload))
-
-    def _check(self, value: Any) -> None:
-        from referencing.exceptions import Unresolvable
-
-        try:
-            error = next(self._validator.iter_errors(value), None)
-        except (Unresolvable, RecursionError) as failure:
-            raise SchemaMismatch(f"$: the schema can't be followed: {failure}") from None
-        if error is not None:
-            raise SchemaMismatch(f"{error.json_path}: {error.message[:300]}")
+    def check(self, payload: bytes, steps_max: int = STEPS_MAX) -> None:
+        self._validator.check(parsed_value(payload), steps_max)
 
     def encode(self, value: Any) -> bytes:
-        self._check(value)
+        self._validator.check(value)
         try:
             return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise SchemaMismatch(f"$: {error}") from None
 
     def decode(self, payload: bytes) -> Any:
-        try:
-            return json.loads(payload)
-        except (ValueError, RecursionError) as error:
-            raise SchemaMismatch(f"$: not JSON: {error}") from None
+        return parsed_value(payload)
 
 
 class AvroFormat:
@@ -127,7 +102,7 @@ class AvroFormat:
         self._writer = fastavro.schemaless_writer if compiled else _write_py.schemaless_writer
         self._validate = fastavro.validate if compiled else _validation_py.validate
 
-    def check(self, payload: bytes) -> None:
+    def check(self, payload: bytes, steps_max: int = STEPS_MAX) -> None:
         self.decode(payload)
 
     def encode(self, value: Any) -> bytes:
@@ -136,7 +111,7 @@ class AvroFormat:
         try:
             self._validate(value, self.schema, strict=True)
             out = io.BytesIO()
-            self._writer(out, self.schema, value)
+            self._writer(out, self.schema, value, strict_allow_default=True)
         except ValidationError as error:
             raise SchemaMismatch(str(error)[:300]) from None
         except Exception as error:  # whatever a value that is none of the schema makes it raise
@@ -171,7 +146,7 @@ class ProtobufFormat:
         first = self.file.message_type[0].name
         self.message = message_factory.GetMessageClass(found.message_types_by_name[first])
 
-    def check(self, payload: bytes) -> None:
+    def check(self, payload: bytes, steps_max: int = STEPS_MAX) -> None:
         self.decode(payload)
 
     def encode(self, value: Any) -> bytes:
@@ -207,11 +182,14 @@ def _compiled(text: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / _FILE).write_text(text)
         out = Path(folder) / "out"
-        run = subprocess.run(
-            [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{own}",
-             "--include_imports", f"--descriptor_set_out={out}", _FILE],
-            capture_output=True, text=True, timeout=_PROTOC_S, check=False, cwd=folder,
-        )  # fmt: skip
+        try:
+            run = subprocess.run(
+                [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{own}",
+                 "--include_imports", f"--descriptor_set_out={out}", _FILE],
+                capture_output=True, text=True, timeout=_PROTOC_S, check=False, cwd=folder,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise InvalidRequest(f"schema: protoc took more than {_PROTOC_S} s") from None
         if run.returncode:
             said = " ".join(run.stderr.replace(folder, "").split())
             raise InvalidRequest(f"schema: not Protobuf: {said[:500]}")

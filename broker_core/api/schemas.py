@@ -63,9 +63,9 @@ class Schemas(Protocol):
     async def delete(self, subject: str, version: int | None = None) -> None:
         """One version, or all. Raises UnknownSchema."""
 
-    def check_batch(self, topic: TopicInfo, batch: bytes) -> None:
+    def check_batch(self, topic: TopicInfo, batch: bytes, steps_max: int | None = None) -> None:
         """Raises SchemaMismatch when a value does not fit the topic's schema, if it asks for one.
-        The batch's CRC was checked."""
+        The batch's CRC was checked. `steps_max`: TooManySteps for a value that takes more."""
 
     async def set_compatibility(self, subject: str, compatibility: str | None) -> None:
         """None: back to the default. An empty subject: the default itself."""

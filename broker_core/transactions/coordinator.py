@@ -79,7 +79,7 @@ class Coordinator:
         admission: Admission | None = None,
     ) -> None:
         self._admission = admission or Admission(
-            lambda topic, batch: broker.schemas.check_batch(topic, batch), now_ms
+            lambda *given: broker.schemas.check_batch(*given), now_ms
         )
         self.counters = TransactionCounters()
         self._broker = broker

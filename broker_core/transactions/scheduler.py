@@ -57,7 +57,7 @@ class Scheduler:
         admission: Admission | None = None,
     ) -> None:
         self._admission = admission or Admission(
-            lambda topic, batch: broker.schemas.check_batch(topic, batch), now_ms
+            lambda *given: broker.schemas.check_batch(*given), now_ms
         )
         self.counters = ScheduleCounters()
         self.now_ms = now_ms

@@ -6,12 +6,16 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from typer.testing import CliRunner
 
 import lakemq
+from broker_core.api.record_batch import encode
+from plugins.native import native_pb2 as pb
+from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.schema_commands import schema
 from tests.support.node import NodeProcess
 
@@ -77,6 +81,43 @@ def test_a_topic_asks_for_a_schema_that_is_there(node: NodeProcess) -> None:
         client.schemas.register("some", "json-schema", V1)
         client.admin.alter_topic("no-schema", {"schema": "some"})
         client.admin.alter_topic("no-schema", {"schema": ""})
+
+
+def test_no_schema_holds_the_node_up(node: NodeProcess) -> None:
+    with lakemq.connect(node.native) as client:
+        backtracking = '{"properties": {"a": {"pattern": "^(a+)+$"}}}'
+        client.schemas.register("patterns", "json-schema", backtracking)
+        client.create_topic("patterns", 1, {"schema": "patterns"})
+        with pytest.raises(lakemq.SchemaMismatch, match=r"topic patterns, record 0: \$\.a"):
+            client.send("patterns", b'{"a": "%s!"}' % (b"a" * 50))
+        with pytest.raises(lakemq.SchemaMismatch, match="deeper than 100 levels"):
+            client.send("patterns", b"[" * 5000)
+        for text in ('{"pattern": "(?=a)b"}', "1e999999", "[" * 50_000):
+            with pytest.raises(lakemq.InvalidRequest, match="schema: "):
+                client.schemas.register("wrong", "json-schema", text)
+        deep = '{"type": "array", "items": ' * 2000 + '"int"' + "}" * 2000
+        with pytest.raises(lakemq.InvalidRequest, match="schema: "):
+            client.schemas.register("wrong", "avro", deep)
+
+
+def test_many_values_are_compared_in_the_order_of_sending(node: NodeProcess) -> None:
+    with lakemq.connect(node.native) as client:
+        client.schemas.register("order", "json-schema", V1)
+        client.create_topic("order", 1, {"schema": "order"})
+        batches = [  # large ones are compared in a thread, small ones at once
+            encode(lakemq.Columns([b'{"t": %d}' % number] * (400 if number % 2 else 1)), now_ms=1)
+            for number in range(30)
+        ]
+        requests = [
+            pb.ProduceRequest(topic="order", partition=0, acks=pb.ACKS_LEADER, batch=batch)
+            for batch in batches
+        ]
+        with grpc.insecure_channel(node.native) as channel:
+            answers = list(NativeStub(channel).Produce(iter(requests), timeout=60))
+        assert not any(each.HasField("error") for each in answers)
+        sent = [each.value for each in client.consume("order")]
+        assert sent == sorted(sent, key=lambda value: int(value[5:-1]))  # type: ignore[index]
+        assert len(sent) == 15 * 401
 
 
 @pytest.mark.parametrize(

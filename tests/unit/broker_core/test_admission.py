@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
+from collections.abc import Sequence
 
 import pytest
 
 from broker_core.admission import Admission
 from broker_core.api.errors import InvalidTimestamp
+from broker_core.api.json_validation import TooManySteps
 from broker_core.api.record_batch import encode
 from broker_core.api.types import Columns, TopicConfig, TopicInfo
 
@@ -33,7 +37,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def admission(clock: Clock) -> Admission:
-    return Admission(lambda topic, batch: None, clock)
+    return Admission(lambda topic, batch, steps_max: None, clock)
 
 
 @pytest.mark.parametrize(
@@ -79,3 +83,38 @@ def test_times_are_checked_by_the_brokers_clock(admission: Admission, clock: Clo
         admission.header(ahead, batch)
     clock.now_ms += 1000
     admission.header(ahead, batch)
+
+
+async def test_values_that_take_long_are_checked_in_a_thread_and_keep_their_order(
+    admission: Admission,
+) -> None:
+    loop = asyncio.get_running_loop()
+    order: list[str] = []
+    threads: list[bool] = []
+
+    def check(info: TopicInfo, values: Sequence[bytes | None], steps_max: int | None) -> None:
+        threads.append(threading.current_thread() is not threading.main_thread())
+        if steps_max is not None and values == [b"steps"]:
+            raise TooManySteps("more than that")
+
+    def publish(name: str, values: list[bytes | None]) -> asyncio.Future[None]:
+        def then() -> asyncio.Future[None]:
+            order.append(name)
+            done: asyncio.Future[None] = loop.create_future()
+            done.set_result(None)
+            return done
+
+        return admission.publish(topic(), values, check, then)
+
+    futures = [
+        publish("many", [b"v"] * 100),
+        publish("large", [bytes(10_000)]),
+        publish("steps", [b"steps"]),
+        publish("small", [b"v"]),
+    ]
+    assert order == []
+    await asyncio.gather(*futures)
+    assert order == ["many", "large", "steps", "small"]
+    assert threads.count(False) == 2, "the small one, and the first try of the one of many steps"
+    await publish("alone", [b"v"])
+    assert order[-1] == "alone"

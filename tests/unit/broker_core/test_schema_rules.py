@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker_core.api import schema_formats
 from broker_core.api.errors import InvalidRequest, SchemaMismatch
 from broker_core.api.schema_formats import AvroFormat, JsonFormat, ProtobufFormat, open_schema
 from broker_core.api.schema_rules import (
@@ -182,3 +183,9 @@ def test_rules_by_name() -> None:
     assert directions("backward") == (True, False, False)
     assert directions("forward-transitive") == (False, True, True)
     assert directions("full") == (True, True, False)
+
+
+def test_a_protoc_that_takes_long_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_formats, "_PROTOC_S", 0.001)
+    with pytest.raises(InvalidRequest, match="protoc took more than 0.001 s"):
+        ProtobufFormat('syntax = "proto3"; message M {}')
