@@ -50,6 +50,7 @@ from broker_core.api.types import (
     TopicInfo,
 )
 from broker_core.interception import Interception, Piece
+from broker_core.producer_ids import ProducerIds
 from broker_core.publisher import Outcomes, Publisher
 from broker_core.schemas import SchemaRegistry
 from broker_core.security.quotas import Use
@@ -67,7 +68,6 @@ from broker_core.transactions.scheduler import Scheduler
 from meta_service.api import errors as meta_errors
 from meta_service.api.types import MetaClient, TopicDescription
 
-PRODUCER_IDS_PER_BLOCK = 1000
 PARTITIONS_MAX = 10_000
 _APPLY_PAUSE_S: Final = 0.1
 _APPLY_PAUSE_S_MAX: Final = 5.0
@@ -129,8 +129,7 @@ class CoreBroker:
         self._changing = asyncio.Lock()
         self._altering = asyncio.Lock()
         self._watchers: dict[Callable[[str, TopicInfo | None], None], None] = {}
-        self._producer_ids = iter(range(0))
-        self._producer_lock = asyncio.Lock()
+        self._producer_ids = ProducerIds(meta, now_ms)
         self._follower: asyncio.Task[None] | None = None
 
     # -- life
@@ -144,6 +143,7 @@ class CoreBroker:
             await self._storage.delete_topic(topic_id)
         for topic in topics:
             await self._apply(topic)
+        await self._producer_ids.start(fresh=not topics)
         await self._schemas.start()
         await self._coordinator.start()
         await self._scheduler.start()
@@ -455,6 +455,8 @@ class CoreBroker:
         log = self._led_partition(topic, partition)
         info = self._topics[topic]
         header = self._admission.header(info, batch)
+        if header.producer_id >= 0:
+            self._producer_ids.check(header.producer_id, principal)
         return self._admission.admit(
             (info.topic_id, partition),
             info,
@@ -524,16 +526,11 @@ class CoreBroker:
     def on_access_change(self, changed: Callable[[], None]) -> Callable[[], None]:
         return self._access.on_access_change(changed)
 
-    async def allocate_producer_id(self) -> int:
-        async with self._producer_lock:
-            for producer_id in self._producer_ids:
-                return producer_id
-            try:
-                block = await self._meta.allocate_ids("producer", PRODUCER_IDS_PER_BLOCK)
-            except meta_errors.MetaError as error:
-                raise _translated(error, "producer ids") from None
-            self._producer_ids = iter(block)
-            return next(self._producer_ids)
+    async def allocate_producer_id(self, principal: Principal | None = None) -> int:
+        try:
+            return await self._producer_ids.allocate(principal)
+        except meta_errors.MetaError as error:
+            raise _translated(error, "producer ids") from None
 
 
 def _translated(error: meta_errors.MetaError, name: str) -> LakeMQError:

@@ -399,8 +399,9 @@ class Broker(Protocol):
         """Call `changed` whenever kept answers of `authorize` may be wrong by now; returns its
         removal."""
 
-    async def allocate_producer_id(self) -> int:
-        """A producer id that no other producer of the cluster has or had."""
+    async def allocate_producer_id(self, principal: Principal | None = None) -> int:
+        """A producer id that no other producer of the cluster has or had. With a principal: for a
+        client, and nobody else may write with it."""
 
 
 Commands = Iterable[tuple[str, object]]

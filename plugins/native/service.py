@@ -134,8 +134,9 @@ class NativeService(NativeServicer):
         self, request: pb.InitProducerRequest, context: _Context
     ) -> pb.InitProducerResponse:
         try:
-            await self._principal(context)
-            return pb.InitProducerResponse(producer_id=await self._broker.allocate_producer_id())
+            principal = await self._principal(context)
+            producer_id = await self._broker.allocate_producer_id(principal)
+            return pb.InitProducerResponse(producer_id=producer_id)
         except LakeMQError as error:
             await abort(context, error)
 

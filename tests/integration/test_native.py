@@ -181,15 +181,17 @@ def test_bad_batches_are_refused_in_place_and_the_stream_goes_on(
 def test_a_repeated_batch_is_stored_once(
     node: NodeProcess, client: lakemq.SyncClient, topic: str
 ) -> None:
+    with grpc.insecure_channel(node.native) as channel:
+        mine = NativeStub(channel).InitProducer(pb.InitProducerRequest()).producer_id
     first, second = (
-        batch_of(b"a", b"b", sequence=0, producer=77),
-        batch_of(b"c", sequence=2, producer=77),
+        batch_of(b"a", b"b", sequence=0, producer=mine),
+        batch_of(b"c", sequence=2, producer=mine),
     )
     answers = produce(node, topic, first, second, second, first)
     assert [(each.base_offset, each.duplicate) for each in answers] == [
         (0, False), (2, False), (2, True), (0, True),
     ]  # fmt: skip
-    gap = produce(node, topic, batch_of(b"z", sequence=9, producer=77))
+    gap = produce(node, topic, batch_of(b"z", sequence=9, producer=mine))
     assert gap[0].error.code == "OUT_OF_ORDER_SEQUENCE"
     assert values(client, topic) == [b"a", b"b", b"c"]
 

@@ -225,7 +225,7 @@ class CrashingBroker:
     def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> None:
         pass
 
-    async def allocate_producer_id(self) -> int:
+    async def allocate_producer_id(self, principal: Principal | None = None) -> int:
         self.step()
         self.disk.producer_ids += 1
         await asyncio.sleep(0)

@@ -241,7 +241,7 @@ class MemoryBroker:
         node = NodeInfo(self.node_id, {}, "", "1", self.state)
         return ClusterInfo(self.cluster_id, self.node_id, (node,), "", (), 1, ())
 
-    async def allocate_producer_id(self) -> int:
+    async def allocate_producer_id(self, principal: Principal | None = None) -> int:
         return 1
 
     def values(self, topic: str) -> list[bytes | None]:
