@@ -233,7 +233,11 @@ class Outbound:
         def send(now_ms: int) -> None:
             if delivery.awaiting and self.inflight.get(packet_id) is delivery:
                 delivery.awaiting = False
-                if not self._transmit(delivery, packet_id, connection, now_ms, dup=False):
+                assert delivery.message is not None
+                if self._too_old(delivery.message, now_ms):  # [MQTT-3.3.2-5]: not begun yet
+                    self.limits.dropped_expired += 1
+                    self.acknowledge(packet_id, connection, now_ms)
+                elif not self._transmit(delivery, packet_id, connection, now_ms, dup=False):
                     self.acknowledge(packet_id, connection, now_ms)
 
         self.session.keep(connection, send, now_ms)

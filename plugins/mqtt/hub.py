@@ -428,13 +428,17 @@ class Hub:
     def _hand_on(self, session: Session, now_ms: int) -> None:
         """Give what a member of shared groups leaves unfinished to the other members."""
         for delivery in list(session.outbound.unfinished()):
-            group = delivery.shared
-            chosen = group.pick(delivery.message, self._strategy) if group is not None else None
-            if chosen is not None:
+            group, message = delivery.shared, delivery.message
+            if group is None:
+                continue
+            chosen = group.pick(message, self._strategy, group.keepers() or None)
+            if message is not None:
+                self.deliver_shared(group, message, now_ms, [chosen] if chosen else [])
+            elif chosen is not None:  # it lies in the journal, as the member before had it
                 given = Delivery(
-                    delivery.message,
-                    delivery.qos,
-                    delivery.retain,
+                    None,
+                    min(delivery.qos, chosen.options & 3),
+                    delivery.retain and bool(chosen.options & RETAIN_AS_PUBLISHED),
                     (chosen.identifier,) if chosen.identifier else (),
                     group,
                     delivery.place,

@@ -75,18 +75,26 @@ class Target:
 
     def merge(self, other: Target) -> None:
         """Deliver once, at the highest QoS, with all identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4]."""
-        mixed = self.no_local != other.no_local
-        own = other if self.no_local else self.own
-        if mixed and own is self:
-            own = Target.__new__(Target)
-            for name in ("session", "qos", "retain_as_published", "identifiers"):
-                setattr(own, name, getattr(self, name))
-            own.no_local, own.own = False, None
+        own = self.own
+        if other.no_local:
+            if own is self:  # what it is so far stays what it gets of its own
+                own = self._copy()
+        elif own is None:
+            own = other
+        elif own is not self:
+            own.merge(other)
         self.qos = max(self.qos, other.qos)
         self.retain_as_published |= other.retain_as_published
         self.identifiers += other.identifiers
         self.no_local |= other.no_local
-        self.own = own if self.no_local else self
+        self.own = own
+
+    def _copy(self) -> Target:
+        copy = Target.__new__(Target)
+        copy.session, copy.qos, copy.identifiers = self.session, self.qos, self.identifiers
+        copy.retain_as_published, copy.no_local = self.retain_as_published, False
+        copy.own = copy
+        return copy
 
 
 class Match:
