@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from spark_plugin.export.column_types import REST
+
 if TYPE_CHECKING:
     from spark_plugin.export.compaction import Compacted
     from spark_plugin.export.report import CommitReport
@@ -64,6 +66,7 @@ class ExportProgress:
             last=f"last commit {time.strftime('%H:%M:%S')}",
         )  # fmt: skip
         dead = f", {report.dead_letters:,} dead letters" if report.dead_letters else ""
+        dead += f", {report.rest_rows:,} rows with fields in {REST}" if report.rest_rows else ""
         dead += f", {report.skipped_sentence()}" if report.skipped else ""
         queried = report.records != report.rows + report.dead_letters
         rows = f"{report.rows:,} rows" + (f" of {report.records:,} records" if queried else "")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from spark_plugin.export.column_types import META, Type, decimal_digits
+from spark_plugin.export.column_types import META, REST, Type, decimal_digits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +74,7 @@ def array_of(element: Type | None) -> Type | None:
 def is_new(name: str, known: Mapping[str, Type]) -> bool:
     """Whether a column of that name can be made. Formats take names that differ in case alone for
     the same."""
-    taken = {each.lower() for each in known} | {META}
+    taken = {each.lower() for each in known} | {META, REST}
     return bool(_LEGAL.fullmatch(name)) and name.lower() not in taken
 
 

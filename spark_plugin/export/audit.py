@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from plugins.native.sdk import SyncClient
 from spark_plugin.errors import TableError
-from spark_plugin.export.column_types import META
+from spark_plugin.export.column_types import META, REST
 from spark_plugin.export.delta_table import DeltaLakeTable
 from spark_plugin.export.files import Folder
 from spark_plugin.export.rows import PART
@@ -56,6 +56,8 @@ class PartitionAudit:
     twice: list[Run] = field(default_factory=list)
     unknown: list[Run] = field(default_factory=list)
     """Rows at offsets that the journal does not have, or that the export has not reached."""
+    rest: int = 0
+    """Rows with fields in `_rest`, which have no column of their own."""
     skipped: list[Run] = field(default_factory=list)
     """Offsets in batches that are corrupt inside: nobody can read them, so they are not missing."""
     keys: list[tuple[bytes | None, int, int]] = field(default_factory=list)
@@ -74,6 +76,8 @@ class PartitionAudit:
             notes.append(f"{self.dead_letters:,} of them dead letters")
         if waiting > 0:
             notes.append(f"{waiting:,} offsets not exported yet")
+        if self.rest:
+            notes.append(f"{self.rest:,} of them with fields in {REST}")
         if self.skipped:
             notes.append(
                 f"{size(self.skipped):,} offsets skipped in corrupt batches: "
@@ -122,11 +126,13 @@ def audit(
     dead_keys: dict[int, Keys] = {}
     if dlq is not None:  # a dead letter that was replayed is a row by now
         dead, dead_keys = table_rows(dlq, key.topic, by_key, there)
+    rest = _rest_rows(tables, key.topic)
     found = []
     for partition, held in sorted(topic.partitions.items()):
         result = PartitionAudit(
             partition, offsets.get(partition, 0), held.log_start, held.high_watermark
         )
+        result.rest = rest[partition]
         all_rows = [*rows.get(partition, []), *dead.get(partition, [])]
         result.rows, result.dead_letters = size(all_rows), size(dead.get(partition, []))
         covered, result.twice = merge(all_rows)
@@ -160,6 +166,17 @@ def _rows_of_all(
         for partition, counts in its_keys.items():
             keys.setdefault(partition, Counter()).update(counts)
     return runs, keys
+
+
+def _rest_rows(tables: Sequence[LakeTable], topic: str) -> Counter[int]:
+    """Partition -> rows with something in `_rest`."""
+    found: Counter[int] = Counter()
+    for table in tables:
+        if REST in table.arrow_schema().names:
+            for batch in _scan(table, topic, by_key=False, with_rest=True):
+                for each in batch.column("partition").value_counts().to_pylist():
+                    found[each["values"]] += each["counts"]
+    return found
 
 
 def _furthest(tables: Sequence[LakeTable], key: ExportKey) -> dict[int, int]:
@@ -219,12 +236,14 @@ def table_rows(
     return runs, keys
 
 
-def _scan(table: LakeTable, topic: str, by_key: bool) -> Iterator[pa.RecordBatch]:
+def _scan(
+    table: LakeTable, topic: str, by_key: bool, with_rest: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Columns partition, offset and key of all rows of the topic."""
     inside = check_places(table)
     for constants, paths in _files(table):
         if constants.get("topic", topic) == topic:
-            yield from _scan_files(table, topic, by_key, inside, constants, paths)
+            yield from _scan_files(table, topic, by_key, inside, constants, paths, with_rest)
 
 
 def _files(table: LakeTable) -> list[tuple[Mapping[str, Any], list[str]]]:
@@ -242,6 +261,7 @@ def _scan_files(
     inside: tuple[str, ...],
     constants: Mapping[str, Any],
     paths: list[str],
+    with_rest: bool,
 ) -> Iterator[pa.RecordBatch]:
     from pyarrow import compute, dataset
 
@@ -258,6 +278,8 @@ def _scan_files(
     if inside and schema.field(META).type.get_field_index(PART) >= 0:
         # All rows of a record lie in one file, so the first stands for them.
         wanted = wanted & (dataset.field(META, PART) == 0)
+    if with_rest:
+        wanted = wanted & dataset.field(REST).is_valid()
     columns: Mapping[str, Any] = {name: column(name) for name in names}
     yield from files.to_batches(columns=columns, filter=wanted, use_threads=False)
 

@@ -20,6 +20,9 @@ from spark_plugin.options import nearest
 META: Final = "_meta"
 """Column that says where in the journal a row came from."""
 
+REST: Final = "_rest"
+"""Column (string) that takes, as JSON, what of a record has no column of its own."""
+
 SCALARS: Final = (
     "string", "binary", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double",
     "date", "timestamp", "timestamp_ms", "timestamp_s", "decimal",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_plugin.export.arrow_types import arrow_type, convert, type_of_arrow
-from spark_plugin.export.column_types import Type, decimal_digits
+from spark_plugin.export.column_types import REST, Type, decimal_digits
 from spark_plugin.export.decoding import ERROR_CHARS_MAX, BadRow, Decoded, utf8_only
 from spark_plugin.export.evolution import (
     evolve,
@@ -22,6 +22,7 @@ from spark_plugin.export.evolution import (
     type_of_value,
     unknown_part,
 )
+from spark_plugin.export.rest import has_rest, rest_of, rest_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,15 +46,17 @@ class JsonDecoder:
         self, columns: Sequence[tuple[str, Type]], *, find_new: bool = False, widen: bool = False
     ) -> None:
         """`find_new`: look for fields that the columns do not name, too; `widen`: and for values
-        that need a wider type of their column's kind."""
+        that need a wider type of their column's kind. A column `_rest` of text takes what the
+        others have no place for."""
         import pyarrow as pa
 
-        self._columns = tuple(columns)
+        self._has_rest = (REST, Type("string")) in columns
+        self._columns = tuple(each for each in columns if not self._has_rest or each[0] != REST)
         self._find_new = find_new
         self._widen = widen
         self.found: dict[str, Type] = {}
         self.schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
-        parsed = [(name, _parsed_type(kind)) for name, kind in columns]
+        parsed = [(name, _parsed_type(kind)) for name, kind in self._columns]
         # Without any column Arrow would not say how many rows there were.
         self._parsed_schema = pa.schema(parsed or [("\0", pa.null())])
 
@@ -158,30 +161,53 @@ class JsonDecoder:
     def _parse_block(self, lines: pa.Array) -> pa.Table:
         import pyarrow as pa
 
-        table = self._read(lines)
-        columns = [
-            convert(table.column(name), kind, self.schema.field(name).type)
+        table, has_more = self._read(lines)
+        columns = {
+            name: convert(table.column(name), kind, self.schema.field(name).type)
             for name, kind in self._columns
-        ]
-        return pa.table(columns, schema=self.schema)
+        }
+        if self._has_rest:
+            texts = rest_texts(self._columns, lines.to_pylist()) if has_more else None
+            columns[REST] = pa.array(texts or [None] * table.num_rows, pa.string())
+        return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
 
-    def _read(self, lines: pa.Array) -> pa.Table:
-        """The lines parsed, with columns that are not known too if those are looked for."""
+    def _read(self, lines: pa.Array) -> tuple[pa.Table, bool]:
+        """The lines parsed, with columns that are not known too if those are looked for; and
+        whether records have more than the columns."""
         import pyarrow as pa
 
-        if not self._find_new:
-            return self._read_json(lines, "ignore")
+        if not self._find_new and not self._has_rest:
+            return self._read_json(lines, "ignore"), False
+        known = Type("struct", self._columns)
         try:
             table = self._read_json(lines, "infer")
         except pa.ArrowInvalid:
             # Perhaps only because a field that is not known has values of several types.
             table = self._read_json(lines, "ignore")
-            for line in lines.slice(0, _LOOKED_AT_ROWS_MAX).to_pylist():
-                found = type_of_value(json.loads(line))
-                self._note(unknown_part(Type("struct", self._columns), found))
-            return table
-        self._note(type_of_arrow(pa.struct(list(table.schema))))
-        return table
+            if self._find_new:
+                self._look_at(lines)
+            return table, True
+        seen = pa.struct(list(table.schema))
+        has_more = has_rest(known, seen)
+        if self._find_new and has_more:
+            self._note(type_of_arrow(seen))
+            if not self._has_rest and has_rest(self._grown(), seen):
+                self.found[REST] = Type("string")
+        return table, has_more
+
+    def _grown(self) -> Type:
+        """A record with the columns that could be made of what was found."""
+        return Type("struct", evolve(self._columns, self.found, widen=self._widen))
+
+    def _look_at(self, lines: pa.Array) -> None:
+        """Note what the columns lack for records of which one field may have several types."""
+        known = Type("struct", self._columns)
+        for line in lines.slice(0, _LOOKED_AT_ROWS_MAX).to_pylist():
+            self._note(unknown_part(known, type_of_value(json.loads(line))))
+        if not self._has_rest:
+            grown = self._grown()
+            if any(rest_of(grown, json.loads(line)) is not None for line in lines.to_pylist()):
+                self.found[REST] = Type("string")
 
     def _note(self, record: Type | None) -> None:
         if record is not None:

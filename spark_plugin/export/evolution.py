@@ -3,7 +3,8 @@
 With `--evolve add` a field that is not known becomes a column of the type that its first values
 have: text, boolean, bigint, double, arrays and structs of them; text that looks like a time stays
 text. Fields of structs are added the same way. What a column's type can't hold is a bad row, as
-always; with `--evolve widen` the column grows where a wider type of its kind holds the value.
+always; with `--evolve widen` the column grows where a wider type of its kind holds the value. What
+can't be a column goes to the column `_rest` (`rest`), which is made when it is first needed.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_plugin.export.arrow_types import array_of, is_new, struct_of, type_of_arrow, widest
-from spark_plugin.export.column_types import META, SCALARS, Type, decimal_digits
+from spark_plugin.export.column_types import META, REST, SCALARS, Type, decimal_digits
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Columns = tuple[tuple[str, Type], ...]
 COLUMNS_MAX: Final = 1000
-"""No table gets more columns than this by evolution; further fields are left out."""
+"""No table gets more columns than this by evolution; further fields go to `_rest`."""
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _FLOAT_MAX: Final = 3.4028234e38
 
@@ -52,7 +53,7 @@ def merge_found(known: Mapping[str, Type], new: Mapping[str, Type]) -> dict[str,
     for name, kind in new.items():
         if name in merged:
             merged[name] = _joined(merged[name], kind) or kind
-        elif is_new(name, {}):
+        elif name == REST or is_new(name, {}):
             merged[name] = kind
     return merged
 
@@ -87,7 +88,7 @@ def evolve(
     for name, kind in found.items():
         if name in known:
             known[name] = _grown(known[name], kind, widen)
-        elif is_new(name, known) and len(known) < COLUMNS_MAX:
+        elif name == REST or (is_new(name, known) and len(known) < COLUMNS_MAX):
             known[name] = _distinct(kind)
     return tuple(known.items())
 

@@ -6,6 +6,7 @@ that no commit names; the next run deletes them.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,13 +16,20 @@ from spark_plugin import planning
 from spark_plugin.errors import ExportError, ExportFenced, OptionError, TopicRecreated
 from spark_plugin.export import table as lake
 from spark_plugin.export.bounds import bounded, parse_bound
+from spark_plugin.export.column_types import REST
 from spark_plugin.export.compaction import Compacted
 from spark_plugin.export.dead_letters import DeadLetters
 from spark_plugin.export.files import Folder, delete_orphans, delete_strays, new_token
 from spark_plugin.export.landing import Landing
 from spark_plugin.export.owner import Owner
 from spark_plugin.export.replay import Letters, Replayed
-from spark_plugin.export.report import CommitReport, check_complete, records_read, skipped_of
+from spark_plugin.export.report import (
+    CommitReport,
+    check_complete,
+    records_read,
+    rest_of_results,
+    skipped_of,
+)
 from spark_plugin.export.settings import ExportSettings
 from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult
 from spark_plugin.export.write_task import WriteTask, schema_to_text
@@ -32,6 +40,8 @@ from spark_plugin.planning import OffsetRange, TopicView
 RunTasks = Callable[[Sequence[WriteTask]], list[TaskResult]]
 """Runs tasks somewhere and returns what they wrote: Spark, or in tests this process."""
 
+_log = logging.getLogger("lakemq.spark")
+_REST_NAMES_MAX = 1000
 _ROUNDS_MAX = 20
 """How often a range is read anew because its records need columns or tables that are not there."""
 _TASK_BYTES_MIN = 8 << 20
@@ -61,6 +71,7 @@ class Exporter:
         self._dead_schema = schema_to_text(dlq.arrow_schema()) if dlq is not None else ""
         self._owner: Owner | None = None
         self._started = Progress()
+        self._rest_names: dict[str, None] = {}
         self._target: dict[str, TopicCursor] | None = None
 
     def start(self) -> list[str]:
@@ -187,7 +198,21 @@ class Exporter:
             job_s=written - started,
             commit_s=time.monotonic() - written,
             skipped=skipped_of(results),
+            rest_rows=self._tell_rest(results),
         )
+
+    def _tell_rest(self, results: Sequence[TaskResult]) -> int:
+        """Log fields that have no column of their own, each once; rows that have any."""
+        rows, names = rest_of_results(results)
+        new = [name for name in names if name not in self._rest_names]
+        room = max(0, _REST_NAMES_MAX - len(self._rest_names))
+        if new[:room]:
+            self._rest_names |= dict.fromkeys(new[:room])
+            _log.warning(
+                "%s: fields that can't be columns go to column %s: %s",
+                self.settings.topic, REST, ", ".join(map(repr, new[:room])),
+            )  # fmt: skip
+        return rows
 
     def _until_all_fits(
         self,

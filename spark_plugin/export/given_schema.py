@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from plugins.native.sdk import SyncClient
 from spark_plugin.errors import MissingDependency, NoTable, OptionError
 from spark_plugin.export.arrow_types import type_of_arrow
-from spark_plugin.export.column_types import Type
+from spark_plugin.export.column_types import REST, Type
 from spark_plugin.export.csv_values import read_csv
 from spark_plugin.export.evolution import (
     columns_of_table,
@@ -25,10 +26,12 @@ from spark_plugin.export.evolution import (
 )
 from spark_plugin.export.open_table import open_table
 from spark_plugin.export.partitioning import parse_partition_by
+from spark_plugin.export.rest import NAMES_MAX, names_in, rest_texts
 from spark_plugin.export.settings import RecordFormat, Target
 from spark_plugin.journal import read_arrow
 from spark_plugin.planning import OffsetRange
 
+_log = logging.getLogger("lakemq.spark")
 SAMPLE_RECORDS: Final = 1000
 """Records that `--infer` looks at, of each partition."""
 
@@ -121,7 +124,29 @@ def _json_columns(values: list[bytes]) -> dict[str, Type]:
             continue
         if kind is not None and kind.name == "struct":
             found = merge_found(found, dict(kind.fields))
-    return dict(evolve((), found))
+    columns = dict(evolve((), found))
+    _tell_rest(columns, values)
+    return columns
+
+
+def _tell_rest(columns: Mapping[str, Type], values: list[bytes]) -> None:
+    """Log fields that can't be columns."""
+    texts = rest_texts(columns.items(), (each.decode(errors="replace") for each in values))
+    names = dict.fromkeys(
+        name for text in texts if text and _is_object(text) for name in names_in(json.loads(text))
+    )
+    if names:
+        _log.warning(
+            "--infer: fields that can't be columns: %s; --evolve add keeps them in column %s",
+            ", ".join(map(repr, [*names][:NAMES_MAX])), REST,
+        )  # fmt: skip
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _csv_columns(values: list[bytes], delimiter: str) -> dict[str, Type]:

@@ -30,6 +30,8 @@ class ExportMetrics:
     """Of data files."""
     commits: int = 0
     dead_letters: int = 0
+    rest_rows: int = 0
+    """Rows with fields in `_rest`."""
     skipped: int = 0
     """Offsets in batches that are corrupt inside."""
     failures: int = 0
@@ -45,6 +47,7 @@ class ExportMetrics:
         self.bytes += report.size_bytes
         self.commits += 1
         self.dead_letters += report.dead_letters
+        self.rest_rows += report.rest_rows
         self.skipped += report.skipped_count
         self.lag = report.lag - report.offset_count
         self.job_s += report.job_s
@@ -57,6 +60,7 @@ _COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
     ("bytes", "By", "Size of the data files that landed"),
     ("commits", "{commit}", "Commits of the table"),
     ("dead_letters", "{record}", "Records that did not decode"),
+    ("rest_rows", "{row}", "Rows with fields that have no column of their own"),
     ("skipped", "{offset}", "Offsets left out because their batch is corrupt inside"),
     ("failures", "{failure}", "Commits that failed and were tried again"),
     ("job_s", "s", "Time that Spark jobs took"),

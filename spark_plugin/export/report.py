@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,6 +34,9 @@ class CommitReport:
     skipped: Mapping[int, Sequence[Run]] = field(default_factory=dict)
     """Partition -> offsets (normal) in batches that are corrupt inside, which were left out."""
 
+    rest_rows: int = 0
+    """Rows with fields that have no column of their own, but are in `_rest`."""
+
     @property
     def more(self) -> bool:
         """Whether more was there than one commit takes."""
@@ -59,6 +63,13 @@ def skipped_of(results: Sequence[TaskResult]) -> dict[int, list[Run]]:
         if result.kind == "skipped":
             found.setdefault(result.partition, []).append(Run(result.start, result.end))
     return {partition: merge(runs)[0] for partition, runs in sorted(found.items())}
+
+
+def rest_of_results(results: Sequence[TaskResult]) -> tuple[int, list[str]]:
+    """Rows with something in `_rest`, and the names of its fields."""
+    found = [result.file for result in results if result.kind == "rest"]
+    names = dict.fromkeys(name for file in found for name in json.loads(file.footer))
+    return sum(file.rows for file in found), list(names)
 
 
 def records_read(results: Sequence[TaskResult]) -> int:

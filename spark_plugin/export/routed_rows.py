@@ -16,6 +16,7 @@ from spark_plugin.export.decode import JsonDecoder
 from spark_plugin.export.decoding import ERROR_CHARS_MAX, BadRow, Decoder
 from spark_plugin.export.evolution import schema_text
 from spark_plugin.export.file_writer import PartitionedWriter
+from spark_plugin.export.rest import RestSeen
 from spark_plugin.export.routing import (
     RouteTarget,
     Routing,
@@ -83,6 +84,7 @@ class RoutedRows:
         self.rows = 0
         self.new_routes: set[str] = set()
         self.new_fields: dict[str, str] = {}
+        self.rest = RestSeen()
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         rows = self._read(batch)
@@ -133,7 +135,9 @@ class RoutedRows:
         writer = self._writers.get(target.name)
         if writer is None:
             writer = self._writers[target.name] = self._open_writer(target)
-        writer.write(table if count == len(mine) else table.filter(pa.array(mine)))
+        written = table if count == len(mine) else table.filter(pa.array(mine))
+        self.rest.see(written)
+        writer.write(written)
         self.rows += count
 
     def _unroutable(

@@ -21,6 +21,7 @@ from spark_plugin.export.evolution import schema_text
 from spark_plugin.export.file_writer import FileWriter, PartitionedWriter
 from spark_plugin.export.files import Folder
 from spark_plugin.export.partitioning import parse_partition_by
+from spark_plugin.export.rest import RestSeen
 from spark_plugin.export.routed_rows import (
     BadRows,
     OwnColumnRows,
@@ -134,6 +135,9 @@ def write(
     if rows.new_routes:
         told = json.dumps(sorted(rows.new_routes)).encode()
         yield TaskResult("routes", *place, WrittenFile("", 0, 0, told))
+    if rows.rest.rows:
+        named = json.dumps(list(rows.rest.names)).encode()
+        yield TaskResult("rest", *place, WrittenFile("", rows.rest.rows, 0, named))
     yield TaskResult("read", *place, WrittenFile("", rows.rows, 0, b""))
 
 
@@ -195,6 +199,7 @@ class RowWriter(Protocol):
     If there are any, or new routes, the files do not hold all rows: the range is read again."""
     new_routes: set[str]
     """Routes that have no table yet."""
+    rest: RestSeen
 
     def __call__(self, batch: pa.RecordBatch) -> None: ...
 
@@ -240,6 +245,7 @@ class _RawRows:
         self.rows = 0
         self.new_fields: dict[str, str] = {}
         self.new_routes: set[str] = set()
+        self.rest = RestSeen()
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         import pyarrow as pa
@@ -263,12 +269,14 @@ class _DecodedRows:
         """Without bad ones that are dead letters already."""
         self.new_fields: dict[str, str] = {}
         self.new_routes: set[str] = set()
+        self.rest = RestSeen()
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         decoded = self._decoder.decode(batch.column("value"), batch.column("key"))
         if self._decoder.has_new_fields():
             self.new_fields = {"": schema_text(self._decoder.found.items())}
             return
+        self.rest.see(decoded.columns)
         self._data.write(with_meta_column(decoded, batch, self._parts))
         self.rows += len(decoded.rows)
         if decoded.bad:

@@ -124,15 +124,6 @@ def test_columns_that_a_shorter_schema_does_not_name_are_null(memory, tmp_path):
     assert rows(target) == {(0, 0): {"n": 1, "room": "x"}, (0, 1): {"n": 2, "room": None}}
 
 
-def test_names_that_no_table_takes_are_left_out(memory, target):
-    send(memory, {"n": 1, "a b": 1, "": 1, "N": 2, "_META": 3, "x" * 200: 1, "ok": {"p.q": 1}})
-    send(memory, {"n": 2, "fine": 1})
-    export(target)
-    assert rows(target) == {
-        (0, 0): {"n": 1, "fine": None}, (0, 1): {"n": 2, "fine": 1},
-    }  # fmt: skip
-
-
 def test_a_partitioned_table_evolves(memory, target):
     send(memory, {"n": 1, "at": 1767225600000})
     schema = "n bigint, at timestamp_ms"
