@@ -1,0 +1,148 @@
+"""Goal: each line of the threat model in docs/security.md is held by tests that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[3]
+PAGE: Final = ROOT / "docs/security.md"
+UNIT: Final = "unit/security/test_security_"
+NODE: Final = "integration/test_security_node.py"
+INTERNAL: Final = "integration/test_internal_topics.py"
+CERTIFICATES: Final = "integration/test_meta_certificates.py"
+
+HELD_BY: Final[dict[str, tuple[str, ...]]] = {
+    "anonymous": ("unit/broker_core/test_access.py::test_anonymous_on_loopback_only",),
+    "guessing": (
+        f"{UNIT}lockouts.py::test_a_guess_that_looks_like_a_token_is_a_guess",
+        f"{UNIT}lockouts.py::test_an_ipv6_address_stands_for_its_network",
+        f"{UNIT}lockouts.py::test_one_address_cannot_fill_the_line_of_logins",
+        f"{UNIT}users.py::test_one_address_does_not_lock_out_another_but_many_names_lock_the_address",
+    ),
+    "names": (
+        f"{UNIT}users.py::test_nobody_takes_as_long_as_somebody",
+        f"{UNIT}users.py::test_right_and_wrong_passwords",
+        f"{UNIT}withdrawn.py::test_salts_of_nobody_are_the_same_on_all_nodes_and_after_a_restart",
+    ),
+    "tokens": (
+        f"{UNIT}tokens.py::test_none_and_confused_algorithms_are_refused",
+        f"{UNIT}lockouts.py::test_odd_tokens_are_refused_and_counted",
+        f"{UNIT}caches.py::test_a_token_bound_to_a_client_id_is_no_others_once_it_was_used",
+        f"{UNIT}caches.py::test_a_remembered_token_ends",
+    ),
+    "withdrawn": (
+        f"{UNIT}withdrawn.py::test_what_a_password_opened_ends_with_it",
+        f"{UNIT}withdrawn.py::test_mqtt_connections_end_with_their_credentials",
+        f"{NODE}::test_what_a_password_of_the_file_opened_ends_with_it",
+    ),
+    "rules": (
+        f"{UNIT}rules.py::test_deny_wins_whatever_the_order",
+        f"{UNIT}rules.py::test_wrong_rules_are_explained",
+        f"{UNIT}settings.py::test_rules_that_allow_nothing_new_are_told_of_once",
+    ),
+    "internal": (
+        f"{INTERNAL}::test_native_refuses_who_may_do_everything_else",
+        f"{INTERNAL}::test_an_operator_changes_none_either",
+        f"{INTERNAL}::test_the_http_admin_shows_them_to_operators_alone",
+        f"{INTERNAL}::test_mqtt_replays_none",
+        "unit/mqtt/test_mqtt_stored_records.py::test_no_record_makes_a_session_the_brokers_own",
+        "unit/journal/test_journal_tiering.py::test_internal_topics_stay_local",
+    ),
+    "existence": (f"{INTERNAL}::test_who_has_no_right_does_not_learn_what_there_is",),
+    "secrets": (
+        "unit/broker_core/test_access.py::test_secrets_are_not_shown",
+        f"{UNIT}settings.py::test_a_fault_beside_a_secret_does_not_show_it",
+        "integration/test_meta_operations.py"
+        "::test_a_restored_cluster_has_everything_but_the_old_id",
+    ),
+    "mqtt-peer": (
+        "unit/mqtt/test_mqtt_growth.py::test_decoding_grows_no_faster_than_the_packet",
+        "unit/mqtt/test_mqtt_bounds.py::test_too_many_user_properties_in_connect_are_refused",
+        "unit/broker_core/test_connection_limits.py"
+        "::test_one_peer_does_not_take_the_whole_share_of_the_unauthenticated",
+    ),
+    "mqtt-names": (
+        f"{NODE}::test_a_device_publishes_where_it_may",
+        f"{NODE}::test_a_filter_wider_than_the_rights_is_refused",
+        f"{UNIT}rules.py::test_agrees_with_the_plain_evaluator",
+    ),
+    "mqtt-sessions": (
+        "unit/mqtt/test_mqtt_principals.py::test_a_session_is_not_taken_by_who_knows_its_client_id",
+        "unit/mqtt/test_mqtt_principals.py::test_anonymous_clients_count_as_one",
+    ),
+    "mqtt-records": (
+        "unit/mqtt/test_mqtt_stored_records.py"
+        "::test_clients_may_not_write_what_mqtt_believes_into_bound_topics",
+        "unit/mqtt/test_mqtt_stored_records.py::test_a_start_steps_over_a_corrupt_batch",
+        "unit/mqtt/test_mqtt_stored_records.py::test_no_record_stops_a_start",
+    ),
+    "mqtt-certificate": (f"{UNIT}caches.py::test_blanks_of_a_certificates_name_are_part_of_it",),
+    "native-rights": (
+        f"{NODE}::test_native_refuses",
+        f"{INTERNAL}::test_lists_leave_them_out_but_an_operators",
+        f"{NODE}::test_what_a_password_of_the_file_opened_ends_with_it",
+    ),
+    "native-batches": (
+        "unit/broker_core/test_batch_check.py::test_garbage_under_right_crcs_is_refused",
+        "unit/broker_core/test_batch_check.py::test_a_batch_has_a_bounded_number_of_records",
+        "unit/broker_core/test_record_batch_damage.py"
+        "::test_body_that_swells_beyond_its_header_takes_no_memory",
+    ),
+    "native-owners": (
+        f"{NODE}::test_a_transactional_id_has_rules",
+        f"{UNIT}rules.py::test_a_rule_about_each_kind_is_about_it",
+    ),
+    "meta-names": (
+        f"{CERTIFICATES}::test_no_service_answers_a_device",
+        f"{CERTIFICATES}::test_nodes_and_operators_are_served",
+    ),
+    "meta-join": (
+        f"{CERTIFICATES}::test_an_operator_is_no_node",
+        "integration/test_meta_discovery.py"
+        "::test_a_node_joins_only_under_a_name_of_its_certificate",
+    ),
+    "meta-authority": (
+        f"{UNIT}authorities.py::test_an_authority_of_both_is_refused",
+        f"{UNIT}authorities.py::test_an_authority_that_the_members_signed_is_refused",
+    ),
+    "meta-plain": ("integration/test_meta_member.py::test_plain_text_is_for_loopback_only",),
+    "admin-rights": (
+        f"{NODE}::test_the_http_admin_asks_who_one_is",
+        "integration/test_admin_limits.py"
+        "::test_names_of_degraded_partitions_are_for_those_who_may_ask",
+    ),
+    "admin-browser": (
+        "integration/test_admin_limits.py::test_a_name_that_is_not_ours_reads_nothing",
+    ),
+    "admin-bounds": (
+        "integration/test_admin_limits.py::test_a_connection_that_asks_nothing_is_closed",
+        "integration/test_admin_limits.py::test_one_address_does_not_take_all_connections",
+    ),
+}
+"""Anchor (without `threat-`) -> tests that fail where the line does not hold."""
+
+
+@cache
+def defined_in(file: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / "tests" / file).read_text())
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def test_every_line_of_the_page_is_held() -> None:
+    anchors = re.findall(r'<a id="threat-([a-z-]+)"></a>', PAGE.read_text())
+    assert len(anchors) == len(set(anchors))
+    assert sorted(anchors) == sorted(HELD_BY)
+
+
+@pytest.mark.parametrize("anchor", HELD_BY)
+def test_what_holds_it_exists(anchor: str) -> None:
+    for name in HELD_BY[anchor]:
+        file, _, test = name.partition("::")
+        assert test in defined_in(file), name
