@@ -214,6 +214,9 @@ class CrashingBroker:
         self.disk.topics[name] = info
         return info
 
+    async def ensure_topic(self, name: str, partitions: int | None = None) -> TopicInfo:
+        return self.disk.topics.get(name) or await self.create_topic(name, partitions)
+
     def partition(self, topic: str, partition: int) -> CrashingLog:
         if not 0 <= partition < self.topic(topic).partitions:
             raise UnknownPartition(f"{topic}-{partition}")
