@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test nightly test-jars check fix generate constraints java bench-kafka bench-spark-kafka clean fuzz test-core
+.PHONY: help demo run test nightly test-jars check fix generate constraints java bench-kafka bench-spark-kafka clean fuzz mutants test-core
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,11 +45,16 @@ nightly: java $(READY)  ## all simulations with thousands of seeds, other ones e
 	$(BIN)/python -m pytest -q --timeout 14400 -p no:cacheprovider tests/simulation \
 		tests/unit/queues/test_queue_simulation.py tests/unit/native/test_group_simulation.py \
 		tests/integration/test_native_fuzz.py tests/unit/test_fuzz_targets.py
+	$(MAKE) mutants
 	LAKEMQ_FAULT_ROUNDS=10 LAKEMQ_KILLS=20 LAKEMQ_EXPORT_KILLS=1 \
 	$(BIN)/python -m pytest -q --timeout 3600 tests/fault
 
 test-jars: java $(READY)  ## do Delta's and Iceberg's own Spark runtimes read what exports write? (Maven)
 	$(BIN)/python -m tests.jars.check
+
+MUTANTS ?= 20
+mutants: $(READY)  ## plant MUTANTS=20 small bugs in each pure module (0: all): do its tests notice? MODULES=plugins/journal
+	$(BIN)/python -m tests.mutants --sample $(MUTANTS) --seed $(FIRST) $(MODULES)
 
 FUZZ_SECONDS ?= 60
 fuzz: $(READY)  ## coverage-guided fuzzing of every decoder (installs atheris), FUZZ_SECONDS=60 each, FUZZ=mqtt for some

@@ -117,7 +117,8 @@ def _refuse_damage(data: bytes, position: int, index: int) -> None:
                 f"log index {index} at byte {position} is damaged, though index "
                 f"{record[0].log_index} at byte {found} proves that it was durable"
             )
-        search = found + 1
+        # What lies within a whole record is a client's, whatever it looks like.
+        search = found + 1 if record is None else record[2]
 
 
 def encode_vote(term: int, voted_for: str | None) -> bytes:

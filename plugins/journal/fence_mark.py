@@ -41,6 +41,9 @@ def decode_fence_mark(data: bytes) -> FenceMark | None:
     if line != b"%s 1 %08x" % (_MAGIC, google_crc32c.value(body)):
         return None
     try:
-        return FenceMark(**json.loads(body))
+        mark = FenceMark(**json.loads(body))
     except (ValueError, TypeError, RecursionError):
         return None
+    numbers = (mark.base_offset, mark.generation, mark.durable_bytes, mark.next_offset)
+    good = all(type(each) is int and each >= 0 for each in numbers)
+    return mark if good and isinstance(mark.reason, str) else None

@@ -63,6 +63,14 @@ def test_partition_is_kafkas_and_in_range(key: bytes, partitions: int) -> None:
     assert partition_of(key, partitions) == expected  # from the cache
 
 
+@pytest.mark.parametrize("size", [255, 256, 257, 1000])
+def test_long_keys_go_where_kafka_puts_them(size: int) -> None:
+    for number in range(20):
+        key = b"%d" % number + b"k" * size
+        key = key[:size]
+        assert partition_of(key, 7) == (java_murmur2(key) & 0x7FFF_FFFF) % 7
+
+
 def test_keys_spread_over_partitions() -> None:
     counts = [0] * 8
     for number in range(8_000):

@@ -1,0 +1,89 @@
+"""Which tests must notice a bug in which module: its own, and only fast ones."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_UNIT: Final = "tests/unit/"
+_SIMULATION: Final = "tests/simulation/test_raft_"
+_BATCH: Final = (
+    "broker_core/test_record_batch", "broker_core/test_record_batch_later",
+    "broker_core/test_record_headers", "broker_core/test_batch_check",
+)  # fmt: skip
+_RAFT: Final = ("rules", "recovery", "stale", "membership")
+
+_UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
+    "broker_core/api/authorization_header.py": ("security/test_security_scram",),
+    "broker_core/api/avro_shape.py": ("broker_core/test_avro_shape",),
+    "broker_core/api/partitioner.py": ("broker_core/test_partitioner",),
+    "broker_core/api/record_batch.py": _BATCH,
+    "broker_core/api/record_headers.py": _BATCH,
+    "broker_core/batch_check.py": _BATCH,
+    "broker_core/security/attempts.py": (
+        "security/test_security_lockouts", "security/test_security_users",
+        "security/test_security_caches",
+    ),
+    "broker_core/security/kept_forms.py": ("security/test_security_rules",),
+    "broker_core/security/quotas.py": (
+        "security/test_security_quotas", "security/test_security_caches",
+    ),
+    "broker_core/security/rules.py": ("security/test_security_rules",),
+    "broker_core/security/scram.py": ("security/test_security_scram",),
+    "broker_core/security/topic_filters.py": ("security/test_security_filters",),
+    "broker_core/security/users.py": ("security/test_security_users",),
+    "broker_core/transactions/delayed_format.py": ("broker_core/test_transaction_formats",),
+    "broker_core/transactions/formats.py": ("broker_core/test_transaction_formats",),
+    "broker_core/transactions/timer.py": ("broker_core/test_timer",),
+    "meta_service/catalog/balance.py": ("meta_service/test_meta_balance",),
+    "meta_service/catalog/command_codec.py": (
+        "meta_service/test_meta_catalog", "meta_service/test_meta_control",
+        "meta_service/test_meta_format_page",
+    ),
+    "meta_service/catalog/journal.py": ("meta_service/test_meta_journal",),
+    "meta_service/catalog/leases.py": ("meta_service/test_meta_control",),
+    "meta_service/catalog/moves.py": ("meta_service/test_meta_balance",),
+    "meta_service/catalog/mqtt.py": ("meta_service/test_meta_mqtt",),
+    "meta_service/catalog/nodes.py": (
+        "meta_service/test_meta_control", "meta_service/test_meta_catalog",
+    ),
+    "meta_service/catalog/partitions.py": (
+        "meta_service/test_meta_control", "meta_service/test_meta_balance",
+    ),
+    "meta_service/catalog/schemas.py": ("meta_service/test_meta_schemas",),
+    "meta_service/catalog/topics.py": (
+        "meta_service/test_meta_catalog", "meta_service/test_meta_control",
+    ),
+    "meta_service/raft/log_format.py": (
+        "meta_service/test_meta_raft_log", "meta_service/test_meta_format_page",
+    ),
+    "plugins/journal/checkpoint.py": ("journal/test_journal_formats",),
+    "plugins/journal/index.py": ("journal/test_journal_formats",),
+    "plugins/journal/manifest.py": ("journal/test_journal_formats",),
+    "plugins/journal/producers.py": (
+        "journal/test_journal_formats", "journal/test_journal_append",
+    ),
+    "plugins/journal/retention.py": ("journal/test_journal_retention",),
+    "plugins/native/group_balance.py": ("native/test_groups",),
+    "plugins/native/groups.py": ("native/test_groups",),
+    "plugins/native/offset_expiry.py": ("native/test_offset_expiry",),
+    "plugins/native/offset_table.py": ("native/test_offset_table", "native/test_offset_expiry"),
+    "plugins/native/queues/partition.py": (
+        "queues/test_queue_partition", "queues/test_queue_answers", "queues/test_queue_simulation",
+    ),
+    "plugins/native/queues/settings.py": ("queues/test_queue_partition",),
+    "plugins/native/queues/snapshot.py": ("queues/test_queue_partition",),
+}  # fmt: skip
+
+TESTS: Final[dict[str, tuple[str, ...]]] = {
+    **{
+        module: tuple(f"{_UNIT}{name}.py" for name in names)
+        for module, names in _UNIT_TESTS.items()
+    },
+    **{
+        f"meta_service/raft/{module}.py": tuple(f"{_SIMULATION}{name}.py" for name in _RAFT)
+        for module in (
+            "elections", "membership", "reads", "recovery", "replication", "wire_format",
+        )
+    },
+}  # fmt: skip
+"""Module -> its tests, by their paths."""
