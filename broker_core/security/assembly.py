@@ -67,9 +67,9 @@ class Security:
         self.checker = PasswordChecker(settings.password_threads, settings.passwords_waiting_max)
         self._users: list[Users] = []
         self._callbacks: list[HttpAuthenticator | HttpAuthorizer] = []
-        self.rule_book = RuleBook(settings, self._rules_changed, self._is_gone)
+        self.rule_book = RuleBook(settings, self._rules_changed)
         self.http_authorizers = [
-            HttpAuthorizer(each, now_ms, self._is_special) for each in settings.authorizers
+            HttpAuthorizer(each, now_ms, self.rule_book.is_admin) for each in settings.authorizers
         ]
         self._callbacks += self.http_authorizers
         self._written_quotas = {each.who: each.limits() for each in settings.quotas}
@@ -137,18 +137,11 @@ class Security:
     def _take_quotas(self, kept: Mapping[str, Quota]) -> None:
         self.quotas.replace({**self._written_quotas, **limits_of(kept)})
 
-    def _is_gone(self, principal: Principal) -> bool:
-        return self._is_withdrawn(principal)
-
     def _is_withdrawn(self, principal: Principal) -> bool:
         """Whether everybody who knew the user does not know it so any more."""
         said = [users.withdrawn(principal) for users in self._users]
         known = [each for each in said if each is not None]
         return bool(known) and all(known)
-
-    def _is_special(self, principal: Principal) -> bool:
-        """Whether the rule book alone knows what somebody may do: everything, or nothing."""
-        return self.rule_book.is_admin(principal) or self._is_gone(principal)
 
     def _rules_changed(self) -> None:
         self.access.rules_changed()

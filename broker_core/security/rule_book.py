@@ -22,10 +22,7 @@ class RuleBook:
         self,
         settings: SecuritySettings,
         changed: Callable[[], None],
-        is_gone: Callable[[Principal], bool] = lambda principal: False,
     ) -> None:
-        """`is_gone`: whether somebody who is still connected was removed meanwhile."""
-        self._is_gone = is_gone
         self._settings = settings
         self._changed = changed
         self._written = [rule for each in settings.rules for rule in each.rules()]
@@ -72,8 +69,6 @@ class RuleBook:
         resource: Resource,
         context: AccessContext,
     ) -> bool:
-        if self._is_gone(principal):
-            return False
         if self._admins and self.is_admin(principal):
             return True
         return self.rules.allows(principal, operation, resource, context)

@@ -185,6 +185,21 @@ async def test_a_node_joins_only_under_a_name_of_its_certificate(
     await voters(n3, "n1", "n3")
 
 
+async def test_certificates_that_may_join_found_a_group(nodes: Nodes, tmp_path: Path) -> None:
+    """They ask each other before any of them is a member of anything."""
+    certificates = Certificates(tmp_path / "tls")
+    ports = free_ports(3)
+    join = [f"127.0.0.1:{port}" for port in ports]
+    group = [
+        nodes.make(name, port=port, join=join, expect=3, nodes=["n*"], **certificates.sign(name))
+        for name, port in zip(("n3", "n1", "n2"), ports, strict=True)
+    ]
+    await asyncio.gather(*(member.start() for member in group))
+    for member in group:
+        await voters(member, "n1", "n2", "n3")
+    assert await group[0].client().put(b"a", b"1") > 0
+
+
 def sighting(name: str, cluster: str = "", **members: str) -> Sighting:
     return Sighting(Endpoint(f"{name}:1", name), name, f"{name}:2", cluster, members)
 
