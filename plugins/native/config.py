@@ -31,6 +31,12 @@ class NativeSettings(PluginSettings):
     """Take a `host` that other machines reach without TLS: who reads along sees every record."""
     message_bytes_max: int = Field(default=17 * 1024 * 1024, ge=1024 * 1024, le=288 * 1024 * 1024)
     """Largest message taken from a client; leave room for a topic's `batch_bytes_max` (bytes)."""
+    connections_max: int = Field(default=1024, ge=16)
+    """Connections at a time. One address (IPv6: one /64) has half of them; those that have not
+    authenticated have a quarter, of which one address has a quarter. Keep it below the process's
+    limit of open files."""
+    unauthenticated_timeout_ms: int = Field(default=10_000, ge=100)
+    """A connection is closed when no call on it was let in for so long after it was opened (ms)."""
     streams_per_connection_max: int = Field(default=256, ge=1)
     """Calls that one connection may have open at a time."""
     produce_bytes_in_flight_max: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024)

@@ -1,24 +1,39 @@
-"""What stands between gRPC and the service: requests that are no protobuf are refused in words."""
+"""What stands between gRPC and the services: who calls is known before a message is read, and
+requests that are no protobuf are refused in words.
+
+Every method is registered as one that takes a stream. On the wire, one message is a stream of one;
+but of a stream gRPC takes no more than its flow-control window (64 KiB) until it is asked for a
+message, and of a single request all of it before any of our code runs.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from broker_core.api.errors import InvalidRequest, LakeMQError
+from plugins.native.callers import Entrance
 from plugins.native.convert import status_of, trailers_of
 
 _Handlers = Mapping[str, Any]  # gRPC's RpcMethodHandlers, which have no type
+REQUEST_S_MAX: Final = 30.0
+"""A single request is to arrive within this time after its headers."""
+REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Largest single request, but for those in `_WITH_BATCH`, which need the room of a batch."""
+_WITH_BATCH: Final = frozenset({"Schedule"})
+_UNKNOWN_CALLERS: Final = frozenset({"Authenticate"})
+"""Methods that find out themselves who calls, and bound what they read meanwhile."""
 
 
 class _Malformed:
     """Stands for a request that could not be read."""
 
-    def __init__(self, error: DecodeError) -> None:
-        self.error = InvalidRequest(f"the request can't be read: {error}")
+    def __init__(self, reason: object) -> None:
+        self.error = InvalidRequest(f"the request can't be read: {reason}")
 
 
 class _Collector:
@@ -34,32 +49,40 @@ class _Collector:
         self.handlers[service] = handlers
 
 
-def add_service(server: grpc.aio.Server, servicer: Any, add: Callable[[Any, Any], None]) -> None:
-    """Register a service with the generated function `add`; what it gets are messages, always."""
+def add_service(
+    server: grpc.aio.Server, entrance: Entrance, servicer: Any, add: Callable[[Any, Any], None]
+) -> None:
+    """Register a service with the generated function `add`. Its methods are called for those whom
+    the broker knows, and get messages, always."""
     collector = _Collector()
     add(servicer, collector)
     for service, handlers in collector.handlers.items():
-        checked = {name: _checked(handler) for name, handler in handlers.items()}
+        checked = {name: _checked(entrance, name, each) for name, each in handlers.items()}
         server.add_registered_method_handlers(service, checked)
 
 
-def _checked(handler: Any) -> Any:
-    reads = _reader(handler.request_deserializer)
+def _checked(entrance: Entrance, name: str, handler: Any) -> Any:
+    bytes_max = None if handler.request_streaming or name in _WITH_BATCH else REQUEST_BYTES_MAX
+    reads = _reader(handler.request_deserializer, bytes_max)
+    writes = handler.response_serializer
     if handler.request_streaming:
-        return grpc.stream_stream_rpc_method_handler(
-            _stream(handler.stream_stream), reads, handler.response_serializer
-        )
+        behavior = _stream(handler.stream_stream)
+        if name not in _UNKNOWN_CALLERS:
+            behavior = _known_stream(entrance, behavior)
+        return grpc.stream_stream_rpc_method_handler(behavior, reads, writes)
     if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(
-            _answers(handler.unary_stream), reads, _writer(handler.response_serializer)
+        return grpc.stream_stream_rpc_method_handler(
+            _known_stream(entrance, _answers(handler.unary_stream)), reads, _writer(writes)
         )
-    return grpc.unary_unary_rpc_method_handler(
-        _answer(handler.unary_unary), reads, handler.response_serializer
+    return grpc.stream_unary_rpc_method_handler(
+        _answer(entrance, handler.unary_unary), reads, writes
     )
 
 
-def _reader(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+def _reader(deserialize: Callable[[bytes], Any], bytes_max: int | None) -> Callable[[bytes], Any]:
     def read(data: bytes) -> Any:
+        if bytes_max is not None and len(data) > bytes_max:
+            return _Malformed(f"it has {len(data)} bytes; this call takes {bytes_max}")
         try:
             return deserialize(data)
         except DecodeError as error:
@@ -75,23 +98,49 @@ def _writer(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     return write
 
 
-def _answer(behavior: Any) -> Any:
-    async def answer(request: Any, context: Any) -> Any:
-        if isinstance(request, _Malformed):
-            await abort(context, request.error)
-        return await behavior(request, context)
+async def _only(requests: AsyncIterator[Any]) -> Any:
+    """The one message of a call that takes one. Raises InvalidRequest."""
+    try:
+        async with asyncio.timeout(REQUEST_S_MAX):
+            request = await anext(requests, None)
+    except TimeoutError:
+        raise InvalidRequest(f"the request did not come within {REQUEST_S_MAX:.0f} s") from None
+    if request is None:
+        raise InvalidRequest("the call ended without a request")
+    if isinstance(request, _Malformed):
+        raise request.error
+    return request
+
+
+def _answer(entrance: Entrance, behavior: Any) -> Any:
+    async def answer(requests: AsyncIterator[Any], context: Any) -> Any:
+        try:
+            async with entrance.admitted(context):
+                return await behavior(await _only(aiter(requests)), context)
+        except LakeMQError as error:
+            await abort(context, error)
 
     return answer
 
 
 def _answers(behavior: Any) -> Any:
-    async def answers(request: Any, context: Any) -> AsyncIterator[Any]:
-        if isinstance(request, _Malformed):
-            await abort(context, request.error)
-        async for each in behavior(request, context):
+    async def answers(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        async for each in behavior(await _only(aiter(requests)), context):
             yield each
 
     return answers
+
+
+def _known_stream(entrance: Entrance, behavior: Any) -> Any:
+    async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        try:
+            async with entrance.admitted(context):
+                async for each in behavior(requests, context):
+                    yield each
+        except LakeMQError as error:
+            await abort(context, error)
+
+    return stream
 
 
 def _stream(behavior: Any) -> Any:

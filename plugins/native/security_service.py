@@ -6,33 +6,53 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
+from broker_core.api.connection_limits import peer_of
 from broker_core.api.errors import LakeMQError, NotAuthenticated
 from broker_core.api.ports import Broker, Exchange
 from broker_core.api.types import Challenge
 from plugins.native import security_pb2 as pb
-from plugins.native.callers import Context, credentials_of, principal_of
+from plugins.native.callers import Context, Entrance, credentials_of, host_of, principal_of
+from plugins.native.connection_guard import ConnectionGuard
 from plugins.native.handlers import abort
+from plugins.native.reading_turns import ReadingTurns
 from plugins.native.security_pb2_grpc import SecurityServicer
 
 EXCHANGE_S_MAX: Final = 30.0
-"""A client that takes longer to log in is refused."""
-_EXCHANGES_MAX: Final = 1000
+"""A client that takes longer to log in is refused, its turns to send included."""
+_FIRST_S_MAX: Final = 0.5
+"""The first message comes with the call: it is to be there so long after its turn."""
+_NEXT_S_MAX: Final = 2.0
+"""The same for those that the client makes from what we said."""
+_TURNS: Final = 1
+"""Messages that are read at a time: before a client is known, gRPC takes as many bytes of one as
+of a record batch (`message_bytes_max`)."""
+_WAITING_MAX: Final = 64
+_WAITING_PER_PEER_MAX: Final = 8
 
 
 class SecurityService(SecurityServicer):
     """Implements `security.proto`; its docstrings are there."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, entrance: Entrance, guard: ConnectionGuard) -> None:
         self._broker = broker
-        self._turns = asyncio.Semaphore(_EXCHANGES_MAX)
+        self._entrance = entrance
+        self._guard = guard
+        self._turns = ReadingTurns(
+            _TURNS, waiting_max=_WAITING_MAX, waiting_per_peer_max=_WAITING_PER_PEER_MAX
+        )
 
     async def Authenticate(
         self, request_iterator: AsyncIterator[pb.AuthenticateRequest], context: Context
     ) -> AsyncIterator[pb.AuthenticateResponse]:
         exchange: Exchange | None = None
+        peer = peer_of(host_of(context))
         try:
-            async with self._turns, asyncio.timeout(EXCHANGE_S_MAX):
-                async for request in request_iterator:
+            async with asyncio.timeout(EXCHANGE_S_MAX):
+                while True:
+                    wait_s = _FIRST_S_MAX if exchange is None else _NEXT_S_MAX
+                    request = await self._read(request_iterator, peer, wait_s)
+                    if request is None:
+                        break
                     if exchange is None:
                         shown = credentials_of(context)
                         exchange = self._broker.begin_exchange(request.mechanism, shown)
@@ -41,15 +61,27 @@ class SecurityService(SecurityServicer):
                         yield pb.AuthenticateResponse(data=said.data)
                         continue
                     token, expires_ms = self._broker.issue_token(said.principal)
+                    self._entrance.let_in(context)
                     yield pb.AuthenticateResponse(
                         data=said.data, token=token, expires_ms=expires_ms
                     )
                     return
             raise NotAuthenticated("the exchange was not finished")
         except TimeoutError:
+            self._entrance.refuse(context)
             await abort(context, NotAuthenticated("the exchange took too long"))
         except LakeMQError as error:
+            self._entrance.refuse(context)
             await abort(context, error)
+
+    async def _read(
+        self, requests: AsyncIterator[pb.AuthenticateRequest], peer: str, wait_s: float
+    ) -> pb.AuthenticateRequest | None:
+        """The client's next message, when it is its turn; None: there is none. Raises TimeoutError,
+        Unavailable."""
+        async with self._turns.turn(peer), asyncio.timeout(wait_s):
+            with self._guard.hurry():
+                return await anext(requests, None)
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Context) -> pb.WhoAmIResponse:
         try:

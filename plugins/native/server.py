@@ -13,7 +13,9 @@ from broker_core.api.errors import StartupError
 from broker_core.api.ports import Broker
 from plugins.native.admin_pb2_grpc import add_AdminServicer_to_server
 from plugins.native.admin_service import AdminService
+from plugins.native.callers import Entrance
 from plugins.native.config import NativeSettings
+from plugins.native.connection_guard import ConnectionGuard, limits_of
 from plugins.native.handlers import add_service
 from plugins.native.leading import Leaders
 from plugins.native.metadata_pb2_grpc import add_MetadataServicer_to_server
@@ -38,6 +40,17 @@ _STOP_GRACE_S: Final = 2.0
 _SEND_BYTES_MAX: Final = 288 * 1024 * 1024
 """Room for the largest record batch (256 MiB), whatever today's limit for new ones is."""
 
+_UNAUTHENTICATED: Final = (
+    ("grpc.http2.lookahead_bytes", 16 * 1024),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.server.max_pending_requests", 400),
+    ("grpc.server.max_pending_requests_hard_limit", 800),
+    ("grpc.max_metadata_size", 16 * 1024),
+    ("grpc.absolute_max_metadata_size", 32 * 1024),
+)
+"""What bounds a stream that nobody reads from: 16 KiB of its message, a window that does not grow
+with the speed of the line, the size of its headers, and how many calls wait to be looked at."""
+
 
 class NativeListener:
     """Implements the `Listener` port."""
@@ -51,10 +64,14 @@ class NativeListener:
         self._service = NativeService(broker, settings, leaders)
         self._metadata = MetadataService(broker, leaders)
         self._admin = AdminService(broker)
-        self._security = SecurityService(broker)
         self._transactions = TransactionService(broker, settings, leaders)
         self._schedules = ScheduleService(broker, leaders)
         self._queues = QueueService(broker, settings)
+        self._guard = ConnectionGuard(
+            limits_of(settings.connections_max), settings.unauthenticated_timeout_ms / 1000
+        )
+        self._entrance = Entrance(broker, self._guard)
+        self._security = SecurityService(broker, self._entrance, self._guard)
         self._server: grpc.aio.Server | None = None
         self._port = 0
         self._observe(meter)
@@ -96,6 +113,9 @@ class NativeListener:
         server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 0),
+                *_UNAUTHENTICATED,
+                ("grpc.max_allowed_incoming_connections", settings.connections_max),
+                ("grpc.server_handshake_timeout_ms", settings.unauthenticated_timeout_ms),
                 ("grpc.max_receive_message_length", settings.message_bytes_max),
                 ("grpc.max_send_message_length", _SEND_BYTES_MAX),
                 ("grpc.max_concurrent_streams", settings.streams_per_connection_max),
@@ -103,14 +123,16 @@ class NativeListener:
                 ("grpc.keepalive_permit_without_calls", 1),
             ]
         )
-        add_service(server, self._service, add_NativeServicer_to_server)
-        add_service(server, self._admin, add_AdminServicer_to_server)
-        add_service(server, self._transactions, add_TransactionsServicer_to_server)
-        add_service(server, self._schedules, add_SchedulesServicer_to_server)
-        add_service(server, self._queues, add_QueuesServicer_to_server)
-        add_service(server, self._security, add_SecurityServicer_to_server)
-        add_service(server, SchemaService(self._broker), add_SchemasServicer_to_server)
-        add_service(server, self._metadata, add_MetadataServicer_to_server)
+        add_service(server, self._entrance, self._service, add_NativeServicer_to_server)
+        add_service(server, self._entrance, self._admin, add_AdminServicer_to_server)
+        add_service(server, self._entrance, self._transactions, add_TransactionsServicer_to_server)
+        add_service(server, self._entrance, self._schedules, add_SchedulesServicer_to_server)
+        add_service(server, self._entrance, self._queues, add_QueuesServicer_to_server)
+        add_service(server, self._entrance, self._security, add_SecurityServicer_to_server)
+        add_service(
+            server, self._entrance, SchemaService(self._broker), add_SchemasServicer_to_server
+        )
+        add_service(server, self._entrance, self._metadata, add_MetadataServicer_to_server)
         address = f"{self._settings.host}:{self._settings.port}"
         try:
             # gRPC's core would write its own lines to standard error before ours.
@@ -127,6 +149,7 @@ class NativeListener:
         self._metadata.start()
         await server.start()
         self._server = server
+        self._guard.start(self._port)
 
     def _bind(self, server: grpc.aio.Server, address: str) -> int:
         settings = self._settings
@@ -143,5 +166,6 @@ class NativeListener:
         await self._service.groups.stop()
         await self._queues.host.stop()
         await self._metadata.stop()
+        await self._guard.stop()
         if self._server is not None:
             await self._server.stop(_STOP_GRACE_S)

@@ -1,0 +1,75 @@
+"""Who may send a message before it is known who it is: few at a time, each address in turn.
+
+gRPC takes a message of `message_bytes_max` from every stream that is read from, so the number of
+streams that are read from before authentication bounds the memory that costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from broker_core.api.errors import Unavailable
+
+
+class ReadingTurns:
+    """`turns` at a time. Who waits is served by address, one after the other, so that one address
+    with many streams delays the others by one turn only."""
+
+    def __init__(self, turns: int, *, waiting_max: int, waiting_per_peer_max: int) -> None:
+        self._free = turns
+        self._waiting_max = waiting_max
+        self._waiting_per_peer_max = waiting_per_peer_max
+        self._waiting = 0
+        self._peers: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def turn(self, peer: str) -> AsyncIterator[None]:
+        """Raises Unavailable at once when too many wait, of this peer or of all."""
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait(peer)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, peer: str) -> None:
+        waiting = self._peers.get(peer, ())
+        if len(waiting) >= self._waiting_per_peer_max or self._waiting >= self._waiting_max:
+            raise Unavailable("too many logins are under way; try again")
+        future = asyncio.get_running_loop().create_future()
+        self._peers.setdefault(peer, deque()).append(future)
+        self._waiting += 1
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():  # it had just got its turn
+                self._pass_on()
+            raise
+        finally:
+            self._forget(peer, future)
+
+    def _forget(self, peer: str, future: asyncio.Future[None]) -> None:
+        queue = self._peers.get(peer)
+        if queue is not None and future in queue:
+            queue.remove(future)
+            self._waiting -= 1
+            if not queue:
+                del self._peers[peer]
+
+    def _pass_on(self) -> None:
+        """The turn goes to the next address."""
+        while self._peers:
+            peer, queue = self._peers.popitem(last=False)
+            future = queue.popleft()
+            self._waiting -= 1
+            if queue:
+                self._peers[peer] = queue  # behind the others
+            if not future.done():
+                future.set_result(None)
+                return
+        self._free += 1

@@ -1,0 +1,121 @@
+"""The TCP connections of a port of this process, as Linux tells them, and how to end one.
+
+gRPC neither tells which connections it has nor closes one. Linux does: `sock_diag(7)` lists them,
+and a connection of this process can be shut down through a duplicate of its descriptor.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import stat
+import struct
+from collections.abc import Collection, Iterator
+from typing import Final, NamedTuple
+
+_SOCK_DIAG: Final = 4
+"""The netlink family NETLINK_SOCK_DIAG."""
+_BY_FAMILY: Final = 20
+"""The request SOCK_DIAG_BY_FAMILY."""
+_DUMP: Final = 0x301
+"""NLM_F_REQUEST | NLM_F_DUMP."""
+_ERROR, _DONE = 2, 3
+_ESTABLISHED: Final = 1 << 1
+_INFO: Final = 2
+"""The extension INET_DIAG_INFO: `struct tcp_info`."""
+_BYTES_RECEIVED_AT: Final = 128
+"""Where `tcp_info.tcpi_bytes_received` is."""
+_HEADER: Final = struct.Struct("=IHHII")
+_ADDRESSES: Final = struct.Struct(">4xHH16s16s")
+_COUNTS: Final = struct.Struct("=IIIII")
+_COUNTS_AT: Final = 52
+_ATTRIBUTES_AT: Final = 72
+_RECEIVE_BYTES: Final = 1 << 16
+
+
+class TcpConnection(NamedTuple):
+    """An accepted connection."""
+
+    host: str
+    """Of the peer; IPv4 in IPv6 is IPv4."""
+    port: int
+    """Of the peer."""
+    inode: int
+    """Tells it from others of this process, before and after."""
+    bytes_received: int
+    """Since it was accepted."""
+
+
+def connections_of(port: int) -> list[TcpConnection]:
+    """All that are established with a local port. OSError where the system does not tell."""
+    found: list[TcpConnection] = []
+    with socket.socket(
+        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG
+    ) as sock:
+        sock.settimeout(1.0)
+        for family in (socket.AF_INET, socket.AF_INET6):
+            sock.send(_request(family, port))
+            found += (_connection(message, family) for message in _messages(sock))
+    return found
+
+
+def _request(family: int, port: int) -> bytes:
+    body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), 0, _ESTABLISHED)
+    body += struct.pack(">HH32x", port, 0) + struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
+    return _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _DUMP, 1, 0) + body
+
+
+def _messages(sock: socket.socket) -> Iterator[bytes]:
+    while True:
+        data = sock.recv(_RECEIVE_BYTES)
+        at = 0
+        while at + _HEADER.size <= len(data):
+            size, kind, *_ = _HEADER.unpack_from(data, at)
+            if kind == _DONE:
+                return
+            if kind == _ERROR:
+                number = -struct.unpack_from("=i", data, at + _HEADER.size)[0]
+                raise OSError(number, os.strerror(number))
+            yield data[at + _HEADER.size : at + size]
+            at += (size + 3) & ~3
+
+
+def _connection(message: bytes, family: int) -> TcpConnection:
+    _, port, _, peer = _ADDRESSES.unpack_from(message)
+    if family == socket.AF_INET:
+        host = socket.inet_ntop(family, peer[:4])
+    else:
+        address = ipaddress.IPv6Address(peer)
+        host = str(address.ipv4_mapped or address)
+    inode = _COUNTS.unpack_from(message, _COUNTS_AT)[4]
+    return TcpConnection(host, port, inode, _bytes_received(message))
+
+
+def _bytes_received(message: bytes) -> int:
+    at = _ATTRIBUTES_AT
+    while at + 4 <= len(message):
+        size, kind = struct.unpack_from("=HH", message, at)
+        if kind == _INFO and size >= 4 + _BYTES_RECEIVED_AT + 8:
+            return int(struct.unpack_from("=Q", message, at + 4 + _BYTES_RECEIVED_AT)[0])
+        at += max(4, (size + 3) & ~3)
+    return 0
+
+
+def shut_down(inodes: Collection[int]) -> None:
+    """End these connections of this process; whoever holds them sees their end."""
+    wanted = set(inodes)
+    for name in os.listdir("/proc/self/fd") if wanted else ():
+        try:
+            duplicate = os.dup(int(name))
+        except OSError:  # closed meanwhile
+            continue
+        status = os.fstat(duplicate)
+        if not stat.S_ISSOCK(status.st_mode) or status.st_ino not in wanted:
+            os.close(duplicate)
+            continue
+        with socket.socket(fileno=duplicate) as sock:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:  # the peer was quicker
+                continue
