@@ -229,3 +229,33 @@ def test_mqtt_js(node: NodeProcess, mqtt_js: Path, transport: str, version: int)
     for qos in (1, 2):
         mine = [text for topic, text, _ in got if topic == f"js/{version}/{qos}"]
         assert mine == [str(n) for n in range(count) if n % 3 == qos], "out of order"
+
+
+BURST = """
+const mqtt = require("mqtt");
+const [url, count] = [process.argv[2], Number(process.argv[3])];
+const sender = mqtt.connect(url, {protocolVersion: 5, reconnectPeriod: 0, clientId: "js-burst"});
+const fail = (error) => { console.error(String(error)); process.exit(1); };
+let done = 0;
+sender.on("error", fail);
+sender.on("disconnect", (packet) => fail(`DISCONNECT ${packet.reasonCode}`));
+sender.on("connect", (connack) => {
+  console.log(connack.properties.receiveMaximum);
+  for (let n = 0; n < count; n++)
+    sender.publish("burst", String(n), {qos: 1 + n % 2}, (error) => {
+      if (error) fail(error);
+      if (++done === count) sender.end(false, {}, () => console.log(done));
+    });
+});
+"""
+
+
+def test_mqtt_js_may_send_more_than_the_receive_maximum(node: NodeProcess, mqtt_js: Path) -> None:
+    """It does, whatever CONNACK says; it is slowed down rather than disconnected."""
+    (mqtt_js / "burst.js").write_text(BURST)
+    run = subprocess.run(
+        ["node", "burst.js", f"mqtt://{node.addresses['mqtt']}", "6001"],
+        cwd=mqtt_js, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == ["1000", "6001"]
