@@ -43,7 +43,9 @@ from plugins.mqtt.retained import Retained
 from plugins.mqtt.sessions import Session
 from plugins.mqtt.slices import Slices
 from plugins.mqtt.slow import SlowClients
+from plugins.mqtt.subscribing import send_retained
 from plugins.mqtt.system_topics import publish_system_topics
+from plugins.mqtt.topics import REMEMBERED_CHARS_MAX
 
 log = logging.getLogger(__name__)
 
@@ -236,6 +238,7 @@ class MqttEngine:
             or hub.appends
             or hub.loads
             or hub.reads
+            or hub.owing
             or hub.steps
             or hub.rights.questions
             or ledger_due
@@ -253,6 +256,9 @@ class MqttEngine:
         loads, self.hub.loads = self.hub.loads, []
         for session in loads:
             self._begin(self._load(session))
+        owing, self.hub.owing = self.hub.owing, []
+        for connection in owing:
+            send_retained(connection, self.now_ms())
         steps, self.hub.steps = self.hub.steps, []
         for connection in steps:
             self._begin(self._step(connection))
@@ -361,9 +367,11 @@ class MqttEngine:
         home = self._homes.get(name)
         if home is None:
             binding = self.hub.binding(name)
-            if len(self._homes) >= _HOMES_MAX:
-                self._homes.clear()
-            home = self._homes[name] = binding.topic if binding is not None else ""
+            home = binding.topic if binding is not None else ""
+            if len(name) <= REMEMBERED_CHARS_MAX:
+                if len(self._homes) >= _HOMES_MAX:
+                    self._homes.clear()
+                self._homes[name] = home
         return home == topic
 
     def _tick(self) -> None:

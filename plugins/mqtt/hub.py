@@ -141,6 +141,8 @@ class Hub:
         self.connections: set[Connection] = set()
         self.dirty: list[Connection] = []
         """Connections with something in `out`, or that shall be closed."""
+        self.owing: list[Connection] = []
+        """Connections that more retained messages are due to: `send_retained`."""
         self.appends = Appends()
         self.loads: list[Session] = []
         """Sessions whose next messages must be fetched from the journal."""
@@ -153,8 +155,8 @@ class Hub:
         """None: sessions and retained messages live in memory alone."""
         self.positions: Positions = {}
         """Up to where records of each partition were delivered."""
-        self.delivered = 0
-        """Records delivered."""
+        self.delivered = self._incarnations = self._timer_count = 0
+        """Records delivered; sessions begun; timers set."""
         self.delays = delays or Delays()
         self.slow = slow or SlowClients(0)
         self.bans = bans or Bans(BanRules())
@@ -164,13 +166,11 @@ class Hub:
         self.exclusive: dict[str, Session] = {}
         """Filter -> the one session that may have it."""
         self._rewrites = rewrites
-        self._incarnations = 0
         self.retained.tracking = durable
         self._authorize = authorize
         self._strategy = STRATEGIES[shared_strategy]
         self._principals: dict[tuple[object, ...], Principal] = {}
         self._timers: list[tuple[int, int, Session]] = []
-        self._timer_count = 0
 
     # -- who may
 

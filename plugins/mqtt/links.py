@@ -35,6 +35,7 @@ class SocketLink(asyncio.Protocol):
     """One socket and its connection."""
 
     __slots__ = (
+        "_full",
         "_lingering",
         "_paused",
         "_prelude",
@@ -57,6 +58,8 @@ class SocketLink(asyncio.Protocol):
         """Bytes of a PROXY header that is not complete; None: none is awaited."""
         self._received_bytes = 0
         """Before the client was let in; all of them may still be held."""
+        self._full = False
+        """Whether the socket takes no more for now."""
         self._paused = False
         """Whether the socket is not read for now."""
         self._lingering: int | None = None
@@ -238,10 +241,12 @@ class SocketLink(asyncio.Protocol):
     # -- bytes out
 
     def pause_writing(self) -> None:
+        self._full = True
         self.connection.blocked = True
         self.connection.traffic.blocked_ms = self.engine.now_ms()
 
     def resume_writing(self) -> None:
+        self._full = False
         self.connection.unblocked(self.engine.now_ms())
         self.engine.resume_reading()
         self.engine.after()
@@ -257,6 +262,8 @@ class SocketLink(asyncio.Protocol):
             out.clear()
             self.engine.hub.counters.bytes_sent += len(data)
             self.send(data)
+            if connection.large_bytes:
+                connection.written(self.engine.now_ms(), full=self._full)
         if connection.closing is not None and not self.transport.is_closing():
             self.finish()
 

@@ -71,6 +71,10 @@ class Inflow:
     """QoS 2 publishes that are not released, by packet identifier; counted likewise."""
 
 
+OUT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of large pieces, what is queued for one client before its socket gets it; beyond, the client
+counts as slow until then."""
+_LARGE_BYTES: Final = 4096
 _WAIT_MS_MAX: Final = 30_000
 """Longest pause of a client without keep-alive that is over its quota (ms)."""
 
@@ -107,6 +111,7 @@ class Connection:
         "asking",
         "blocked",
         "bridge",
+        "choked",
         "client_id",
         "closing",
         "connect",
@@ -117,9 +122,11 @@ class Connection:
         "hub",
         "inflow",
         "keep_alive_ms",
+        "large_bytes",
         "left",
         "on_admit",
         "out",
+        "owed",
         "packet_bytes_max",
         "peer_host",
         "pending",
@@ -184,6 +191,12 @@ class Connection:
     def _begin_outflow(self) -> None:
         self.out: list[bytes] = []
         """Bytes to write, in order."""
+        self.large_bytes = 0
+        """Of `out`, what is in large pieces."""
+        self.choked = False
+        """Whether `blocked` only until that is handed to the socket."""
+        self.owed: dict[str, subscribing.Owed] = {}
+        """Retained messages that are due, by the filter of their subscription."""
         self.closing: str | None = None
         """Why the server shall close the network connection, once `out` is written."""
         self.left = False
@@ -325,6 +338,8 @@ class Connection:
             self.note_blocked(now_ms)
             self.session.outbound.pump(self, now_ms)
             self.hub.resume_histories(self.session)
+            if self.owed:
+                self.hub.owing.append(self)
 
     def lost(self, now_ms: int) -> None:
         """The network connection is gone."""
@@ -374,6 +389,18 @@ class Connection:
         if not self.out:
             self.hub.dirty.append(self)
         self.out.append(data)
+        if len(data) >= _LARGE_BYTES:
+            self.large_bytes += len(data)
+            if self.large_bytes > OUT_BYTES_MAX and not self.blocked:
+                self.blocked = self.choked = True
+
+    def written(self, now_ms: int, *, full: bool) -> None:
+        """What was queued is with the socket, which takes no more for now if it is `full`."""
+        self.large_bytes = 0
+        if self.choked:
+            self.choked = False
+            if not full:
+                self.unblocked(now_ms)
 
     def send(self, packet: Packet) -> None:
         """Queue a packet. Larger than the client takes: without reason string and user properties,

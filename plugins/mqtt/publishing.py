@@ -32,7 +32,7 @@ from plugins.mqtt.reasons import FAILURE, ProtocolError, Reason, publish_reason
 from plugins.mqtt.records import client_header, qos_2_header, record_headers
 from plugins.mqtt.sessions import NOWHERE, Session
 from plugins.mqtt.states import State
-from plugins.mqtt.topics import check_topic_name
+from plugins.mqtt.topics import REMEMBERED_CHARS_MAX, check_topic_name
 
 if TYPE_CHECKING:
     from plugins.mqtt.delivery import Delivery
@@ -92,9 +92,10 @@ def _route(connection: Connection, topic: str) -> Route:
         delay_s,
         Reason.TOPIC_NAME_INVALID if too_deep else Reason.NOT_AUTHORIZED,
     )
-    if len(routes) >= ROUTES_MAX:
-        routes.clear()
-    routes[written] = route
+    if len(written) <= REMEMBERED_CHARS_MAX:
+        if len(routes) >= ROUTES_MAX:
+            routes.clear()
+        routes[written] = route
     return route
 
 
@@ -371,7 +372,8 @@ def _say(connection: Connection, packet: PacketType, packet_id: int) -> None:
 
 def _offer_express(connection: Connection, route: Route) -> None:
     """From now on, let plain QoS 0 publishes to this topic name come as the bytes they are."""
-    if route.binding is not None and route.binding.stores_qos_0:
+    stored = route.binding is not None and route.binding.stores_qos_0
+    if stored or len(route.topic) > REMEMBERED_CHARS_MAX:
         return
     express = connection.express
     if len(express) >= ROUTES_MAX:

@@ -5,9 +5,10 @@ Source: MQTT 5.0 sections 3.8 to 3.11, 4.8.2 (shared subscriptions).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker_core.api.types import Operation
 from plugins.mqtt import history
@@ -29,8 +30,12 @@ from plugins.mqtt.topics import EXCLUSIVE, REPLAY, Address, parse_filter, split_
 
 if TYPE_CHECKING:
     from plugins.mqtt.hub import Hub
+    from plugins.mqtt.messages import Message
     from plugins.mqtt.protocol import Connection
 
+RETAINED_PER_TURN: Final = 1000
+RETAINED_BYTES_PER_TURN: Final = 1024 * 1024
+"""How many retained messages, and of what size, one client gets in one turn of the event loop."""
 _OPTIONS_KEPT = 0x0F
 """QoS, no local, retain as published; retain handling matters only while subscribing."""
 
@@ -41,8 +46,8 @@ class Progress:
 
     codes: list[int] = field(default_factory=list)
     """For SUBACK, of the first filters."""
-    fresh: list[Subscription] = field(default_factory=list)
-    """Those of them that retained messages are due for."""
+    fresh: dict[str, Subscription] = field(default_factory=dict)
+    """Those of them that retained messages are due for, by their filter."""
 
 
 def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
@@ -57,7 +62,7 @@ def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
         code, subscription, wants_retained = _add(connection, wanted, identifier, now_ms)
         codes.append(code)
         if subscription is not None and wants_retained:
-            fresh.append(subscription)
+            fresh[wanted.topic_filter] = subscription
     connection.subscribing = None
     if connection.version < V5:
         codes = [code if code < FAILURE else FAILURE for code in codes]
@@ -66,8 +71,7 @@ def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
 
     def answer(later_ms: int) -> None:
         connection.send(Suback(packet.packet_id, tuple(codes)))
-        for subscription in fresh:
-            _send_retained(connection, subscription, later_ms)
+        _owe_retained(connection, fresh, later_ms)
 
     session.keep(connection, answer, now_ms)
 
@@ -142,14 +146,62 @@ def _check_room(connection: Connection, text: str, address: Address) -> None:
         raise ProtocolError("too many subscriptions", Reason.QUOTA_EXCEEDED)
 
 
-def _send_retained(connection: Connection, subscription: Subscription, now_ms: int) -> None:
-    session = subscription.session
+class Owed:
+    """Retained messages that are due for a subscription."""
+
+    __slots__ = ("messages", "subscription")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.messages: Iterator[Message] | None = None
+        """Those not sent yet; None: they have not been looked for."""
+
+
+def _owe_retained(connection: Connection, fresh: dict[str, Subscription], now_ms: int) -> None:
+    waits = bool(connection.owed)
+    for text, subscription in fresh.items():
+        connection.owed[text] = Owed(subscription)
+    if fresh and not waits:
+        send_retained(connection, now_ms)
+
+
+def send_retained(connection: Connection, now_ms: int) -> None:
+    """Send some of the retained messages that are due, and the rest in turns to come: a few bytes
+    of filters may ask for all there are, over and over. What is replaced before its turn is left
+    out: the client got the newer publish."""
+    owed, retained, later = connection.owed, connection.hub.retained, False
+    count = size_bytes = 0
+    while owed and not connection.ended and not connection.blocked:
+        text, one = next(iter(owed.items()))
+        session = one.subscription.session
+        if session.subscriptions.get(text) is not one.subscription:
+            del owed[text]
+            continue
+        if one.messages is None:
+            found = retained.match(one.subscription.address.topic_filter, now_ms)
+            one.messages = iter(list(found))
+        else:
+            later = True
+        for message in one.messages:
+            if later and retained.get(message.topic) is not message:
+                continue
+            _send_one_retained(one.subscription, message, now_ms)
+            count, size_bytes = count + 1, size_bytes + message.size_bytes
+            if count >= RETAINED_PER_TURN or size_bytes >= RETAINED_BYTES_PER_TURN:
+                break
+        else:
+            del owed[text]
+            continue
+        connection.hub.owing.append(connection)
+        return
+
+
+def _send_one_retained(subscription: Subscription, message: Message, now_ms: int) -> None:
+    session, options = subscription.session, subscription.options
+    if options & NO_LOCAL and message.origin == session.client_id:
+        return
     identifiers = (subscription.identifier,) if subscription.identifier else ()
-    qos = subscription.options & 3
-    no_local = subscription.options & NO_LOCAL
-    for message in connection.hub.retained.match(subscription.address.topic_filter, now_ms):
-        if not (no_local and message.origin == session.client_id):
-            session.deliver(message, min(qos, message.qos), True, identifiers, now_ms)
+    session.deliver(message, min(options & 3, message.qos), True, identifiers, now_ms)
 
 
 def subscribe_automatically(connection: Connection, now_ms: int) -> None:
@@ -171,7 +223,7 @@ def subscribe_automatically(connection: Connection, now_ms: int) -> None:
             hub.rights.questions.append((unanswered.question, again))
             return
         if subscription is not None and wants_retained:
-            _send_retained(connection, subscription, now_ms)
+            _owe_retained(connection, {text: subscription}, now_ms)
         session.touch()
 
 

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from plugins.mqtt.packets import NO_LOCAL, RETAIN_AS_PUBLISHED
 from plugins.mqtt.shared import Group
-from plugins.mqtt.topics import Address
+from plugins.mqtt.topics import REMEMBERED_CHARS_MAX, Address
 
 if TYPE_CHECKING:
     from plugins.mqtt.sessions import Session
 
 SHAPES_MAX: Final = 1024
 MATCHES_MAX: Final = 65_536
-_REMEMBERED_CHARS_MAX: Final = 512
 
 Shape = tuple[int, tuple[int, ...], bool]
 """Levels (without `#`), places of `+`, and whether `#` follows."""
@@ -200,7 +199,7 @@ class SubscriptionIndex:
         found = self._matches.get(name)
         if found is None:
             found = self._find(name)
-            if len(name) <= _REMEMBERED_CHARS_MAX:
+            if len(name) <= REMEMBERED_CHARS_MAX:
                 if len(self._matches) >= self._matches_max:
                     self._matches.clear()
                 self._matches[name] = found

@@ -19,8 +19,8 @@ EXCLUSIVE: Final = "$exclusive/"
 """In front of a filter that one session alone may subscribe to."""
 REPLAY: Final = "$replay/"
 """`$replay/<start>/<filter>`: a subscription that begins in the past."""
-_REMEMBERED_BYTES_MAX: Final = 512
-"""Longer topic names are checked anew each time, so that the cache stays small."""
+REMEMBERED_CHARS_MAX: Final = 512
+"""Longer topic names are looked at anew each time, so that caches stay small."""
 
 
 class TopicTooDeep(ProtocolError):
@@ -154,7 +154,7 @@ class TopicNames(dict[bytes, str]):
         name = text_of(raw)
         if name:
             self.check(name)
-        if len(raw) <= _REMEMBERED_BYTES_MAX:
+        if len(raw) <= REMEMBERED_CHARS_MAX:
             if len(self) >= self._entries_max:
                 self.clear()
             self[raw] = name

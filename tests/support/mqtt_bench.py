@@ -61,6 +61,7 @@ from plugins.mqtt.protocol import Connection
 from plugins.mqtt.reasons import connect_reason
 from plugins.mqtt.records import RecordReader
 from plugins.mqtt.retained import Retained
+from plugins.mqtt.subscribing import send_retained
 
 START_MS = 1_800_000_000_000
 
@@ -84,11 +85,16 @@ class Device:
     def raw(self) -> bytes:
         """Bytes that the broker wrote since the last call, storage having answered all."""
         self.bench.load()
-        return self._written()
+        data = self._written()
+        while self.connection in self.bench.hub.owing or self.connection.out:
+            self.bench.turn()
+            data += self._written()
+        return data
 
     def _written(self) -> bytes:
         data = b"".join(self.connection.out)
         self.connection.out.clear()
+        self.connection.written(self.bench.now_ms, full=False)
         if self.connection in self.bench.hub.dirty:
             self.bench.hub.dirty.remove(self.connection)
         return data
@@ -327,6 +333,12 @@ class Bench:
         self.load_messages()
         while (finish := self.begin_read()) is not None:
             finish()
+
+    def turn(self) -> None:
+        """Send some of the retained messages that are due."""
+        owing, self.hub.owing = self.hub.owing, []
+        for connection in owing:
+            send_retained(connection, self.now_ms)
 
     def load_messages(self) -> None:
         """Fetch from storage what sessions wait for."""

@@ -1,0 +1,124 @@
+"""Goal: a few bytes from a client make the broker hold and send a bounded amount at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from plugins.mqtt.delivery import DeliveryLimits
+from plugins.mqtt.encoding import encode
+from plugins.mqtt.packets import (
+    V5,
+    V311,
+    Acknowledgement,
+    Filter,
+    PacketType,
+    Publish,
+    Suback,
+    Subscribe,
+    Unsubscribe,
+)
+from plugins.mqtt.protocol import OUT_BYTES_MAX
+from plugins.mqtt.publishing import ROUTES_MAX
+from plugins.mqtt.subscribing import RETAINED_PER_TURN
+from tests.support.mqtt_bench import Bench, Device
+
+
+def retaining(count: int, payload: bytes = b"x") -> Bench:
+    bench = Bench(bindings=(), delivery=DeliveryLimits(queue_count_max=100_000))
+    sender = bench.connect("sender")
+    for number in range(count):
+        sender.send(Publish(f"r/{number}", payload, retain=True))
+    return bench
+
+
+def waiting_bytes(device: Device) -> int:
+    return sum(map(len, device.connection.out))
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_asking_for_a_large_retained_message_over_and_over(qos: int) -> None:
+    bench = retaining(1, bytes(100_000))
+    device = bench.connect("d")
+    device.send_bytes(encode(Subscribe(1, (Filter("r/0", qos),)), V311) * 5000)
+    assert waiting_bytes(device) <= OUT_BYTES_MAX + 1_000_000
+    got = device.received()
+    assert len([each for each in got if isinstance(each, Suback)]) == 5000
+    assert any(isinstance(each, Publish) for each in got)
+    assert not device.closed
+
+
+def test_filters_that_all_ask_for_everything() -> None:
+    """However many filters a packet has, one turn sends a part, and all of it comes in the end."""
+    bench = retaining(3 * RETAINED_PER_TURN)
+    device = bench.connect("d", version=V5)
+    device.send(Subscribe(1, (Filter("#"), Filter("+/#"), Filter("r/+"), Filter("r/#"))))
+    assert len(device.connection.out) <= RETAINED_PER_TURN + 1
+    got = [each.topic for each in device.received() if isinstance(each, Publish)]
+    assert len(got) == 4 * 3 * RETAINED_PER_TURN
+    assert len(set(got)) == 3 * RETAINED_PER_TURN
+
+
+def test_a_filter_that_is_asked_for_twice_in_one_packet_is_served_once() -> None:
+    bench = retaining(10)
+    device = bench.connect("d")
+    device.send(Subscribe(1, (Filter("#"),) * 100))
+    assert len(device.publishes()) == 10
+
+
+def test_what_changes_before_its_turn_is_not_sent_as_it_was() -> None:
+    bench = retaining(2 * RETAINED_PER_TURN)
+    device, sender = bench.connect("d"), bench.connect("s")
+    device.send(Subscribe(1, (Filter("#"),)))
+    sent = {each.topic for each in device.decoded() if isinstance(each, Publish)}
+    first, second, *_ = sorted({f"r/{n}" for n in range(2 * RETAINED_PER_TURN)} - sent)
+    sender.send(Publish(first, b"newer", retain=True), Publish(second, b"", retain=True))
+    got = [(each.topic, each.payload) for each in device.received() if isinstance(each, Publish)]
+    assert [payload for topic, payload in got if topic == first] == [b"newer"]
+    assert [payload for topic, payload in got if topic == second] == [b""]
+    assert len(got) == RETAINED_PER_TURN
+
+
+def test_unsubscribing_ends_what_is_due() -> None:
+    bench = retaining(3 * RETAINED_PER_TURN)
+    device = bench.connect("d")
+    device.send(Subscribe(1, (Filter("#"),)), Unsubscribe(2, ("#",)))
+    assert len(device.publishes()) == RETAINED_PER_TURN
+    assert not device.connection.owed
+
+
+def test_what_is_due_waits_for_a_socket_that_is_full() -> None:
+    bench = retaining(3 * RETAINED_PER_TURN)
+    device = bench.connect("d")
+    device.connection.blocked = True
+    device.send(Subscribe(1, (Filter("#"),)))
+    assert device.publishes() == []
+    device.connection.unblocked(bench.now_ms)
+    assert len(device.publishes()) == 3 * RETAINED_PER_TURN
+
+
+def test_large_publishes_beyond_a_bound_wait_in_the_queue_of_their_session() -> None:
+    bench = Bench(bindings=())
+    device, sender = bench.connect("d"), bench.connect("s")
+    device.subscribe("t", qos=1)
+    for number in range(1, 101):
+        sender.send(Publish("t", bytes(200_000), 1, packet_id=number))
+    assert waiting_bytes(device) <= OUT_BYTES_MAX + 200_100
+    got = 0
+    while publishes := [each for each in device.received() if isinstance(each, Publish)]:
+        got += len(publishes)
+        device.send(*(Acknowledgement(PacketType.PUBACK, each.packet_id) for each in publishes))
+    assert got == 100
+
+
+# -- what is remembered of names
+
+
+def test_long_topic_names_are_not_remembered() -> None:
+    bench = Bench(bindings=())
+    device = bench.connect("d")
+    for number in range(200):
+        device.send(Publish(f"{number}" + "x" * 60_000, b"", 0))
+    connection = device.connection
+    remembered = sum(map(len, connection.routes)) + sum(map(len, connection.express))
+    assert remembered <= ROUTES_MAX * 512
+    assert not connection.routes
