@@ -66,6 +66,9 @@ class TransactionSettings(Section):
     """Batches that one sink or transactional id may have staged."""
     owners_max: int = Field(default=10_000, ge=1)
     """Sinks and transactional ids that are known at a time."""
+    user_share_max: float = Field(default=0.5, gt=0, le=1)
+    """Share of `owners_max` that one user may take up; 1: everything. Anonymous clients count as
+    one user, which may have everything until a user with a name comes."""
     sink_timeout_ms: int = Field(default=60 * 60 * 1000, ge=1000)
     """What a sink has staged is forgotten when nothing was added to it for so long (ms)."""
     transaction_timeout_ms: int = Field(default=60_000, ge=100)

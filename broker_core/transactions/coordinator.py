@@ -24,6 +24,7 @@ from broker_core.api.errors import (
     UnknownTransaction,
 )
 from broker_core.api.leadership import check_leads
+from broker_core.api.name_shares import NameShares
 from broker_core.api.ports import Broker
 from broker_core.api.transaction_ports import Participant
 from broker_core.api.transactions import (
@@ -93,6 +94,12 @@ class Coordinator:
             )
         )  # fmt: skip
         self._owners: dict[Owner, Owned] = {}
+        self._shares = NameShares(
+            "sinks and transactional ids",
+            self._owners,
+            names_max=settings.owners_max,
+            user_share_max=settings.user_share_max,
+        )
         self._participants = Participants()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticked_ms: int | None = None
@@ -183,7 +190,7 @@ class Coordinator:
         states.check_owner(owner)
         self._authorize(principal, Operation.WRITE, owner)
         timeout_ms = self._timeout(owner, timeout_ms)
-        state = await self._to_the_end(self._open(owner, timeout_ms))
+        state = await self._to_the_end(self._open(owner, timeout_ms, principal))
         return Opened(state.epoch, state.last_batch_id)
 
     def _timeout(self, owner: Owner, asked_ms: int) -> int:
@@ -197,13 +204,12 @@ class Coordinator:
             )
         return asked_ms
 
-    async def _open(self, owner: Owner, timeout_ms: int) -> states.OwnerState:
+    async def _open(self, owner: Owner, timeout_ms: int, principal: Principal) -> states.OwnerState:
         await self._log.ensure_topics()
         self._log.check_home(owner)
         owned = self._owners.get(owner)
         if owned is None:
-            if len(self._owners) >= self._settings.owners_max:
-                raise InvalidRequest(f"{len(self._owners)} sinks and transactional ids are known")
+            self._shares.take(owner, principal)
             owned = self._owners[owner] = Owned(None)
         async with owned.lock:
             await self._applied(owner, owned)
@@ -418,7 +424,7 @@ class Coordinator:
 
     async def fence(self, owner: Owner, *, principal: Principal) -> None:
         self._authorize(principal, Operation.ALTER, owner)
-        await self._to_the_end(self._open(owner, self._known(owner).state.timeout_ms))
+        await self._to_the_end(self._open(owner, self._known(owner).state.timeout_ms, principal))
 
     async def forget(self, owner: Owner, *, principal: Principal) -> None:
         self._authorize(principal, Operation.DELETE, owner)

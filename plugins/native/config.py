@@ -48,6 +48,10 @@ class NativeSettings(PluginSettings):
     """How long a following fetch waits at the high watermark before it looks around (ms)."""
     groups_max: int = Field(default=10_000, ge=1)
     """Consumer groups that may have members at a time."""
+    user_share_max: float = Field(default=0.5, gt=0, le=1)
+    """Share of `groups_max`, and of `queues_max`, that one user may take up; 1: everything.
+    Anonymous clients count as one user, which may have everything until a user with a name
+    comes."""
     group_members_max: int = Field(default=1000, ge=1)
     """Members that one consumer group may have."""
     group_session_timeout_ms: int = Field(default=10_000, ge=500, le=3_600_000)

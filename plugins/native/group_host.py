@@ -15,6 +15,7 @@ from broker_core.api.errors import (
     UnknownGroup,
     UnknownTopic,
 )
+from broker_core.api.name_shares import NameShares
 from broker_core.api.ports import Broker
 from broker_core.api.types import Operation, Principal, Resource, TopicPartition
 from plugins.native import native_pb2 as pb
@@ -70,6 +71,10 @@ class GroupHost:
         self._coordinator = Coordinator(
             groups_max=settings.groups_max, members_max=settings.group_members_max
         )
+        self._shares = NameShares(
+            "groups", self._coordinator.groups,
+            names_max=settings.groups_max, user_share_max=settings.user_share_max,
+        )  # fmt: skip
         self._streams: dict[tuple[str, str], _Stream] = {}
         self._expiry = OffsetExpiry(
             retention_ms=settings.group_offsets_retention_ms,
@@ -175,6 +180,7 @@ class GroupHost:
         if beat.intent == pb.INTENT_STAY and name not in self._coordinator.groups:
             group = Group(name)  # forgotten by a restart: says so, and makes nothing
         else:
+            self._shares.take(name, principal)
             group = self._group(name)
         topics = frozenset(beat.topics)
         tells = self._coordinator.heartbeat(

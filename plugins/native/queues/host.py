@@ -17,6 +17,7 @@ from broker_core.api.errors import (
     UnknownGroup,
     UnknownTopic,
 )
+from broker_core.api.name_shares import NameShares
 from broker_core.api.ports import Broker
 from broker_core.api.types import Operation, Principal, Resource, TopicInfo
 from plugins.native import queues_pb2 as pb
@@ -45,6 +46,10 @@ class QueueHost:
         self._broker = broker
         self._settings = settings
         self._store = QueueStore(broker)
+        self._shares = NameShares(
+            "queues", self._store.settings,
+            names_max=settings.queues_max, user_share_max=settings.user_share_max,
+        )  # fmt: skip
         self._running: dict[_Name, RunningQueue] = {}
         self._changing = asyncio.Lock()
         self._numbers = itertools.count(1)
@@ -111,10 +116,9 @@ class QueueHost:
         self, name: _Name, topic: TopicInfo, given: dict[str, Any], principal: Principal
     ) -> None:
         """Where it begins is kept before it is there at all."""
-        if len(self._store.settings) >= self._settings.queues_max:
-            raise InvalidRequest(f"there are {len(self._store.settings)} queues; no more are taken")
         settings = checked(replace(QueueSettings(), **given))
         await self._check_dead_letter(settings.dead_letter, topic.name, principal)
+        self._shares.take(name, principal)
         for number in range(topic.partitions):
             log = self._broker.partition(topic.name, number)
             latest = settings.start == "latest"

@@ -1,0 +1,67 @@
+"""How many names of one kind (transactional ids, groups, queues) one user may take up. Pure.
+
+A bound that is the node's alone lets one account use up what all others need, so each user has at
+most a share of it. Whose a name is, is known to this process only: of names that were there at the
+start nobody is charged, and the share is one of what they leave. Anonymous clients count as one
+user, which may have everything as long as no user with a name came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Sized
+from typing import Any, Protocol
+
+from broker_core.api.errors import InvalidRequest
+from broker_core.api.types import Principal
+
+
+class Names(Container[Any], Sized, Protocol):
+    """The names that there are: a dict or a set of the caller's own."""
+
+
+class NameShares:
+    """Ask before a name is made. A name that is gone is noticed when its owner wants another."""
+
+    def __init__(self, what: str, names: Names, *, names_max: int, user_share_max: float) -> None:
+        """`what`: they are, in the plural."""
+        self._what = what
+        self._names = names
+        self._names_max = names_max
+        self._user_share_max = user_share_max
+        self._taken: dict[tuple[str, str], set[Hashable]] = {}
+        self._users_came = False
+
+    def take(self, name: Hashable, principal: Principal) -> None:
+        """The name is about to be made, or is there. InvalidRequest: there are too many, of all
+        users or of this one."""
+        self._users_came |= principal.kind == "user"
+        if name in self._names:
+            return
+        if len(self._names) >= self._names_max:
+            raise InvalidRequest(f"there are {len(self._names)} {self._what}; no more are taken")
+        owner = (principal.kind, principal.name)
+        mine = self._taken.setdefault(owner, set())
+        if len(mine) >= self._most(principal):
+            self._look_again()
+            mine = self._taken.setdefault(owner, set())
+            if len(mine) >= self._most(principal):
+                raise InvalidRequest(
+                    f"{principal.name} has {len(mine)} {self._what}, the share of one user; "
+                    "no more are taken"
+                )
+        mine.add(name)
+
+    def _most(self, principal: Principal) -> int:
+        alone = principal.kind == "anonymous" and not self._users_came
+        if principal.kind == "node" or alone:
+            return self._names_max
+        charged = sum(map(len, self._taken.values()))
+        nobodys = max(0, len(self._names) - charged)
+        return max(1, int((self._names_max - nobodys) * self._user_share_max))
+
+    def _look_again(self) -> None:
+        """Forget names that are gone."""
+        for owner, names in list(self._taken.items()):
+            names.intersection_update([name for name in names if name in self._names])
+            if not names:
+                del self._taken[owner]
