@@ -135,7 +135,8 @@ MARK = FenceMark(0, 0, 100, 7, "EIO")
 
 @target("journal.manifest", seeds=[
     encode_manifest(MANIFEST).partition(b"\n")[2], encode_fence_mark(MARK).partition(b"\n")[2],
-    encode_fence_mark(FenceMark(0, 0, -100, 7, "")).partition(b"\n")[2], b"5\n", b'"a"\n', b"[]\n", b'{"segments": ["a"], "garbage": []}', b"[" * 3000,
+    encode_fence_mark(FenceMark(0, 0, -100, 7, "")).partition(b"\n")[2], b"5\n", b'"a"\n',
+    b"[]\n", b'{"segments": ["a"], "garbage": []}', b"[" * 3000,
 ])  # fmt: skip
 def manifest(data: bytes) -> None:
     """Manifests and fence marks are read or refused, also behind checksums that hold; what is
