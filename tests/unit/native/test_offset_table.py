@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from broker_core.api.errors import InvalidRequest
 from broker_core.api.types import TopicPartition
 from plugins.native.offset_table import (
+    METADATA_BYTES_MAX,
     Committed,
     OffsetKey,
     OffsetTable,
@@ -52,6 +55,22 @@ def test_foreign_records_are_counted_and_left(key: bytes | None, value: bytes | 
     assert table.unreadable == (0 if table.groups() else table.unreadable)
 
 
+@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"\0"])
+def test_a_key_of_another_length_is_none(change: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(ValueError, match="an offset key of 1[02] bytes"):
+        decode_key(change(encode_key(OffsetKey("g", PLACE))))
+
+
+def test_epochs_of_groups_are_known_from_their_commits() -> None:
+    table = OffsetTable()
+    table.put("g", {PLACE: Committed(5, 0, 9, ID)})
+    assert (table.highest_epoch("g"), table.highest_epoch("other")) == (0, 0)
+    table.put("g", {PLACE: Committed(6, 2, 9, ID)})
+    table.put("g", {PLACE: Committed(7, 1, 9, ID)})
+    table.put("g", {PLACE: None})
+    assert table.highest_epoch("g") == 2, "also once its offsets are forgotten"
+
+
 def test_the_newest_holds_and_null_forgets() -> None:
     table = OffsetTable()
     key = encode_key(OffsetKey("g", PLACE))
@@ -62,6 +81,13 @@ def test_the_newest_holds_and_null_forgets() -> None:
     assert table.highest_epoch("g") == 7
     table.apply(key, None)
     assert (table.groups(), table.offset("g", PLACE, ID)) == ([], -1)
+
+
+def test_the_shortest_and_the_longest_are_taken() -> None:
+    for name in ("g", "g" * 249):
+        check_group_name(name)
+    for offset in (-1, 0, 2**63 - 1):
+        check_commit(offset, "m" * METADATA_BYTES_MAX)
 
 
 def test_wrong_names_and_offsets_are_refused() -> None:
