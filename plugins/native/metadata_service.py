@@ -29,6 +29,8 @@ class _Watcher:
     def __init__(self, wanted: frozenset[str]) -> None:
         self.wanted = wanted
         self.changed: dict[str, None] = {}
+        self.told: set[str] = set()
+        """Topics that it knows of: it hears of no other that it is gone."""
         self.nodes_changed = True
         self.woken = asyncio.Event()
 
@@ -124,8 +126,10 @@ class MetadataService(MetadataServicer):
         for topic in self._there(names, principal):
             update.topics.append(_topic(topic))
         told = {topic.name for topic in update.topics}
-        if not whole:
-            update.gone.extend(name for name in names if name not in told)
+        gone = [name for name in names if name not in told and name in watcher.told]
+        update.gone.extend(gone)
+        watcher.told |= told
+        watcher.told.difference_update(gone)
         return update
 
     def _there(self, names: Iterable[str], principal: Principal) -> Iterable[TopicInfo]:

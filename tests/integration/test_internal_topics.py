@@ -36,6 +36,10 @@ RULE = """
 who = ["user:all"]
 operations = ["all"]
 resources = ["any:*"]
+[[security.rules]]
+who = ["user:seer"]
+operations = ["describe"]
+resources = ["topic:seen-*"]
 """
 BATCH = encode(Columns([b"forged"]), now_ms=1)
 SESSIONS, RETAINED, OFFSETS = "__mqtt_sessions", "__mqtt_retained", "_lakemq_offsets"
@@ -46,7 +50,7 @@ THERE = (SESSIONS, RETAINED, "__mqtt_bans", OFFSETS, "_lakemq_staged")
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("internal")
-    for name in ("root", "all", "stranger"):
+    for name in ("root", "all", "stranger", "seer"):
         add_user(folder, name)
     config = CONFIG[: CONFIG.index('[[security.authenticators]]\nkind = "users"')] + RULE
     with NodeProcess(folder, PORTS_FREE + config.format(folder=folder)) as running:
@@ -196,6 +200,26 @@ def names_of(node: NodeProcess, user: str) -> set[str]:
 def test_lists_leave_them_out_but_an_operators(node: NodeProcess) -> None:
     assert names_of(node, "all") == {"mqtt"}
     assert {SESSIONS, RETAINED, "_lakemq_staged"} < names_of(node, "root")
+
+
+def test_who_watches_is_told_of_no_topic_that_it_may_not_see(node: NodeProcess) -> None:
+    """Not even that it is gone."""
+    seer, root = Caller(node, "seer"), Caller(node, "root")
+    with seer.channel, root.channel:
+        updates = MetadataStub(seer.channel).WatchMetadata(
+            metadata_pb2.WatchMetadataRequest(), metadata=seer.metadata, timeout=WAIT_S
+        )
+        seen = [next(iter(updates))]
+        for name in ("hidden-1", "seen-1"):
+            root.unary(root.native.CreateTopic, pb.CreateTopicRequest(name=name))
+        while "seen-1" not in {topic.name for update in seen for topic in update.topics}:
+            seen.append(next(iter(updates)))
+        for name in ("hidden-1", "seen-1"):
+            root.unary(root.native.DeleteTopic, pb.DeleteTopicRequest(name=name))
+        while "seen-1" not in {name for update in seen for name in update.gone}:
+            seen.append(next(iter(updates)))
+        assert {topic.name for update in seen for topic in update.topics} == {"seen-1"}
+        assert {name for update in seen for name in update.gone} == {"seen-1"}
 
 
 def test_an_operator_reads_all_but_what_is_not_decided_yet(node: NodeProcess) -> None:
