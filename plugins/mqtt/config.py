@@ -236,6 +236,10 @@ class MqttSettings(PluginSettings):
     """What becomes of a client whose client id has a session, connected or kept, of another user:
     it is refused (0x87, before MQTT 5 return code 5), or that session ends and it gets a new one.
     Anonymous clients count as one user."""
+    user_share_max: float = Field(default=0.5, gt=0, le=1)
+    """Share of what all clients have together (`sessions_max`, retained messages, delayed
+    publishes, `replays_max`, shapes of filters) that one user may have; 1: everything. Anonymous
+    clients count as one user, which may have everything until a user with a name connects."""
     durable: bool = True
     """Whether sessions that outlive their connection, what waits for them, and retained messages
     survive a crash of the broker."""

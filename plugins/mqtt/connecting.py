@@ -81,7 +81,7 @@ def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
     """The client is known: open its session, and answer once that is kept."""
     hub, packet = connection.hub, connection.connect
     assert packet is not None
-    if connection.client_id not in hub.sessions and len(hub.sessions) >= hub.limits.sessions_max:
+    if not hub.has_room_for_session(connection.client_id, principal):
         raise ProtocolError("too many sessions", Reason.QUOTA_EXCEEDED)
     if hub.is_anothers(connection.client_id, principal):
         hub.counters.connections_refused += 1

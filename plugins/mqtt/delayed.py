@@ -21,6 +21,7 @@ from plugins.mqtt.appends import Outcome, Receiver
 from plugins.mqtt.kept_values import VERSION, BadSnapshot, number, text, unpacked
 from plugins.mqtt.packets import Publish, Will
 from plugins.mqtt.reasons import ProtocolError, Reason
+from plugins.mqtt.shares import Holdings, Shares, owner_of
 from plugins.mqtt.snapshots import (
     Positions,
     principal_value,
@@ -116,6 +117,8 @@ class Delays:
         """`life`: tells the keys of this life of the broker from those of others."""
         self._life = life
         self.limits = limits or DelayLimits()
+        self.shares = Shares()
+        self._held, self._held_bytes = Holdings(), Holdings()
         self.entries: dict[str, Delayed] = {}
         self.size_bytes = 0
         self.published = 0
@@ -145,15 +148,28 @@ class Delays:
         key = f"{self._life}{now_ms:x}-{self._count:x}"
         one = Delayed(key, now_ms + 1000 * delay_s, packet, client_id, principal)
         full = len(self.entries) >= limits.delayed_count_max
-        if full or self.size_bytes + one.size_bytes > limits.delayed_bytes_max:
+        full |= self.size_bytes + one.size_bytes > limits.delayed_bytes_max
+        if full or self._has_its_share(one):
             self.refused += 1
             raise StorageFull("too many publishes are delayed")
         self.add(one)
         return one
 
+    def _has_its_share(self, one: Delayed) -> bool:
+        owner, limits, most = owner_of(one.principal), self.limits, self.shares.most
+        return self._held.of(owner) >= most(limits.delayed_count_max, owner) or self._held_bytes.of(
+            owner
+        ) + one.size_bytes > most(limits.delayed_bytes_max, owner)
+
     def add(self, one: Delayed) -> None:
         self.entries[one.key] = one
-        self.size_bytes += one.size_bytes
+        self._count_bytes(one, 1)
+
+    def _count_bytes(self, one: Delayed, sign: int) -> None:
+        owner = owner_of(one.principal)
+        self.size_bytes += sign * one.size_bytes
+        self._held.add(owner, sign)
+        self._held_bytes.add(owner, sign * one.size_bytes)
 
     def schedule(self, one: Delayed, due_ms: int | None = None) -> None:
         """It is kept: publish it when it is due."""
@@ -173,7 +189,7 @@ class Delays:
     def forget(self, key: str) -> Delayed | None:
         one = self.entries.pop(key, None)
         if one is not None:
-            self.size_bytes -= one.size_bytes
+            self._count_bytes(one, -1)
         return one
 
     def take_leaving(self) -> list[Delayed]:

@@ -31,9 +31,10 @@ from plugins.mqtt.rewrite import RewriteRule, rewritten
 from plugins.mqtt.rights import Rights
 from plugins.mqtt.sessions import FOR_EVER_S, Session
 from plugins.mqtt.shared import STRATEGIES, Group
+from plugins.mqtt.shares import Holdings, Kinds, Shares, owner_of
 from plugins.mqtt.slow import SlowClients
 from plugins.mqtt.snapshots import Positions
-from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex, Target
+from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex, Target, shape_of
 from plugins.mqtt.topics import (
     EXCLUSIVE,
     LEVELS_MAX,
@@ -78,6 +79,7 @@ class Limits:
     bytes_per_s_max: int = 0
     access_cache_ms: int = 5_000
     session_of_another_user: str = "refuse"
+    user_share_max: float = 0.5
     refused_publish_disconnects: bool = True
     refused_subscribe_reason: str = "not_authorized"
     response_information: str = ""
@@ -158,6 +160,7 @@ class Hub:
         self.delivered = self._incarnations = self._timer_count = 0
         """Records delivered; sessions begun; timers set."""
         self.delays = delays or Delays()
+        self._share_out(durable)
         self.slow = slow or SlowClients(0)
         self.bans = bans or Bans(BanRules())
         self.auto_subscriptions = auto_subscriptions
@@ -166,11 +169,17 @@ class Hub:
         self.exclusive: dict[str, Session] = {}
         """Filter -> the one session that may have it."""
         self._rewrites = rewrites
-        self.retained.tracking = durable
         self._authorize = authorize
         self._strategy = STRATEGIES[shared_strategy]
         self._principals: dict[tuple[object, ...], Principal] = {}
         self._timers: list[tuple[int, int, Session]] = []
+
+    def _share_out(self, durable: bool) -> None:
+        """Have one user's share of everything looked at in one place."""
+        self.shares = self.retained.shares = self.delays.shares = Shares(self.limits.user_share_max)
+        self.retained.tracking = durable
+        self.sessions_held = Holdings()
+        self.shapes_held = Kinds()
 
     # -- who may
 
@@ -195,6 +204,7 @@ class Hub:
     def same_principal(self, principal: Principal) -> Principal:
         """The one object that stands for all equal principals, so that their records share
         appends. Which credentials, and when they end, is each connection's own: see `rights`."""
+        self.shares.note(principal)
         attributes = tuple(sorted(principal.attributes.items()))
         key = (principal.kind, principal.name, attributes, principal.roles, principal.rules)
         if len(self._principals) > self.limits.sessions_max:
@@ -223,9 +233,46 @@ class Hub:
             return False
         if not history.end(self, session, text):
             self.index.remove(subscription)
+        if (shape := shape_of(subscription.address.topic_filter)) is not None:
+            self.shapes_held.remove(owner_of(session.principal), shape)
         if text.startswith(EXCLUSIVE):
             self.exclusive.pop(subscription.address.topic_filter, None)
         return True
+
+    def has_room_for_filter(self, session: Session, topic_filter: str) -> bool:
+        """Whether a filter may get a shape of its own: nobody has all shapes that the index can
+        bear. One that is there already costs nothing."""
+        shape, index = shape_of(topic_filter), self.index
+        if shape is None or index.knows(shape):
+            return True
+        owner = owner_of(session.principal)
+        most = self.shares.most(index.shapes_max, owner)
+        return index.has_room_for(topic_filter) and self.shapes_held.of(owner) < most
+
+    def has_room_for_replay(self, session: Session) -> bool:
+        """Whether one more subscription may read history."""
+        limit, owner = self.limits.replays_max, owner_of(session.principal)
+        owners = [owner_of(one.subscription.session.principal) for one in self.histories]
+        return len(owners) < limit and owners.count(owner) < self.shares.most(limit, owner)
+
+    def has_room_for_session(self, client_id: str, principal: Principal) -> bool:
+        """Whether the client may have its session, an old one or one more."""
+        if client_id in self.sessions:
+            return True
+        limit, owner = self.limits.sessions_max, owner_of(principal)
+        most = self.shares.most(limit, owner)
+        return len(self.sessions) < limit and self.sessions_held.of(owner) < most
+
+    def add_session(self, session: Session) -> None:
+        self.sessions[session.client_id] = session
+        self.sessions_held.add(owner_of(session.principal))
+
+    def note_subscription(self, session: Session, text: str, subscription: Subscription) -> None:
+        """The session has it; it may be that it had another one of that text."""
+        shape = shape_of(subscription.address.topic_filter)
+        if text not in session.subscriptions and shape is not None:
+            self.shapes_held.add(owner_of(session.principal), shape)
+        session.subscriptions[text] = subscription
 
     def resume_histories(self, session: Session) -> None:
         """Go on with history that a client asked for: it is back, or has room again."""
@@ -258,12 +305,27 @@ class Hub:
     def route(self, message: Message, now_ms: int) -> None:
         """Deliver to all who subscribed, and retain if it says so."""
         if message.retain:
-            self.retained.put(message)
+            self.retain(message)
         match = self.index.match(message.topic)
         for target in match.targets:
             self.deliver(target, message, now_ms)
         for group in match.groups:
             self.deliver_shared(group, message, now_ms)
+
+    def retain(self, message: Message) -> None:
+        """Keep it for its publisher. What came in by MQTT and was stored was let in at the door
+        (`has_room_to_retain`), so that its client was not told a success that is none."""
+        session = self.sessions.get(message.origin) if message.origin is not None else None
+        owner = owner_of(session.principal) if session is not None else None
+        let_in = message.origin is not None and message.place is not None
+        self.retained.put(message, owner, let_in=let_in)
+
+    def has_room_to_retain(self, packet: Publish, principal: Principal, now_ms: int) -> bool:
+        """Whether a publish can be retained, where it asks for that; counts it where not."""
+        if not packet.retain or not packet.payload:
+            return True
+        size = len(packet.topic) + len(packet.payload)
+        return self.retained.let_in(packet.topic, size, owner_of(principal), now_ms)
 
     def note_stored(self, message: Message, meta: Meta, *, recovering: bool = False) -> None:
         """A QoS 2 publish is in the journal, whether its answer came already or not: the session
@@ -336,6 +398,8 @@ class Hub:
         """Publish for a client that is not here. `receiver` hears what becomes of it if it is
         stored; `headers` are put behind those of its record."""
         binding = self.binding(packet.topic)
+        if not self.has_room_to_retain(packet, principal, now_ms):
+            packet.retain = False  # nobody is there to be told
         if binding is None or not binding.takes(packet.qos):
             self.route(message_of(packet, now_ms, client_id), now_ms)
             return
@@ -365,7 +429,9 @@ class Hub:
                 Reason.SESSION_TAKEN_OVER, "the client connected elsewhere", now_ms
             )
             session = self.sessions.get(client_id)
-        if session is not None and (clean_start or not _same_user(session.principal, principal)):
+        if session is not None and (
+            clean_start or owner_of(session.principal) != owner_of(principal)
+        ):
             self.end_session(session, now_ms)
             session = None
         if session is not None:
@@ -375,7 +441,7 @@ class Hub:
             self._incarnations += 1
             incarnation = f"{now_ms:x}-{self._incarnations:x}"
             session = Session(client_id, principal, self.delivery, self.ledger, incarnation)
-            self.sessions[client_id] = session
+            self.add_session(session)
         session.will = session.will_due_ms = session.ends_ms = None
         session.connection = connection
         return session, present, kept_before
@@ -383,7 +449,7 @@ class Hub:
     def is_anothers(self, client_id: str, principal: Principal) -> bool:
         """Whether there is a session of that client id that the principal may not take over."""
         session = self.sessions.get(client_id)
-        anothers = session is not None and not _same_user(session.principal, principal)
+        anothers = session is not None and owner_of(session.principal) != owner_of(principal)
         return anothers and self.limits.session_of_another_user == "refuse"
 
     def set_expiry(self, session: Session, asked_s: int) -> None:
@@ -416,6 +482,7 @@ class Hub:
         """Forget a session: its will is published [MQTT-3.1.2-8], its shared work handed on."""
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
+            self.sessions_held.add(owner_of(session.principal), -1)
         if self.ledger is not None and session.client_id in self.ledger.ages:
             self.ledger.urge(session.client_id)
         self.publish_will(session, now_ms)
@@ -485,8 +552,3 @@ class Hub:
         self.rights.tick(now_ms)
         for connection in [one for one in self.connections if one.silent_until_ms <= now_ms]:
             connection.timed_out(now_ms)
-
-
-def _same_user(one: Principal, other: Principal) -> bool:
-    """Whether a session of `one` belongs to `other` too, whatever their rights are now."""
-    return (one.kind, one.name) == (other.kind, other.name)

@@ -142,7 +142,7 @@ class MqttJournal:
         positions = newest.pop(_POSITIONS_KEY, None)
         for place, value in newest.values():
             try:
-                self._hub.retained.put(read_retained(value))
+                self._hub.retained.put(*read_retained(value), let_in=True)
             except BadSnapshot as error:
                 self._salvage.refused(place, error)
         self._hub.retained.take_changes()
@@ -211,7 +211,11 @@ class MqttJournal:
         self._retained_writing = True
         changes = hub.retained.take_changes()
         keys = [topic.encode() for topic in changes]
-        values = [None if one is None else retained_bytes(one) for one in changes.values()]
+        owner_of = hub.retained.owner_of
+        values = [
+            None if one is None else retained_bytes(one, owner_of(one.topic))
+            for one in changes.values()
+        ]
         columns = Columns([*values, positions_bytes(hub.positions)], [*keys, _POSITIONS_KEY])
         self._publish(
             RETAINED,

@@ -125,12 +125,18 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
         return
     rewrites = route.topic != packet.topic
     packet.topic = route.topic
-    if packet.qos:
-        if not _begin(connection, packet):
+    if packet.qos and not _begin(connection, packet):
+        return
+    if packet.retain:
+        if not _may_retain(connection, packet, route, now_ms):
             return
-    elif not packet.retain and packet.properties is NO_PROPERTIES and not rewrites:
+    elif not (packet.qos or rewrites) and packet.properties is NO_PROPERTIES:
         _offer_express(connection, route)
-    binding = route.binding
+    _pass_on(connection, packet, route, now_ms)
+
+
+def _pass_on(connection: Connection, packet: Publish, route: Route, now_ms: int) -> None:
+    hub, binding = connection.hub, route.binding
     if binding is not None and binding.takes(packet.qos):
         _store(connection, packet, binding, route)
         return
@@ -141,6 +147,24 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     if packet.qos:
         connection.inflow.qos_1 -= packet.qos == 1
         _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE, now_ms)
+
+
+def _may_retain(connection: Connection, packet: Publish, route: Route, now_ms: int) -> bool:
+    """Whether to go on with a publish that is to be retained. MQTT 5 is told that there is no room;
+    before that, and with QoS 0, there is no way: it is published, and not retained. A delayed one
+    is looked at when it is due."""
+    if route.delay_s is not None:
+        return True
+    if connection.hub.has_room_to_retain(packet, connection.principal, now_ms):
+        return True
+    if packet.qos and connection.version == V5:
+        error = StorageFull("no room for more retained messages")
+        connection.inflow.appends += 1
+        connection.inflow.appends_bytes += len(packet.payload)
+        connection.settled(packet.packet_id, packet.qos, len(packet.payload), error, now_ms)
+        return False
+    packet.retain = False
+    return True
 
 
 def _store(connection: Connection, packet: Publish, binding: Binding, route: Route) -> None:

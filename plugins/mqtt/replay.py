@@ -67,7 +67,7 @@ class Replay:
         assert place is not None
         hub, key = self._hub, (place.topic, place.partition)
         if message.retain and place.offset >= self._retained_from.get(key, 0):
-            hub.retained.put(message)
+            hub.retain(message)
         if meta.delayed_id is not None:
             hub.delays.finished(meta.delayed_id)
         session = hub.sessions.get(message.origin or "")
@@ -124,7 +124,7 @@ def _restored(hub: Hub, state: SessionState, addresses: dict[str, Address]) -> S
             continue
         kind = Beside if text.startswith((EXCLUSIVE, REPLAY)) else Subscription
         subscription = kind(session, addresses[text], options, identifier)
-        session.subscriptions[text] = subscription
+        hub.note_subscription(session, text, subscription)
         if text in state.histories:
             start, positions = state.histories[text]
             bound = {key: offset for key, offset in positions.items() if key[0] in topics}
@@ -134,7 +134,7 @@ def _restored(hub: Hub, state: SessionState, addresses: dict[str, Address]) -> S
         if text.startswith(EXCLUSIVE):
             hub.exclusive[subscription.address.topic_filter] = session
     session.histories = histories or None
-    hub.sessions[state.client_id] = session
+    hub.add_session(session)
     if hub.ledger is not None:
         hub.ledger.ages[state.client_id] = 0
     return session

@@ -6,16 +6,31 @@ Source: MQTT 5.0 section 3.3.1.3.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from plugins.mqtt.messages import Message
+from plugins.mqtt.shares import Holdings, Owner, Shares
+
+AWAITED_MS: Final = 60_000
+"""How long room is held for a message that is being stored."""
 
 
 class _Node:
-    __slots__ = ("children", "message")
+    __slots__ = ("children", "message", "owner")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node] = {}
         self.message: Message | None = None
+        self.owner: Owner | None = None
+        """Whose share the message is of."""
+
+
+class _Awaited(NamedTuple):
+    """A message that is being stored."""
+
+    owner: Owner
+    size_bytes: int
+    until_ms: int
 
 
 class Retained:
@@ -30,6 +45,11 @@ class Retained:
         """What changed since `take_changes`; None: forgotten. Grows only where `tracking`."""
         self.tracking = False
         """`$SYS` is never tracked: it is made anew."""
+        self.shares = Shares()
+        self._held, self._held_bytes = Holdings(), Holdings()
+        self._awaited: dict[str, _Awaited] = {}
+        """By topic name; the oldest first."""
+        self._awaited_count = self._awaited_bytes = 0
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._root = _Node()
@@ -40,25 +60,72 @@ class Retained:
         return changes
 
     def get(self, topic: str) -> Message | None:
+        node = self._find(topic)
+        return node.message if node is not None else None
+
+    def owner_of(self, topic: str) -> Owner | None:
+        """Whose share the topic's message is of; None: nobody's."""
+        node = self._find(topic)
+        return node.owner if node is not None else None
+
+    def _find(self, topic: str) -> _Node | None:
         node: _Node | None = self._root
         for level in topic.split("/"):
             node = node.children.get(level) if node is not None else None
-        return node.message if node is not None else None
+        return node
 
-    def has_room_for(self, message: Message) -> bool:
-        """Whether `put` would keep it."""
-        old = self.get(message.topic)
-        count = self.count + (old is None)
-        size = self.size_bytes + message.size_bytes - (old.size_bytes if old else 0)
-        return not message.payload or (count <= self._count_max and size <= self._bytes_max)
+    def has_room(self, topic: str, size_bytes: int, owner: Owner | None = None) -> bool:
+        """Whether a message of that size can be kept, as one of the owner's."""
+        node = self._find(topic)
+        old = node.message if node is not None else None
+        more, more_bytes = int(old is None), size_bytes - (old.size_bytes if old else 0)
+        count, size = self.count + self._awaited_count, self.size_bytes + self._awaited_bytes
+        if count + more > self._count_max or size + more_bytes > self._bytes_max:
+            return False
+        if owner is None:
+            return True
+        if node is None or node.owner != owner:
+            more, more_bytes = 1, size_bytes
+        count, size = self._held.of(owner) + more, self._held_bytes.of(owner) + more_bytes
+        most = self.shares.most
+        return count <= most(self._count_max, owner) and size <= most(self._bytes_max, owner)
 
-    def put(self, message: Message) -> bool:
+    def let_in(self, topic: str, size_bytes: int, owner: Owner, now_ms: int) -> bool:
+        """Whether there is room for a message that is being stored and will be `put` then. Room is
+        held for it, at most AWAITED_MS: it may be that it cannot be stored."""
+        self._release(topic)
+        while self._awaited:
+            oldest, one = next(iter(self._awaited.items()))
+            if now_ms < one.until_ms:
+                break
+            self._release(oldest)
+        if not self.has_room(topic, size_bytes, owner):
+            self.refused += 1
+            return False
+        self._awaited[topic] = _Awaited(owner, size_bytes, now_ms + AWAITED_MS)
+        self._count_awaited(self._awaited[topic], 1)
+        return True
+
+    def _release(self, topic: str) -> None:
+        one = self._awaited.pop(topic, None)
+        if one is not None:
+            self._count_awaited(one, -1)
+
+    def _count_awaited(self, one: _Awaited, sign: int) -> None:
+        self._awaited_count += sign
+        self._awaited_bytes += sign * one.size_bytes
+        self._held.add(one.owner, sign)
+        self._held_bytes.add(one.owner, sign * one.size_bytes)
+
+    def put(self, message: Message, owner: Owner | None = None, *, let_in: bool = False) -> bool:
         """Keep the message, or with an empty payload forget the topic [MQTT-3.3.1-6]
-        [MQTT-3.3.1-7]. False: refused, a bound was reached; the older one is kept."""
+        [MQTT-3.3.1-7]. False: refused, a bound was reached; the older one is kept. `let_in`: there
+        was room when it was published, so it is kept whatever came meanwhile."""
+        self._release(message.topic)
         if not message.payload:
             self.forget(message.topic)
             return True
-        if not self.has_room_for(message):
+        if not let_in and not self.has_room(message.topic, message.size_bytes, owner):
             self.refused += 1
             return False
         node = self._root
@@ -67,12 +134,10 @@ class Retained:
             if child is None:
                 child = node.children[level] = _Node()
             node = child
-        if node.message is None:
-            self.count += 1
-        else:
-            self.size_bytes -= node.message.size_bytes
-        self.size_bytes += message.size_bytes
-        node.message = message
+        if node.message is not None:
+            self._count_message(node, node.message, -1)
+        node.message, node.owner = message, owner
+        self._count_message(node, message, 1)
         self._note(message.topic, message)
         return True
 
@@ -86,15 +151,20 @@ class Retained:
             path.append((node, level))
             node = child
         if node.message is not None:
-            self.count -= 1
-            self.size_bytes -= node.message.size_bytes
-            node.message = None
+            self._count_message(node, node.message, -1)
+            node.message = node.owner = None
             self._note(topic, None)
         for parent, level in reversed(path):  # empty branches go, up to the first used one
             child = parent.children[level]
             if child.children or child.message is not None:
                 break
             del parent.children[level]
+
+    def _count_message(self, node: _Node, message: Message, sign: int) -> None:
+        self.count += sign
+        self.size_bytes += sign * message.size_bytes
+        self._held.add(node.owner, sign)
+        self._held_bytes.add(node.owner, sign * message.size_bytes)
 
     def _note(self, topic: str, message: Message | None) -> None:
         if self.tracking and not topic.startswith("$SYS/"):

@@ -34,6 +34,7 @@ from plugins.mqtt.kept_values import (
 from plugins.mqtt.messages import Message, Place
 from plugins.mqtt.packets import Properties, Will
 from plugins.mqtt.sessions import Session
+from plugins.mqtt.shares import Owner
 
 IDENTIFIER_MAX: Final = 268_435_455
 """Largest subscription identifier (a variable byte integer)."""
@@ -251,14 +252,22 @@ def read_session(client_id: str, data: bytes) -> SessionState:
         raise BadSnapshot(f"{error} is missing") from None
 
 
-def retained_bytes(message: Message) -> bytes:
-    return bytes(msgpack.packb({"v": VERSION, "m": _message_value(message)}))
+def retained_bytes(message: Message, owner: Owner | None = None) -> bytes:
+    value: dict[str, Any] = {"v": VERSION, "m": _message_value(message)}
+    if owner is not None:
+        value["own"] = list(owner)
+    return bytes(msgpack.packb(value))
 
 
-def read_retained(data: bytes) -> Message:
+def read_retained(data: bytes) -> tuple[Message, Owner | None]:
     """Inverse of `retained_bytes`. Raises BadSnapshot."""
     try:
-        return _message(unpacked(data)["m"])
+        value = unpacked(data)
+        message = _message(value["m"])
+        if value.get("own") is None:
+            return message, None
+        kind, name = map(any_text, items(value["own"], 2))
+        return message, (kind, name)
     except KeyError as error:
         raise BadSnapshot(f"{error} is missing") from None
 

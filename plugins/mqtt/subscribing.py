@@ -101,7 +101,7 @@ def _add(
     if connection.bridge:
         options |= RETAIN_AS_PUBLISHED | (NO_LOCAL if address.group is None else 0)
     subscription = kind(session, address, options, identifier)
-    session.subscriptions[text] = subscription
+    hub.note_subscription(session, text, subscription)
     if start is not None:
         _replay(hub, text, subscription, before, start)
         return wanted.qos, subscription, False
@@ -139,10 +139,10 @@ def _check_room(connection: Connection, text: str, address: Address) -> None:
             raise ProtocolError("another client has it for itself", Reason.QUOTA_EXCEEDED)
     if text in session.subscriptions:
         return
-    if text.startswith(REPLAY) and len(hub.histories) >= hub.limits.replays_max:
+    if text.startswith(REPLAY) and not hub.has_room_for_replay(session):
         raise ProtocolError("too many replays", Reason.QUOTA_EXCEEDED)
     full = len(session.subscriptions) >= hub.limits.subscriptions_max
-    if full or not hub.index.has_room_for(address.topic_filter):
+    if full or not hub.has_room_for_filter(session, address.topic_filter):
         raise ProtocolError("too many subscriptions", Reason.QUOTA_EXCEEDED)
 
 

@@ -138,16 +138,20 @@ class SubscriptionIndex:
         self._shapes: dict[Shape, int] = {}
         """How many filters have each shape."""
         self._matches: dict[str, Match] = {}
-        self._shapes_max = shapes_max
+        self.shapes_max = shapes_max
         self._matches_max = matches_max
 
     def __len__(self) -> int:
         return len(self._filters)
 
+    def knows(self, shape: Shape) -> bool:
+        """Whether some filter has that shape."""
+        return shape in self._shapes
+
     def has_room_for(self, topic_filter: str) -> bool:
         """Whether the filter can be added without more shapes than `shapes_max`."""
         shape = shape_of(topic_filter)
-        return shape is None or shape in self._shapes or len(self._shapes) < self._shapes_max
+        return shape is None or shape in self._shapes or len(self._shapes) < self.shapes_max
 
     def add(self, subscription: Subscription) -> None:
         """Add or, for the same session and address, replace."""

@@ -117,7 +117,9 @@ class CrashBench(Bench):
             if message is None:
                 self.kept_retained.pop(topic, None)
             else:
-                self.kept_retained[topic] = retained_bytes(message)
+                self.kept_retained[topic] = retained_bytes(
+                    message, self.hub.retained.owner_of(topic)
+                )
         self.kept_positions = positions_bytes(self.hub.positions)
 
     def confirm(self) -> None:
@@ -160,7 +162,7 @@ class CrashBench(Bench):
         self._reader = RecordReader(self.hub.names)
         states = [read_session(client_id, kept) for client_id, kept in self.kept_sessions.items()]
         for kept in self.kept_retained.values():
-            self.hub.retained.put(read_retained(kept))
+            self.hub.retained.put(*read_retained(kept))
         self.hub.retained.take_changes()
         replay = Replay(self.hub, states, read_positions(self.kept_positions))
         delays = DelayRecovery(self.hub)

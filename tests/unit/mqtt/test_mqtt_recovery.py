@@ -423,7 +423,8 @@ def test_sessions_survive_their_bytes() -> None:
 
 def test_retained_messages_survive_their_bytes() -> None:
     message = Message("t", b"\0\xff", 1, True, 17, b"\x01\x00", 5, "client")
-    back = read_retained(retained_bytes(message))
+    back, owner = read_retained(retained_bytes(message, ("user", "alice")))
+    assert owner == ("user", "alice")
     for name in ("topic", "payload", "qos", "retain", "arrived_ms", "properties", "expires_ms",
                  "origin"):  # fmt: skip
         assert getattr(back, name) == getattr(message, name)
