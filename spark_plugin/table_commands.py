@@ -42,7 +42,16 @@ from spark_plugin.options import parse_duration_s
 
 if TYPE_CHECKING:
     from spark_plugin.export.replay import Replayed
-    from spark_plugin.export.settings import ExportSettings
+    from spark_plugin.export.settings import Evolve, ExportSettings
+
+
+ReplayEvolve = Annotated[
+    str,
+    typer.Option(
+        help="Fields without a column: strict leaves them out; add makes columns (json); widen "
+        "also lets types grow."
+    ),
+]
 
 
 def audit_table(
@@ -132,16 +141,19 @@ def replay_dead_letters(
     route_by: RouteBy = "",
     route_default: RouteDefault = "",
     routes_max: RoutesMax = 100,
+    evolve: ReplayEvolve = "strict",
     dlq: Dlq = "",
     take_over: TakeOver = False,
     master: Master = "",
 ) -> None:
-    """Land the dead letters of an export that decode by now, each once."""
+    """Land the dead letters of an export that decode by now, each once. The table says how it is
+    partitioned."""
     try:
         from spark_plugin.export.given_schema import read_schema
-        from spark_plugin.export.run import replay_target
-        from spark_plugin.export.settings import FORMATS, ExportSettings
+        from spark_plugin.export.settings import EVOLVE, FORMATS, ExportSettings
 
+        changes = choice("--evolve", evolve, EVOLVE)
+        opens = "add" if changes == "strict" else changes  # it may have more than --schema names
         settings = ExportSettings(
             bootstrap=bootstrap,
             topic=required("--topic", topic),
@@ -151,8 +163,7 @@ def replay_dead_letters(
             value_schema=read_schema(format, schema),  # type: ignore[arg-type]  # as above
             message=message,
             delimiter=delimiter,
-            # The table may have got columns that --schema does not name.
-            evolve="strict" if format == "raw" else "add",
+            evolve="strict" if format == "raw" else opens,  # type: ignore[arg-type]  # as above
             sql=read_sql(sql),
             partition_by=partition_by,
             dlq=dlq,
@@ -162,7 +173,7 @@ def replay_dead_letters(
             access=access_of(os.environ),
             take_over=take_over,
         )
-        done = _replayed_by_query(settings, master) if sql else replay_target(settings)
+        done = _replayed(settings, changes, master)  # type: ignore[arg-type]  # as above
         left_out = f", {done.left_out:,} are left out by the query" if done.left_out else ""
         typer.echo(
             f"{topic}: {done.landed:,} dead letters landed, {done.before:,} had landed before, "
@@ -172,10 +183,12 @@ def replay_dead_letters(
         fail(error)
 
 
-def _replayed_by_query(settings: ExportSettings, master: str) -> Replayed:
+def _replayed(settings: ExportSettings, evolve: Evolve, master: str) -> Replayed:
     from spark_plugin.export.run import replay_target
     from spark_plugin.session import open_session
 
+    if not settings.sql:
+        return replay_target(settings, evolve=evolve)
     spark = open_session(f"lakemq dlq replay {settings.topic}", master or None)
     try:
         return replay_target(settings, spark)

@@ -25,7 +25,11 @@ from spark_plugin.errors import NoTable, TableError
 from spark_plugin.export.columns import check_partitioned, fitting
 from spark_plugin.export.delta_widening import is_widened, rewrite
 from spark_plugin.export.files import Folder, path_of
-from spark_plugin.export.partitioning import PartitionField, with_partition_columns
+from spark_plugin.export.partitioning import (
+    PartitionField,
+    partition_text,
+    with_partition_columns,
+)
 from spark_plugin.export.settings import Evolve
 from spark_plugin.export.stats import delta_stats
 from spark_plugin.export.table import ExportKey, LiveFile, Progress, TableConflict, WrittenFile
@@ -132,6 +136,9 @@ class DeltaLakeTable:
 
     def partition_columns(self) -> list[str]:
         return list(self._table.metadata().partition_columns)
+
+    def partition_by(self) -> str:
+        return partition_text(self.partition_columns(), self._columns())
 
     def add_columns(self, schema: pa.Schema) -> None:
         from deltalake import write_deltalake

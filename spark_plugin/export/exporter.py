@@ -30,7 +30,7 @@ from spark_plugin.export.report import (
     rest_of_results,
     skipped_of,
 )
-from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.settings import Evolve, ExportSettings
 from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult
 from spark_plugin.export.write_task import WriteTask, schema_to_text
 from spark_plugin.journal import client_of, retrying, view_of
@@ -243,9 +243,9 @@ class Exporter:
         self._check_epoch(key, self._progress(key))
         return self._landing.compact(key)
 
-    def replay(self) -> Replayed:
-        """Land the dead letters that are good by now. What has landed is read from the tables, so
-        a crash in between repeats nothing."""
+    def replay(self, evolve: Evolve = "strict") -> Replayed:
+        """Land the dead letters that are good by now; `evolve` says what columns may be made for
+        them. What has landed is read from the tables, so a crash in between repeats nothing."""
         if self._dead is None:
             raise OptionError("exports of --format raw have no dead letters")
         key = self._key(self._look())
@@ -253,10 +253,11 @@ class Exporter:
         self._check_epoch(key, before)
         letters = Letters(key, self._landing.tables(), self._dead.table, before.offsets)
         nowhere = OffsetRange(key.topic, key.topic_id, -1, 0, 0)
-        task = replace(self._task(nowhere, ""), evolve="strict")
+        task = replace(self._task(nowhere, ""), evolve="strict" if self.settings.sql else evolve)
         before, results = self._until_all_fits(
             key, before, lambda: letters.write(self._landing.aim(task))
         )
+        self._tell_rest(results)
         files = self._landing.finish(results) if letters.good else {}
         if any(files.values()):
             after = replace(before, attempt=before.attempt + 1, commit=new_token())

@@ -40,6 +40,15 @@ def field_names(table: Table) -> list[str]:
     return [field.name for field in table.spec().fields]
 
 
+def spec_text(table: Table) -> str:
+    """The spec as `--partition-by` has it."""
+    found = []
+    for field in table.spec().fields:
+        source, transform = table.schema().find_column_name(field.source_id), str(field.transform)
+        found.append(f"{source}" if transform == "identity" else f"{transform}({source})")
+    return ", ".join(found)
+
+
 def to_record(table: Table, values: Values) -> Record:
     """Values as text -> the record of a data file in the table's spec."""
     from pyiceberg.typedef import Record

@@ -22,6 +22,7 @@ from spark_plugin.export.files import path_of
 from spark_plugin.export.iceberg_partitions import (
     add_fields,
     field_names,
+    spec_text,
     to_record,
     to_values,
 )
@@ -129,6 +130,9 @@ class IcebergTable:
             for task in self._table.scan().plan_files()
             if not task.delete_files
         ]  # fmt: skip
+
+    def partition_by(self) -> str:
+        return spec_text(self._table)
 
     def add_columns(self, schema: pa.Schema) -> None:
         with self._table.update_schema() as update:

@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_plugin.errors import NoTable, TableError
 from spark_plugin.export.columns import check_partitioned, fitting
 from spark_plugin.export.files import Folder
-from spark_plugin.export.partitioning import PartitionField, with_partition_columns
+from spark_plugin.export.partitioning import (
+    PartitionField,
+    partition_text,
+    with_partition_columns,
+)
 from spark_plugin.export.settings import Evolve
 from spark_plugin.export.table import ExportKey, LiveFile, Progress, TableConflict, WrittenFile
 
@@ -153,6 +157,9 @@ class ParquetTable:
                 values = tuple(each["partition"])
                 found[path] = LiveFile(full, each["rows"], each["size_bytes"], values, path)
         return list(found.values())
+
+    def partition_by(self) -> str:
+        return partition_text(self._read(1)["partition_by"], self._schema)
 
     def add_columns(self, schema: pa.Schema) -> None:
         while True:

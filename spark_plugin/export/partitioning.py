@@ -11,7 +11,7 @@ that is not a column already: `day(timestamp)` makes `timestamp_day` (date), `ho
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spark_plugin.errors import OptionError
@@ -62,6 +62,26 @@ def parse_partition_by(text: str) -> tuple[PartitionField, ...]:
     if len(set(names)) < len(names):
         raise OptionError(f"--partition-by: {', '.join(names)}: a field is there twice")
     return tuple(found)
+
+
+def partition_text(names: Sequence[str], schema: pa.Schema) -> str:
+    """`--partition-by` as it was given for a table that has a column for each partition value."""
+    made = {
+        field.name: f"{field.transform}({field.source})"
+        for source in _time_columns(schema)
+        for field in (PartitionField(transform, source) for transform in _SPANS)
+    }
+    return ", ".join(made.get(name, name) for name in names)
+
+
+def _time_columns(fields: Iterable[pa.Field], prefix: str = "") -> Iterator[str]:
+    import pyarrow as pa
+
+    for field in fields:
+        if pa.types.is_struct(field.type):
+            yield from _time_columns(field.type, f"{prefix}{field.name}.")
+        elif pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
+            yield f"{prefix}{field.name}"
 
 
 def check_partitioning(fields: Sequence[PartitionField], schema: pa.Schema) -> None:

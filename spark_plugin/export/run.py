@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from spark_plugin.export.replay import Replayed
 from spark_plugin.export.routes import Routes
 from spark_plugin.export.routing import LEDGER, check_route_column, is_routed, target_of
 from spark_plugin.export.rows import dead_letter_schema
-from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.settings import Evolve, ExportSettings, Target
 from spark_plugin.export.sql_query import SqlQuery
 from spark_plugin.export.table import ExportKey, LakeTable, TaskResult
 from spark_plugin.export.write_task import WriteTask
@@ -132,10 +133,15 @@ def all_targets(target: Target) -> list[Target]:
     return [*(target_of(target, route) for route in routes), ledger, target.dead_letters("")]
 
 
-def replay_target(settings: ExportSettings, spark: SparkSession | None = None) -> Replayed:
-    """Land the dead letters that decode by now, in this process; only a query needs Spark."""
+def replay_target(
+    settings: ExportSettings, spark: SparkSession | None = None, evolve: Evolve = "strict"
+) -> Replayed:
+    """Land the dead letters that decode by now, in this process; only a query needs Spark. The
+    partitioning, unless it is given, is the table's. `evolve`: which columns may be made."""
     first = target_of(settings.target, LEDGER) if settings.route_by else settings.target
     table = open_table(first, None)  # NoTable rather than an empty new one
+    if not settings.partition_by:
+        settings = replace(settings, partition_by=_partition_by(settings, table))
     query = None
     if settings.sql:
         assert spark is not None
@@ -146,9 +152,19 @@ def replay_target(settings: ExportSettings, spark: SparkSession | None = None) -
     exporter = make_exporter(settings, _no_tasks, query=query)
     try:
         exporter.start()
-        return exporter.replay()
+        return exporter.replay(evolve)
     finally:
         exporter.close()
+
+
+def _partition_by(settings: ExportSettings, table: LakeTable) -> str:
+    """That of the table, or of the tables of all routes, which have the same."""
+    if not settings.route_by:
+        return table.partition_by()
+    for route in read_state(table, settings.export_id, settings.topic).routes:
+        with contextlib.suppress(NoTable):
+            return open_table(target_of(settings.target, route), None).partition_by()
+    return ""
 
 
 def _no_tasks(tasks: Sequence[WriteTask]) -> list[TaskResult]:

@@ -119,6 +119,9 @@ class LakeTable(Protocol):
         """The same, with what is known of them; without those that rows were deleted from since,
         which may not be rewritten as they are."""
 
+    def partition_by(self) -> str:
+        """What `--partition-by` said when the table was made."""
+
     def add_columns(self, schema: pa.Schema) -> None:
         """Give the table the columns of `schema` that it lacks, also within structs (rows that are
         there have null in them), and the wider types that `schema` has."""

@@ -210,6 +210,9 @@ class MemoryTable:
     def live_files(self) -> list[LiveFile]:
         return []
 
+    def partition_by(self) -> str:
+        raise NotImplementedError
+
     def add_columns(self, schema: pa.Schema) -> None:
         raise NotImplementedError
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from broker_core.api.types import Columns
+from spark_plugin.commands import dlq_app
 from spark_plugin.errors import ExportRunning, NoTable
 from spark_plugin.export import exporter as loop
 from spark_plugin.export import run, write_task
@@ -128,6 +131,46 @@ def test_a_replay_makes_no_table(memory, target):
     memory.create_topic("t", 1)
     with pytest.raises(NoTable):
         replay_target(settings(target, "n bigint"))
+
+
+@pytest.mark.parametrize("partition_by", ["", "day(_meta.timestamp), device, month(at), topic_no"])
+def test_a_replay_makes_columns_and_lets_them_grow(memory, target, partition_by, caplog):
+    """And it needs not be told how the table is partitioned."""
+    schema = "n int, device string, at timestamp_ms, topic_no int"
+    memory.create_topic("t", 1)
+    same = b'"device":"d","at":1767225600000,"topic_no":7'
+    values = [b'{"n":1,%s}' % same, b'{"n":3000000000,"new":"x","a b":2,%s}' % same,
+              b'{"n":"x",%s}' % same]  # fmt: skip
+    memory.append("t", 0, Columns(values))
+    given = dataclasses.replace(settings(target, schema), partition_by=partition_by)
+    export(given)
+    assert places(read_table(target)) == [(0, 0)]
+    table = open_table(target, None)
+    assert table.partition_by() == partition_by
+
+    def replay(evolve):
+        opened = dataclasses.replace(
+            settings(target, schema), evolve="add" if evolve == "strict" else evolve
+        )
+        done = replay_target(opened, evolve=evolve)
+        return done.landed, done.before, done.still_bad
+
+    assert replay("strict") == (0, 0, 2)
+    assert replay("add") == (0, 0, 2)
+    assert replay("widen") == (1, 0, 1)
+    assert replay("widen") == (0, 1, 1)
+    (row,) = [each for each in read_table(target).to_pylist() if each["n"] != 1]
+    assert (row["n"], row["new"], row["device"]) == (3_000_000_000, "x", "d")
+    assert row["_rest"] == '{"a b":2}'
+    assert "'a b'" in caplog.text
+
+
+def test_how_a_replay_may_change_columns_is_checked():
+    answer = CliRunner().invoke(
+        dlq_app, ["replay", "--topic", "t", "--to", "delta", "--path", "x", "--evolve", "wide"]
+    )
+    assert answer.exit_code == 1
+    assert "--evolve is 'wide'; it takes strict, add, widen; did you mean widen?" in answer.stderr
 
 
 # -- vacuum
