@@ -14,7 +14,7 @@ from typing import Any
 from broker_core.api.errors import BatchTooLarge, InvalidRequest, LakeMQError
 from broker_core.api.partitioner import partition_of
 from broker_core.api.ports import PartitionLog
-from broker_core.api.record_batch import encode, read_header
+from broker_core.api.record_batch import RECORDS_MAX, encode, read_header
 from broker_core.api.types import Acks, AppendResult, Columns, Placed, TopicInfo
 
 Outcomes = list[Placed | LakeMQError]
@@ -163,22 +163,28 @@ class Publisher:
             for column in (share.values, share.keys or (), share.headers or ())
         )
         room = topic.config.batch_bytes_max - _HEADER_ROOM_BYTES
-        if size > room:
+        if size > room or len(places) > RECORDS_MAX:
             self._gather_large(topic, home, columns, places, acks, ticket, room)
             return
         try:
-            gathered = self._room_for(topic, home, acks, size, room)
+            gathered = self._room_for(topic, home, acks, size, len(places))
         except LakeMQError as error:  # the other partitions of this call are not touched
             ticket.settle(places, [error] * len(places))
             return
         gathered.add(share, size)
         gathered.shares.append((ticket, places))
 
-    def _room_for(self, topic: TopicInfo, home: int, acks: Acks, size: int, room: int) -> _Gathered:
-        """The batch under construction, sent off first if `size` more bytes don't fit."""
+    def _room_for(
+        self, topic: TopicInfo, home: int, acks: Acks, size: int, count: int
+    ) -> _Gathered:
+        """The batch under construction, sent off first if `count` more records of `size` bytes
+        don't fit."""
+        room = topic.config.batch_bytes_max - _HEADER_ROOM_BYTES
         place = (topic.topic_id, home, acks)
         gathered = self._gathered.get(place)
-        if gathered is not None and gathered.size_bytes + size > room:
+        if gathered is not None and (
+            gathered.size_bytes + size > room or len(gathered.values) + count > RECORDS_MAX
+        ):
             self._send(self._gathered.pop(place))
             gathered = None
         if gathered is None:

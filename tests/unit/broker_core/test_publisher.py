@@ -114,6 +114,17 @@ async def test_many_small_calls_never_exceed_the_limit() -> None:
     assert all(batch.header.total_bytes <= 4096 for batch in desk.logs[0].batches)
 
 
+async def test_no_batch_has_more_records_than_a_reader_opens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker_core.publisher.RECORDS_MAX", 8)
+    desk = Desk()
+    futures = [desk.publish(Columns([b"v"] * count)) for count in (5, 3, 1, 30, 8)]
+    offsets = [each.offset for future in futures for each in await future]
+    assert offsets == list(range(47))
+    assert max(len(batch) for batch in desk.logs[0].batches) == 8
+
+
 async def test_one_record_that_is_too_large_is_refused_alone() -> None:
     desk = Desk(batch_bytes_max=4096)
     outcomes = await desk.publish(Columns([b"a", b"x" * 5000, b"b"]))
