@@ -23,6 +23,10 @@ class NodeSettings(Section):
     event_loop: Literal["auto", "uvloop", "asyncio"] = "auto"
     """What drives the sockets; `auto`: uvloop where it is installed, else asyncio's own."""
 
+    loop_stall_ms: int = Field(default=200, ge=0, le=60_000)
+    """What holds the event loop for longer is named in the log and counted
+    (`lakemq_node_loop_stalls`): nobody is served meanwhile (ms); 0: nothing is."""
+
 
 class TopicSettings(Section):
     """Defaults for topics created without these settings."""

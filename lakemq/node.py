@@ -34,6 +34,7 @@ from broker_core.security.metrics import register_metrics
 from lakemq.admin import AdminListener
 from lakemq.config_checks import check_together
 from lakemq.data_folder import DataFolder
+from lakemq.loop_watchdog import LoopWatchdog
 from lakemq.telemetry import Telemetry
 from meta_service.api.errors import StartupFailed
 from meta_service.api.types import NodeRegistration
@@ -78,6 +79,7 @@ class Node:
         folder.open()
         self._stack.callback(folder.close)
         self._stack.callback(self.telemetry.close)
+        self._watch_loop()
         await self._start_meta()
         storage = self._storage()
         await storage.start()
@@ -107,6 +109,14 @@ class Node:
             ) from error
         self._stack.push_async_callback(listener.stop)
         self.listeners.append(listener)
+
+    def _watch_loop(self) -> None:
+        threshold_ms = self.config.node.loop_stall_ms
+        if threshold_ms:
+            watchdog = LoopWatchdog(threshold_ms / 1000)
+            watchdog.observe(self.telemetry.meter("lakemq.node"))
+            watchdog.start()
+            self._stack.callback(watchdog.stop)
 
     async def _start_meta(self) -> None:
         settings, node = self.config.meta, self.config.node

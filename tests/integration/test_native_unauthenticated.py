@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import lakemq
 from lakemq.cli import app
+from plugins.native.sdk import login
 from plugins.native.tcp_sockets import connections_of, shut_down
 from tests.support.node import PORTS_FREE, NodeProcess
 from tests.support.unfinished_calls import UnfinishedCalls, pump_all
@@ -108,7 +109,11 @@ def test_unfinished_messages_hold_little_and_others_are_served(
     assert max(held) <= HELD_BYTES_MAX, [each >> 20 for each in held]
 
 
-def test_empty_logins_do_not_take_the_turns_of_others(node: NodeProcess) -> None:
+def test_empty_logins_do_not_take_the_turns_of_others(
+    node: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others' logins end before those of the attackers would by themselves (30 s)."""
+    monkeypatch.setattr(login, "_EXCHANGE_S_MAX", 15.0)
     attackers = [UnfinishedCalls.connect(node.native, "127.0.0.2") for _ in range(9)]
     for each in attackers:
         for _ in range(250):
