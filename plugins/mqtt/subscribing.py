@@ -169,31 +169,47 @@ def send_retained(connection: Connection, now_ms: int) -> None:
     """Send some of the retained messages that are due, and the rest in turns to come: a few bytes
     of filters may ask for all there are, over and over. What is replaced before its turn is left
     out: the client got the newer publish."""
-    owed, retained, later = connection.owed, connection.hub.retained, False
-    count = size_bytes = 0
-    while owed and not connection.ended and not connection.blocked:
+    owed, room = connection.owed, _Room()
+    while owed and not connection.ended:
         text, one = next(iter(owed.items()))
-        session = one.subscription.session
-        if session.subscriptions.get(text) is not one.subscription:
-            del owed[text]
+        if connection.choked or (connection.blocked and one.messages is not None):
+            return  # until it is `unblocked`
+        wanted = one.subscription.session.subscriptions.get(text) is one.subscription
+        if wanted and not _send_some(connection, one, room, now_ms):
+            connection.hub.owing.append(connection)
+            return
+        del owed[text]
+
+
+class _Room:
+    """What may still be sent in this turn."""
+
+    __slots__ = ("count", "size_bytes")
+
+    def __init__(self) -> None:
+        self.count = RETAINED_PER_TURN
+        self.size_bytes = RETAINED_BYTES_PER_TURN
+
+    def take(self, message: Message) -> bool:
+        """False: that was the last one."""
+        self.count -= 1
+        self.size_bytes -= message.size_bytes
+        return self.count > 0 and self.size_bytes > 0
+
+
+def _send_some(connection: Connection, one: Owed, room: _Room, now_ms: int) -> bool:
+    """False: there may be more, for another turn."""
+    retained, late = connection.hub.retained, one.messages is not None
+    if one.messages is None:
+        found = retained.match(one.subscription.address.topic_filter, now_ms)
+        one.messages = iter(list(found))
+    for message in one.messages:
+        if late and retained.get(message.topic) is not message:
             continue
-        if one.messages is None:
-            found = retained.match(one.subscription.address.topic_filter, now_ms)
-            one.messages = iter(list(found))
-        else:
-            later = True
-        for message in one.messages:
-            if later and retained.get(message.topic) is not message:
-                continue
-            _send_one_retained(one.subscription, message, now_ms)
-            count, size_bytes = count + 1, size_bytes + message.size_bytes
-            if count >= RETAINED_PER_TURN or size_bytes >= RETAINED_BYTES_PER_TURN:
-                break
-        else:
-            del owed[text]
-            continue
-        connection.hub.owing.append(connection)
-        return
+        _send_one_retained(one.subscription, message, now_ms)
+        if not room.take(message) or connection.choked:
+            return False
+    return True
 
 
 def _send_one_retained(subscription: Subscription, message: Message, now_ms: int) -> None:
