@@ -42,7 +42,7 @@ class Allowed:
         shown = ", ".join(repr(name) for name in dict.fromkeys([*names, *common_names]))
         raise PermissionDenied(
             f"the certificate of {shown[:_SHOWN_MAX] or 'nobody'} names neither a node of this "
-            "cluster nor one of meta.operators"
+            "cluster (a member, a registered broker, one of meta.nodes) nor one of meta.operators"
         )
 
 

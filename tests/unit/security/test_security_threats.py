@@ -54,7 +54,10 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         "unit/mqtt/test_mqtt_stored_records.py::test_no_record_makes_a_session_the_brokers_own",
         "unit/journal/test_journal_tiering.py::test_internal_topics_stay_local",
     ),
-    "existence": (f"{INTERNAL}::test_who_has_no_right_does_not_learn_what_there_is",),
+    "existence": (
+        f"{INTERNAL}::test_who_has_no_right_does_not_learn_what_there_is",
+        f"{INTERNAL}::test_who_watches_is_told_of_no_topic_that_it_may_not_see",
+    ),
     "secrets": (
         "unit/broker_core/test_access.py::test_secrets_are_not_shown",
         f"{UNIT}settings.py::test_a_fault_beside_a_secret_does_not_show_it",
@@ -76,6 +79,11 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         "unit/mqtt/test_mqtt_principals.py::test_a_session_is_not_taken_by_who_knows_its_client_id",
         "unit/mqtt/test_mqtt_principals.py::test_anonymous_clients_count_as_one",
     ),
+    "mqtt-shares": (
+        "unit/mqtt/test_mqtt_principals.py::test_one_user_does_not_use_up_all_shapes_of_filters",
+        "unit/mqtt/test_mqtt_principals.py::test_one_user_does_not_have_all_sessions",
+        "unit/mqtt/test_mqtt_principals.py::test_one_user_does_not_retain_everything",
+    ),
     "mqtt-records": (
         "unit/mqtt/test_mqtt_stored_records.py"
         "::test_clients_may_not_write_what_mqtt_believes_into_bound_topics",
@@ -83,6 +91,18 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         "unit/mqtt/test_mqtt_stored_records.py::test_no_record_stops_a_start",
     ),
     "mqtt-certificate": (f"{UNIT}caches.py::test_blanks_of_a_certificates_name_are_part_of_it",),
+    "native-peer": (
+        "integration/test_native_unauthenticated.py"
+        "::test_unfinished_messages_hold_little_and_others_are_served",
+        "integration/test_native_unauthenticated.py"
+        "::test_silent_connections_are_ended_and_leave_room",
+        "integration/test_native_unauthenticated.py"
+        "::test_empty_logins_do_not_take_the_turns_of_others",
+    ),
+    "native-producers": (
+        "integration/test_producer_owners.py::test_nobody_is_fenced_by_another",
+        "unit/broker_core/test_producer_owners.py::test_an_id_is_its_owners",
+    ),
     "native-rights": (
         f"{NODE}::test_native_refuses",
         f"{INTERNAL}::test_lists_leave_them_out_but_an_operators",
@@ -96,6 +116,7 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
     ),
     "native-owners": (
         f"{NODE}::test_a_transactional_id_has_rules",
+        "integration/test_native_shares.py::test_there_is_room_for_others",
         f"{UNIT}rules.py::test_a_rule_about_each_kind_is_about_it",
     ),
     "meta-names": (
