@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import queue
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+import paho.mqtt.client as paho
 import pytest
 
 import lakemq
@@ -21,7 +24,7 @@ from broker_core.api.errors import CorruptBatch
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from tests.support.node import NodeProcess
-from tests.support.poison import garbage_lengths, no_frame, poison_logs
+from tests.support.poison import bad_headers, garbage_lengths, no_frame, poison_logs
 
 
 @pytest.fixture
@@ -40,7 +43,9 @@ def produce(node: NodeProcess, topic: str, batch: bytes) -> pb.ProduceResponse:
         return next(iter(NativeStub(channel).Produce(iter([request]), timeout=30)))
 
 
-@pytest.mark.parametrize("poison", [garbage_lengths(), no_frame()], ids=["lengths", "zstd"])
+@pytest.mark.parametrize(
+    "poison", [garbage_lengths(), no_frame(), bad_headers()], ids=["lengths", "zstd", "headers"]
+)
 def test_garbage_columns_are_refused(node: NodeProcess, poison: bytes) -> None:
     with lakemq.connect(node.native) as client:
         client.create_topic("t")
@@ -50,8 +55,37 @@ def test_garbage_columns_are_refused(node: NodeProcess, poison: bytes) -> None:
         assert [each.value for each in client.consume("t")] == [b"good"]
 
 
+def device(node: NodeProcess, name: str, publish: bytes | None = None) -> list[bytes]:
+    """A device with a session that stays: what comes for it, up to `live`."""
+    found: queue.Queue[bytes] = queue.Queue()
+    ready = threading.Event()
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, name, clean_session=False)
+    client.on_message = lambda c, u, message: found.put(message.payload)
+    client.on_connect = lambda c, u, flags, code, p: (
+        client.subscribe("room/#", qos=1) if name == "sleeper" else ready.set()
+    )
+    client.on_subscribe = lambda *_: ready.set()
+    client.connect("127.0.0.1", node.mqtt_port)
+    client.loop_start()
+    assert ready.wait(30)
+    try:
+        if publish is not None:
+            client.publish("room/1", publish, qos=1, retain=True).wait_for_publish(30)
+            return []
+        got = [found.get(timeout=30)]
+        while got[-1] not in (b"first", b"live"):
+            got.append(found.get(timeout=30))
+        return got
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
 def fill(node: NodeProcess) -> None:
-    """Records and state of everything that the native protocol keeps in topics."""
+    """Records and state of everything that the broker keeps in topics."""
+    device(node, "publisher", publish=b"first")
+    assert device(node, "sleeper") == [b"first"]
+    device(node, "publisher", publish=b"kept")
     with lakemq.connect(node.native) as client:
         client.create_topic("t")
         for value in (b"0", b"1"):
@@ -85,8 +119,9 @@ def test_no_start_and_no_reader_ends_because_of_a_stored_batch(
     fill(node)
     assert callable(end)
     end(node)
-    poisoned = asyncio.run(poison_logs(node.data_dir, skip=("__mqtt", "mqtt")))
-    assert {"t", "_lakemq_offsets", "_lakemq_queues", "_lakemq_transactions"} < set(poisoned)
+    poisoned = asyncio.run(poison_logs(node.data_dir))
+    assert {"t", "mqtt", "__mqtt_sessions", "__mqtt_retained"} < set(poisoned)
+    assert {"_lakemq_offsets", "_lakemq_queues", "_lakemq_transactions"} < set(poisoned)
     node.start()
     assert metric(node, "lakemq_corrupt_batches") >= 4
     assert "topic _lakemq_offsets partition" in node.log_file.read_text()
@@ -94,11 +129,11 @@ def test_no_start_and_no_reader_ends_because_of_a_stored_batch(
         client.send("t", b"3")
         assert values(client) == [b"0", b"1", b"2", b"3"]
         warned = [each.message for each in caplog.records if "topic t partition 0" in each.message]
-        assert len(warned) == 2
+        assert len(warned) == 3
         with client.subscribe("t", group="g") as consumer:
             records = iter(consumer)
             assert [next(records).value for _ in range(3)] == [b"1", b"2", b"3"]
-            assert consumer.consumer.counters.corrupt_batches == 2
+            assert consumer.consumer.counters.corrupt_batches == 3
         with client.queue("t", group="q") as queue:
             messages = iter(queue)
             assert [next(messages).value for _ in range(3)] == [b"1", b"2", b"3"]
@@ -111,6 +146,8 @@ def test_no_start_and_no_reader_ends_because_of_a_stored_batch(
             list(consumer)
         assert len(client.schedules.waiting("t")) == 1
         assert min(client.offsets_for_timestamp("t", 1).values()) == 0
+    assert device(node, "publisher", publish=b"live") == []
+    assert device(node, "sleeper") == [b"kept", b"live"]
     assert node.stop() == 0
     node.start()
     with lakemq.connect(node.native) as client:

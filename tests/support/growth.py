@@ -25,7 +25,7 @@ def cpu_s(work: Work) -> float:
 
 
 def grows_linearly(prepare: Callable[[int], Work], size: int) -> None:
-    """AssertionError when work of `GROWTH` times the size costs more than `RATIO_MAX` times as much.
+    """AssertionError when `GROWTH` times the size costs more than `RATIO_MAX` times as much.
     `prepare`: makes work of a size, which may be done again and again."""
     small, large = cpu_s(prepare(size)), cpu_s(prepare(GROWTH * size))
     assert large / small <= RATIO_MAX, f"{size}: {small:.6f} s, {GROWTH * size}: {large:.6f} s"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from broker_core.api.record_batch import BatchHeader, pack_header, read_header
+from broker_core.api.record_batch import HAS_HEADERS, BatchHeader, pack_header, read_header
 from broker_core.api.types import Acks, Compression, TopicInfo
 from plugins.journal.manifest import decode_manifest
 from plugins.journal.settings import JournalSettings
@@ -33,20 +33,24 @@ def no_frame() -> bytes:
     return sealed(b"no frame of zstd", attributes=Compression.ZSTD)
 
 
-async def poison_logs(data_dir: Path, skip: tuple[str, ...] = ()) -> list[str]:
-    """Append poison to every partition of a node that is down, but of topics that begin with one
-    of `skip`. The topics."""
+def bad_headers() -> bytes:
+    """Columns that fit, and record headers that end in the middle of a name."""
+    cell = b"\x09\x00na"
+    lengths = b"".join(size.to_bytes(4, "little") for size in (1, len(cell)))
+    return sealed(bytes(4) + lengths + b"v" + cell, attributes=HAS_HEADERS)
+
+
+async def poison_logs(data_dir: Path) -> list[str]:
+    """Append poison to every partition of a node that is down. The topics."""
     storage = JournalStorage(data_dir / "journal", JournalSettings())
     await storage.start()
     poisoned = []
     for path in sorted((data_dir / "journal").glob("topics/*/*/manifest")):
         manifest = decode_manifest(path.read_bytes())
-        if manifest.topic.startswith(skip or "\0"):
-            continue
         poisoned.append(manifest.topic)
         topic = TopicInfo(manifest.topic, manifest.topic_id, manifest.partition + 1)
         log = await storage.open_partition(topic, manifest.partition)
-        for batch in (garbage_lengths(), no_frame()):
+        for batch in (garbage_lengths(), no_frame(), bad_headers()):
             await log.append(batch, read_header(batch), Acks.LEADER)
     await storage.stop()
     return poisoned

@@ -6,6 +6,7 @@ import pytest
 
 from broker_core.api.errors import ConfigError
 from broker_core.api.settings import PluginSettings, Section
+from broker_core.broker import default_topic_config
 from broker_core.config import load_config, parse_config
 
 
@@ -138,3 +139,19 @@ def test_plugin_section_by_variables() -> None:
 
 def test_a_section_that_is_no_table(tmp_path: Path) -> None:
     assert complaint(tmp_path, "node = 3\n") == "lakemq.toml:1: node: node is a table, [node]"
+
+
+@pytest.mark.parametrize("name", ["retention_ms", "retention_bytes", "timestamp_ahead_ms_max"])
+@pytest.mark.parametrize("value", ["-1", '"none"'])
+def test_a_limit_may_be_none(tmp_path: Path, name: str, value: str) -> None:
+    file = tmp_path / "lakemq.toml"
+    file.write_text(f"[topics]\n{name} = {value}\n")
+    config = load_config(file, {})
+    assert getattr(default_topic_config(config.topics), name) is None
+
+
+def test_a_limit_is_none_or_a_number(tmp_path: Path) -> None:
+    file = tmp_path / "lakemq.toml"
+    file.write_text('[topics]\nretention_ms = "never"\n')
+    with pytest.raises(ConfigError, match=r"retention_ms"):
+        load_config(file, {})
