@@ -104,15 +104,16 @@ class Fuzzer:
         device = self.device()
         if device is not None:
             self.packets += 1
-            device.send_bytes(encode(self.any_packet(device.version), device.version))
+            device.send_bytes(encode(self.any_packet(device), device.version))
 
-    def any_packet(self, version: int) -> Any:
+    def any_packet(self, device: Device) -> Any:
+        version = device.version
         choose, packet_id = self.random.choice, self.random.randint(1, 6)
         kind = self.random.random()
         if kind < 0.5:
             return self.publish(version, packet_id)
         if kind < 0.7:
-            return Acknowledgement(choose(ACKS), packet_id)
+            return self.acknowledgement(device, packet_id)
         if kind < 0.85:
             options = choose((0, 1, 2))
             if version == V5:
@@ -127,6 +128,20 @@ class Fuzzer:
         if kind < 0.98:
             return Ping(PacketType.PINGREQ)
         return Disconnect()
+
+    def acknowledgement(self, device: Device, packet_id: int) -> Acknowledgement:
+        """Of the kind that is awaited, more often than not: others end the connection."""
+        session = device.connection.session
+        inflight = session.outbound.inflight if session is not None else {}
+        if not inflight or self.random.random() < 0.2:
+            return Acknowledgement(self.random.choice(ACKS), packet_id)
+        packet_id = self.random.choice(list(inflight))
+        delivery = inflight[packet_id]
+        if delivery.qos == 1:
+            return Acknowledgement(PacketType.PUBACK, packet_id)
+        return Acknowledgement(
+            PacketType.PUBCOMP if delivery.released else PacketType.PUBREC, packet_id
+        )
 
     def publish(self, version: int, packet_id: int) -> Publish:
         choose = self.random.choice
@@ -164,7 +179,7 @@ class Fuzzer:
     def damage(self) -> None:
         device = self.device()
         if device is not None:
-            stream = bytearray(encode(self.any_packet(device.version), device.version))
+            stream = bytearray(encode(self.any_packet(device), device.version))
             stream[self.random.randrange(len(stream))] = self.random.randrange(256)
             device.send_bytes(bytes(stream))
 
