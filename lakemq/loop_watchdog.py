@@ -21,7 +21,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 _log: Final = logging.getLogger(__name__)
 _OURS: Final = str(Path(__file__).parents[1]) + "/"
-_FOREIGN: Final = ("/site-packages/", "/.venv/")
+_PACKAGES: Final = ("lakemq", "broker_core", "meta_service", "plugins", "spark_plugin", "tests")
 
 
 class LoopWatchdog:
@@ -104,7 +104,7 @@ def place_of(frame: FrameType | None) -> str:
 
 def _is_ours(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
-    return file.startswith(_OURS) and not any(each in file for each in _FOREIGN)
+    return file.startswith(_OURS) and file[len(_OURS) :].partition("/")[0] in _PACKAGES
 
 
 def _named(frame: FrameType) -> str:

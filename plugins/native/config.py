@@ -69,6 +69,9 @@ class NativeSettings(PluginSettings):
     group_offsets_retention_ms: int = Field(default=7 * 24 * 3_600_000, ge=1000)
     """A group that has had no member and no commit for so long is forgotten, and its committed
     offsets with it (ms)."""
+    lag_metrics_max: int = Field(default=1000, ge=0)
+    """Pairs of group and topic whose lag is a metric; those with the largest lag are, and
+    `lakemq_native_group_lag_left_out` counts the others."""
     queues_max: int = Field(default=1000, ge=1)
     """Queues that there may be."""
     queue_consumers_max: int = Field(default=1000, ge=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -66,6 +67,8 @@ class GroupHost:
     def __init__(self, broker: Broker, settings: NativeSettings) -> None:
         self.offsets = OffsetLog(broker)
         self.commits = 0
+        self.lags_left_out = 0
+        """Pairs of group and topic that the newest metrics do not show."""
         self._broker = broker
         self._settings = settings
         self._coordinator = Coordinator(
@@ -387,6 +390,15 @@ class GroupHost:
             for place, lag in self._lags_of(name).items():
                 found[name, place.topic] = found.get((name, place.topic), 0) + lag
         return found
+
+    def largest_lags(self, most: int) -> dict[tuple[str, str], int]:
+        """As `lags`, the largest alone: clients choose the names of groups, and each is a series of
+        its own to whoever keeps metrics."""
+        lags = self.lags()
+        self.lags_left_out = max(0, len(lags) - most)
+        if not self.lags_left_out:
+            return lags
+        return dict(heapq.nlargest(most, lags.items(), key=lambda each: each[1]))
 
     def _lags_of(self, name: str) -> Mapping[TopicPartition, int]:
         found = {}

@@ -24,6 +24,8 @@ REQUEST_S_MAX: Final = 30.0
 """A single request is to arrive within this time after its headers."""
 REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
 """Largest single request, but for those in `_WITH_BATCH`, which need the room of a batch."""
+REPEATED_MAX: Final = 20_000
+"""Names, offsets or the like in a single request: what is done at one turn of the event loop."""
 _WITH_BATCH: Final = frozenset({"Schedule"})
 _UNKNOWN_CALLERS: Final = frozenset({"Authenticate"})
 """Methods that find out themselves who calls, and bound what they read meanwhile."""
@@ -109,6 +111,11 @@ async def _only(requests: AsyncIterator[Any]) -> Any:
         raise InvalidRequest("the call ended without a request")
     if isinstance(request, _Malformed):
         raise request.error
+    for field, value in request.ListFields():
+        if field.is_repeated and len(value) > REPEATED_MAX:
+            raise InvalidRequest(
+                f"{field.name}: {len(value)} of them; one request takes {REPEATED_MAX}"
+            )
     return request
 
 

@@ -100,13 +100,19 @@ class NativeListener:
             yield Observation(service.groups.rebalances)
 
         def lags(_: CallbackOptions) -> Iterable[Observation]:
-            for (group, topic), lag in service.groups.lags().items():
+            most = self._settings.lag_metrics_max
+            for (group, topic), lag in service.groups.largest_lags(most).items():
                 yield Observation(lag, {"group": group, "topic": topic})
 
         meter.create_observable_counter("lakemq.native.produce.batches", [batches_in])
         meter.create_observable_counter("lakemq.native.group.commits", [commits])
         meter.create_observable_counter("lakemq.native.group.rebalances", [rebalances])
         meter.create_observable_gauge("lakemq.native.group.lag", [lags])
+
+        def left_out(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(service.groups.lags_left_out)
+
+        meter.create_observable_gauge("lakemq.native.group.lag.left_out", [left_out])
 
     async def start(self) -> None:
         settings = self._settings

@@ -22,24 +22,29 @@ def hold_the_loop() -> None:
     time.sleep(HELD_S)  # on purpose: nothing else runs meanwhile
 
 
+def told(caplog: pytest.LogCaptureFixture) -> None:
+    """Wait until it is."""
+    while not any("hold_the_loop" in each for each in caplog.messages):
+        time.sleep(0.01)
+
+
 async def test_who_holds_the_loop_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     watchdog = LoopWatchdog(0.1)
     with caplog.at_level(logging.WARNING, "lakemq.loop_watchdog"):
         watchdog.start()
         await asyncio.sleep(0.15)
         hold_the_loop()
-        while not any("hold_the_loop" in each for each in caplog.messages):
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(told, caplog)
         watchdog.stop()
     found = [each for each in caplog.messages if "hold_the_loop" in each]
     line = hold_the_loop.__code__.co_firstlineno + 1
-    told = re.fullmatch(
+    words = re.fullmatch(
         rf"the event loop was held for (\d+) ms by tests/integration/test_loop_watchdog.py:{line} "
         "in hold_the_loop",
         found[0],
     )
-    assert len(found) == 1 and told is not None, caplog.messages
-    assert int(told[1]) >= 1000 * (HELD_S - 0.1)
+    assert len(found) == 1 and words is not None, caplog.messages
+    assert int(words[1]) >= 1000 * (HELD_S - 0.1)
     assert watchdog.stalls >= 1 and watchdog.stalled_s >= HELD_S - 0.1
 
 
@@ -59,6 +64,7 @@ def test_our_own_line_is_named_beside_the_library_that_it_waits_in() -> None:
 
 def test_a_node_counts_them(tmp_path: Path) -> None:
     with NodeProcess(tmp_path, PORTS_FREE + "[node]\nloop_stall_ms = 50\n") as node:
-        with urllib.request.urlopen(f"http://{node.addresses['admin']}/metrics") as answer:
-            text = answer.read().decode()
+        answer = urllib.request.urlopen(f"http://{node.addresses['admin']}/metrics")
+        text = answer.read().decode()
+        answer.close()
     assert "lakemq_node_loop_stalls_total" in text and "lakemq_node_loop_stalled" in text
