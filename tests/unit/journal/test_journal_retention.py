@@ -9,13 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from broker_core.api.errors import OffsetOutOfRange
-from broker_core.api.record_batch import RecordBatch, split
-from broker_core.api.types import TopicConfig
+from broker_core.api.record_batch import RecordBatch, read_header, split
+from broker_core.api.types import Acks, TopicConfig
 from plugins.journal.compactor import CompactionLimits, Compactor
 from plugins.journal.maintenance import retain
 from plugins.journal.manifest import SegmentInfo
 from plugins.journal.reading import read_slice
 from plugins.journal.retention import expired
+from tests.support.poison import garbage_lengths
 from tests.unit.journal.rig import FOLDER, Rig
 
 ALWAYS = CompactionLimits(keys_max=1000, dirty_ratio_min=0.0, lag_ms_max=0)
@@ -351,3 +352,22 @@ def test_producers_survive_compaction_and_a_crash(make_rig: Callable[..., Rig]) 
     again = rig.append_durably(b"v", keys=[b"k"], producer=ProducerStamp(4, 0, 29))
     assert again.duplicate and again.base_offset == 29
     assert rig.append_durably(b"v", producer=ProducerStamp(4, 0, 30)).base_offset == 30
+
+
+def test_compaction_and_times_go_on_behind_a_batch_that_is_corrupt_inside(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(cleanup="compact")
+    for number in range(12):
+        rig.append_durably(b"%02d" % number, keys=[b"k"])
+        if number == 3:
+            poison = garbage_lengths()
+            rig.log.append(poison, read_header(poison), Acks.LEADER)
+            rig.flusher.run()
+    assert compact(rig) > 0
+    stored = rig.fetch(rig.log.log_start_offset, 1 << 20).data
+    offsets = [header.base_offset for _, header in split(stored)]
+    assert 4 in offsets, "what it holds is not known, so it stays"
+    assert 0 not in offsets
+    found = rig.loop.run_until_complete(rig.log.offset_for_timestamp(1_600_000_000_000))
+    assert found == rig.log.high_watermark, "no readable record is so young"
