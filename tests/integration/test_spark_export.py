@@ -169,7 +169,7 @@ def test_the_command_takes_many_topics_a_query_and_bounds(
     assert answer.stderr == ""
     assert "metrics at port" in answer.stdout
     for name in ("hall.a", "hall.b"):
-        assert f"{name}: caught up: 40 records" in answer.stdout
+        assert f"{name}: caught up: 80 records read, 40 result rows" in answer.stdout
         rows = read_table(Target("delta", str(tmp_path / name)))
         assert places(rows) == [(p, n) for p in range(2) for n in range(0, 40, 2)]
 
