@@ -61,6 +61,10 @@ def _growing(hub: Hub) -> dict[str, tuple[Read, str]]:
 def _levels(hub: Hub) -> dict[str, tuple[Read, str]]:
     return {
         "connections": (lambda: len(hub.connections), "network connections"),
+        "connections.unauthenticated": (
+            lambda: sum(one.session is None for one in hub.connections),
+            "network connections that are not let in yet",
+        ),
         "sessions": (lambda: len(hub.sessions), "sessions, connected or not"),
         "subscriptions": (lambda: hub.index.count, "subscriptions"),
         "delayed": (lambda: len(hub.delays.entries), "publishes that wait for their time"),

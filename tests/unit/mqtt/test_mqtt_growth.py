@@ -18,6 +18,7 @@ from websockets.server import ServerProtocol
 from broker_core.api.types import Operation
 from plugins.mqtt.codec import Decoder
 from plugins.mqtt.encoding import encode
+from plugins.mqtt.messages import Message
 from plugins.mqtt.packets import (
     V5,
     V311,
@@ -31,7 +32,9 @@ from plugins.mqtt.packets import (
     Unsubscribe,
 )
 from plugins.mqtt.proxy import parse_proxy_header
-from plugins.mqtt.topics import matches, parse_filter
+from plugins.mqtt.retained import Retained
+from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex
+from plugins.mqtt.topics import Address, matches, parse_filter
 from plugins.mqtt.wire import variable_bytes
 from tests.support.mqtt_bench import Bench
 
@@ -131,6 +134,29 @@ def test_a_proxy_header_that_comes_byte_by_byte_is_bounded() -> None:
     for end in range(len(header)):
         assert parse_proxy_header(header[:end]) is None
     assert parse_proxy_header(header) is not None
+
+
+def test_deep_names_are_looked_up_in_time_of_their_length() -> None:
+    """Among subscriptions and among retained messages; no recursion either."""
+
+    def prepare(levels: int) -> Work:
+        index, retained = SubscriptionIndex(), Retained(10, 1 << 30)
+        name = "/".join("x" * levels)
+        for text in ("#", "+/" * (levels - 1) + "x", "x/" * (levels - 2) + "+/x"):
+            index.add(Subscription(None, Address(text), 0, 0))  # type: ignore[arg-type]
+        message = Message(name, b"x", 0, True, 0)
+
+        def look_up() -> None:
+            for _ in range(20):
+                index._matches.clear()
+                assert len(index.match(name).targets) == 1
+                retained.put(message)
+                assert list(retained.match("+/" * (levels - 1) + "x", 0)) == [message]
+                retained.forget(name)
+
+        return look_up
+
+    grows_linearly(prepare, 400)
 
 
 def websocket_fed(data: bytes, step: int) -> Work:
