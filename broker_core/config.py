@@ -8,16 +8,16 @@ as TOML has it (text needs no quotes). Variables without two underscores are not
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from broker_core.api.errors import ConfigError
+from broker_core.api.errors import ConfigError, LakeMQError
+from broker_core.config_words import complaint, nearest
 from broker_core.security.settings import SecuritySettings
 from broker_core.settings import (
     AdminSettings,
@@ -76,7 +76,7 @@ class ConfigSource:
         }
 
     def section(self, path: tuple[str, ...], model: type[Model]) -> Model:
-        """Validate one section. Raises ConfigError for the first thing that is wrong."""
+        """Validate one section. Raises ConfigError with a line for each thing that is wrong."""
         written: Any = self.data
         for part in path:
             written = written.get(part, {}) if isinstance(written, Mapping) else {}
@@ -89,12 +89,24 @@ class ConfigSource:
         try:
             return model.model_validate(values)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = _written_path(values, first["loc"])
-            if where and where[0] in overrides:
-                variable = overrides[str(where[0])][0]
-                raise ConfigError(f"{variable}: {_complaint(first, model)}") from None
-            raise self.error((*path, *where), _complaint(first, model)) from None
+            raise joined(
+                [self._found(path, values, overrides, each, model) for each in error.errors()]
+            ) from None
+
+    def _found(
+        self,
+        path: tuple[str, ...],
+        values: Mapping[str, Any],
+        overrides: Mapping[str, tuple[str, str]],
+        found: Any,
+        model: type[BaseModel],
+    ) -> ConfigError:
+        """pydantic's finding, with its place."""
+        where = _written_path(values, found["loc"])
+        if where and where[0] in overrides:
+            variable = overrides[str(where[0])][0]
+            return ConfigError(f"{variable}: {complaint(found, model)}")
+        return self.error((*path, *where), complaint(found, model))
 
     def error(self, path: tuple[str | int, ...], complaint: str) -> ConfigError:
         """`file:line: a.b.c: complaint`."""
@@ -119,27 +131,47 @@ class Config:
 
 
 def load_config(path: Path | None, environment: Mapping[str, str]) -> Config:
-    """Read, parse, validate. `path` None: defaults. Raises ConfigError."""
+    """Read, parse, validate. `path` None: defaults. Raises ConfigError with a line for each thing
+    that is wrong."""
+    config, errors = checked_config(read_source(path, environment))
+    if config is None:
+        raise joined(errors)
+    return config
+
+
+def joined(errors: Sequence[LakeMQError]) -> ConfigError:
+    """One error, a line for each."""
+    return ConfigError("\n".join(dict.fromkeys(map(str, errors))))
+
+
+def checked_config(source: ConfigSource) -> tuple[Config | None, list[ConfigError]]:
+    """The sections that are no plugin's, None when something is wrong, and all that is wrong."""
+    errors = _check_top(source)
+    sections: dict[str, Any] = {}
+    for name, model in SECTIONS.items():
+        try:
+            sections[name] = source.section((name,), model)
+        except ConfigError as error:
+            errors.append(error)
+    return (None if errors else Config(**sections, source=source)), errors
+
+
+def read_source(path: Path | None, environment: Mapping[str, str]) -> ConfigSource:
+    """`path` None: defaults. Raises ConfigError: not there, or not TOML."""
     variables = {
         name: text
         for name, text in environment.items()
         if name.startswith(ENV_PREFIX) and "__" in name
     }
     if path is None:
-        source = ConfigSource("(defaults)", variables=variables)
-    else:
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}") from None
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
-        source = parse_config(str(path), text, variables)
-    _check_top(source)
-    sections: dict[str, Any] = {
-        name: source.section((name,), model) for name, model in SECTIONS.items()
-    }
-    return Config(**sections, source=source)
+        return ConfigSource("(defaults)", variables=variables)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
+    return parse_config(str(path), text, variables)
 
 
 def parse_config(name: str, text: str, variables: Mapping[str, str]) -> ConfigSource:
@@ -151,17 +183,22 @@ def parse_config(name: str, text: str, variables: Mapping[str, str]) -> ConfigSo
         raise ConfigError(f"{name}: not TOML: {error}") from None
 
 
-def _check_top(source: ConfigSource) -> None:
+def _check_top(source: ConfigSource) -> list[ConfigError]:
     known = [*SECTIONS, "plugins"]
-    for name in source.data:
-        if name not in known:
-            raise source.error((name,), f"unknown section{_nearest(name, known)}")
+    errors = [
+        source.error((name,), f"unknown section{nearest(name, known)}")
+        for name in source.data
+        if name not in known
+    ]
     if not isinstance(source.data.get("plugins", {}), Mapping):
-        raise source.error(("plugins",), "plugins is a table of tables, [plugins.<name>]")
+        errors.append(source.error(("plugins",), "plugins is a table of tables, [plugins.<name>]"))
     for variable in source.variables:
         first = variable.removeprefix(ENV_PREFIX).split("__")[0].lower()
         if first not in known:
-            raise ConfigError(f"{variable}: unknown section {first}{_nearest(first, known)}")
+            errors.append(
+                ConfigError(f"{variable}: unknown section {first}{nearest(first, known)}")
+            )
+    return errors
 
 
 def _env_name(part: str) -> str:
@@ -180,11 +217,6 @@ def _env_value(text: str, model: type[BaseModel], name: str) -> Any:
         return text
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1, 0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
-
-
 def _written_path(values: Any, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """pydantic's place of an error without the kinds that it names between the keys."""
     at, written = values, list[str | int]()
@@ -197,51 +229,3 @@ def _written_path(values: Any, path: tuple[str | int, ...]) -> tuple[str | int, 
         elif isinstance(at, list) and isinstance(part, int):
             at = at[part]
     return tuple(written)
-
-
-def _complaint(error: Any, model: type[BaseModel]) -> str:
-    """pydantic's finding in our words."""
-    if error["type"] == "extra_forbidden":
-        name = str(error["loc"][-1])
-        return f"unknown setting{_nearest(name, _fields_at(model, error['loc'][:-1]))}"
-    if error["type"] == "missing":
-        return "this setting is required"
-    if error["type"] == "union_tag_not_found":
-        return "kind is missing"
-    if error["type"] == "union_tag_invalid":
-        context = error["ctx"]
-        known = context["expected_tags"].replace("'", "").split(", ")
-        return f"unknown kind {context['tag']!r}{_nearest(context['tag'], known)}"
-    message = error["msg"].removeprefix("Value error, ")
-    said = f"{message[0].lower()}{message[1:]}"
-    if isinstance(error["input"], Mapping):  # all of a table says nothing, and may hold a secret
-        return said
-    return f"{said}, not {error['input']!r}"
-
-
-def _fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
-    """Names of the settings that are known at `path` below `model`."""
-    models = [model]
-    for part in path:
-        if isinstance(part, int):
-            continue
-        of_kind = [each for each in models if part in _kinds(each)]
-        models = of_kind or [
-            inner
-            for each in models
-            if part in each.model_fields
-            for inner in models_in(each.model_fields[part].annotation)
-        ]
-    return [name for each in models or [model] for name in each.model_fields]
-
-
-def _kinds(model: type[BaseModel]) -> tuple[Any, ...]:
-    """What `kind` says in tables of that model, where it tells several apart."""
-    return get_args(model.model_fields["kind"].annotation) if "kind" in model.model_fields else ()
-
-
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Models of the tables that a setting of that type holds."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for each in get_args(annotation) for found in models_in(each)]

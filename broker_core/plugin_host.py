@@ -5,7 +5,7 @@ is on when its section says so, and is checked before anything of it runs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
@@ -15,7 +15,7 @@ import pluggy
 from broker_core.api.errors import ConfigError, PluginError
 from broker_core.api.hooks import ENTRY_POINT_GROUP, PROJECT, PluginHooks
 from broker_core.api.settings import PluginSettings
-from broker_core.config import ConfigSource
+from broker_core.config import ConfigSource, joined
 
 BUILT_IN: Final = ("journal", "mqtt", "native", "bridge")
 """Plugins that are on without a section."""
@@ -53,7 +53,8 @@ class PluginHost:
         PluginError; else it is kept in the plugin's `error`. `disabled_too`: look at plugins that
         are off as well, to tell what they would register.
         """
-        self._check_sections()
+        if strict and (unknown := self.unknown_sections()):
+            raise joined(unknown)
         for name in sorted(self._points, key=lambda each: (each not in BUILT_IN, each)):
             plugin = self._describe(name)
             if plugin.enabled or disabled_too:
@@ -65,15 +66,22 @@ class PluginHost:
                     plugin = replace(plugin, error=str(error))
             self.plugins.append(plugin)
 
-    def _check_sections(self) -> None:
-        """A section for a plugin that is not installed is an error, near names offered."""
+    def unknown_sections(self) -> list[ConfigError]:
+        """Sections for plugins that are not installed; those that are, are named."""
+        errors: list[ConfigError] = []
         written = self._source.data.get("plugins", {})
+        if not isinstance(written, Mapping):
+            return errors  # told of already
         for name in written:
             if name not in self._points:
                 known = ", ".join(sorted(self._points))
-                raise self._source.error(
-                    ("plugins", name), f"no plugin of that name is installed; installed: {known}"
+                errors.append(
+                    self._source.error(
+                        ("plugins", name),
+                        f"no plugin of that name is installed; installed: {known}",
+                    )
                 )
+        return errors
 
     def _describe(self, name: str) -> LoadedPlugin:
         point = self._points[name]

@@ -58,7 +58,8 @@ Join = Annotated[
 
 
 def _fail(error: Exception | str) -> NoReturn:
-    typer.echo(f"lakemq: {error}", err=True)
+    for line in str(error).splitlines():
+        typer.echo(f"lakemq: {line}", err=True)
     raise typer.Exit(1)
 
 
@@ -137,20 +138,16 @@ def list_plugins(config: ConfigFile = None) -> None:
 
 @config_app.command("check")
 def check_config(config: ConfigFile = None) -> None:
-    """Check the configuration, sections of plugins included, without starting anything."""
-    from lakemq.config_checks import check_together
+    """Check the configuration without starting anything: sections, those of plugins included,
+    ports that clash, files that are not there, what plugins register. Tells all that is wrong."""
+    from lakemq.config_findings import check
 
-    loaded = _load(config)
-    host = PluginHost(loaded.source)
-    try:
-        host.load()
-        warnings = check_together(loaded, host.enabled())
-    except LakeMQError as error:
-        _fail(error)
-    for warning in warnings:
+    findings = check(config, os.environ)
+    for warning in findings.warnings:
         typer.echo(f"lakemq: warning: {warning}", err=True)
-    on = ", ".join(plugin.name for plugin in host.enabled())
-    typer.echo(f"{config or 'defaults'}: ok; plugins on: {on}")
+    if findings.errors:
+        _fail("\n".join(map(str, findings.errors)))
+    typer.echo(f"{config or 'defaults'}: ok; plugins on: {', '.join(findings.plugins)}")
 
 
 @app.command()

@@ -19,12 +19,12 @@ _INTRODUCTION = """\
 <!-- Generated from the settings classes by `make generate`; do not edit. -->
 
 One TOML file, given by `lakemq start --config lakemq.toml`; without one, every setting has the
-default below and the plugins `journal`, `mqtt` and `native` are on. The file is strict: an unknown
+default below and the plugins `journal`, `mqtt`, `native` and `bridge` are on. The file is strict: an unknown
 key is an error that names its line and the nearest known key. `lakemq config check --config F`
 checks a file without starting anything.
 
 - **Plugins.** A plugin is on when it has a section, `[plugins.<name>]`, unless that says
-  `enabled = false`. The three built-in ones are on without a section.
+  `enabled = false`. The four that LakeMQ brings and needs (above) are on without a section.
 - **Variables.** `LAKEMQ_NODE__DATA_DIR=/var/lib/lakemq` overrides `node.data_dir`: path in
   capitals, its parts joined by two underscores, the value as TOML has it (text needs no quotes).
 """

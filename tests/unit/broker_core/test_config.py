@@ -64,12 +64,12 @@ def test_unknown_section_names_line_and_nearest(tmp_path: Path) -> None:
 
 def test_wrong_type_names_line_and_value(tmp_path: Path) -> None:
     assert complaint(tmp_path, '[admin]\nport = "x"\n') == (
-        "lakemq.toml:2: admin.port: input should be a valid integer, not 'x'"
+        "lakemq.toml:2: admin.port: it takes a whole number, not 'x'"
     )
 
 
 def test_out_of_bounds(tmp_path: Path) -> None:
-    assert "lakemq.toml:2: admin.port: input should be less than or equal to 65535" in complaint(
+    assert "lakemq.toml:2: admin.port: it takes 65535 at most, not 70000" in complaint(
         tmp_path, "[admin]\nport = 70000\n"
     )
 
@@ -98,7 +98,7 @@ def test_variables_override_the_file(tmp_path: Path) -> None:
 
 
 def test_wrong_variable_is_named() -> None:
-    with pytest.raises(ConfigError, match="LAKEMQ_ADMIN__PORT: input should be a valid integer"):
+    with pytest.raises(ConfigError, match="LAKEMQ_ADMIN__PORT: it takes a whole number"):
         load_config(None, {"LAKEMQ_ADMIN__PORT": "seven"})
     with pytest.raises(ConfigError, match="LAKEMQ_NOD__ID: unknown section nod; did you mean"):
         load_config(None, {"LAKEMQ_NOD__ID": "x"})
@@ -119,10 +119,10 @@ def test_plugin_section_with_nested_tables() -> None:
     source = parse_config("f", text, {})
     with pytest.raises(ConfigError) as caught:
         source.section(("plugins", "x"), Example)
-    assert str(caught.value) in (
+    assert str(caught.value).splitlines() == [
         "f:5: plugins.x.bindings.1.filter: this setting is required",
         "f:6: plugins.x.bindings.1.filtr: unknown setting; did you mean 'filter'?",
-    )
+    ]
 
 
 def test_plugin_section_by_variables() -> None:
