@@ -10,7 +10,8 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from broker_core.config import SECTIONS, ConfigSource, models_in
+from broker_core.config import SECTIONS, ConfigSource
+from broker_core.config_words import models_in
 from broker_core.plugin_host import PluginHost
 
 _INTRODUCTION = """\
@@ -19,12 +20,12 @@ _INTRODUCTION = """\
 <!-- Generated from the settings classes by `make generate`; do not edit. -->
 
 One TOML file, given by `lakemq start --config lakemq.toml`; without one, every setting has the
-default below and the plugins `journal`, `mqtt`, `native` and `bridge` are on. The file is strict: an unknown
-key is an error that names its line and the nearest known key. `lakemq config check --config F`
-checks a file without starting anything.
+default below and the plugins `journal`, `mqtt`, `native` and `bridge` are on. The file is strict:
+an unknown key is an error that names its line and the nearest known key. `lakemq config check
+--config F` checks a file without starting anything, and tells all that is wrong at once.
 
 - **Plugins.** A plugin is on when it has a section, `[plugins.<name>]`, unless that says
-  `enabled = false`. The four that LakeMQ brings and needs (above) are on without a section.
+  `enabled = false`. Those four are on without a section.
 - **Variables.** `LAKEMQ_NODE__DATA_DIR=/var/lib/lakemq` overrides `node.data_dir`: path in
   capitals, its parts joined by two underscores, the value as TOML has it (text needs no quotes).
 """
