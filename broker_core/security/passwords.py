@@ -152,6 +152,10 @@ class PasswordChecker:
 
     def close(self) -> None:
         self._closed = True
+        while len(self._line):
+            outcome = self._line.take().outcome
+            if not outcome.done():
+                outcome.set_exception(Unavailable("the node stops"))
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 

@@ -217,3 +217,16 @@ async def test_a_login_that_is_given_up_leaves_the_line(monkeypatch: pytest.Monk
     gate.set()
     assert await asyncio.gather(*waiting[:2], last) == [True, True, True]
     checker.close()
+
+
+async def test_who_waits_when_the_node_stops_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(passwords, "verify", lambda user, word: gate.wait(30))
+    checker = PasswordChecker(1, 5)
+    waiting = [asyncio.ensure_future(checker.check(ANN, b"x", "h")) for _ in range(3)]
+    await asyncio.sleep(0)
+    checker.close()
+    gate.set()
+    done, late = await asyncio.wait(waiting, timeout=20)
+    assert not late
+    assert [isinstance(each.exception(), Unavailable) for each in waiting[1:]] == [True, True]
