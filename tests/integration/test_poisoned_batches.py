@@ -23,6 +23,10 @@ import lakemq
 from broker_core.api.errors import CorruptBatch
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
+from spark_plugin.export.run import audit_target, make_exporter
+from spark_plugin.export.runs import Run
+from spark_plugin.export.settings import ExportSettings, Target
+from tests.support.killed_export import run_here
 from tests.support.node import NodeProcess
 from tests.support.poison import bad_headers, garbage_lengths, no_frame, poison_logs
 
@@ -152,3 +156,30 @@ def test_no_start_and_no_reader_ends_because_of_a_stored_batch(
     node.start()
     with lakemq.connect(node.native) as client:
         assert values(client)[-1] == b"3"
+
+
+@pytest.mark.parametrize("format", ["raw", "json"])
+def test_an_export_and_its_audit_step_over_stored_batches(
+    node: NodeProcess, tmp_path: Path, format: str
+) -> None:
+    with lakemq.connect(node.native) as client:
+        client.create_topic("t")
+        client.send_batch("t", lakemq.Columns([b'{"n":1}', b'{"n":2}']))
+    assert node.stop() == 0
+    asyncio.run(poison_logs(node.data_dir))
+    node.start()
+    with lakemq.connect(node.native) as client:
+        end = client.describe_topic("t").partitions[0].high_watermark
+        client.send("t", b'{"n":3}')
+    target = Target("parquet", path=str(tmp_path / "table"))
+    schema = {"format": "json", "value_schema": "n bigint"} if format == "json" else {}
+    exporter = make_exporter(ExportSettings(node.native, "t", target, "e", **schema), run_here)
+    exporter.start()
+    report = exporter.step()
+    exporter.close()
+    assert report is not None
+    assert report.rows == 3
+    assert report.skipped == {0: [Run(2, end)]}
+    (found,) = audit_target(node.native, "t", target, "e", "", by_key=True)
+    assert found.complete
+    assert (found.records, found.rows, found.skipped) == (3, 3, [Run(2, end)])
