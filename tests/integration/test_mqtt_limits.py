@@ -187,6 +187,25 @@ async def test_those_who_wait_to_be_let_in_are_not_looked_at_over_and_over(
         assert looked <= 10 * count
 
 
+@pytest.mark.parametrize("data", [b"", b"\x16\x03\x01\x02\x00\x01", CONNECT * 100])
+async def test_tls_handshakes_count_and_have_to_end(
+    clients: Clients, data: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that fails, or lasts too long, leaves nothing behind but its socket's end."""
+    certificate, key = Authority(tmp_path).sign("/CN=localhost", "server")
+    settings = other(certificate=str(certificate), key=str(key)) | {"connect_timeout_ms": 300}
+    async with running_server(**settings) as (server, _, _):
+        limiter, port = server.listeners[0].limiter, server.port("other")
+        readers = [(await clients.dial(port))[0]]
+        await until(lambda: limiter.unauthenticated == 1)
+        readers += [(await clients.dial(port, data))[0] for _ in range(5)]
+        for reader in readers:
+            await rest_of(reader)
+        await until(lambda: limiter.connections == 0)
+        assert not server.listeners[0].waiting
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
 # -- descriptors
 
 
