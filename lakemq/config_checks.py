@@ -27,6 +27,11 @@ def check_authorities(config: Config, plugins: Sequence[LoadedPlugin]) -> None:
     authority signs for could join the group under a name that its certificate has. Raises
     ConfigError unless `meta.ca_shared_with_clients` is set."""
     meta = config.meta
+    if meta.ca_shared_with_clients and "*" in meta.nodes:
+        raise ConfigError(
+            'meta.nodes has "*", with which any client of meta.ca_shared_with_clients could join as '
+            "a node: name the nodes"
+        )
     if not meta.tls_ca or meta.ca_shared_with_clients:
         return
     own = _certificates(meta.tls_ca)

@@ -74,3 +74,14 @@ def test_an_authority_that_the_members_signed_is_refused(tmp_path: Path) -> None
     assert "acme devices" in checked(tmp_path, members, pem(tmp_path / "clients.pem", below))
     clients = pem(tmp_path / "clients.pem", authority("acme"))  # of the same name, another key
     assert not checked(tmp_path, members, clients)
+
+
+def test_a_shared_authority_does_not_go_with_nodes_of_any_name(tmp_path: Path) -> None:
+    """Any device could join the group, and do everything then."""
+    file = pem(tmp_path / "ca.pem", authority("acme"))
+    shared = "ca_shared_with_clients = true\n"
+    told = checked(tmp_path, file, file, shared + 'nodes = ["n1", "*"]')
+    assert "meta.nodes" in told and "ca_shared_with_clients" in told
+    assert not checked(tmp_path, file, file, shared + 'nodes = ["n*"]')
+    other = pem(tmp_path / "other.pem", authority("others"))
+    assert not checked(tmp_path, file, other, 'nodes = ["*"]')
