@@ -397,7 +397,7 @@ class CoreBroker:
             raise UnknownPartition(
                 f"partition {partition}: topic {topic} has 0 to {info.partitions - 1}"
             )
-        if self._interception and not topic.startswith(("__", "_lakemq_")):
+        if self._interception and not is_internal(topic):
             pieces = self._interception.run(topic, columns, principal)
             if len(pieces) > 1:
                 return self._publish_pieces(info, pieces, acks, partition)
