@@ -5,7 +5,7 @@ quote, bracket, comma, semicolon or equals sign in it, whose name differs from a
 case, that is called like a column of the export itself, or that would be one too many. Such fields
 keep their place and names within `_rest`: `{"in": {"p q": 1}}` is field `p q` of column `in`. In a
 list the elements keep their places; those with nothing to tell are null. What is null, an empty
-object or an empty list tells nothing.
+object or an empty list tells nothing. Of a record with such a field twice, `_rest` is all of it.
 """
 
 from __future__ import annotations
@@ -87,10 +87,18 @@ def rest_texts(columns: Iterable[tuple[str, Type]], lines: Iterable[str]) -> lis
 
 def _rest_text(known: Type, line: str) -> str | None:
     try:
-        found = rest_of(known, json.loads(line))
+        found = rest_of(known, json.loads(line, object_pairs_hook=_object))
     except (ValueError, RecursionError):
         return line  # Arrow could read it, so it is JSON all the same
     return None if found is None else json.dumps(found, separators=(",", ":"))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """ValueError for a name that is there twice: a dict would keep its last value alone."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
 
 
 class RestSeen:

@@ -114,6 +114,15 @@ def test_a_bad_record_is_a_dead_letter_all_the_same(memory, target):
     assert places(read_table(target.dead_letters(""))) == [(0, 1)]
 
 
+def test_a_field_that_is_there_twice_keeps_both_values(memory, tmp_path):
+    memory.create_topic("t", 2)
+    line = b'{"n":1,"a b":2,"a b":3}'
+    memory.append_values("t", 0, line)
+    target = target_in(tmp_path, "parquet")
+    export(target)
+    assert rows(target) == {(0, 0): {"n": 1, REST: line.decode()}}
+
+
 def test_infer_names_what_it_has_no_column_for(memory, tmp_path, caplog):
     send(memory, {"n": 1, "a b": 1, "N": 2})
     with caplog.at_level(logging.WARNING, "lakemq.spark"):
