@@ -29,6 +29,14 @@ def test_a_second_ahead_is_free_and_debt_is_waited_for() -> None:
     assert made.charge(ANN, Use(bytes_out=10**6), 11_000) == 0, "the other way is not limited"
 
 
+@pytest.mark.parametrize("limited", ["bytes_in", "bytes_out", "records"])
+def test_only_what_has_a_limit_is_limited(limited: str) -> None:
+    made = Quotas({"any": Limits(**{f"{limited}_per_s": RATE})})
+    for used in ("bytes_in", "bytes_out", "records_in", "records_out"):
+        waits = made.charge(Principal(used), Use(**{used: 10 * RATE}), 10_000)
+        assert waits == (9_000 if used.startswith(limited) else 0)
+
+
 def test_who_wrote_too_much_may_still_read() -> None:
     made = Quotas({"any": Limits(bytes_in_per_s=RATE, bytes_out_per_s=RATE)})
     assert made.charge(ANN, Use(bytes_in=5 * RATE), 10_000) == 4000
