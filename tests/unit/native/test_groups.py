@@ -269,3 +269,38 @@ def test_whoever_began_at_an_offset_that_did_not_hold_is_put_out() -> None:
     talk.take(talk.group.leave("b", 0))
     talk.beat("a")
     assert talk.has("a") == places(0, 1, 2, 3)
+
+
+def test_time_in_which_the_coordinator_stood_still_does_not_count() -> None:
+    talk = Talk()
+    talk.beat("a", rebalance_timeout_ms=1000)
+    talk.now_ms = 5_900
+    talk.beat("b")
+    talk.group.stalled(5_000, 6_000)
+    silent = {name: member.seen_ms for name, member in talk.group.members.items()}
+    assert silent == {"a": 5_000, "b": 6_000}, "nobody is seen later than now"
+    talk.group.tick(11_899)
+    assert not talk.group.members["a"].fenced, "its time to give up went on from there"
+    talk.group.tick(11_900)
+    assert talk.group.members["a"].fenced
+    talk.take(talk.group.tick(15_000))
+    assert talk.has("b") == places(0, 1, 2, 3)
+    talk.group.tick(15_999)
+    assert talk.group.members
+    talk.group.tick(16_000)
+    assert not talk.group.members
+
+
+def test_a_static_member_that_leaves_for_good_is_not_waited_for() -> None:
+    talk = Talk()
+    talk.beat("a", instance_id="one")
+    talk.beat("b", instance_id="two")
+    talk.take(talk.group.leave("a", 0))
+    assert talk.has("b") == places(0, 1, 2, 3)
+    assert list(talk.group.members) == ["b"]
+    assert talk.group.leave("a", 0) == {}
+
+
+def test_only_who_joins_becomes_a_member() -> None:
+    with pytest.raises(UnknownMember):
+        Group("g").heartbeat(Heartbeat("a", 1, topics=frozenset({"t"})), FOUR, 0)
