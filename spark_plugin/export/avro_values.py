@@ -129,7 +129,8 @@ def _scalar_type(schema: dict[str, Any], kind: str, path: str) -> pa.DataType:
     logical = schema.get("logicalType") or ""
     if logical == "decimal":
         digits, scale = schema.get("precision"), schema.get("scale", 0)
-        if type(digits) is not int or type(scale) is not int or not 0 <= scale <= digits <= 38:
+        numbers = type(digits) is int and type(scale) is int
+        if not numbers or not digits or not 0 <= scale <= digits <= 38:
             raise OptionError(
                 f"--schema: {path.lstrip('.')} has {digits} digits, {scale} behind the point; "
                 "38 is the most"

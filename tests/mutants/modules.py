@@ -60,7 +60,7 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "plugins/journal/index.py": ("journal/test_journal_formats",),
     "plugins/journal/manifest.py": ("journal/test_journal_formats",),
     "plugins/journal/producers.py": (
-        "journal/test_journal_formats", "journal/test_journal_append",
+        "journal/test_journal_producers", "journal/test_journal_formats",
     ),
     "plugins/journal/retention.py": ("journal/test_journal_retention",),
     "plugins/native/group_balance.py": ("native/test_groups",),

@@ -113,14 +113,12 @@ def _call_changes(node: ast.Call) -> Iterator[Change]:
     first, *more = [*node.args, None]
     second = more[0] if more else None
     simple = (ast.Name, ast.Attribute)
-    if (
-        isinstance(first, simple)
-        and isinstance(second, simple)
-        and ast.dump(first) != ast.dump(second)
-    ):
-        yield _swapped
     if isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
         yield _other_extreme
+        return
+    both = isinstance(first, simple) and isinstance(second, simple)
+    if both and ast.dump(first) != ast.dump(second):  # type: ignore[arg-type] # neither is None
+        yield _swapped
 
 
 def _may_be_left_out(node: ast.AST) -> bool:

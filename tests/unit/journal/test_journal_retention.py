@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -13,9 +14,9 @@ from broker_core.api.record_batch import RecordBatch, read_header, split
 from broker_core.api.types import Acks, TopicConfig
 from plugins.journal.compactor import CompactionLimits, Compactor
 from plugins.journal.maintenance import retain
-from plugins.journal.manifest import SegmentInfo
+from plugins.journal.manifest import Manifest, SegmentInfo
 from plugins.journal.reading import read_slice
-from plugins.journal.retention import expired
+from plugins.journal.retention import below_start, expired, starting_at
 from tests.support.poison import garbage_lengths
 from tests.unit.journal.rig import FOLDER, Rig
 
@@ -47,6 +48,20 @@ def retain_now(rig: Rig) -> int:
 
 def segment(base: int, end: int, size: int, newest: int) -> SegmentInfo:
     return SegmentInfo(base, 0, 0, end, size, newest, sealed_ms=newest)
+
+
+@pytest.mark.parametrize(
+    ("start", "gone"), [(0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (25, 2), (30, 3), (99, 3)]
+)
+def test_what_lies_below_the_logs_start(start: int, gone: int) -> None:
+    """Whole sealed segments, also up to the very last one; never the active one."""
+    sealed = tuple(segment(base, base + 10, 100, 5) for base in (0, 10, 20))
+    manifest = Manifest("t", "0" * 32, 0, start, (*sealed, SegmentInfo(30, 0, 9)))
+    assert below_start(manifest) == gone
+    kept, dropped = starting_at(replace(manifest, log_start_offset=0), start, 20)
+    assert list(dropped) == list(sealed[: min(gone, 2)]), "none at or behind the offset given"
+    assert kept.segments == manifest.segments[len(dropped) :]
+    assert kept.log_start_offset == start
 
 
 @pytest.mark.parametrize(

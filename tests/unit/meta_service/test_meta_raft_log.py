@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import google_crc32c
 import pytest
 
 from meta_service.raft.log import LOG_NAME, VOTE_NAME, LogFailed, RaftLog
@@ -231,3 +232,52 @@ def test_any_bytes_behind_the_header_are_read_or_refused() -> None:
     for _ in range(300):
         data = good + dice.randbytes(dice.randint(0, 80))
         assert parse_log(data).entries == [Entry(b"\x00a", 1, 0)]
+
+
+# ------------------------------------------------------------ what a file may hold
+
+ONE = encode_log_header() + encode_record(Entry(b"\x00a", 1, 2), 1)
+
+
+@pytest.mark.parametrize("entry", [Entry(b"\x00b", 3, 2), Entry(b"\x00b", 1, 2), Entry(b"b", 2, 1)])
+def test_an_entry_that_does_not_follow_is_cut_off(entry: Entry) -> None:
+    """A gap, the same index again, a lower term: left over from before a crash, never durable."""
+    parsed = parse_log(ONE + encode_record(entry, 0))
+    assert [each.log_index for each in parsed.entries] == [1]
+    assert parsed.end == len(ONE)
+
+
+def test_the_largest_entries_are_read() -> None:
+    entry = Entry(b"x" * (1024 * 1024), 2, 2)
+    assert parse_log(ONE + encode_record(entry, 1)).entries[1] == entry
+    short = bytearray(ONE + encode_record(Entry(b"\x00b", 2, 2), 1))
+    short[len(ONE) + 8 : len(ONE) + 12] = (2**24 + 1).to_bytes(4, "little")
+    assert parse_log(bytes(short)).end == len(ONE)
+
+
+@pytest.mark.parametrize("lost", [b"\0", b"\0" * 44])
+@pytest.mark.parametrize(("synced", "proves"), [(1, False), (2, True), (3, True)])
+def test_a_whole_record_proves_what_it_says_was_durable(
+    lost: bytes, synced: int, *, proves: bool
+) -> None:
+    data = ONE + lost + encode_record(Entry(b"\x00c", 3, 2), synced)
+    if proves:
+        with pytest.raises(LogDamaged, match="index 2 .* index 3"):
+            parse_log(data)
+    else:
+        assert parse_log(data).end == len(ONE)
+
+
+def test_what_looks_like_a_record_within_another_proves_nothing() -> None:
+    """Else whoever writes a value could keep a member from starting after a power cut."""
+    proof = encode_record(Entry(b"\x00z", 3, 2), 2)
+    parsed = parse_log(ONE + b"\0" * 44 + encode_record(Entry(b"\x00" + proof, 3, 2), 1))
+    assert len(parsed.entries) == 1
+
+
+def test_a_vote_for_nobody_that_has_a_name_is_damage() -> None:
+    data = bytearray(encode_vote(3, "n1"))
+    data[-2:] = b"\xc3\x28"
+    data[8:12] = google_crc32c.value(bytes(data[12:])).to_bytes(4, "little")
+    with pytest.raises(LogDamaged, match="names nobody"):
+        parse_vote(bytes(data))

@@ -144,3 +144,48 @@ def test_a_snapshot_is_as_small_as_what_is_out_of_order() -> None:
 
 def test_offsets_as_ranges() -> None:
     assert ranges([5, 1, 2, 9, 3]) == [(1, 3), (5, 5), (9, 9)]
+
+
+def test_what_is_done_is_counted() -> None:
+    state = partition(3)
+    for each in state.acquire(1, 3, 0):
+        assert state.settle(1, each.offset, Settlement.ACCEPT, 0)
+    assert (state.finished, state.unfinished, state.start) == (3, 0, 3)
+    assert not state.settle(1, 0, Settlement.ACCEPT, 0), "it is nobody's any more"
+
+
+def test_what_was_rejected_is_away_where_there_are_no_dead_letters() -> None:
+    state = partition(2)
+    first, second = state.acquire(1, 2, 0)
+    state.settle(1, first.offset, Settlement.REJECT, 0)
+    assert (state.start, state.unfinished, state.dying(9)) == (1, 1, [])
+    kept = partition(2, dead_letter="dead")
+    kept.acquire(1, 2, 0)
+    kept.settle(1, 0, Settlement.REJECT, 0)
+    assert (kept.start, kept.unfinished, kept.dying(9)) == (0, 2, [(0, Fate(1, 2))])
+
+
+def test_a_lock_that_ends_frees_its_record_at_once() -> None:
+    state = partition(1, lock_ms=1000)
+    state.acquire(1, 1, 0)
+    assert state.expire(999) == []
+    assert state.expire(1000) == [0]
+    assert state.has_ready(1000)
+    assert [tuple(each) for each in state.acquire(2, 1, 1000)] == [(0, 2)]
+
+
+def test_nothing_is_ready_once_the_log_has_lost_it() -> None:
+    state = partition(1)
+    assert state.has_ready(0)
+    assert state.advance(1)
+    assert not state.has_ready(0)
+    assert (state.start, state.unfinished) == (1, 0)
+
+
+def test_a_dying_record_behind_another_of_its_key_is_known_after_a_restart() -> None:
+    restored = Snapshot(TOPIC_ID, 0, (Run(1, Fate(1)), Run(1, Fate(3, 1)), Run(1, Fate())))
+    settings = QueueSettings(order="key", attempts_max=3, dead_letter="dead")
+    state = QueuePartition(settings, restored)
+    state.load(range(3), [b"k"] * 3, 3)
+    assert state.dying(9) == [(1, Fate(3, 1))]
+    assert [each.offset for each in state.acquire(1, 9, 0)] == [0]
