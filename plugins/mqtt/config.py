@@ -274,9 +274,11 @@ class MqttSettings(PluginSettings):
     ] = "round_robin"
     """Who of a `$share` group gets the next publish."""
     queue_count_max: int = Field(default=10_000, ge=1)
-    """Most QoS 1 and 2 publishes that wait for one session."""
+    """Most QoS 1 and 2 publishes that come and wait for one session while its client is away. Of a
+    connected client, `queue_bytes_max` alone counts."""
     queue_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024)
-    """Most bytes that wait for one session."""
+    """Most bytes that wait for one session, in memory or in the journal: topic name, payload,
+    properties, and 240 for each publish."""
     queue_expiry_s: int = Field(default=0, ge=0)
     """Longest time that a QoS 1 or 2 publish waits for a session (s), whatever its own expiry;
     older ones are dropped when it is their turn. 0: without limit."""

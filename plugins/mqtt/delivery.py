@@ -34,8 +34,12 @@ IN_MEMORY_BYTES_MAX: Final = 1024 * 1024
 too."""
 LOAD_COUNT_MAX: Final = 500
 """Most messages asked for at once."""
-_PLACE_BYTES: Final = 100
-"""What a place takes in a queue, about."""
+ENTRY_BYTES: Final = 240
+"""What an entry of a queue takes beside its message, about."""
+QUEUE_KEPT_MAX: Final = 10_000
+"""So many entries of a queue are kept with their session. The rest is matched again after a crash:
+a connected client may have more, and a session is written often."""
+_UNBOUNDED: Final = 1 << 62
 
 
 @dataclass(slots=True)
@@ -72,6 +76,8 @@ class Delivery:
         "released",
         "retain",
         "shared",
+        "size_bytes",
+        "streamed",
     )
 
     def __init__(
@@ -82,7 +88,9 @@ class Delivery:
         identifiers: tuple[int, ...],
         shared: Group | None = None,
         place: Place | None = None,
+        size_bytes: int = 0,
     ) -> None:
+        """`size_bytes`: of the message, where that is not loaded and is known."""
         self.message = message
         """None: it lies in the journal and is not loaded."""
         self.place = message.place if message is not None else place
@@ -99,10 +107,10 @@ class Delivery:
         """When it was there for the client; 0: in an earlier life of the broker."""
         self.gone = False
         """It was asked for and is in the journal no more."""
-
-    @property
-    def size_bytes(self) -> int:
-        return _PLACE_BYTES if self.message is None else self.message.size_bytes
+        self.size_bytes = ENTRY_BYTES + (message.size_bytes if message is not None else size_bytes)
+        """What counts in a queue, whether the message is loaded or lies in the journal."""
+        self.streamed = False
+        """It came with the records of its partition, in their order, so it can be matched again."""
 
     def unload(self) -> None:
         """Let go of the message, if it can be had again."""
@@ -110,12 +118,37 @@ class Delivery:
             self.message = None
 
 
+class _Tail:
+    """What is behind the part of a queue that is kept with its session."""
+
+    __slots__ = ("others", "start", "until")
+
+    def __init__(self, until: int) -> None:
+        self.until = until
+        """To be looked through again when so many were taken out of the queue: before any of it is
+        delivered."""
+        self.start: dict[tuple[str, int], int] = {}
+        """(topic, partition) -> offset of its first record in it."""
+        self.others: list[Delivery] = []
+        """What matching those records again does not bring."""
+
+    def add(self, delivery: Delivery) -> None:
+        place = delivery.place
+        if delivery.streamed and place is not None:
+            self.start.setdefault(place[:2], place.offset)
+        else:
+            self.others.append(delivery)
+
+
 class Outbound:
     """What one session still has to deliver, in order."""
 
     __slots__ = (
+        "_away_count_max",
         "_next_id",
         "_resend",
+        "_tail",
+        "_taken",
         "dropped",
         "inflight",
         "limits",
@@ -141,6 +174,11 @@ class Outbound:
         """Messages were asked for; nothing more is sent until they are there."""
         self._resend: deque[int] | None = None
         self._next_id = 1
+        self._away_count_max = _UNBOUNDED
+        """Most entries while the client is away."""
+        self._taken = 0
+        """Entries taken out of the queue so far."""
+        self._tail: _Tail | None = None
 
     @property
     def load(self) -> int:
@@ -181,33 +219,59 @@ class Outbound:
         ):
             delivery.unload()
         limits, size = self.limits, delivery.size_bytes
-        while (
-            len(queue) >= limits.queue_count_max or self.queue_bytes + size > limits.queue_bytes_max
-        ):
+        count_max = self._away_count_max if connection is None else _UNBOUNDED
+        while len(queue) >= count_max or self.queue_bytes + size > limits.queue_bytes_max:
             limits.dropped_queue_full += 1
             self.dropped += 1
             if limits.queue_full != "drop_oldest" or not queue:
                 return limits.queue_full != "disconnect"
-            self.queue_bytes -= queue.popleft().size_bytes
+            self._next(queue)
         queue.append(delivery)
         self.queue_bytes += size
+        if len(queue) > QUEUE_KEPT_MAX and self._tail is not None:
+            self._tail.add(delivery)
         return True
+
+    def _next(self, queue: deque[Delivery]) -> Delivery:
+        """Take the oldest out of the queue."""
+        delivery = queue.popleft()
+        self.queue_bytes -= delivery.size_bytes
+        self._taken += 1
+        return delivery
+
+    def kept_queue(self) -> tuple[list[Delivery], dict[tuple[str, int], int]]:
+        """What of the queue is kept with the session, and for each partition the offset from which
+        on its records are matched again for what is not; no offsets: all of it is kept."""
+        queue = self.queue
+        if queue is None or len(queue) <= QUEUE_KEPT_MAX:
+            self._tail = None
+            return list(queue or ()), {}
+        if self._tail is None or self._taken >= self._tail.until:
+            self._tail = _Tail(self._taken + QUEUE_KEPT_MAX // 2)
+            for one in islice(queue, QUEUE_KEPT_MAX, None):
+                self._tail.add(one)
+        head = list(islice(queue, QUEUE_KEPT_MAX))
+        there = set(map(id, head))  # what was behind it when the tail was looked through
+        return head + [one for one in self._tail.others if id(one) not in there], self._tail.start
 
     def restore(self, inflight: list[tuple[int, Delivery]], queue: list[Delivery]) -> None:
         """What was kept of an earlier life."""
         self.inflight = dict(inflight)
         self.queue = deque(queue) if queue else None
         self.queue_bytes = sum(delivery.size_bytes for delivery in queue)
+        self._tail = None
         self._next_id = max(self.inflight, default=0) % PACKET_ID_MAX + 1
 
+    def leave(self) -> None:
+        """The client is away from now on. What came while it was here stays, though it be more than
+        waits for one that is away."""
+        self._away_count_max = max(self.limits.queue_count_max, len(self.queue or ()))
+        self.unload()
+
     def unload(self) -> None:
-        """The client is away: what lies in the journal is kept there alone."""
-        for delivery in self.inflight.values():
+        """What lies in the journal is kept there alone."""
+        for delivery in chain(self.inflight.values(), self.queue or ()):
             delivery.unload()
-        for delivery in self.queue or ():
-            self.queue_bytes -= delivery.size_bytes
-            delivery.unload()
-            self.queue_bytes += delivery.size_bytes
 
     # -- sending
 
@@ -318,8 +382,7 @@ class Outbound:
         while queue and self.unacked < connection.window and not connection.blocked:
             if not self._ready(queue[0], connection):
                 return
-            delivery = queue.popleft()
-            self.queue_bytes -= delivery.size_bytes
+            delivery = self._next(queue)
             if delivery.message is None:
                 self.limits.dropped_gone += 1
             elif self._too_old(delivery.message, now_ms):  # [MQTT-3.3.2-5]
@@ -376,13 +439,9 @@ class Outbound:
     def loaded(self, found: list[tuple[Delivery, Message | None]], now_ms: int) -> None:
         """Messages that were asked for; None: it is gone."""
         self.loading = False
-        queued = set(map(id, self.queue or ()))
         for delivery, message in found:
-            before = delivery.size_bytes
             delivery.message = message
             delivery.gone = message is None
-            if id(delivery) in queued:
-                self.queue_bytes += delivery.size_bytes - before
         connection = self.session.connection
         if connection is not None:
             self.pump(connection, now_ms)

@@ -18,7 +18,7 @@ from plugins.mqtt.appends import Appends, Receiver
 from plugins.mqtt.bans import BanRules, Bans
 from plugins.mqtt.bindings import Binding, binding_of
 from plugins.mqtt.delayed import Delays
-from plugins.mqtt.delivery import Delivery, DeliveryLimits
+from plugins.mqtt.delivery import ENTRY_BYTES, Delivery, DeliveryLimits
 from plugins.mqtt.history import History
 from plugins.mqtt.ledger import Ledger
 from plugins.mqtt.messages import Message, message_of
@@ -356,6 +356,7 @@ class Hub:
             message.retain and target.retain_as_published,
             target.identifiers,
             now_ms,
+            streamed=True,
         )
 
     def deliver_shared(
@@ -364,6 +365,8 @@ class Hub:
         message: Message,
         now_ms: int,
         members: list[Subscription] | None = None,
+        *,
+        streamed: bool = True,
     ) -> None:
         """Deliver to one member of a group (one of `members` where given)."""
         chosen = group.pick(message, self._strategy, members)
@@ -376,6 +379,7 @@ class Hub:
             (chosen.identifier,) if chosen.identifier else (),
             now_ms,
             group,
+            streamed,
         )
 
     def publish_will(self, session: Session, now_ms: int) -> None:
@@ -474,7 +478,7 @@ class Hub:
         if session.expiry_s != FOR_EVER_S:
             session.ends_ms = now_ms + 1000 * session.expiry_s
         history.pause(self, session)
-        session.outbound.unload()
+        session.outbound.leave()
         session.touch()
         self._schedule(session)
 
@@ -500,7 +504,8 @@ class Hub:
                 continue
             chosen = group.pick(message, self._strategy, group.keepers() or None)
             if message is not None:
-                self.deliver_shared(group, message, now_ms, [chosen] if chosen else [])
+                given_to = [chosen] if chosen else []
+                self.deliver_shared(group, message, now_ms, given_to, streamed=False)
             elif chosen is not None:  # it lies in the journal, as the member before had it
                 given = Delivery(
                     None,
@@ -509,6 +514,7 @@ class Hub:
                     (chosen.identifier,) if chosen.identifier else (),
                     group,
                     delivery.place,
+                    delivery.size_bytes - ENTRY_BYTES,
                 )
                 chosen.session.outbound.offer(given, chosen.session.connection, now_ms)
 
@@ -517,6 +523,7 @@ class Hub:
         if session.ends_ms is None and session.will_due_ms is None:
             self.leave_session(session, now_ms, with_will=True)
         else:
+            session.outbound.leave()
             self._schedule(session)
 
     def not_kept(self, connections: list[Connection], text: str, now_ms: int) -> None:

@@ -35,6 +35,8 @@ class Replay:
         self._positions: dict[Session, Positions] = {}
         self.left_out: list[tuple[str, str]] = []
         """Client id, and what of its session is not taken up again."""
+        self._there: dict[Session, set[Place]] = {}
+        """What sessions hold that were kept without the rest of their queue."""
         self._new_topics: set[str] = set()
         for state in states:
             self.restore(state)
@@ -47,7 +49,11 @@ class Replay:
                 addresses[text] = self._hub.address(text)
             except MqttError as error:
                 self.left_out.append((state.client_id, f"subscription to {text:.100}: {error}"))
-        self._positions[_restored(self._hub, state, addresses)] = state.positions
+        session = _restored(self._hub, state, addresses)
+        self._positions[session] = state.positions
+        if state.cut:
+            kept = [*state.queue, *(one for _, one in state.inflight)]
+            self._there[session] = {one.place for one in kept if one.place is not None}
 
     def start_of(self, topic: str, partition: int, high_watermark: int) -> int:
         """First offset of a partition that is needed again."""
@@ -84,7 +90,9 @@ class Replay:
     def _wants(self, session: Session, place: Place) -> bool:
         """Whether the session had not got the record when it was kept."""
         positions = self._positions.get(session)
-        return positions is not None and place.offset >= positions.get(place[:2], 0)
+        if positions is None or place.offset < positions.get(place[:2], 0):
+            return False
+        return not self._there or place not in self._there.get(session, ())
 
     def _deliver(self, target: Target, message: Message, now_ms: int) -> None:
         if message.qos and target.qos and self._wants(target.session, _place(message)):

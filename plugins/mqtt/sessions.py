@@ -103,11 +103,14 @@ class Session:
         identifiers: tuple[int, ...],
         now_ms: int,
         shared: Group | None = None,
+        streamed: bool = False,
     ) -> None:
-        """Send, or for QoS 1 and 2 keep. QoS 0 without a free connection is dropped, counted."""
+        """Send, or for QoS 1 and 2 keep. QoS 0 without a free connection is dropped, counted.
+        `streamed`: it comes with the records of its partition, in their order."""
         connection = self.connection
         if qos:
             delivery = Delivery(message, qos, retain, identifiers, shared)
+            delivery.streamed = streamed
             if not self.outbound.offer(delivery, connection, now_ms) and connection is not None:
                 connection.close(Reason.QUOTA_EXCEEDED, "the queue of this session is full", now_ms)
             return

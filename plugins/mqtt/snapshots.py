@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgpack
 
 from broker_core.api.types import Principal
-from plugins.mqtt.delivery import PACKET_ID_MAX, Delivery
+from plugins.mqtt.delivery import ENTRY_BYTES, PACKET_ID_MAX, Delivery
 from plugins.mqtt.history import Start
 from plugins.mqtt.kept_values import (
     LONG_MAX,
@@ -66,6 +66,8 @@ class SessionState:
     will_due_ms: int | None = None
     histories: dict[str, tuple[Start, Positions]] = field(default_factory=dict)
     """Subscriptions that read history, by their text, and how far."""
+    cut: bool = False
+    """The queue was longer: its rest lies behind `positions`, and some of what is kept may."""
 
 
 def _message_value(message: Message) -> list[Any]:
@@ -130,6 +132,15 @@ def _delivery(value: Any) -> Delivery:
     return Delivery(_message(content), *head)
 
 
+def _queue(value: Any, sizes: Any) -> list[Delivery]:
+    """`sizes`: bytes of each message; None: an older build wrote it."""
+    queue = [_delivery(each) for each in items(value)]
+    if sizes is not None:
+        for one, size in zip(queue, items(sizes, len(queue)), strict=True):
+            one.size_bytes = ENTRY_BYTES + number(size, 0, U32_MAX)
+    return queue
+
+
 def _inflight(value: Any) -> tuple[int, Delivery]:
     packet_id, released, content = items(value, 3)
     delivery = _delivery(content)
@@ -165,7 +176,8 @@ def session_bytes(session: Session, positions: Positions) -> bytes:
         for packet_id, delivery in outbound.inflight.items()
         if (value := copies.value(delivery)) is not None
     ]
-    queue = [value for one in outbound.queue or () if (value := copies.value(one)) is not None]
+    waiting, again_from = outbound.kept_queue()
+    queue = [(one, value) for one in waiting if (value := copies.value(one)) is not None]
     state = {
         "v": VERSION,
         "who": principal_value(session.principal),
@@ -180,11 +192,14 @@ def session_bytes(session: Session, positions: Positions) -> bytes:
         ],
         "rel": _positions_value(session.released),
         "out": inflight,
-        "que": queue,
-        "pos": _positions_value(positions),
+        "que": [value for _, value in queue],
+        "siz": [one.size_bytes - ENTRY_BYTES for one, _ in queue],
+        "pos": _positions_value({**positions, **again_from}),
         "will": will_value(session.will),
         "due": session.will_due_ms,
     }
+    if again_from:
+        state["cut"] = True
     if session.histories:
         state["rep"] = [
             (text, one.start.offset, one.start.since_ms, _positions_value(one.positions))
@@ -242,11 +257,12 @@ def read_session(client_id: str, data: bytes) -> SessionState:
             dict(map(_incoming, items(value["in"]))),
             _positions(value["rel"]),
             [_inflight(each) for each in items(value["out"])],
-            [_delivery(each) for each in items(value["que"])],
+            _queue(value["que"], value.get("siz")),
             _positions(value["pos"]),
             read_will(value["will"]),
             number_or_none(value["due"]),
             dict(map(_history, items(value.get("rep", [])))),
+            flag(value.get("cut", False)),
         )
     except KeyError as error:
         raise BadSnapshot(f"{error} is missing") from None

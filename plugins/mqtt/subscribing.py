@@ -203,6 +203,8 @@ def _send_some(connection: Connection, one: Owed, room: _Room, now_ms: int) -> b
     if one.messages is None:
         found = retained.match(one.subscription.address.topic_filter, now_ms)
         one.messages = iter(list(found))
+        # what waits of them is no record behind the session's positions
+        one.subscription.session.touch()
     for message in one.messages:
         if late and retained.get(message.topic) is not message:
             continue

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from plugins.mqtt import delivery
 from plugins.mqtt.delivery import DeliveryLimits
 from plugins.mqtt.packets import (
     V5,
@@ -245,6 +246,14 @@ def test_promises_hold_over_crashes(seed: int) -> None:
     }
     for topic, number in world.publisher.acknowledged.items():
         assert retained[topic] >= number, f"seed {seed}: a retained message is lost"
+
+
+@pytest.mark.parametrize("seed", range(max(SEEDS // 2, 1)))
+def test_promises_hold_for_queues_longer_than_what_is_kept_of_them(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "QUEUE_KEPT_MAX", 2 + seed % 4)
+    test_promises_hold_over_crashes(seed)
 
 
 def test_runs_are_worth_something() -> None:

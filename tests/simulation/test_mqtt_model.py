@@ -374,6 +374,10 @@ class World:
             options |= RETAIN_AS_PUBLISHED if (number > 0 if shared else dice.random() < 0.5) else 0
             options |= NO_LOCAL if not shared and dice.random() < self.no_local else 0
         wanted = Wanted(parse_filter(text).topic_filter, options, identifier)
+        assert client.device is not None
+        if not client.peer.hears:  # else it gets what is retained then, and not now
+            client.peer.hears = True
+            client.device.connection.unblocked(self.bench.now_ms)
         self.reference.subscribe(client.name, text, wanted, handling, self.bench.now_ms)
         named = Properties(subscription_identifiers=(identifier,)) if identifier else NO_PROPERTIES
         assert client.device is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plugins.mqtt.delivery import DeliveryLimits
+from plugins.mqtt.delivery import ENTRY_BYTES, DeliveryLimits
 from plugins.mqtt.packets import (
     V5,
     V31,
@@ -178,7 +178,7 @@ def test_full_queue_of_an_absent_client(policy: str, kept: list[bytes]) -> None:
 
 
 def test_full_queue_disconnects_where_it_shall() -> None:
-    limits = DeliveryLimits(inflight_max=1, queue_count_max=1, queue_full="disconnect")
+    limits = DeliveryLimits(inflight_max=1, queue_bytes_max=300, queue_full="disconnect")
     bench = Bench(delivery=limits)
     sender, reader = bench.connect("s"), bench.connect("r", version=V5)
     reader.subscribe("t", qos=1)
@@ -187,8 +187,8 @@ def test_full_queue_disconnects_where_it_shall() -> None:
 
 
 def test_queue_is_bounded_in_bytes() -> None:
-    """Of a connected client's queue messages count; what lies in the journal counts little."""
-    limits = DeliveryLimits(queue_bytes_max=250, inflight_max=1)
+    """What lies in the journal counts as what is in memory does."""
+    limits = DeliveryLimits(queue_bytes_max=2 * (ENTRY_BYTES + 100), inflight_max=1)
     bench = Bench(delivery=limits)
     sender, reader = bench.connect("s"), resume(bench, "r", V311)
     reader.subscribe("t", qos=1)
@@ -196,11 +196,42 @@ def test_queue_is_bounded_in_bytes() -> None:
         sender.send(Publish("t", bytes([number]) * 99, 1, packet_id=1))
         bench.store()
     outbound = bench.hub.sessions["r"].outbound
-    assert outbound.queue_bytes == 200
+    assert outbound.queue_bytes == 2 * (ENTRY_BYTES + 100)
     assert outbound.queue is not None
     waiting = [each.message.payload[0] for each in outbound.queue if each.message is not None]
     assert waiting == [3, 4]
     assert limits.dropped_queue_full == 2
+
+
+def test_the_bytes_of_an_absent_clients_queue_are_those_of_its_publishes() -> None:
+    limits = DeliveryLimits(queue_bytes_max=1024 * 1024)
+    bench = Bench(delivery=limits)
+    sender, reader = bench.connect("s"), resume(bench, "r", V311)
+    reader.subscribe("t", qos=1)
+    reader.lose()
+    for _ in range(300):
+        sender.send(Publish("t", bytes(10_000), 1, packet_id=1))
+        bench.store()
+    outbound = bench.hub.sessions["r"].outbound
+    assert outbound.queue is not None
+    assert 1024 * 1024 - 10_300 < outbound.queue_bytes <= 1024 * 1024
+    assert limits.dropped_queue_full == 300 - len(outbound.queue) > 190
+
+
+def test_a_connected_clients_queue_is_not_bounded_in_count() -> None:
+    """Nor is what came while it was here dropped because it leaves."""
+    limits = DeliveryLimits(inflight_max=1, queue_count_max=10)
+    bench = Bench(delivery=limits)
+    sender, reader = bench.connect("s"), resume(bench, "r", V311)
+    reader.subscribe("t", qos=1)
+    publish(bench, sender, 50)
+    reader.lose()
+    publish(bench, sender, 5)  # each in place of an older one
+    assert limits.dropped_queue_full == 5
+    reader = resume(bench, "r", V311)
+    publish(bench, sender, 20)
+    assert limits.dropped_queue_full == 5
+    assert bench.hub.sessions["r"].outbound.load == 1 + 49 + 20
 
 
 def test_the_queue_of_an_absent_client_holds_places_not_payloads() -> None:
@@ -213,7 +244,9 @@ def test_the_queue_of_an_absent_client_holds_places_not_payloads() -> None:
         sender.send(Publish("t", b"%d" % number * 1000, 1, packet_id=1))
         bench.store()
     outbound = bench.hub.sessions["r"].outbound
-    assert outbound.queue_bytes == 699 * 100
+    assert outbound.queue_bytes == sum(
+        ENTRY_BYTES + 1 + 1000 * len(b"%d" % n) for n in range(1, 700)
+    )
     assert outbound.queue is not None
     held = [*outbound.inflight.values(), *outbound.queue]
     assert [each.message for each in held] == [None] * 700

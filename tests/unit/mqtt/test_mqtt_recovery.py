@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_core.api.types import ANONYMOUS, Principal
+from plugins.mqtt import delivery
 from plugins.mqtt.bindings import Binding
 from plugins.mqtt.delivery import Delivery, DeliveryLimits
 from plugins.mqtt.kept_values import BadSnapshot
@@ -435,3 +436,66 @@ def test_no_bytes_crash_the_reader_of_snapshots(data: bytes) -> None:
     for read in (lambda data: read_session("c", data), read_retained, read_positions):
         with pytest.raises(BadSnapshot):
             read(data)
+
+
+# -- queues longer than what is kept of them
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("taken", [0, 1, 3, 9])
+@pytest.mark.parametrize("away", [False, True])
+def test_a_long_queue_survives(
+    qos: int, taken: int, away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Part of it is kept with its session, the rest is matched again: each once, in order."""
+    monkeypatch.setattr(delivery, "QUEUE_KEPT_MAX", 4)
+    bench = CrashBench(delivery=DeliveryLimits(inflight_max=2))
+    send(bench, b"kept", 1, "old", retain=True)
+    device = client(bench, "d")
+    subscribe(bench, device, "t", qos)
+    for number in range(20):
+        send(bench, b"%d" % number, qos)
+    subscribe(bench, device, "old", 1)  # its record lies before all others
+    answered = []
+    for _ in range(taken):
+        answered += _take_one(bench, device)
+    if away:
+        device.lose()
+    bench.checkpoint()
+    bench.settle()
+    bench.crash()
+    send(bench, b"behind", qos)
+    device = client(bench, "d")
+    assert was_there(device)
+    numbers = [b"%d" % number for number in range(20)]
+    rest = [*numbers[len(answered) :], b"kept", b"behind"]
+    assert sorted(got(bench, device)) == sorted(rest)
+    assert answered == numbers[:taken]
+
+
+def _take_one(bench: CrashBench, device: Device) -> list[bytes]:
+    """Finish the oldest delivery; returns its payload."""
+    outbound = bench.hub.sessions["d"].outbound
+    packet_id, one = next(iter(outbound.inflight.items()))
+    assert one.message is not None
+    payload = one.message.payload
+    device.send(Acknowledgement(PUBACK if one.qos == 1 else PUBREC, packet_id))
+    bench.settle()
+    if one.qos == 2:
+        device.send(Acknowledgement(PUBCOMP, packet_id))
+        bench.settle()
+    return [payload]
+
+
+def test_bytes_of_a_queue_survive() -> None:
+    bench = CrashBench(delivery=DeliveryLimits(queue_bytes_max=3 * 1300))
+    device = client(bench, "d")
+    subscribe(bench, device, "t", 1)
+    device.lose()
+    for _ in range(2):
+        send(bench, bytes(1000))
+    bench.checkpoint()
+    bench.settle()
+    before = bench.hub.sessions["d"].outbound.queue_bytes
+    bench.crash()
+    assert bench.hub.sessions["d"].outbound.queue_bytes == before > 2000
