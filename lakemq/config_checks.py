@@ -29,8 +29,8 @@ def check_authorities(config: Config, plugins: Sequence[LoadedPlugin]) -> None:
     meta = config.meta
     if meta.ca_shared_with_clients and "*" in meta.nodes:
         raise ConfigError(
-            'meta.nodes has "*", with which any client of meta.ca_shared_with_clients could join as '
-            "a node: name the nodes"
+            'meta.nodes has "*": with meta.ca_shared_with_clients any client could join as a node; '
+            "name the nodes"
         )
     if not meta.tls_ca or meta.ca_shared_with_clients:
         return

@@ -43,12 +43,16 @@ def pem(file: Path, *issuers: Issuer) -> str:
 def checked(folder: Path, members: str, clients: str, more: str = "") -> str:
     """What `config check` says of it; empty: nothing."""
     config = folder / "lakemq.toml"
+    for name in "ck":
+        (folder / name).touch()
+    files = f'certificate = "{folder}/c"\nkey = "{folder}/k"\nclient_ca = "{clients}"\n'
     for section in (
-        f'[plugins.native]\ncertificate = "c"\nkey = "k"\nclient_ca = "{clients}"\n',
-        '[[plugins.mqtt.listeners]]\nname = "tls"\nport = 0\ncertificate = "c"\nkey = "k"\n'
-        f'client_ca = "{clients}"\nclient_certificate = "required"\n',
+        f"[plugins.native]\n{files}",
+        f'[[plugins.mqtt.listeners]]\nname = "tls"\nport = 0\n{files}'
+        'client_certificate = "required"\n',
     ):
-        tls = f'[meta]\ntls_cert = "c"\ntls_key = "k"\ntls_ca = "{members}"\n{more}\n'
+        own = f'tls_cert = "{folder}/c"\ntls_key = "{folder}/k"\ntls_ca = "{members}"\n'
+        tls = f"[meta]\n{own}{more}\n"
         config.write_text(tls + section)
         outcome = CliRunner().invoke(app, ["config", "check", "--config", str(config)])
         if outcome.exit_code:
