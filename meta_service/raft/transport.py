@@ -54,6 +54,14 @@ _OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.so_reuseport", 0),
 )
+_SERVER_OPTIONS: Final = (
+    ("grpc.http2.lookahead_bytes", 16 * 1024),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.max_concurrent_streams", 8),
+    ("grpc.max_allowed_incoming_connections", 256),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+)
+"""What bounds a connection that is not a member's: a frame is read once its sender is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +218,7 @@ class GrpcWire:
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         # Two streams per member at most: the present one and one that is breaking off.
         pool = ThreadPoolExecutor(2 * MEMBERS_MAX + 2, "meta-raft-in")
-        server = grpc.server(pool, options=_OPTIONS)
+        server = grpc.server(pool, options=(*_OPTIONS, *_SERVER_OPTIONS))
         server.add_generic_rpc_handlers((_Handler(self),))
         try:
             bound = (

@@ -4,14 +4,23 @@ it serves nodes and operators, known by the names in their certificates, and nob
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 import grpc
 
-from meta_service.api.errors import PermissionDenied
+from meta_service.api.errors import InvalidArgument, MetaError, Overloaded, PermissionDenied
+from meta_service.api.reading_turns import ReadingTurns
 from meta_service.server.failures import Context, abort
 
+_TURNS: Final = 2
+"""Requests of callers without certificates that are read at a time, each of up to 4 MiB."""
+_WAITING_MAX: Final = 1024
+_WAITING_PER_PEER_MAX: Final = 256
+_KNOWN_S_MAX: Final = 30.0
+_UNKNOWN_S_MAX: Final = 1.0
+"""A request comes with its call; so long it may take."""
 _SHOWN_MAX: Final = 200
 """Characters of a certificate's names that are repeated in an answer."""
 
@@ -60,10 +69,17 @@ def names_of(context: Context) -> tuple[list[str], list[str]] | None:
 
 
 class CertificateCheck(grpc.aio.ServerInterceptor):
-    """Asks `Allowed` before any method of any service runs."""
+    """Asks `Allowed` before any method of any service runs, and before a single request is read:
+    it is taken as a stream of one message, of which gRPC holds no more than the stream's window
+    until somebody reads it. Without certificates, which is so on loopback alone, few calls have
+    their first message read at a time, and each connection has its turn."""
 
     def __init__(self, allowed: Allowed) -> None:
         self._allowed = allowed
+        self._turns = ReadingTurns(
+            _TURNS, waiting_max=_WAITING_MAX, waiting_per_peer_max=_WAITING_PER_PEER_MAX,
+            refusal=lambda: Overloaded("too many requests are on their way; try again"),
+        )  # fmt: skip
         self._guarded: dict[str, Any] = {}
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
@@ -78,32 +94,50 @@ class CertificateCheck(grpc.aio.ServerInterceptor):
     def _guard(self, handler: Any) -> Any:
         """The same handler, behind the check."""
         coders = handler.request_deserializer, handler.response_serializer
+        one = not handler.request_streaming
         if handler.response_streaming:
             stream = handler.stream_stream or handler.unary_stream
 
-            async def streamed(request: Any, context: Context) -> AsyncIterator[Any]:
-                await self._check(context)
+            async def streamed(requests: Any, context: Context) -> AsyncIterator[Any]:
+                request = await self._admitted(requests, context, one)
                 async for response in stream(request, context):
                     yield response
 
-            if handler.request_streaming:
-                return grpc.stream_stream_rpc_method_handler(streamed, *coders)
-            return grpc.unary_stream_rpc_method_handler(streamed, *coders)
+            return grpc.stream_stream_rpc_method_handler(streamed, *coders)
         single = handler.stream_unary or handler.unary_unary
 
-        async def answered(request: Any, context: Context) -> Any:
-            await self._check(context)
-            return await single(request, context)
+        async def answered(requests: Any, context: Context) -> Any:
+            return await single(await self._admitted(requests, context, one), context)
 
-        if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(answered, *coders)
-        return grpc.unary_unary_rpc_method_handler(answered, *coders)
+        return grpc.stream_unary_rpc_method_handler(answered, *coders)
 
-    async def _check(self, context: Context) -> None:
+    async def _admitted(self, requests: AsyncIterator[Any], context: Context, one: bool) -> Any:
+        """What the method takes: the stream, or its one message."""
         names = names_of(context)
-        if names is None:
-            return
         try:
-            self._allowed.check(*names)
-        except PermissionDenied as error:
-            await abort(context, error)
+            if names is not None:
+                self._allowed.check(*names)
+            if names is not None:
+                return await _first(requests, _KNOWN_S_MAX) if one else requests
+            async with self._turns.turn(context.peer()):
+                first = await _first(requests, _UNKNOWN_S_MAX)
+            return first if one else _chained(first, requests)
+        except MetaError as error:
+            return await abort(context, error)
+
+
+async def _chained(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    yield first
+    async for each in rest:
+        yield each
+
+
+async def _first(requests: AsyncIterator[Any], wait_s: float) -> Any:
+    """Raises InvalidArgument."""
+    try:
+        async with asyncio.timeout(wait_s):
+            return await anext(aiter(requests))
+    except TimeoutError:
+        raise InvalidArgument(f"the request did not come within {wait_s:.0f} s") from None
+    except StopAsyncIteration:
+        raise InvalidArgument("the call ended without a request") from None

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from broker_core.api.connection_limits import peer_of
-from broker_core.api.errors import LakeMQError, NotAuthenticated
+from broker_core.api.errors import LakeMQError, NotAuthenticated, Unavailable
 from broker_core.api.ports import Broker, Exchange
+from broker_core.api.reading_turns import ReadingTurns
 from broker_core.api.types import Challenge
 from plugins.native import security_pb2 as pb
 from plugins.native.callers import Context, Entrance, credentials_of, host_of, principal_of
 from plugins.native.connection_guard import ConnectionGuard
 from plugins.native.handlers import abort
-from plugins.native.reading_turns import ReadingTurns
 from plugins.native.security_pb2_grpc import SecurityServicer
 
 EXCHANGE_S_MAX: Final = 30.0
@@ -38,7 +38,10 @@ class SecurityService(SecurityServicer):
         self._entrance = entrance
         self._guard = guard
         self._turns = ReadingTurns(
-            _TURNS, waiting_max=_WAITING_MAX, waiting_per_peer_max=_WAITING_PER_PEER_MAX
+            _TURNS,
+            waiting_max=_WAITING_MAX,
+            waiting_per_peer_max=_WAITING_PER_PEER_MAX,
+            refusal=lambda: Unavailable("too many logins are under way; try again"),
         )
 
     async def Authenticate(

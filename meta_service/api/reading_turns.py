@@ -1,6 +1,6 @@
 """Who may send a message before it is known who it is: few at a time, each address in turn.
 
-gRPC takes a message of `message_bytes_max` from every stream that is read from, so the number of
+gRPC takes a message of its limit's size from every stream that is read from, so the number of
 streams that are read from before authentication bounds the memory that costs.
 """
 
@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-
-from broker_core.api.errors import Unavailable
 
 
 class ReadingTurns:
     """`turns` at a time. Who waits is served by address, one after the other, so that one address
     with many streams delays the others by one turn only."""
 
-    def __init__(self, turns: int, *, waiting_max: int, waiting_per_peer_max: int) -> None:
+    def __init__(
+        self,
+        turns: int,
+        *,
+        waiting_max: int,
+        waiting_per_peer_max: int,
+        refusal: Callable[[], Exception],
+    ) -> None:
+        """`refusal`: what to raise when too many wait."""
         self._free = turns
+        self._refusal = refusal
         self._waiting_max = waiting_max
         self._waiting_per_peer_max = waiting_per_peer_max
         self._waiting = 0
@@ -27,7 +34,7 @@ class ReadingTurns:
 
     @asynccontextmanager
     async def turn(self, peer: str) -> AsyncIterator[None]:
-        """Raises Unavailable at once when too many wait, of this peer or of all."""
+        """Raises the refusal at once when too many wait, of this peer or of all."""
         if self._free:
             self._free -= 1
         else:
@@ -40,7 +47,7 @@ class ReadingTurns:
     async def _wait(self, peer: str) -> None:
         waiting = self._peers.get(peer, ())
         if len(waiting) >= self._waiting_per_peer_max or self._waiting >= self._waiting_max:
-            raise Unavailable("too many logins are under way; try again")
+            raise self._refusal()
         future = asyncio.get_running_loop().create_future()
         self._peers.setdefault(peer, deque()).append(future)
         self._waiting += 1

@@ -6,8 +6,20 @@ import asyncio
 
 import pytest
 
-from broker_core.api.errors import Unavailable
-from plugins.native.reading_turns import ReadingTurns
+from meta_service.api.reading_turns import ReadingTurns
+
+
+class Refused(Exception):
+    pass
+
+
+def turns_of(waiting_max: int, waiting_per_peer_max: int) -> ReadingTurns:
+    return ReadingTurns(
+        1,
+        waiting_max=waiting_max,
+        waiting_per_peer_max=waiting_per_peer_max,
+        refusal=Refused,
+    )
 
 
 async def take(turns: ReadingTurns, peer: str, order: list[str], gate: asyncio.Event) -> None:
@@ -22,7 +34,7 @@ async def settle() -> None:
 
 
 async def test_addresses_take_turns_however_many_streams_one_has() -> None:
-    turns = ReadingTurns(1, waiting_max=100, waiting_per_peer_max=50)
+    turns = turns_of(100, 50)
     order: list[str] = []
     gates = [asyncio.Event() for _ in range(8)]
     peers = ["a", "a", "a", "a", "a", "b", "b", "c"]
@@ -38,16 +50,16 @@ async def test_addresses_take_turns_however_many_streams_one_has() -> None:
 
 
 async def test_no_more_wait_than_may() -> None:
-    turns = ReadingTurns(1, waiting_max=3, waiting_per_peer_max=2)
+    turns = turns_of(3, 2)
     gate, order = asyncio.Event(), list[str]()
     tasks = [asyncio.create_task(take(turns, "a", order, gate)) for _ in range(3)]
     await settle()
-    with pytest.raises(Unavailable):
+    with pytest.raises(Refused):
         async with turns.turn("a"):
             pass
     tasks.append(asyncio.create_task(take(turns, "b", order, gate)))
     await settle()
-    with pytest.raises(Unavailable):
+    with pytest.raises(Refused):
         async with turns.turn("c"):
             pass
     gate.set()
@@ -55,7 +67,7 @@ async def test_no_more_wait_than_may() -> None:
 
 
 async def test_a_turn_is_lost_neither_by_who_gives_up_waiting_nor_by_who_fails() -> None:
-    turns = ReadingTurns(1, waiting_max=9, waiting_per_peer_max=9)
+    turns = turns_of(9, 9)
     gate, order = asyncio.Event(), list[str]()
     first = asyncio.create_task(take(turns, "a", order, gate))
     await settle()
