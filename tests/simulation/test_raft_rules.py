@@ -477,6 +477,21 @@ def test_a_read_at_a_new_leader_waits_until_it_knows_what_is_committed(cluster: 
     assert found == [("", True)]
 
 
+def test_the_only_voter_reads_by_itself() -> None:
+    """At once when it has applied everything, else once it has; it asks nobody."""
+    cluster = Cluster(3, 1)
+    with cluster.running():
+        leader = cluster.wait_for_leader()
+        node = node_of(leader)
+        early: list[str] = []
+        leader.call(lambda: node.read_barrier(lambda code, _: early.append(code)))
+        cluster.run_until(lambda: early, 1.0)
+        cluster.run_for(1)
+        answers: list[str] = []
+        node.read_barrier(lambda code, _: answers.append(code))
+        assert (early, answers, node.rounds) == ([""], [""], 0)
+
+
 def test_reads_that_come_together_share_a_round(cluster: Cluster) -> None:
     leader = cluster.wait_for_leader()
     cluster.run_for(1)
