@@ -61,6 +61,19 @@ def test_a_key_of_another_length_is_none(change: Callable[[bytes], bytes]) -> No
         decode_key(change(encode_key(OffsetKey("g", PLACE))))
 
 
+def test_what_is_no_record_of_offsets_is_counted_and_left() -> None:
+    table = OffsetTable()
+    key, value = encode_key(OffsetKey("g", PLACE)), encode_value(Committed(5, 7, 9, ID))
+    assert table.unreadable == 0
+    foreign = [(None, value), (b"\x02" + key[1:], value), (key, b"\x02" + value[1:]), (key, b""),
+               (key, value[:-1]), (key[:4], None)]  # fmt: skip
+    for number, (each_key, each_value) in enumerate(foreign, 1):
+        table.apply(each_key, each_value)
+        assert (table.unreadable, table.groups()) == (number, [])
+    table.apply(key, value)
+    assert (table.unreadable, table.groups()) == (len(foreign), ["g"])
+
+
 def test_epochs_of_groups_are_known_from_their_commits() -> None:
     table = OffsetTable()
     table.put("g", {PLACE: Committed(5, 0, 9, ID)})
