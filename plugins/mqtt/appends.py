@@ -7,7 +7,7 @@ whatever connections they came on. Each carries a token, which takes the outcome
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from broker_core.api.errors import LakeMQError
 from broker_core.api.types import Acks, Columns, Placed, Principal
@@ -31,6 +31,10 @@ class Receiver(Protocol):
         """The same for QoS 1 publishes in a row that are stored; `size_bytes` of all of them."""
         (packet_id,) = packet_ids  # who has more than one knows better
         self.settled(packet_id, 1, size_bytes, somewhere, now_ms)
+
+
+PLUGIN: Final = Principal("mqtt", "node")
+"""Who writes to the topics that the plugin keeps for itself."""
 
 
 class Lane:

@@ -9,7 +9,7 @@ from broker_core.api.errors import CorruptBatch
 from broker_core.api.record_batch import RecordBatch
 from broker_core.api.record_headers import decode_headers
 from broker_core.api.types import AccessContext, Acks, Operation, Principal
-from plugins.mqtt.appends import Receiver
+from plugins.mqtt.appends import PLUGIN, Receiver
 from plugins.mqtt.delayed import (
     TOPIC,
     Arriving,
@@ -51,7 +51,7 @@ def delay(
     if hub.ledger is None:
         hub.delays.schedule(one)
         return False
-    lane = hub.appends.lane(TOPIC, principal, Acks.LEADER if packet.qos else Acks.MEMORY)
+    lane = hub.appends.lane(TOPIC, PLUGIN, Acks.LEADER if packet.qos else Acks.MEMORY)
     lane.keys.append(one.key.encode())
     lane.values.append(delayed_bytes(one))
     lane.headers.append(headers)

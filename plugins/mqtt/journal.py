@@ -13,7 +13,8 @@ from typing import Final
 
 from broker_core.api.errors import LakeMQError, TopicExists, UnknownPartition, UnknownTopic
 from broker_core.api.ports import Broker
-from broker_core.api.types import Columns, Placed, Principal
+from broker_core.api.types import Columns, Placed
+from plugins.mqtt.appends import PLUGIN
 from plugins.mqtt.ban_log import TOPIC as BANS
 from plugins.mqtt.ban_log import BanLog
 from plugins.mqtt.bans import Ban
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 
 SESSIONS: Final = "__mqtt_sessions"
 RETAINED: Final = "__mqtt_retained"
-SYSTEM: Final = Principal("mqtt", "node")
 _POSITIONS_KEY: Final = b""
 """Key of the record in `RETAINED` that tells up to where it is complete."""
 _SEGMENT_BYTES: Final = 16 * 1024 * 1024
@@ -249,7 +249,7 @@ class MqttJournal:
                 done(next((one for one in future.result() if isinstance(one, LakeMQError)), None))
 
         try:
-            future = self._broker.publish(topic, columns, principal=SYSTEM)
+            future = self._broker.publish(topic, columns, principal=PLUGIN)
         except LakeMQError as error:
             done(error)
             return

@@ -17,6 +17,7 @@ from broker_core.api.errors import (
     UnknownMechanism,
     UnknownTopic,
 )
+from broker_core.api.internal_topics import is_internal
 from broker_core.api.ports import Credentials, Exchange, Mechanism, PartitionLog, Tap
 from broker_core.api.record_batch import BatchHeader, RecordBatch, encode, read_header
 from broker_core.api.types import (
@@ -119,6 +120,8 @@ class MemoryBroker:
         bound: bool = False,
     ) -> asyncio.Future[list[Placed | LakeMQError]]:
         self.topic(topic)
+        if is_internal(topic) and principal.kind != "node":
+            raise NotAuthorized(f"topic {topic} belongs to the broker")
         future: asyncio.Future[list[Placed | LakeMQError]]
         future = asyncio.get_running_loop().create_future()
         if self.held is None:
