@@ -11,6 +11,7 @@ from meta_service.raft.log import LOG_NAME, VOTE_NAME, LogFailed, RaftLog
 from meta_service.raft.log_format import (
     LOG_HEADER,
     RECORD_HEADER,
+    RECORD_MAGIC,
     Entry,
     LogDamaged,
     encode_log_header,
@@ -281,3 +282,30 @@ def test_a_vote_for_nobody_that_has_a_name_is_damage() -> None:
     data[8:12] = google_crc32c.value(bytes(data[12:])).to_bytes(4, "little")
     with pytest.raises(LogDamaged, match="names nobody"):
         parse_vote(bytes(data))
+
+
+def test_what_only_begins_like_a_record_is_passed_over() -> None:
+    junk = RECORD_MAGIC * 3 + b"\0" * 50 + RECORD_MAGIC
+    with pytest.raises(LogDamaged, match="index 2"):
+        parse_log(ONE + junk + encode_record(Entry(b"\x00c", 3, 2), 2))
+    assert parse_log(ONE + junk).end == len(ONE)
+
+
+def test_positions_are_where_records_begin() -> None:
+    parsed = parse_log(ONE + encode_record(Entry(b"\x00b", 2, 2), 1))
+    assert parsed.positions == [LOG_HEADER.size, len(ONE)]
+
+
+@pytest.mark.parametrize("place", [0, 12])
+def test_a_record_of_another_kind_is_none(place: int) -> None:
+    """Another magic, which its checksum does not cover; flags, which it does."""
+    record = bytearray(encode_record(Entry(b"\x00b", 2, 2), 1))
+    record[place] ^= 1
+    record[4:8] = google_crc32c.value(bytes(record[8:])).to_bytes(4, "little")
+    assert parse_log(ONE + bytes(record)).end == len(ONE)
+
+
+@pytest.mark.parametrize("size", [0, 7, 23])
+def test_a_vote_file_that_is_cut_short_is_damage(size: int) -> None:
+    with pytest.raises(LogDamaged, match="too short"):
+        parse_vote(encode_vote(3, None)[:size])
