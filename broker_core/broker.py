@@ -438,7 +438,16 @@ class CoreBroker:
                 stored.append(refused)
 
         async def outcomes() -> Outcomes:
-            return [each for group in await asyncio.gather(*stored) for each in group]
+            found: Outcomes = []
+            groups = await asyncio.gather(*stored, return_exceptions=True)
+            for (count, _), group in zip(pieces, groups, strict=True):
+                if isinstance(group, LakeMQError):  # its values do not fit the schema
+                    found += [group] * count
+                elif isinstance(group, BaseException):
+                    raise group
+                else:
+                    found += group
+            return found
 
         return loop.create_task(outcomes())
 

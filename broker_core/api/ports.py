@@ -313,9 +313,10 @@ class Broker(Protocol):
 
         What arrives in one turn of the loop, from whatever connection, shares batches. A call
         raises UnknownTopic, NotAuthorized, SchemaMismatch and what interceptors refuse all records
-        with at once; what happens later is an outcome, never the future's exception. `bound`: the
-        operator has bound the protocol's own names to this topic and the caller has authorized
-        WRITE on those, so the right to write to the topic itself is not asked for.
+        with at once; the future may raise SchemaMismatch too, what else happens later is an
+        outcome. `bound`: the operator has bound the protocol's own names to this topic and the
+        caller has authorized WRITE on those, so the right to write to the topic itself is not
+        asked for.
         """
 
     def append(
