@@ -5,6 +5,7 @@ it serves nodes and operators, known by the names in their certificates, and nob
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
@@ -116,14 +117,30 @@ class CertificateCheck(grpc.aio.ServerInterceptor):
         names = names_of(context)
         try:
             if names is not None:
-                self._allowed.check(*names)
-            if names is not None:
+                await self._check(names, requests, context)
                 return await _first(requests, _KNOWN_S_MAX) if one else requests
             async with self._turns.turn(context.peer()):
                 first = await _first(requests, _UNKNOWN_S_MAX)
             return first if one else _chained(first, requests)
         except MetaError as error:
             return await abort(context, error)
+
+    async def _check(
+        self,
+        names: tuple[list[str], list[str]],
+        requests: AsyncIterator[Any],
+        context: Context,
+    ) -> None:
+        """Raises PermissionDenied, once the client has sent what it calls with: a stream that ends
+        before may be told to it as one that was reset (INTERNAL), not as refused."""
+        try:
+            self._allowed.check(*names)
+        except PermissionDenied:
+            with contextlib.suppress(MetaError):
+                async with self._turns.turn(context.peer()):
+                    for _ in range(2):  # the message, and the end
+                        await _first(requests, _UNKNOWN_S_MAX)
+            raise
 
 
 async def _chained(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[Any]:
