@@ -37,6 +37,16 @@ def test_only_what_has_a_limit_is_limited(limited: str) -> None:
         assert waits == (9_000 if used.startswith(limited) else 0)
 
 
+def test_waits_are_counted_and_others_limits_are_not_ones_own() -> None:
+    made = Quotas({"user:bob": Limits(bytes_in_per_s=RATE)})
+    assert made.charge(ANN, Use(bytes_in=10 * RATE), 10_000) == 0
+    assert made.waits_ms == 0
+    bob = Principal("bob")
+    waits = [made.charge(bob, Use(bytes_in=2 * RATE), 10_000) for _ in range(2)]
+    assert waits == [1_000, 3_000]
+    assert made.waits_ms == sum(waits)
+
+
 def test_who_wrote_too_much_may_still_read() -> None:
     made = Quotas({"any": Limits(bytes_in_per_s=RATE, bytes_out_per_s=RATE)})
     assert made.charge(ANN, Use(bytes_in=5 * RATE), 10_000) == 4000
