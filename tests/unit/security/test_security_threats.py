@@ -99,6 +99,15 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         "integration/test_native_unauthenticated.py"
         "::test_empty_logins_do_not_take_the_turns_of_others",
     ),
+    "native-schemas": (
+        "unit/broker_core/test_json_validation.py::test_no_pattern_backtracks",
+        "unit/broker_core/test_json_validation.py"
+        "::test_work_that_doubles_with_each_level_is_refused",
+    ),
+    "meta-peer": (
+        "integration/test_meta_unfinished.py"
+        "::test_unfinished_messages_hold_little_and_others_are_served",
+    ),
     "native-producers": (
         "integration/test_producer_owners.py::test_nobody_is_fenced_by_another",
         "unit/broker_core/test_producer_owners.py::test_an_id_is_its_owners",
