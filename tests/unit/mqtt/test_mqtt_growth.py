@@ -156,7 +156,7 @@ def test_deep_names_are_looked_up_in_time_of_their_length() -> None:
 
         return look_up
 
-    grows_linearly(prepare, 400)
+    grows_linearly(prepare, 200)
 
 
 def websocket_fed(data: bytes, step: int) -> Work:
