@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from broker_core.api.errors import SchemaMismatch
 from broker_core.api.json_validation import TooManySteps
 from broker_core.api.record_batch import BatchHeader
 from broker_core.api.types import TopicInfo
@@ -32,6 +33,8 @@ _FEW_BYTES: Final = 4096
 _FEW_STEPS: Final = 1000
 """Of one value; who takes more is compared with its schema in a thread."""
 CheckValues = Callable[[TopicInfo, bytes, int | None], None]
+Mismatch = tuple[int, SchemaMismatch]
+"""Index of a value, and why it does not fit."""
 
 
 class Admission:
@@ -128,20 +131,25 @@ class Admission:
         self,
         topic: TopicInfo,
         values: Sequence[bytes | None],
-        check: Callable[[TopicInfo, Sequence[bytes | None], int | None], None],
-        then: Callable[[], asyncio.Future[T]],
+        check: Callable[[TopicInfo, Sequence[bytes | None], int | None], Iterable[Mismatch]],
+        then: Callable[[dict[int, SchemaMismatch]], asyncio.Future[T]],
     ) -> asyncio.Future[T]:
-        """What `then` gives, called once `check` has passed for the values, and after all calls for
-        the topic made before. SchemaMismatch is raised, at once or by the future."""
-        rest: Callable[[], None] | None = partial(check, topic, values, None)
+        """What `then` gives for the values that `check` refuses, by index; it is called after all
+        calls for the topic made before."""
+        refused: dict[int, SchemaMismatch] = {}
+
+        def rest() -> None:
+            refused.update(check(topic, values, None))
+
+        slow: Callable[[], None] | None = rest
         size = sum([len(value) for value in values if value])
         if len(values) <= _FEW_RECORDS and size <= _FEW_BYTES:
             try:
-                check(topic, values, _FEW_STEPS)
-                rest = None
+                refused.update(check(topic, values, _FEW_STEPS))
+                slow = None
             except TooManySteps:
                 pass
-        return self.checks.run(("publish", topic.topic_id), rest, then)
+        return self.checks.run(("publish", topic.topic_id), slow, lambda: then(refused))
 
     def _inside(
         self, topic: TopicInfo, batch: bytes, header: BatchHeader, steps_max: int | None = None

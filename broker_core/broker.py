@@ -412,10 +412,10 @@ class CoreBroker:
     ) -> asyncio.Future[Outcomes]:
         if columns.timestamps_ms:
             self._admission.check_times(info, columns.timestamps_ms)
-        publish = partial(self._publisher.publish, info, columns, acks, partition)
         if not info.config.schema:
-            return publish()
-        return self._admission.publish(info, columns.values, self._schemas.check_values, publish)
+            return self._publisher.publish(info, columns, acks, partition)
+        publish = partial(self._publisher.publish_without, info, columns, acks, partition)
+        return self._admission.publish(info, columns.values, self._schemas.mismatches, publish)
 
     def _publish_pieces(
         self,

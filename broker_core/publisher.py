@@ -5,7 +5,7 @@ partition and level of acks. Work per record is a list append; encoding and appe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -121,6 +121,29 @@ class Publisher:
             self._scheduled = True
             loop.call_soon(self.flush)
         return ticket.future
+
+    def publish_without(
+        self,
+        topic: TopicInfo,
+        columns: Columns,
+        acks: Acks,
+        partition: int | None,
+        refused: Mapping[int, LakeMQError],
+    ) -> asyncio.Future[Outcomes]:
+        """`publish` of all records but those at the indexes of `refused`, whose outcomes these are:
+        records of one call may be of many clients. Raises the first where none is left."""
+        if not refused:
+            return self.publish(topic, columns, acks, partition)
+        kept = [at for at in range(len(columns.values)) if at not in refused]
+        if not kept:
+            raise next(iter(refused.values()))
+        stored = self.publish(topic, _share(columns, kept), acks, partition)
+
+        async def merged() -> Outcomes:
+            found = {**refused, **dict(zip(kept, await stored, strict=True))}
+            return [found[at] for at in range(len(columns.values))]
+
+        return asyncio.get_running_loop().create_task(merged())
 
     def _homes(
         self, topic: TopicInfo, columns: Columns, partition: int | None

@@ -127,23 +127,29 @@ class SchemaRegistry:
         self, topic: TopicInfo, values: Sequence[bytes | None], steps_max: int | None = None
     ) -> None:
         """Raises SchemaMismatch, naming topic, record and field. Null values always fit."""
+        for _, error in self.mismatches(topic, values, steps_max):
+            raise error
+
+    def mismatches(
+        self, topic: TopicInfo, values: Sequence[bytes | None], steps_max: int | None = None
+    ) -> Iterator[tuple[int, SchemaMismatch]]:
+        """(index, why) of each value that does not fit. Raises TooManySteps beyond `steps_max`."""
         subject = topic.config.schema
         ids = self._by_subject.get(subject)
-        if not ids:
-            raise SchemaMismatch(f"topic {topic.name} asks for schema {subject!r}, which has none")
         for at, value in enumerate(values):
-            if value is not None:
+            if not ids:
+                why = f"topic {topic.name} asks for schema {subject!r}, which has none"
+                yield at, SchemaMismatch(why)
+            elif value is not None:
                 try:
                     self._check_value(subject, ids, value, steps_max or STEPS_MAX)
                 except TooManySteps:
                     if steps_max is not None:
                         raise
-                    raise SchemaMismatch(
-                        f"topic {topic.name}, record {at}: to compare it with the schema takes "
-                        f"more than {STEPS_MAX} steps"
-                    ) from None
+                    why = f"to compare it with the schema takes more than {STEPS_MAX} steps"
+                    yield at, SchemaMismatch(f"topic {topic.name}, record {at}: {why}")
                 except SchemaMismatch as error:
-                    raise SchemaMismatch(f"topic {topic.name}, record {at}: {error}") from None
+                    yield at, SchemaMismatch(f"topic {topic.name}, record {at}: {error}")
 
     def _check_value(
         self, subject: str, ids: tuple[int, ...], value: bytes, steps_max: int

@@ -182,17 +182,20 @@ def test_devices_are_checked_too(node: NodeProcess) -> None:
         client.admin.alter_topic("mqtt", {"schema": "devices"})
         before = sum(each.high_watermark for each in client.describe_topic("mqtt").partitions)
         device = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
-        codes: list[int] = []
-        device.on_publish = lambda _c, _u, _m, code, _p: codes.append(code.value)
+        codes: dict[int, int] = {}
+        device.on_publish = lambda _c, _u, mid, code, _p: codes.update({mid: code.value})
         device.connect("127.0.0.1", node.mqtt_port)
-        device.loop_start()
-        for payload in (b'{"t": 1}', b'{"t": "warm"}'):
-            device.publish("room/1", payload, qos=1).wait_for_publish(10)
+        payloads = [b'{"t": "warm"}' if number % 5 == 3 else b'{"t": 1}' for number in range(40)]
+        sent = [device.publish("room/1", payload, qos=1) for payload in payloads]
+        device.loop_start()  # they come together; what does not fit touches no other
+        for info in sent:
+            info.wait_for_publish(10)
         device.disconnect()
         device.loop_stop()
         after = sum(each.high_watermark for each in client.describe_topic("mqtt").partitions)
-        assert after == before + 1
-        assert codes[0] < 0x80 <= codes[1], codes
+        assert after == before + 32
+        refused = [number for number, info in enumerate(sent) if codes[info.mid] >= 0x80]
+        assert refused == list(range(3, 40, 5)), codes
         client.admin.alter_topic("mqtt", reset=["schema"])
 
 

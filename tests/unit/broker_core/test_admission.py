@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from broker_core.admission import Admission
-from broker_core.api.errors import InvalidTimestamp
+from broker_core.admission import Admission, Mismatch
+from broker_core.api.errors import InvalidTimestamp, SchemaMismatch
 from broker_core.api.json_validation import TooManySteps
 from broker_core.api.record_batch import encode
 from broker_core.api.types import Columns, TopicConfig, TopicInfo
@@ -92,14 +92,18 @@ async def test_values_that_take_long_are_checked_in_a_thread_and_keep_their_orde
     order: list[str] = []
     threads: list[bool] = []
 
-    def check(info: TopicInfo, values: Sequence[bytes | None], steps_max: int | None) -> None:
+    def check(
+        info: TopicInfo, values: Sequence[bytes | None], steps_max: int | None
+    ) -> Iterator[Mismatch]:
         threads.append(threading.current_thread() is not threading.main_thread())
         if steps_max is not None and values == [b"steps"]:
             raise TooManySteps("more than that")
+        if values[0] == b"wrong":
+            yield 0, SchemaMismatch("wrong")
 
     def publish(name: str, values: list[bytes | None]) -> asyncio.Future[None]:
-        def then() -> asyncio.Future[None]:
-            order.append(name)
+        def then(refused: dict[int, SchemaMismatch]) -> asyncio.Future[None]:
+            order.append(name + ", but one" * len(refused))
             done: asyncio.Future[None] = loop.create_future()
             done.set_result(None)
             return done
@@ -117,4 +121,6 @@ async def test_values_that_take_long_are_checked_in_a_thread_and_keep_their_orde
     assert order == ["many", "large", "steps", "small"]
     assert threads.count(False) == 2, "the small one, and the first try of the one of many steps"
     await publish("alone", [b"v"])
-    assert order[-1] == "alone"
+    await publish("few", [b"wrong", b"v"])
+    await publish("again many", [b"wrong"] + [b"v"] * 100)
+    assert order[-3:] == ["alone", "few, but one", "again many, but one"]

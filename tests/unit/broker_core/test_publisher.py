@@ -4,7 +4,13 @@ import asyncio
 
 import pytest
 
-from broker_core.api.errors import BatchTooLarge, InvalidRequest, NotLeader, StorageFull
+from broker_core.api.errors import (
+    BatchTooLarge,
+    InvalidRequest,
+    NotLeader,
+    SchemaMismatch,
+    StorageFull,
+)
 from broker_core.api.partitioner import partition_of
 from broker_core.api.ports import PartitionLog
 from broker_core.api.record_batch import BatchHeader, RecordBatch
@@ -183,3 +189,16 @@ async def test_keyless_records_go_to_partitions_of_this_node() -> None:
     desk.elsewhere = {0, 1, 2, 3}
     (outcome,) = await desk.publish(Columns([b"x"]))
     assert isinstance(outcome, NotLeader)
+
+
+async def test_records_that_are_refused_leave_those_of_the_same_call() -> None:
+    desk = Desk()
+    columns = Columns([b"0", b"1", b"2", b"3"])
+    refused = {1: SchemaMismatch("one"), 2: SchemaMismatch("two")}
+    outcomes = await desk.publisher.publish_without(desk.topic, columns, Acks.LEADER, 0, refused)
+    assert outcomes == [Placed(0, Offset(0)), refused[1], refused[2], Placed(0, Offset(1))]
+    assert [batch.values() for batch in desk.logs[0].batches] == [[b"0", b"3"]]
+    with pytest.raises(SchemaMismatch, match="why"):
+        desk.publisher.publish_without(
+            desk.topic, Columns([b"0"]), Acks.LEADER, 0, {0: SchemaMismatch("why")}
+        )
