@@ -23,7 +23,7 @@ PLUGIN = ROOT / "examples/plugins/lakemq-line"
 SECTION = """
 [plugins.line]
 port = 0
-topics = ["meters"]
+topics = ["meters", "missing"]
 line_bytes_max = 200
 """
 
