@@ -14,10 +14,11 @@ ROUNDS: Final = 5
 Work = Callable[[], object]
 
 
-def cpu_s(work: Work) -> float:
-    """Least CPU time of some runs."""
+def cpu_s(prepare: Callable[[], Work]) -> float:
+    """Least CPU time of some runs; the work of each is prepared anew."""
     found = []
     for _ in range(ROUNDS):
+        work = prepare()
         before = time.thread_time()
         work()
         found.append(time.thread_time() - before)
@@ -26,6 +27,7 @@ def cpu_s(work: Work) -> float:
 
 def grows_linearly(prepare: Callable[[int], Work], size: int) -> None:
     """AssertionError when `GROWTH` times the size costs more than `RATIO_MAX` times as much.
-    `prepare`: makes work of a size, which may be done again and again."""
-    small, large = cpu_s(prepare(size)), cpu_s(prepare(GROWTH * size))
+    `prepare`: makes work of a size."""
+    small = cpu_s(lambda: prepare(size))
+    large = cpu_s(lambda: prepare(GROWTH * size))
     assert large / small <= RATIO_MAX, f"{size}: {small:.6f} s, {GROWTH * size}: {large:.6f} s"

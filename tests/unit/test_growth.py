@@ -24,7 +24,7 @@ from plugins.native.queues.partition import QueuePartition, Settlement, ranges
 from plugins.native.queues.settings import QueueSettings
 from plugins.native.queues.snapshot import Fate, Run, Snapshot, decode_snapshot, encode_snapshot
 from tests.fuzz.registry import packed
-from tests.unit.mqtt.test_mqtt_growth import Work, grows_linearly
+from tests.support.growth import Work, grows_linearly
 
 ID = "00112233445566778899aabbccddeeff"
 

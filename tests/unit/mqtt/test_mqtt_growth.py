@@ -7,7 +7,6 @@ times; the bound between them leaves room for a busy machine.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -36,29 +35,8 @@ from plugins.mqtt.retained import Retained
 from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex
 from plugins.mqtt.topics import Address, matches, parse_filter
 from plugins.mqtt.wire import variable_bytes
+from tests.support.growth import Work, grows_linearly
 from tests.support.mqtt_bench import Bench
-
-GROWTH: Final = 8
-RATIO_MAX: Final = 3 * GROWTH
-ROUNDS: Final = 5
-Work = Callable[[], object]
-
-
-def cpu_s(prepare: Callable[[], Work]) -> float:
-    """Least CPU time of some runs; each is prepared anew."""
-    found = []
-    for _ in range(ROUNDS):
-        work = prepare()
-        before = time.thread_time()
-        work()
-        found.append(time.thread_time() - before)
-    return min(found)
-
-
-def grows_linearly(prepare: Callable[[int], Work], size: int) -> None:
-    small = cpu_s(lambda: prepare(size))
-    large = cpu_s(lambda: prepare(GROWTH * size))
-    assert large / small <= RATIO_MAX, f"{size}: {small:.6f} s, {GROWTH * size}: {large:.6f} s"
 
 
 def fed(packet: bytes, version: int, step: int | None = None) -> Work:
