@@ -15,6 +15,7 @@ import importlib.metadata
 import importlib.util
 import operator
 import random
+import socket
 import time
 import zlib
 from collections.abc import Callable
@@ -96,7 +97,10 @@ def load_engine() -> ModuleType:
     spec = importlib.util.spec_from_file_location("pysyncobj.lakemq", package / "syncobj.py")
     assert spec is not None and spec.loader is not None
     engine = importlib.util.module_from_spec(spec)
+    inet_ntop = socket.inet_ntop
     spec.loader.exec_module(engine)
+    # pysyncobj puts a function for Windows in its place, on every system and for all who call it
+    socket.inet_ntop = inet_ntop
     parts: dict[str, Any] = {
         "pickle": NoPickle(),
         "Serializer": NoSerializer,

@@ -506,6 +506,8 @@ class Hub:
             if message is not None:
                 given_to = [chosen] if chosen else []
                 self.deliver_shared(group, message, now_ms, given_to, streamed=False)
+            elif chosen is not None and not chosen.options & 3:  # what waits is never QoS 0
+                self.delivery.dropped_qos_0 += 1
             elif chosen is not None:  # it lies in the journal, as the member before had it
                 given = Delivery(
                     None,

@@ -84,7 +84,7 @@ def _messages(sock: socket.socket) -> Iterator[bytes]:
 def _connection(message: bytes, family: int) -> TcpConnection:
     _, port, _, peer = _ADDRESSES.unpack_from(message)
     if family == socket.AF_INET:
-        host = socket.inet_ntop(family, peer[:4])
+        host = str(ipaddress.IPv4Address(peer[:4]))
     else:
         address = ipaddress.IPv6Address(peer)
         host = str(address.ipv4_mapped or address)

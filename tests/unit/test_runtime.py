@@ -36,3 +36,13 @@ def test_what_stands_is_not_collected_again() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == f"True {runtime.GC_THRESHOLDS} {runtime.SWITCH_INTERVAL_S}\n"
     assert gc.get_threshold() != runtime.GC_THRESHOLDS, "nobody else is changed"
+
+
+def test_the_raft_engine_leaves_the_socket_module_as_it_is() -> None:
+    """pysyncobj's copy of `inet_ntop` is for Windows and fails everywhere else."""
+    code = (
+        "import socket, meta_service.raft.engine; "
+        "print(socket.inet_ntop(socket.AF_INET, bytes([127, 0, 0, 1])))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.stdout == "127.0.0.1\n", run.stderr

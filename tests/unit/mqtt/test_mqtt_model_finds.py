@@ -20,6 +20,7 @@ from plugins.mqtt.packets import (
     Properties,
     Publish,
     Subscribe,
+    Unsubscribe,
 )
 from tests.support.mqtt_bench import Bench, Device
 from tests.support.mqtt_crash import CrashBench
@@ -121,6 +122,24 @@ def test_what_is_handed_on_goes_to_members_that_keep_it() -> None:
     bench.settle()
     assert {each.payload for each in publishes(third.received())} == mine
     assert publishes(two.received()) == []
+
+
+def test_what_only_the_journal_holds_is_not_handed_on_at_qos_0() -> None:
+    """It would have to wait until it is read, and what waits has a packet identifier."""
+    bench = CrashBench()
+    one, two = a_group(bench, 1, 0)
+    two.send(Unsubscribe(2, ("$share/g/t",)))
+    one.lose()
+    bench.connect("s").send(Publish("t", b"x", 1, packet_id=1))
+    bench.settle()
+    two.send(Subscribe(3, (Filter("$share/g/t", 0),)))
+    bench.settle()
+    two.received()
+    dropped = bench.hub.delivery.dropped_qos_0
+    bench.connect("one", version=V5, clean=True)
+    bench.settle()
+    assert publishes(two.received()) == []
+    assert bench.hub.delivery.dropped_qos_0 == dropped + 1
 
 
 def test_each_subscriber_is_told_its_own_remaining_expiry() -> None:
