@@ -26,11 +26,13 @@ class _Node:
 
 
 class _Awaited(NamedTuple):
-    """A message that is being stored."""
+    """Messages of one topic name that are being stored: they take the place of one."""
 
     owner: Owner
     size_bytes: int
+    """Of the largest."""
     until_ms: int
+    messages: int = 1
 
 
 class Retained:
@@ -93,23 +95,38 @@ class Retained:
     def let_in(self, topic: str, size_bytes: int, owner: Owner, now_ms: int) -> bool:
         """Whether there is room for a message that is being stored and will be `put` then. Room is
         held for it, at most AWAITED_MS: it may be that it cannot be stored."""
-        self._release(topic)
         while self._awaited:
             oldest, one = next(iter(self._awaited.items()))
             if now_ms < one.until_ms:
                 break
             self._release(oldest)
+        others = self._release(topic)
         if not self.has_room(topic, size_bytes, owner):
             self.refused += 1
+            if others is not None:
+                self._await(topic, others)
             return False
-        self._awaited[topic] = _Awaited(owner, size_bytes, now_ms + AWAITED_MS)
-        self._count_awaited(self._awaited[topic], 1)
+        messages = 1
+        if others is not None:
+            messages, size_bytes = others.messages + 1, max(others.size_bytes, size_bytes)
+        self._await(topic, _Awaited(owner, size_bytes, now_ms + AWAITED_MS, messages))
         return True
 
-    def _release(self, topic: str) -> None:
+    def _await(self, topic: str, one: _Awaited) -> None:
+        self._awaited[topic] = one
+        self._count_awaited(one, 1)
+
+    def _release(self, topic: str) -> _Awaited | None:
         one = self._awaited.pop(topic, None)
         if one is not None:
             self._count_awaited(one, -1)
+        return one
+
+    def _arrived(self, topic: str) -> None:
+        """One of the topic's messages is stored; room stays held while others are not."""
+        one = self._release(topic)
+        if one is not None and one.messages > 1:
+            self._await(topic, one._replace(messages=one.messages - 1))
 
     def _count_awaited(self, one: _Awaited, sign: int) -> None:
         self._awaited_count += sign
@@ -121,10 +138,10 @@ class Retained:
         """Keep the message, or with an empty payload forget the topic [MQTT-3.3.1-6]
         [MQTT-3.3.1-7]. False: refused, a bound was reached; the older one is kept. `let_in`: there
         was room when it was published, so it is kept whatever came meanwhile."""
-        self._release(message.topic)
         if not message.payload:
             self.forget(message.topic)
             return True
+        self._arrived(message.topic)
         if not let_in and not self.has_room(message.topic, message.size_bytes, owner):
             self.refused += 1
             return False

@@ -224,7 +224,7 @@ def test_long_sequences(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sequences_reach_deep_states() -> None:
-    fuzzers = [Fuzzer(seed) for seed in range(10)]
+    fuzzers = [Fuzzer(seed) for seed in range(12)]
     for fuzzer in fuzzers:
         fuzzer.run()
     counters = [fuzzer.bench.hub.counters for fuzzer in fuzzers]

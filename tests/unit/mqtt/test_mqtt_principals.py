@@ -8,6 +8,7 @@ import pytest
 from broker_core.api.types import ANONYMOUS, Principal
 from plugins.mqtt.delayed import DelayLimits
 from plugins.mqtt.hub import Limits
+from plugins.mqtt.messages import Message
 from plugins.mqtt.packets import (
     V5,
     V31,
@@ -260,3 +261,18 @@ def test_anonymous_clients_have_all_until_a_user_comes() -> None:
     bench.connect("a", principal=ALICE)
     bench.connect("x7")
     assert refused(bench, "x8", ANONYMOUS, V5, False) == Reason.QUOTA_EXCEEDED
+
+
+def test_a_topic_that_is_cleared_meanwhile_keeps_the_room_of_what_is_being_stored() -> None:
+    retained = Retained(2, 10_000)
+    owner = ("user", "ann")
+    assert retained.let_in("a", 5, owner, 0) and retained.let_in("a", 9, owner, 0)
+    retained.put(Message("a", b"", 1, True, 0), owner, let_in=True)
+    assert retained.let_in("b", 5, owner, 0)
+    assert not retained.let_in("c", 5, owner, 0), "a and b are on their way"
+    for topic in ("a", "b", "a"):
+        retained.put(Message(topic, b"x", 1, True, 0), owner, let_in=True)
+        assert not retained.let_in("c", 5, owner, 0)
+    assert retained.count == 2
+    retained.put(Message("a", b"", 1, True, 0), owner, let_in=True)
+    assert retained.let_in("c", 5, owner, 0)
