@@ -104,6 +104,7 @@ async def _run(config: Config) -> None:
         for name, address in node.addresses().items():
             typer.echo(f"{name} {address}")
         settle()
+        node.watch_loop()
         typer.echo("ready")
         sys.stdout.flush()
         node.failed.add_done_callback(lambda _: stop.set())
@@ -180,6 +181,8 @@ def _add_plugin_commands() -> None:
 
 def main() -> None:
     """Entry point of the `lakemq` command."""
+    # gRPC starts threads of its own in every forked child, which ends Spark's before it has begun.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         _add_plugin_commands()
     except LakeMQError as error:

@@ -79,7 +79,6 @@ class Node:
         folder.open()
         self._stack.callback(folder.close)
         self._stack.callback(self.telemetry.close)
-        self._watch_loop()
         await self._start_meta()
         storage = self._storage()
         await storage.start()
@@ -110,7 +109,8 @@ class Node:
         self._stack.push_async_callback(listener.stop)
         self.listeners.append(listener)
 
-    def _watch_loop(self) -> None:
+    def watch_loop(self) -> None:
+        """Name what holds the event loop, from now on: a start may take its time."""
         threshold_ms = self.config.node.loop_stall_ms
         if threshold_ms:
             watchdog = LoopWatchdog(threshold_ms / 1000)

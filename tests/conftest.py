@@ -8,5 +8,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("lakemq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lakemq")
 
+# PySpark forks to start the JVM; gRPC's own threads in that child may end it before it has begun.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 # Tests use a JVM for seconds, in which its second compiler costs half of all its time.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
