@@ -181,8 +181,6 @@ def _add_plugin_commands() -> None:
 
 def main() -> None:
     """Entry point of the `lakemq` command."""
-    # gRPC starts threads of its own in every forked child, which ends Spark's before it has begun.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         _add_plugin_commands()
     except LakeMQError as error:
