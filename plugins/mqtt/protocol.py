@@ -386,13 +386,17 @@ class Connection:
 
     def write(self, data: bytes) -> None:
         """Queue bytes for the socket."""
-        if not self.out:
-            self.hub.dirty.append(self)
-        self.out.append(data)
+        self.pass_on(data)
         if len(data) >= _LARGE_BYTES:
             self.large_bytes += len(data)
             if self.large_bytes > OUT_BYTES_MAX and not self.blocked:
                 self.blocked = self.choked = True
+
+    def pass_on(self, data: bytes) -> None:
+        """Queue publishes as they came: of those there are no more than were read in this turn."""
+        if not self.out:
+            self.hub.dirty.append(self)
+        self.out.append(data)
 
     def written(self, now_ms: int, *, full: bool) -> None:
         """What was queued is with the socket, which takes no more for now if it is `full`."""

@@ -430,7 +430,7 @@ def run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
         ):
             rest.append(target)
         else:
-            peer.write(packet.packets)
+            peer.pass_on(packet.packets)
             peer.traffic.sent[0] += packet.count
             peer.traffic.packets_sent += packet.count - 1
             hub.delivery.sent += packet.count

@@ -132,3 +132,20 @@ def test_long_topic_names_are_not_remembered() -> None:
     remembered = sum(map(len, connection.routes)) + sum(map(len, connection.express))
     assert remembered <= ROUTES_MAX * 512
     assert not connection.routes
+
+
+def test_publishes_that_are_passed_on_as_they_came_do_not_make_a_client_slow() -> None:
+    """A socket may give many buffers in one turn; a reader gets all that was read in it."""
+    bench = Bench()
+    reader, writer = bench.connect("r"), bench.connect("w")
+    reader.send(Subscribe(1, (Filter("t", 0),)))
+    one = encode(Publish("t", bytes(100)), V311)
+    writer.send_bytes(one)
+    reader.received()
+    count = 2 * OUT_BYTES_MAX // len(one)
+    step = count // 16
+    for _ in range(16):
+        writer.send_bytes(step * one)
+    assert not reader.connection.blocked
+    assert len(reader.received()) == 16 * step
+    assert bench.hub.delivery.dropped_qos_0 == 0
