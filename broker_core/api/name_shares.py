@@ -1,9 +1,7 @@
 """How many names of one kind (transactional ids, groups, queues) one user may take up. Pure.
 
-A bound that is the node's alone lets one account use up what all others need, so each user has at
-most a share of it. Whose a name is, is known to this process only: of names that were there at the
-start nobody is charged, and the share is one of what they leave. Anonymous clients count as one
-user, which may have everything as long as no user with a name came.
+Each has a share (`user_shares`). Whose a name is, is known to this process only: of names that were
+there at the start nobody is charged, and the share is one of what they leave.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from typing import Any, Protocol
 
 from broker_core.api.errors import InvalidRequest
 from broker_core.api.types import Principal
+from broker_core.api.user_shares import Owner, UserShares, owner_of
 
 
 class Names(Container[Any], Sized, Protocol):
@@ -27,19 +26,18 @@ class NameShares:
         self._what = what
         self._names = names
         self._names_max = names_max
-        self._user_share_max = user_share_max
-        self._taken: dict[tuple[str, str], set[Hashable]] = {}
-        self._users_came = False
+        self._shares = UserShares(user_share_max)
+        self._taken: dict[Owner, set[Hashable]] = {}
 
     def take(self, name: Hashable, principal: Principal) -> None:
         """The name is about to be made, or is there. InvalidRequest: there are too many, of all
         users or of this one."""
-        self._users_came |= principal.kind == "user"
+        self._shares.note(principal)
         if name in self._names:
             return
         if len(self._names) >= self._names_max:
             raise InvalidRequest(f"there are {len(self._names)} {self._what}; no more are taken")
-        owner = (principal.kind, principal.name)
+        owner = owner_of(principal)
         mine = self._taken.setdefault(owner, set())
         if len(mine) >= self._most(principal):
             self._look_again()
@@ -52,12 +50,12 @@ class NameShares:
         mine.add(name)
 
     def _most(self, principal: Principal) -> int:
-        alone = principal.kind == "anonymous" and not self._users_came
-        if principal.kind == "node" or alone:
+        owner = owner_of(principal)
+        if principal.kind == "node" or self._shares.alone(owner):
             return self._names_max
         charged = sum(map(len, self._taken.values()))
         nobodys = max(0, len(self._names) - charged)
-        return max(1, int((self._names_max - nobodys) * self._user_share_max))
+        return self._shares.most(self._names_max - nobodys, owner)
 
     def _look_again(self) -> None:
         """Forget names that are gone."""

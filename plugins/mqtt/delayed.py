@@ -17,11 +17,12 @@ import msgpack
 
 from broker_core.api.errors import LakeMQError, NotAuthorized, StorageFull
 from broker_core.api.types import Principal
+from broker_core.api.user_shares import UserShares, owner_of
 from plugins.mqtt.appends import Outcome, Receiver
 from plugins.mqtt.kept_values import VERSION, BadSnapshot, number, text, unpacked
 from plugins.mqtt.packets import Publish, Will
 from plugins.mqtt.reasons import ProtocolError, Reason
-from plugins.mqtt.shares import Holdings, Shares, owner_of
+from plugins.mqtt.shares import Holdings
 from plugins.mqtt.snapshots import (
     Positions,
     principal_value,
@@ -117,7 +118,7 @@ class Delays:
         """`life`: tells the keys of this life of the broker from those of others."""
         self._life = life
         self.limits = limits or DelayLimits()
-        self.shares = Shares()
+        self.shares = UserShares()
         self._held, self._held_bytes = Holdings(), Holdings()
         self.entries: dict[str, Delayed] = {}
         self.size_bytes = 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from broker_core.api.errors import LakeMQError, Undecided
 from broker_core.api.types import AccessContext, Acks, Operation, Principal, Resource
+from broker_core.api.user_shares import UserShares, owner_of
 from plugins.mqtt import history
 from plugins.mqtt.appends import Appends, Receiver
 from plugins.mqtt.bans import BanRules, Bans
@@ -31,7 +32,7 @@ from plugins.mqtt.rewrite import RewriteRule, rewritten
 from plugins.mqtt.rights import Rights
 from plugins.mqtt.sessions import FOR_EVER_S, Session
 from plugins.mqtt.shared import STRATEGIES, Group
-from plugins.mqtt.shares import Holdings, Kinds, Shares, owner_of
+from plugins.mqtt.shares import Holdings, Kinds
 from plugins.mqtt.slow import SlowClients
 from plugins.mqtt.snapshots import Positions
 from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex, Target, shape_of
@@ -176,7 +177,9 @@ class Hub:
 
     def _share_out(self, durable: bool) -> None:
         """Have one user's share of everything looked at in one place."""
-        self.shares = self.retained.shares = self.delays.shares = Shares(self.limits.user_share_max)
+        self.shares = self.retained.shares = self.delays.shares = UserShares(
+            self.limits.user_share_max
+        )
         self.retained.tracking = durable
         self.sessions_held = Holdings()
         self.shapes_held = Kinds()

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from broker_core.api.user_shares import Owner, UserShares
 from plugins.mqtt.messages import Message
-from plugins.mqtt.shares import Holdings, Owner, Shares
+from plugins.mqtt.shares import Holdings
 
 AWAITED_MS: Final = 60_000
 """How long room is held for a message that is being stored."""
@@ -47,7 +48,7 @@ class Retained:
         """What changed since `take_changes`; None: forgotten. Grows only where `tracking`."""
         self.tracking = False
         """`$SYS` is never tracked: it is made anew."""
-        self.shares = Shares()
+        self.shares = UserShares()
         self._held, self._held_bytes = Holdings(), Holdings()
         self._awaited: dict[str, _Awaited] = {}
         """By topic name; the oldest first."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgpack
 
 from broker_core.api.types import Principal
+from broker_core.api.user_shares import Owner
 from plugins.mqtt.delivery import ENTRY_BYTES, PACKET_ID_MAX, Delivery
 from plugins.mqtt.history import Start
 from plugins.mqtt.kept_values import (
@@ -34,7 +35,6 @@ from plugins.mqtt.kept_values import (
 from plugins.mqtt.messages import Message, Place
 from plugins.mqtt.packets import Properties, Will
 from plugins.mqtt.sessions import Session
-from plugins.mqtt.shares import Owner
 
 IDENTIFIER_MAX: Final = 268_435_455
 """Largest subscription identifier (a variable byte integer)."""
