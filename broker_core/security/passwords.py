@@ -21,9 +21,9 @@ from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from broker_core.api.errors import Unavailable
-from broker_core.security.fair_line import FairLine
 from broker_core.security.scram import ScramKeys, scram_keys
 from broker_core.security.users import UserRecord
+from meta_service.api.fair_line import FairLine
 
 PASSWORD_BYTES_MAX: Final = 4_096
 _KNOWN_MAX: Final = 10_000

@@ -7,9 +7,10 @@ streams that are read from before authentication bounds the memory that costs.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+
+from meta_service.api.fair_line import FairLine
 
 
 class ReadingTurns:
@@ -29,8 +30,7 @@ class ReadingTurns:
         self._refusal = refusal
         self._waiting_max = waiting_max
         self._waiting_per_peer_max = waiting_per_peer_max
-        self._waiting = 0
-        self._peers: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting = FairLine[asyncio.Future[None]]()
 
     @asynccontextmanager
     async def turn(self, peer: str) -> AsyncIterator[None]:
@@ -45,12 +45,11 @@ class ReadingTurns:
             self._pass_on()
 
     async def _wait(self, peer: str) -> None:
-        waiting = self._peers.get(peer, ())
-        if len(waiting) >= self._waiting_per_peer_max or self._waiting >= self._waiting_max:
+        waiting = self._waiting
+        if waiting.count(peer) >= self._waiting_per_peer_max or len(waiting) >= self._waiting_max:
             raise self._refusal()
         future = asyncio.get_running_loop().create_future()
-        self._peers.setdefault(peer, deque()).append(future)
-        self._waiting += 1
+        waiting.add(peer, future)
         try:
             await future
         except asyncio.CancelledError:
@@ -58,24 +57,12 @@ class ReadingTurns:
                 self._pass_on()
             raise
         finally:
-            self._forget(peer, future)
-
-    def _forget(self, peer: str, future: asyncio.Future[None]) -> None:
-        queue = self._peers.get(peer)
-        if queue is not None and future in queue:
-            queue.remove(future)
-            self._waiting -= 1
-            if not queue:
-                del self._peers[peer]
+            waiting.remove(peer, future)
 
     def _pass_on(self) -> None:
         """The turn goes to the next address."""
-        while self._peers:
-            peer, queue = self._peers.popitem(last=False)
-            future = queue.popleft()
-            self._waiting -= 1
-            if queue:
-                self._peers[peer] = queue  # behind the others
+        while self._waiting:
+            future = self._waiting.take()
             if not future.done():
                 future.set_result(None)
                 return

@@ -15,11 +15,11 @@ from broker_core.api.access import Credentials, Principal
 from broker_core.api.errors import NotAuthenticated, Unavailable
 from broker_core.security import passwords
 from broker_core.security.attempts import AttemptRules, Attempts
-from broker_core.security.fair_line import FairLine
 from broker_core.security.password_users import FileUsers, PasswordAuthenticator
 from broker_core.security.passwords import PasswordChecker
 from broker_core.security.tokens import TokenAuthenticator
 from broker_core.security.users import UserRecord, user_line
+from meta_service.api.fair_line import FairLine
 from tests.unit.security.test_security_tokens import settings, signed
 
 ANN = UserRecord("ann", "$argon2id$of ann".replace(" ", "-"))

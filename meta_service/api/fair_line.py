@@ -19,6 +19,10 @@ class FairLine(Generic[Job]):
     def __len__(self) -> int:
         return self._count
 
+    def count(self, peer: str) -> int:
+        """How many of them are the peer's."""
+        return len(self._jobs.get(peer, ()))
+
     def add(self, peer: str, job: Job) -> None:
         self._jobs.setdefault(peer, deque()).append(job)
         self._count += 1
@@ -40,7 +44,7 @@ class FairLine(Generic[Job]):
             return None
         largest = max(self._jobs, key=lambda each: len(self._jobs[each]))
         mine = self._jobs[largest]
-        if len(mine) < len(self._jobs.get(peer, ())) + 2:
+        if len(mine) < self.count(peer) + 2:
             return None
         self._count -= 1
         return mine.pop()
