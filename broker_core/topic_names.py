@@ -31,15 +31,32 @@ def check_topic_name(name: str) -> None:
         )
 
 
+# The catalog keeps its own key for these settings, so that a field may be renamed while topics on
+# disk stay readable. Each right side is a stored name, which never changes.
+_CATALOG_KEYS: Final = {
+    "segment_bytes_max":
+        "segment_bytes_max",  # stored name
+    "segment_age_ms_max":
+        "segment_age_ms_max",  # stored name
+    "batch_bytes_max":
+        "batch_bytes_max",  # stored name
+    "timestamp_ahead_ms_max":
+        "timestamp_ahead_ms_max",  # stored name
+}  # fmt: skip
+_FIELDS: Final = {key: name for name, key in _CATALOG_KEYS.items()}
+
+
 def config_to_catalog(config: TopicConfig) -> dict[str, str | int | None]:
     """All settings by name; defaults are written too, so a later default changes no topic."""
-    return {field.name: getattr(config, field.name) for field in fields(TopicConfig)}
+    names = [field.name for field in fields(TopicConfig)]
+    return {_CATALOG_KEYS.get(name, name): getattr(config, name) for name in names}
 
 
 def config_from_catalog(values: Mapping[str, Any], defaults: TopicConfig) -> TopicConfig:
     """Inverse; settings of a newer version are ignored, absent ones get the defaults."""
     known = {field.name for field in fields(TopicConfig)}
-    given = {name: value for name, value in values.items() if name in known}
+    named = {_FIELDS.get(key, key): value for key, value in values.items()}
+    given = {name: value for name, value in named.items() if name in known}
     absent = {name: getattr(defaults, name) for name in known - given.keys()}
     return TopicConfig(**given, **absent)
 

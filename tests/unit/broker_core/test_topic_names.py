@@ -36,6 +36,20 @@ def test_config_round_trip_and_new_settings_of_later_versions() -> None:
     assert config_from_catalog({}, config) == config
 
 
+def test_the_catalog_keeps_the_keys_of_the_first_version() -> None:
+    kept = {
+        "segment_bytes_max",  # stored name
+        "segment_age_ms_max",  # stored name
+        "batch_bytes_max",  # stored name
+        "timestamp_ahead_ms_max",  # stored name
+    }
+    assert kept <= config_to_catalog(TopicConfig()).keys()
+    values = dict.fromkeys(sorted(kept), 123_456)
+    read = config_from_catalog(values, TopicConfig())
+    assert (read.segment_bytes_max, read.segment_age_ms_max) == (123_456, 123_456)
+    assert (read.batch_bytes_max, read.timestamp_ahead_ms_max) == (123_456, 123_456)
+
+
 @pytest.mark.parametrize(
     "change",
     [{"cleanup": "x"}, {"compression": "gzip"}, {"batch_bytes_max": 1}, {"segment_bytes_max": 1},
