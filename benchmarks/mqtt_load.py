@@ -5,6 +5,8 @@ is not what is measured. Each function runs in a process of its own.
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import selectors
 import socket
 import struct
@@ -23,6 +25,7 @@ from plugins.mqtt.packets import V311, Connect, Filter, Publish, Subscribe
 
 SPAWN = get_context("spawn")
 CHUNK_BYTES = 1 << 18
+PUBACK_BYTES = 4
 
 
 def dial(port: int, client_id: str) -> socket.socket:
@@ -145,6 +148,35 @@ def acknowledged(
     while time.time() < end:
         for key, _ in selector.select(timeout=0.1):
             count += key.data.turn()
+    pipe.send(count)
+
+
+def one_outstanding(
+    port: int, publishers: int, payload_bytes: int, seconds: float, pipe: Pipe
+) -> None:
+    """QoS 1 from `publishers` connections for `seconds`, each to a topic name of its own, the next
+    publish when the PUBACK of the one before is there; reports how many were acknowledged."""
+    poll, socks, packets = select.epoll(), {}, {}
+    for place in range(publishers):
+        sock = dial(port, f"device-{place}")
+        number = sock.fileno()
+        topic = f"devices/{place:04d}"
+        socks[number] = sock
+        packets[number] = encode(Publish(topic, b"x" * payload_bytes, 1, packet_id=1), V311)
+        poll.register(number, select.EPOLLIN)
+    pipe.send("ready")
+    pipe.recv()
+    for number, sock in socks.items():
+        sock.send(packets[number])
+    count, end = 0, time.monotonic() + seconds
+    read, write = os.read, os.write
+    while time.monotonic() < end:
+        events = poll.poll(0.1, publishers)
+        for number, _ in events:
+            if len(read(number, 64)) != PUBACK_BYTES:
+                raise ConnectionError("not one PUBACK")
+            write(number, packets[number])
+        count += len(events)
     pipe.send(count)
 
 

@@ -26,6 +26,7 @@ from benchmarks.mqtt_load import (
     count_bytes,
     flood,
     latencies,
+    one_outstanding,
     paced,
     run_all,
     start,
@@ -293,7 +294,28 @@ def peak_qos_1(port: int, pid: int, scale: float) -> Result:
 
 def half_peak(port: int, pid: int, scale: float) -> Result:
     """Publish to deliver, QoS 1, 100 publishers at half of the smallest peak of `peak_qos_1`."""
-    rate = int(min(PEAKS.values(), default=20_000) / 2)
+    return _paced(port, pid, int(min(PEAKS.values(), default=20_000) / 2), scale)
+
+
+def devices(port: int, pid: int, scale: float) -> Result:
+    """1,000 publishers, QoS 1, one publish outstanding each."""
+    seconds = max(2.0, 6 * scale)
+    process, pipe = start(one_outstanding, port, 1000, PAYLOAD_BYTES, seconds)
+    assert pipe.recv() == "ready"
+    before = cpu_s(pid)
+    pipe.send("go")
+    count = pipe.recv()
+    used = cpu_s(pid) - before
+    process.join()
+    return {"messages/s": count / seconds, "CPU us": 1e6 * used / max(1, count)}
+
+
+def ordinary(port: int, pid: int, scale: float) -> Result:
+    """100 publishers, QoS 1, 2,000 publishes a second in all -> 1 subscriber, QoS 1."""
+    return _paced(port, pid, 2000, scale)
+
+
+def _paced(port: int, pid: int, rate: int, scale: float) -> Result:
     reader, deliveries = start(timed, port, 0, PAYLOAD_BYTES)
     assert deliveries.recv() == "ready"
     process, pipe = start(paced, port, 0, 100, rate, PAYLOAD_BYTES, max(3.0, 8 * scale))
@@ -318,7 +340,7 @@ def half_peak(port: int, pid: int, scale: float) -> Result:
 SCENARIOS: dict[str, Callable[[int, int, float], Result]] = {
     each.__name__: each
     for each in (qos_0, fed_by_mosquitto_pub, fan_out, many_names, qos_1, latency_qos_0,
-                 latency_qos_1, peak_qos_1, half_peak)
+                 latency_qos_1, peak_qos_1, half_peak, devices, ordinary)
 }  # fmt: skip
 SLOW = {"amqtt": 0.01}
 """Brokers that get a smaller share of the load, so that a run ends."""
