@@ -18,7 +18,8 @@ from spark_plugin.export.evolution import (
 from spark_plugin.export.partitioning import parse_partition_by
 from spark_plugin.export.rows import with_meta
 from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.table import LakeTable, TaskResult
+from spark_plugin.export.table import LakeTable
+from spark_plugin.export.task_results import NewFields, TaskResult
 from spark_plugin.export.write_task import schema_to_text
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ class EvolvingColumns:
         import pyarrow as pa
 
         found: dict[str, Type] = {}
-        for result in sorted(results, key=lambda each: (each.partition, each.start)):
-            if result.kind == "fields":
-                found = merge_found(found, dict(parse_schema(result.file.footer.decode())))
+        told = [each for each in results if isinstance(each, NewFields)]
+        for each in sorted(told, key=lambda each: (each.partition, each.start)):
+            found = merge_found(found, dict(parse_schema(each.columns)))
         if not found:
             return False
         columns = evolve(self._columns, found, widen=self._widen)

@@ -31,7 +31,8 @@ from spark_plugin.export.report import (
     skipped_of,
 )
 from spark_plugin.export.settings import Evolve, ExportSettings
-from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult
+from spark_plugin.export.table import ExportKey, LakeTable, Progress
+from spark_plugin.export.task_results import DeadLetterFile, TaskResult
 from spark_plugin.export.write_task import WriteTask, schema_to_text
 from spark_plugin.journal import client_of, retrying, view_of
 from spark_plugin.offsets import TopicCursor
@@ -180,7 +181,7 @@ class Exporter:
         files = self._landing.finish(results)
         written = time.monotonic()
         after = self._after(key, before, ranges)
-        dead = [result.file for result in results if result.kind == "dlq"]
+        dead = [result.file for result in results if isinstance(result, DeadLetterFile)]
         if self._dead is not None:
             self._dead.commit(key, dead, place, after.offsets)
         self._landing.commit(key, files, before, after)

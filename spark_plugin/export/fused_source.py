@@ -19,17 +19,14 @@ from spark_plugin import errors
 from spark_plugin.access import Access
 from spark_plugin.errors import ExportError, SparkPluginError
 from spark_plugin.export import write_task
-from spark_plugin.export.table import TaskResult, WrittenFile
+from spark_plugin.export.task_results import TaskResult, from_bytes, to_bytes
 from spark_plugin.export.write_task import WriteTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SCHEMA = (
-    "kind string, partition int, start bigint, end bigint, path string, rows bigint, "
-    "size_bytes bigint, footer binary, partition_values array<string>, route string"
-)
-
+_SCHEMA = "result binary"
+"""Wire form of a `TaskResult`."""
 
 _ACCESS = "accessToken"
 """Option that holds secrets; Spark hides the values of options whose name says token."""
@@ -59,11 +56,7 @@ class FusedReader(DataSourceReader):
         for result in write_task.run(
             WriteTask.from_json(partition.value), Access.from_json(self._access)
         ):
-            file = result.file
-            yield (
-                result.kind, result.partition, result.start, result.end, file.path, file.rows,
-                file.size_bytes, file.footer, list(file.partition_values), result.route,
-            )  # fmt: skip
+            yield (to_bytes(result),)
 
 
 def run_tasks(spark: SparkSession, access: Access, tasks: Sequence[WriteTask]) -> list[TaskResult]:
@@ -81,16 +74,7 @@ def run_tasks(spark: SparkSession, access: Access, tasks: Sequence[WriteTask]) -
         rows = reader.option(_ACCESS, access.to_json()).load().collect()
     except (PySparkException, Py4JError) as error:
         raise error_of_task(str(error)) from error
-    return [
-        TaskResult(
-            row.kind, row.partition, row.start, row.end,
-            WrittenFile(
-                row.path, row.rows, row.size_bytes, bytes(row.footer), tuple(row.partition_values)
-            ),
-            row.route,
-        )
-        for row in rows
-    ]  # fmt: skip
+    return [from_bytes(bytes(row.result)) for row in rows]
 
 
 _RAISED = re.compile(r"^(?:\w+\.)+(\w+): (.+)$", re.MULTILINE)

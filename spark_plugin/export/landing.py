@@ -16,7 +16,8 @@ from spark_plugin.export.compaction import Compacted, compact
 from spark_plugin.export.evolving import EvolvingColumns
 from spark_plugin.export.files import Folder, attempt_folder, note_strays
 from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult, WrittenFile
+from spark_plugin.export.table import ExportKey, LakeTable, Progress, WrittenFile
+from spark_plugin.export.task_results import DataFile, TaskResult
 
 if TYPE_CHECKING:
     from spark_plugin.export.sql_query import SqlQuery
@@ -159,7 +160,7 @@ class OneTable:
         return now
 
     def finish(self, results: Sequence[TaskResult]) -> Files:
-        files = [result.file for result in results if result.kind == "data"]
+        files = [result.file for result in results if isinstance(result, DataFile)]
         if self._query is not None:
             files = self._run_query(self._query, [file.path for file in files])
         return {"": files}

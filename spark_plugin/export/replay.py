@@ -15,7 +15,8 @@ from spark_plugin.export.audit import table_rows
 from spark_plugin.export.decoding import BadRow
 from spark_plugin.export.files import Folder
 from spark_plugin.export.runs import Run, merge, outside
-from spark_plugin.export.table import ExportKey, LakeTable, TaskResult, WrittenFile
+from spark_plugin.export.table import ExportKey, LakeTable, WrittenFile
+from spark_plugin.export.task_results import TaskResult
 from spark_plugin.export.write_task import WriteTask, write
 
 if TYPE_CHECKING:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_plugin.errors import ExportError
 from spark_plugin.export.runs import Run, describe, merge, size
-from spark_plugin.export.table import TaskResult
+from spark_plugin.export.task_results import (
+    DataFile,
+    DeadLetterFile,
+    RangeRead,
+    RestFields,
+    SkippedOffsets,
+    TaskResult,
+)
 from spark_plugin.planning import OffsetRange
 
 
@@ -60,21 +66,21 @@ def skipped_of(results: Sequence[TaskResult]) -> dict[int, list[Run]]:
     """Partition -> offsets (normal) that tasks left out because a batch was corrupt inside."""
     found: dict[int, list[Run]] = {}
     for result in results:
-        if result.kind == "skipped":
+        if isinstance(result, SkippedOffsets):
             found.setdefault(result.partition, []).append(Run(result.start, result.end))
     return {partition: merge(runs)[0] for partition, runs in sorted(found.items())}
 
 
 def rest_of_results(results: Sequence[TaskResult]) -> tuple[int, list[str]]:
     """Rows with something in `_rest`, and the names of its fields."""
-    found = [result.file for result in results if result.kind == "rest"]
-    names = dict.fromkeys(name for file in found for name in json.loads(file.footer))
-    return sum(file.rows for file in found), list(names)
+    found = [result for result in results if isinstance(result, RestFields)]
+    names = dict.fromkeys(name for each in found for name in each.names)
+    return sum(each.rows for each in found), list(names)
 
 
 def records_read(results: Sequence[TaskResult]) -> int:
     """Rows that tasks answered for: one for each record, but those of Sparkplug B."""
-    return sum(result.file.rows for result in results if result.kind == "read")
+    return sum(result.rows for result in results if isinstance(result, RangeRead))
 
 
 def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:
@@ -84,7 +90,7 @@ def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult])
         done = [
             result
             for result in results
-            if result.kind == "read" and result.partition == wanted.partition
+            if isinstance(result, RangeRead) and result.partition == wanted.partition
         ]
         for result in sorted(done, key=lambda each: each.start):
             if result.start != position:
@@ -96,6 +102,8 @@ def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult])
                 f"not {wanted.end}"
             )
     read = records_read(results)
-    kept = sum(result.file.rows for result in results if result.kind in ("data", "dlq"))
+    kept = sum(
+        result.file.rows for result in results if isinstance(result, DataFile | DeadLetterFile)
+    )
     if read != kept:
         raise ExportError(f"{read} records were read, {kept} written")

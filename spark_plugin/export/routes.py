@@ -16,7 +16,6 @@ That holds as long as a record goes to the same table again, so the rule may not
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -31,7 +30,8 @@ from spark_plugin.export.open_table import open_table
 from spark_plugin.export.partitioning import parse_partition_by
 from spark_plugin.export.routing import RouteTarget, Routing, difference, rule_of, target_of
 from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.table import ExportKey, LakeTable, Progress, TaskResult, WrittenFile
+from spark_plugin.export.table import ExportKey, LakeTable, Progress, WrittenFile
+from spark_plugin.export.task_results import DataFile, NewFields, NewRoutes, TaskResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,8 +170,13 @@ class Routes:
     def grow(self, key: ExportKey, now: Progress, results: Sequence[TaskResult]) -> Progress | None:
         changed = False
         for route in self._open.values():
-            its = [result for result in results if result.route == route.name]
-            changed |= route.landing.columns.extend(its)
+            changed |= route.landing.columns.extend(
+                [
+                    result
+                    for result in results
+                    if isinstance(result, NewFields) and result.route == route.name
+                ]
+            )
         new = self._new_names(results)
         if not new and not changed:
             return None
@@ -181,9 +186,9 @@ class Routes:
     def _new_names(self, results: Sequence[TaskResult]) -> list[str]:
         """Routes that get a table: what tasks met, in a fixed order, as far as there is room."""
         met: dict[str, None] = {}
-        for result in sorted(results, key=lambda each: (each.partition, each.start)):
-            if result.kind == "routes":
-                met |= dict.fromkeys(json.loads(result.file.footer))
+        found = [each for each in results if isinstance(each, NewRoutes)]
+        for each in sorted(found, key=lambda each: (each.partition, each.start)):
+            met |= dict.fromkeys(each.names)
         room = self._settings.routes_max - len(self._open)
         return [name for name in met if name not in self._open][: max(0, room)]
 
@@ -194,7 +199,7 @@ class Routes:
     def finish(self, results: Sequence[TaskResult]) -> Files:
         files: dict[str, list[WrittenFile]] = {}
         for result in results:
-            if result.kind == "data":
+            if isinstance(result, DataFile):
                 files.setdefault(result.route, []).append(result.file)
         return files
 

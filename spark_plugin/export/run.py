@@ -25,7 +25,8 @@ from spark_plugin.export.routing import LEDGER, check_route_column, is_routed, t
 from spark_plugin.export.rows import dead_letter_schema
 from spark_plugin.export.settings import Evolve, ExportSettings, Target
 from spark_plugin.export.sql_query import SqlQuery
-from spark_plugin.export.table import ExportKey, LakeTable, TaskResult
+from spark_plugin.export.table import ExportKey, LakeTable
+from spark_plugin.export.task_results import TaskResult
 from spark_plugin.export.write_task import WriteTask
 from spark_plugin.journal import open_client as connect
 from spark_plugin.journal import view_of

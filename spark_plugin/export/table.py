@@ -61,25 +61,6 @@ class WrittenFile(NamedTuple):
     partition_values: tuple[str | None, ...] = ()
 
 
-class TaskResult(NamedTuple):
-    """What a task yields: one row for each file, and a last one of kind `read`."""
-
-    kind: str
-    """`data`, `dlq`, `fields`, `routes`, `skipped`, `rest` or `read`."""
-    partition: int
-    start: int
-    end: int
-    """Offsets [start, end) of the task."""
-    file: WrittenFile
-    """Of kind `read`: no file; `rows` is the number of rows that the task's files must hold. Of
-    kind `fields`: `footer` is a column list of fields that need columns, or wider ones. Of kind
-    `routes`: `footer` is a JSON list of routes that have no table yet. Of kind `rest`:
-    `rows` have fields in `_rest`, and `footer` is a JSON list of their names. Of kind `skipped`: of
-    offsets [start, end) in batches that are corrupt inside."""
-    route: str = ""
-    """Of kind `data` in a routed export: whose table the file is for."""
-
-
 class LiveFile(NamedTuple):
     """A data file that a table consists of."""
 

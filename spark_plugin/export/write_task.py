@@ -33,7 +33,17 @@ from spark_plugin.export.routing import RouteTarget, Routing
 from spark_plugin.export.rows import dead_letter_rows, with_meta_column
 from spark_plugin.export.runs import Run
 from spark_plugin.export.settings import Evolve, RecordFormat
-from spark_plugin.export.table import TaskResult, WrittenFile
+from spark_plugin.export.table import WrittenFile
+from spark_plugin.export.task_results import (
+    DataFile,
+    DeadLetterFile,
+    NewFields,
+    NewRoutes,
+    RangeRead,
+    RestFields,
+    SkippedOffsets,
+    TaskResult,
+)
 from spark_plugin.journal import client_of, read_arrow
 from spark_plugin.planning import OffsetRange
 
@@ -113,7 +123,7 @@ def run(task: WriteTask, access: Access = _ANYBODY) -> Iterator[TaskResult]:
     batches = _read(task, access, rows_max, skipped.append)
     yield from write(task, name, batches, DeadRows(task, name))
     for span in skipped:
-        yield TaskResult("skipped", offsets.partition, *span, WrittenFile("", 0, 0, b""))
+        yield SkippedOffsets(offsets.partition, *span)
 
 
 def write(
@@ -124,21 +134,19 @@ def write(
     rows = _row_writer(task, name, bad)
     for batch in batches:
         rows(batch)
-    place = (task.offsets.partition, task.offsets.start, task.offsets.end)
+    _, _, partition, start, end = task.offsets[:5]
     for route, files in rows.close():
         for file in files:
-            yield TaskResult("data", *place, file, route)
+            yield DataFile(file, route)
     for file in bad.close():
-        yield TaskResult("dlq", *place, file)
-    for route, fields in rows.new_fields.items():
-        yield TaskResult("fields", *place, WrittenFile("", 0, 0, fields.encode()), route)
+        yield DeadLetterFile(file)
+    for route, columns in rows.new_fields.items():
+        yield NewFields(partition, start, columns, route)
     if rows.new_routes:
-        told = json.dumps(sorted(rows.new_routes)).encode()
-        yield TaskResult("routes", *place, WrittenFile("", 0, 0, told))
+        yield NewRoutes(partition, start, tuple(sorted(rows.new_routes)))
     if rows.rest.rows:
-        named = json.dumps(list(rows.rest.names)).encode()
-        yield TaskResult("rest", *place, WrittenFile("", rows.rest.rows, 0, named))
-    yield TaskResult("read", *place, WrittenFile("", rows.rows, 0, b""))
+        yield RestFields(rows.rest.rows, tuple(rows.rest.names))
+    yield RangeRead(partition, start, end, rows.rows)
 
 
 def _row_writer(task: WriteTask, name: str, bad: BadRows) -> RowWriter:

@@ -15,6 +15,7 @@ from spark_plugin.access import Access
 from spark_plugin.export import write_task
 from spark_plugin.export.run import audit_target, make_exporter
 from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.task_results import TaskResult
 from spark_plugin.options import parse_options
 from spark_plugin.reader import BatchReader
 from tests.support.lake_tables import target_in
@@ -76,7 +77,7 @@ def test_exports_and_audits_log_in_and_no_task_carries_the_password(
     access = Access(**LOGIN)
     tasks_seen: list[str] = []
 
-    def run(tasks: list[write_task.WriteTask]) -> list[write_task.TaskResult]:
+    def run(tasks: list[write_task.WriteTask]) -> list[TaskResult]:
         tasks_seen.extend(task.to_json() for task in tasks)
         return [result for task in tasks for result in write_task.run(task, access)]
 

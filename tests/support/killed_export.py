@@ -22,7 +22,7 @@ from spark_plugin.export import dead_letters, exporter, file_writer, write_task
 from spark_plugin.export.files import Folder
 from spark_plugin.export.run import make_exporter
 from spark_plugin.export.settings import ExportSettings, Target
-from spark_plugin.export.table import TaskResult
+from spark_plugin.export.task_results import TaskResult
 from spark_plugin.export.write_task import WriteTask
 
 POINTS = (

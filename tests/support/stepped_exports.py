@@ -20,9 +20,9 @@ from spark_plugin.export.table import (
     LiveFile,
     Progress,
     TableConflict,
-    TaskResult,
     WrittenFile,
 )
+from spark_plugin.export.task_results import DataFile, DeadLetterFile, RangeRead, TaskResult
 from spark_plugin.export.write_task import WriteTask
 
 
@@ -270,16 +270,15 @@ class Tasks:
         bad = [n for n in range(start, end) if (partition, n) in self.bad]
         new = [n for n in bad if n not in task.dlq_known]
         good = [n for n in range(start, end) if n not in bad]
-        place = (partition, start, end)
-        results = [TaskResult("read", *place, WrittenFile("", len(good) + len(new), 0, b""))]
+        results: list[TaskResult] = [RangeRead(partition, start, end, len(good) + len(new))]
         for kind, offsets, location, folder in (
-            ("data", good, task.location, task.folder),
-            ("dlq", new, task.dlq_location, task.dlq_folder),
+            (DataFile, good, task.location, task.folder),
+            (DeadLetterFile, new, task.dlq_location, task.dlq_folder),
         ):
             if offsets:
                 self._write(location, folder, partition, offsets)  # of an attempt that lost
                 file = self._write(location, folder, partition, offsets)
-                results.append(TaskResult(kind, *place, file))
+                results.append(kind(file))
         return results
 
     def _write(self, location: str, folder: str, partition: int, rows: list[int]) -> WrittenFile:

@@ -22,6 +22,7 @@ from spark_plugin.export import write_task
 from spark_plugin.export.files import STRAY_AGE_S_MIN
 from spark_plugin.export.run import make_exporter
 from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.task_results import DataFile
 from spark_plugin.export.write_task import WriteTask
 from tests.support.lake_tables import (
     FORMATS,
@@ -376,7 +377,7 @@ def test_tasks_that_do_not_answer_for_everything_are_noticed(memory, export):
 
     def lose_a_file(tasks):
         results = run_here(tasks)
-        return results[1:] if results[0].kind == "data" else results
+        return results[1:] if isinstance(results[0], DataFile) else results
 
     with pytest.raises(ExportError, match="records were read"):
         export.run(lose_a_file)

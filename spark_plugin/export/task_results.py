@@ -1,0 +1,128 @@
+"""What the tasks of an export answer, and how the answers travel from executor to driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+
+import msgpack
+
+from spark_plugin.export.table import WrittenFile
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file with rows of the table."""
+
+    file: WrittenFile
+    route: str = ""
+    """In a routed export: the route whose table the file belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFile:
+    """A file with rows of the dead-letter table."""
+
+    file: WrittenFile
+
+
+@dataclass(frozen=True, slots=True)
+class NewFields:
+    """Records have fields that need columns or wider types. The task's files do not hold all rows:
+    its range is to be read again."""
+
+    partition: int
+    start: int
+    """First offset of the task."""
+    columns: str
+    """Column list of the fields."""
+    route: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRoutes:
+    """Records name routes that have no table. The task's range is to be read again."""
+
+    partition: int
+    start: int
+    """First offset of the task."""
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RestFields:
+    """Rows with fields in column `_rest`."""
+
+    rows: int
+    names: tuple[str, ...]
+    """Names of these fields, as many as a task reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedOffsets:
+    """Offsets [start, end) that were skipped because their batch is corrupt."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRead:
+    """The task has read the offsets [start, end). Every task ends with one."""
+
+    partition: int
+    start: int
+    end: int
+    rows: int
+    """Rows that the task's files, dead letters included, must hold."""
+
+
+TaskResult = (
+    DataFile | DeadLetterFile | NewFields | NewRoutes | RestFields | SkippedOffsets | RangeRead
+)
+
+_KINDS: Final[Mapping[str, type[TaskResult]]] = {
+    "fields": NewFields, "routes": NewRoutes, "rest": RestFields, "skipped": SkippedOffsets,
+    "read": RangeRead,
+}  # fmt: skip
+
+
+def to_bytes(result: TaskResult) -> bytes:
+    """The wire form: a msgpack array of a tag and the fields in their order. Executors and driver
+    run the same version, so no other version has to read it."""
+    return bytes(msgpack.packb(_fields(result)))
+
+
+def _fields(result: TaskResult) -> tuple[Any, ...]:
+    match result:
+        case DataFile(file, route):
+            return ("data", file, route)
+        case DeadLetterFile(file):
+            return ("dead_letter", file)
+        case NewFields(partition, start, columns, route):
+            return ("fields", partition, start, columns, route)
+        case NewRoutes(partition, start, names):
+            return ("routes", partition, start, names)
+        case RestFields(rows, names):
+            return ("rest", rows, names)
+        case SkippedOffsets(partition, start, end):
+            return ("skipped", partition, start, end)
+        case RangeRead(partition, start, end, rows):
+            return ("read", partition, start, end, rows)
+        case _:
+            assert_never(result)
+
+
+def from_bytes(data: bytes) -> TaskResult:
+    """What `to_bytes` encoded. ValueError for a tag that does not exist."""
+    tag, *fields = msgpack.unpackb(data, use_list=False)
+    match tag, fields:
+        case "data", (file, route):
+            return DataFile(WrittenFile(*file), route)
+        case "dead_letter", (file,):
+            return DeadLetterFile(WrittenFile(*file))
+        case _ if tag in _KINDS:
+            return _KINDS[tag](*fields)
+    raise ValueError(f"unknown task result {tag!r}")
