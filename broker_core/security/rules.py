@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker_core.api.access import AccessContext, Operation, Principal, Resource, Rule
-from broker_core.security.topic_filters import Levels, covers, is_filter, levels_of, overlaps
+from broker_core.api.topic_filters import Levels, covers, is_filter, levels_of, overlaps
 from meta_service.api.auth import canonical_kind, kind_complaint
 
 ANY: Final = "any"

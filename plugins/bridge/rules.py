@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from plugins.bridge.topic_names import check_name, matches, overlap
+from broker_core.api.topic_filters import filters_overlap, matches
+from plugins.bridge.topic_names import check_name
 
 _REMEMBERED_MAX: Final = 65_536
 
@@ -85,7 +86,7 @@ class Rules:
             (out, back)
             for out in self._outgoing
             for back in self._incoming
-            if overlap(out.remote_filter, back.remote_filter)
+            if filters_overlap(out.remote_filter, back.remote_filter)
         ]
 
     def remote(self, topic: str, name: str) -> Target | None:

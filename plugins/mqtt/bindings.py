@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plugins.mqtt.topics import matches
+from broker_core.api.topic_filters import matches
 
 
 @dataclass(frozen=True, slots=True)

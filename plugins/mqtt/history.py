@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from broker_core.api.topic_filters import filters_overlap, matches
 from plugins.mqtt.messages import Message
 from plugins.mqtt.packets import NO_LOCAL, RETAIN_AS_PUBLISHED
 from plugins.mqtt.reasons import ProtocolError, Reason
-from plugins.mqtt.topics import filters_overlap, matches
 
 if TYPE_CHECKING:
     from plugins.mqtt.hub import Hub

@@ -1,4 +1,4 @@
-"""Topic names and topic filters: what is valid, what matches what. Pure.
+"""Topic names and topic filters as MQTT clients send them: what is valid, in reason codes.
 
 Source: MQTT 5.0 section 4.7 (names and filters) and 4.8.2 (shared subscriptions).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from broker_core.api.topic_filters import filter_fault, has_wildcard
 from plugins.mqtt.packets import V5
 from plugins.mqtt.reasons import MalformedPacket, ProtocolError, Reason
 from plugins.mqtt.wire import STRING_BYTES_MAX, text_of
@@ -35,7 +36,7 @@ def check_topic_name(name: str, levels_max: int | None = None) -> str:
     """The name, when clients may publish to it. ProtocolError (0x90) says why not."""
     if not name:
         raise ProtocolError("topic name is empty", Reason.TOPIC_NAME_INVALID)
-    if "+" in name or "#" in name:
+    if has_wildcard(name):
         raise ProtocolError("topic name holds a wildcard", Reason.TOPIC_NAME_INVALID)
     if levels_max is not None and name.count("/") >= levels_max:
         raise TopicTooDeep(name, levels_max)
@@ -46,18 +47,12 @@ def check_topic_filter(topic_filter: str, levels_max: int | None = None) -> str:
     """The filter, when it is well formed [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1]."""
     if not topic_filter:
         raise ProtocolError("topic filter is empty", Reason.TOPIC_FILTER_INVALID)
-    levels = topic_filter.split("/")
-    if levels_max is not None and len(levels) > levels_max:
+    if levels_max is not None and topic_filter.count("/") >= levels_max:
         raise ProtocolError(
             f"topic filter has more than {levels_max} levels", Reason.TOPIC_FILTER_INVALID
         )
-    for place, level in enumerate(levels):
-        if "#" in level and (level != "#" or place != len(levels) - 1):
-            raise ProtocolError(
-                "# must be a whole level, and the last", Reason.TOPIC_FILTER_INVALID
-            )
-        if "+" in level and level != "+":
-            raise ProtocolError("+ must be a whole level", Reason.TOPIC_FILTER_INVALID)
+    if fault := filter_fault(topic_filter):
+        raise ProtocolError(fault, Reason.TOPIC_FILTER_INVALID)
     return topic_filter
 
 
@@ -69,7 +64,7 @@ def refuse_malformed(text: str, version: int) -> None:
         raise MalformedPacket("topic filter is empty")
     if version >= V5 and text.startswith(_SHARED):
         group, _, topic_filter = text[len(_SHARED) :].partition("/")
-        if not group or not topic_filter or "+" in group or "#" in group:
+        if not group or not topic_filter or has_wildcard(group):
             raise MalformedPacket("a shared filter is $share/<name>/<filter>")
 
 
@@ -89,7 +84,7 @@ def parse_filter(text: str) -> Address:
         return Address(check_topic_filter(text))
     _, _, rest = text.partition("/")
     group, slash, topic_filter = rest.partition("/")
-    if not group or not slash or not topic_filter or "+" in group or "#" in group:
+    if not group or not slash or not topic_filter or has_wildcard(group):
         raise ProtocolError(
             "a shared filter is $share/<name>/<filter>", Reason.TOPIC_FILTER_INVALID
         )
@@ -102,32 +97,6 @@ def split_replay(text: str) -> tuple[str, str]:
     if not slash or rest.startswith((SHARE + "/", EXCLUSIVE, REPLAY)):
         raise ProtocolError("a replay is $replay/<start>/<filter>", Reason.TOPIC_FILTER_INVALID)
     return start, rest
-
-
-def filters_overlap(one: str, other: str) -> bool:
-    """Whether some topic name may match both filters; may say so where none does."""
-    for left, right in zip(one.split("/"), other.split("/"), strict=False):
-        if "#" in (left, right):
-            return True
-        if left != right and "+" not in (left, right):
-            return False
-    depths = one.count("/") - other.count("/")
-    return not depths or (one if depths > 0 else other).endswith("/#")
-
-
-def matches(topic_filter: str, name: str) -> bool:
-    """Whether a filter matches a topic name; `$`-names hide from a leading wildcard
-    [MQTT-4.7.2-1]."""
-    if name[0] == "$" and topic_filter[0] in "+#":
-        return False
-    levels = name.split("/")
-    pattern = topic_filter.split("/")
-    for place, level in enumerate(pattern):
-        if level == "#":
-            return True
-        if place == len(levels) or level not in ("+", levels[place]):
-            return False
-    return len(levels) == len(pattern)
 
 
 class TopicNames(dict[bytes, str]):

@@ -29,7 +29,7 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "broker_core/security/rules.py": ("security/test_security_rules",),
     "broker_core/security/scram.py": ("security/test_security_scram",),
-    "broker_core/security/topic_filters.py": ("security/test_security_filters",),
+    "broker_core/api/topic_filters.py": ("broker_core/test_topic_filters",),
     "broker_core/security/users.py": ("security/test_security_users",),
     "broker_core/transactions/delayed_format.py": ("broker_core/test_transaction_formats",),
     "broker_core/transactions/formats.py": ("broker_core/test_transaction_formats",),

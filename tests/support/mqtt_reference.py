@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from broker_core.api.topic_filters import matches
 from plugins.mqtt.packets import NO_LOCAL, RETAIN_AS_PUBLISHED
-from plugins.mqtt.topics import matches
 
 SHARE: Final = "$share/"
 

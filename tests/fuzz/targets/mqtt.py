@@ -10,6 +10,7 @@ from broker_core.api.errors import CorruptBatch, InvalidRequest
 from broker_core.api.record_batch import RecordBatch
 from broker_core.api.record_batch import encode as encode_batch
 from broker_core.api.record_headers import decode_headers, encode_headers
+from broker_core.api.topic_filters import filters_overlap, matches
 from broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Principal
 from plugins.bridge.records import RowReader, packet_id_of
 from plugins.bridge.rules import Rule, Rules
@@ -51,8 +52,6 @@ from plugins.mqtt.topics import (
     TopicNames,
     check_topic_filter,
     check_topic_name,
-    filters_overlap,
-    matches,
     parse_filter,
     split_replay,
 )

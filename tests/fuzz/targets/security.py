@@ -15,6 +15,7 @@ import jwt
 from broker_core.api.access import AccessContext, Credentials, Operation, Principal, Resource, Rule
 from broker_core.api.authorization_header import read_authorization
 from broker_core.api.errors import ConfigError, InvalidRequest, NotAuthenticated
+from broker_core.api.topic_filters import covers, is_filter, levels_of, overlaps
 from broker_core.security.certificates import subject_parts
 from broker_core.security.kept_forms import kept_rules, limits_of, rule_of
 from broker_core.security.rule_book import _reader as rules_reader
@@ -23,7 +24,6 @@ from broker_core.security.scram import read_client_first, scram_keys, server_fin
 from broker_core.security.session_tokens import PREFIX, SessionTokens
 from broker_core.security.settings import JwtSettings
 from broker_core.security.tokens import TokenAuthenticator, token_of
-from broker_core.security.topic_filters import covers, is_filter, levels_of, overlaps
 from broker_core.security.users import UserRecord, read_users, user_line
 from meta_service.api.auth import Quota
 from plugins.native.sdk.scram_client import ScramClient

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from broker_core.api.topic_filters import matches
 from broker_core.api.types import Operation, Principal
 from plugins.mqtt.bans import BanRules, Bans
 from plugins.mqtt.config import MqttSettings
@@ -29,7 +30,6 @@ from plugins.mqtt.rates import Bucket, throttle_of
 from plugins.mqtt.reasons import Reason
 from plugins.mqtt.rewrite import RewriteRule, rewritten
 from plugins.mqtt.system_topics import publish_system_topics
-from plugins.mqtt.topics import matches
 from tests.support.mqtt_bench import START_MS, Bench
 from tests.support.mqtt_crash import CrashBench
 

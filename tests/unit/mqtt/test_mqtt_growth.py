@@ -14,6 +14,7 @@ import pytest
 from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
 
+from broker_core.api.topic_filters import matches
 from broker_core.api.types import Operation
 from plugins.mqtt.codec import Decoder
 from plugins.mqtt.encoding import encode
@@ -33,7 +34,7 @@ from plugins.mqtt.packets import (
 from plugins.mqtt.proxy import parse_proxy_header
 from plugins.mqtt.retained import Retained
 from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex
-from plugins.mqtt.topics import Address, matches, parse_filter
+from plugins.mqtt.topics import Address, parse_filter
 from plugins.mqtt.wire import variable_bytes
 from tests.support.growth import Work, grows_linearly
 from tests.support.mqtt_bench import Bench

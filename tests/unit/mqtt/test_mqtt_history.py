@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker_core.api.topic_filters import filters_overlap, matches
 from broker_core.api.types import Operation
 from plugins.mqtt.bindings import Binding
 from plugins.mqtt.history import Start, parse_start
@@ -25,7 +26,6 @@ from plugins.mqtt.packets import (
     Unsubscribe,
 )
 from plugins.mqtt.reasons import ProtocolError, Reason
-from plugins.mqtt.topics import filters_overlap, matches
 from tests.support.mqtt_bench import START_MS, Bench, Device
 from tests.support.mqtt_crash import CrashBench
 

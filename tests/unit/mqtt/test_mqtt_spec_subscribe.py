@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker_core.api.topic_filters import matches
 from broker_core.api.types import Operation
 from plugins.mqtt.decoding import _REASONS
 from plugins.mqtt.hub import Limits
@@ -25,7 +26,6 @@ from plugins.mqtt.packets import (
     Unsubscribe,
 )
 from plugins.mqtt.reasons import Reason
-from plugins.mqtt.topics import matches
 from tests.support.mqtt_bench import Bench, Device, disconnected_with
 
 versions = pytest.mark.parametrize("version", [V311, V5])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker_core.api.topic_filters import matches
 from broker_core.api.types import ANONYMOUS, Operation
 from plugins.mqtt.delivery import DeliveryLimits
 from plugins.mqtt.hub import Limits
@@ -28,7 +29,7 @@ from plugins.mqtt.packets import (
 from plugins.mqtt.reasons import MqttError, Reason
 from plugins.mqtt.sessions import Session
 from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex
-from plugins.mqtt.topics import Address, check_topic_filter, matches, parse_filter
+from plugins.mqtt.topics import Address, check_topic_filter, parse_filter
 from tests.support.mqtt_bench import Bench, disconnected_with
 
 # -- filters and the index

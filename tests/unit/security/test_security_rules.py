@@ -14,7 +14,7 @@ from broker_core.security.kept_forms import kept_rules, rule_of
 from broker_core.security.rules import RuleSet, check_rule
 from broker_core.security.settings import RuleSettings
 from meta_service.api.auth import AclRule
-from tests.unit.security.test_security_filters import FILTERS, NAMES, matched
+from tests.unit.broker_core.test_topic_filters import FILTERS, NAMES, matched
 
 ANN = Principal("ann", roles=("operator",))
 BOB = Principal("bob")

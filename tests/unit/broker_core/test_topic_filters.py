@@ -1,4 +1,4 @@
-"""Goal: covering and overlapping of topic filters agree with trying every topic name."""
+"""Goal: matching, covering and overlapping of topic filters agree with trying every topic name."""
 
 import itertools
 
@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.security.topic_filters import covers, is_filter, levels_of, overlaps
+from broker_core.api.topic_filters import (
+    covers,
+    filters_overlap,
+    is_filter,
+    levels_of,
+    matches,
+    overlaps,
+)
 
 LETTERS = ("a", "b", "$s")
 NAMES = [
@@ -21,7 +28,7 @@ FILTERS = st.builds(
 ).filter(bool)
 
 
-def matches(topic_filter: str, name: tuple[str, ...]) -> bool:
+def naively_matches(topic_filter: str, name: tuple[str, ...]) -> bool:
     """MQTT 5.0 section 4.7, level by level."""
     levels = topic_filter.split("/")
     if levels[0] in ("+", "#") and name[0].startswith("$"):
@@ -35,7 +42,7 @@ def matches(topic_filter: str, name: tuple[str, ...]) -> bool:
 
 
 def matched(topic_filter: str) -> set[tuple[str, ...]]:
-    return {name for name in NAMES if matches(topic_filter, name)}
+    return {name for name in NAMES if naively_matches(topic_filter, name)}
 
 
 @given(FILTERS, FILTERS)
@@ -48,6 +55,14 @@ def test_covering_is_having_all_names(wide: str, narrow: str) -> None:
 def test_overlapping_is_having_a_name_in_common(one: str, other: str) -> None:
     expected = bool(matched(one) & matched(other))
     assert overlaps(levels_of(one), levels_of(other)) is expected
+    assert filters_overlap(one, other) is expected
+
+
+@given(FILTERS, st.sampled_from(NAMES))
+def test_matching_is_covering_the_name(topic_filter: str, name: tuple[str, ...]) -> None:
+    expected = naively_matches(topic_filter, name)
+    assert matches(topic_filter, "/".join(name)) is expected
+    assert covers(levels_of(topic_filter), name) is expected
 
 
 @pytest.mark.parametrize(
@@ -70,3 +85,13 @@ def test_well_known_cases(wide: str, narrow: str, verdict: bool) -> None:
 def test_what_a_filter_is() -> None:
     assert all(is_filter(each) for each in ("#", "a/#", "+/a/+", "/", "a//b", "$SYS/#"))
     assert not any(is_filter(each) for each in ("", "a#", "#/a", "a+/b", "a/#/b", "a\0"))
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "name", "does"),
+    [("#", "a/b", True), ("#", "$SYS/x", False), ("+/x", "$SYS/x", False),
+     ("$SYS/#", "$SYS/x", True), ("a/#", "a", True),
+     ("a/+", "a", False), ("a/+", "a/", True), ("+", "/a", False)],
+)  # fmt: skip
+def test_filters_match_as_mqtt_has_it(topic_filter: str, name: str, does: bool) -> None:
+    assert matches(topic_filter, name) is does
