@@ -22,7 +22,8 @@ from pathlib import Path
 import lakemq
 from benchmarks.spark_reads import SMALL_ROWS, cpu_s, small_ms
 from spark_plugin.export.run import open_exporter
-from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.target import Target
 from spark_plugin.session import open_session
 from tests.support.lake_tables import target_in
 from tests.support.node import NodeProcess

@@ -11,7 +11,7 @@ from spark_plugin.errors import OptionError, SparkPluginError
 from spark_plugin.options import nearest
 
 if TYPE_CHECKING:
-    from spark_plugin.export.settings import Target
+    from spark_plugin.export.target import Target
 
 Topic = Annotated[str, typer.Option(help="Topic to export.", show_default=False)]
 To = Annotated[str, typer.Option(help="delta, iceberg or parquet.", show_default=False)]
@@ -92,7 +92,7 @@ def catalog(name: str, uri: str, warehouse: str) -> dict[str, str]:
 
 
 def target(to: str, path: str, table: str, catalog: dict[str, str]) -> Target:
-    from spark_plugin.export.settings import Target
+    from spark_plugin.export.target import Target
 
     kind = choice("--to", required("--to", to), ("delta", "iceberg", "parquet"))
     if kind != "iceberg" and ("uri" in catalog or "warehouse" in catalog):

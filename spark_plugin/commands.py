@@ -45,7 +45,8 @@ from spark_plugin.errors import OptionError
 from spark_plugin.options import parse_duration_s, parse_size
 
 if TYPE_CHECKING:
-    from spark_plugin.export.settings import ExportSettings, Target
+    from spark_plugin.export.settings import ExportSettings
+    from spark_plugin.export.target import Target
 
 export_app = typer.Typer(
     invoke_without_command=True,
@@ -154,7 +155,9 @@ def export(
 
 def _settings(**given: Any) -> ExportSettings:
     """The command's options, checked."""
-    from spark_plugin.export.settings import EVOLVE, FORMATS, ExportSettings
+    from spark_plugin.export.column_types import EVOLVE
+    from spark_plugin.export.decoders import FORMATS
+    from spark_plugin.export.settings import ExportSettings
     from spark_plugin.export.topics import check_pattern
 
     place = catalog(given["catalog_name"], given["catalog_uri"], given["warehouse"])

@@ -41,8 +41,9 @@ from spark_plugin.command_options import (
 from spark_plugin.options import parse_duration_s
 
 if TYPE_CHECKING:
+    from spark_plugin.export.column_types import Evolve
     from spark_plugin.export.replay import Replayed
-    from spark_plugin.export.settings import Evolve, ExportSettings
+    from spark_plugin.export.settings import ExportSettings
 
 
 ReplayEvolve = Annotated[
@@ -149,8 +150,10 @@ def replay_dead_letters(
     """Land the dead letters of an export that decode by now, each once. The table says how it is
     partitioned."""
     try:
+        from spark_plugin.export.column_types import EVOLVE
+        from spark_plugin.export.decoders import FORMATS
         from spark_plugin.export.given_schema import read_schema
-        from spark_plugin.export.settings import EVOLVE, FORMATS, ExportSettings
+        from spark_plugin.export.settings import ExportSettings
 
         changes = choice("--evolve", evolve, EVOLVE)
         opens = "add" if changes == "strict" else changes  # it may have more than --schema names

@@ -12,11 +12,14 @@ numbers since 1970.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 from spark_plugin.errors import OptionError
 from spark_plugin.options import nearest
 
+Evolve = Literal["strict", "add", "widen"]
+"""What happens to fields without a column: left out, made columns, or also types made wider."""
+EVOLVE: Final = get_args(Evolve)
 META: Final = "_meta"
 """Column that says where in the journal a row came from."""
 

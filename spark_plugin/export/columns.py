@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from spark_plugin.errors import TableError
 from spark_plugin.export.arrow_types import arrow_type, type_of_arrow, widest
+from spark_plugin.export.column_types import Evolve
 from spark_plugin.export.partitioning import PartitionField
-from spark_plugin.export.settings import Evolve
 
 if TYPE_CHECKING:
     import pyarrow as pa

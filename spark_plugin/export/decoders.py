@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Final
+from typing import Final, Literal, get_args
 
-from spark_plugin.export.column_types import parse_schema
+from spark_plugin.export.column_types import Evolve, parse_schema
 from spark_plugin.export.decoding import Decoder
 
-if TYPE_CHECKING:
-    from spark_plugin.export.settings import Evolve, RecordFormat
-
-COLUMN_LISTS: Final = ("json", "csv")
-"""Formats whose columns are a list in `--schema`."""
+RecordFormat = Literal["raw", "json", "csv", "avro", "protobuf", "sparkplug"]
+FORMATS: Final = get_args(RecordFormat)
 EXPLODING: Final = ("sparkplug",)
 """Formats of which a record may make several rows."""
 

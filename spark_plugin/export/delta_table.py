@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_plugin.errors import NoTable, TableError
+from spark_plugin.export.column_types import Evolve
 from spark_plugin.export.columns import check_partitioned, fitting
 from spark_plugin.export.delta_widening import is_widened, rewrite
 from spark_plugin.export.files import Folder, path_of
@@ -30,7 +31,6 @@ from spark_plugin.export.partitioning import (
     partition_text,
     with_partition_columns,
 )
-from spark_plugin.export.settings import Evolve
 from spark_plugin.export.stats import delta_stats
 from spark_plugin.export.table import ExportKey, LiveFile, Progress, TableConflict, WrittenFile
 

@@ -16,7 +16,7 @@ from spark_plugin import planning
 from spark_plugin.errors import ExportError, ExportFenced, OptionError, TopicRecreated
 from spark_plugin.export import table as lake
 from spark_plugin.export.bounds import bounded, parse_bound
-from spark_plugin.export.column_types import REST
+from spark_plugin.export.column_types import REST, Evolve
 from spark_plugin.export.compaction import Compacted
 from spark_plugin.export.dead_letters import DeadLetters
 from spark_plugin.export.files import Folder, delete_orphans, delete_strays, new_token
@@ -30,7 +30,7 @@ from spark_plugin.export.report import (
     rest_of_results,
     skipped_of,
 )
-from spark_plugin.export.settings import Evolve, ExportSettings
+from spark_plugin.export.settings import ExportSettings
 from spark_plugin.export.table import ExportKey, LakeTable, Progress
 from spark_plugin.export.task_results import DeadLetterFile, TaskResult
 from spark_plugin.export.write_task import WriteTask, schema_to_text

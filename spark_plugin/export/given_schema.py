@@ -17,6 +17,7 @@ from spark_plugin.errors import MissingDependency, NoTable, OptionError
 from spark_plugin.export.arrow_types import type_of_arrow
 from spark_plugin.export.column_types import REST, Type
 from spark_plugin.export.csv_values import read_csv
+from spark_plugin.export.decoders import RecordFormat
 from spark_plugin.export.evolution import (
     columns_of_table,
     evolve,
@@ -27,7 +28,7 @@ from spark_plugin.export.evolution import (
 from spark_plugin.export.open_table import open_table
 from spark_plugin.export.partitioning import parse_partition_by
 from spark_plugin.export.rest import NAMES_MAX, names_in, rest_texts
-from spark_plugin.export.settings import RecordFormat, Target
+from spark_plugin.export.target import Target
 from spark_plugin.journal import read_arrow
 from spark_plugin.planning import OffsetRange
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_plugin.errors import NoTable
+from spark_plugin.export.column_types import Evolve
 from spark_plugin.export.columns import check_partitioned, fitting
 from spark_plugin.export.files import path_of
 from spark_plugin.export.iceberg_partitions import (
@@ -27,7 +28,6 @@ from spark_plugin.export.iceberg_partitions import (
     to_values,
 )
 from spark_plugin.export.partitioning import PartitionField
-from spark_plugin.export.settings import Evolve
 from spark_plugin.export.stats import read_footer
 from spark_plugin.export.table import (
     ExportKey,

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_plugin.errors import MissingDependency
+from spark_plugin.export.column_types import Evolve
 from spark_plugin.export.partitioning import PartitionField, check_partitioning
-from spark_plugin.export.settings import Evolve, Target
 from spark_plugin.export.table import LakeTable
+from spark_plugin.export.target import Target
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_plugin.errors import NoTable, TableError
+from spark_plugin.export.column_types import Evolve
 from spark_plugin.export.columns import check_partitioned, fitting
 from spark_plugin.export.files import Folder
 from spark_plugin.export.partitioning import (
@@ -22,7 +23,6 @@ from spark_plugin.export.partitioning import (
     partition_text,
     with_partition_columns,
 )
-from spark_plugin.export.settings import Evolve
 from spark_plugin.export.table import ExportKey, LiveFile, Progress, TableConflict, WrittenFile
 
 if TYPE_CHECKING:

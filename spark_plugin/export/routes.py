@@ -16,6 +16,7 @@ That holds as long as a record goes to the same table again, so the rule may not
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ from spark_plugin.export.landing import Files, LandingTable, Pause
 from spark_plugin.export.ledger import ROUTE, RULE, read_state, write_rows
 from spark_plugin.export.open_table import open_table
 from spark_plugin.export.partitioning import parse_partition_by
-from spark_plugin.export.routing import RouteTarget, Routing, difference, rule_of, target_of
+from spark_plugin.export.routing import RouteTarget, Routing
 from spark_plugin.export.settings import ExportSettings
 from spark_plugin.export.table import ExportKey, LakeTable, Progress, WrittenFile
 from spark_plugin.export.task_results import DataFile, NewFields, NewRoutes, TaskResult
@@ -71,12 +72,12 @@ class Routes:
         self._key, self._started = key, now
         known = read_state(self.head, key.export_id, key.topic)
         deleted = [each for name in known.routes for each in self._add(key, name, now.offsets)]
-        rule = rule_of(self._settings)
+        rule = _rule_of(self._settings)
         if known.rule != rule:
             if known.rule and self._is_ahead(now.offsets):
                 raise OptionError(
                     "the last run ended between the commits of two tables: run the export once "
-                    f"as it was ({difference(known.rule, rule)}), then change where records go"
+                    f"as it was ({_difference(known.rule, rule)}), then change where records go"
                 )
             now = self._note(key, now, RULE, [rule])
         default = self._settings.route_default
@@ -104,7 +105,7 @@ class Routes:
         the names of these."""
         settings = self._settings
         table = open_table(
-            target_of(settings.target, name), self._schema,
+            settings.target.of_route(name), self._schema,
             parse_partition_by(settings.partition_by), evolve=settings.evolve,
         )  # fmt: skip
 
@@ -236,3 +237,19 @@ class Routes:
         """Folders of a commit that failed are the next run's to delete."""
         if self._key is not None:
             self._restart()
+
+
+def _rule_of(settings: ExportSettings) -> str:
+    """What decides which table a record goes to, as text that is equal if the outcome is."""
+    names = (
+        "route_by", "route_default", "routes_max", "format", "value_schema", "message", "delimiter",
+    )  # fmt: skip
+    return json.dumps({name: getattr(settings, name) for name in names})
+
+
+def _difference(old: str, new: str) -> str:
+    """What the old rule says otherwise than the new one."""
+    was, is_now = json.loads(old), json.loads(new)
+    return ", ".join(
+        f"{name} {str(value)[:200]!r}" for name, value in was.items() if value != is_now.get(name)
+    )

@@ -10,27 +10,18 @@ namespace: letters, digits, `_`, `-` and `.`, the first of them a letter or digi
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_plugin.errors import OptionError
-from spark_plugin.export.decoders import EXPLODING
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_plugin.export.settings import ExportSettings, Target
-
-PLACE: Final = "{route}"
-"""What stands for the route in paths and table names."""
-LEDGER: Final = "_routes"
-DEAD_LETTERS: Final = "_dead_letters"
 ROUTES_MOST: Final = 400
 """Each task may have a file of every route open."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -90,31 +81,6 @@ def parse_route_by(text: str) -> RouteBy:
     return RouteBy("column", column)
 
 
-def check_routing(settings: ExportSettings) -> None:
-    """OptionError unless the settings of a routed export go together."""
-    target = settings.target
-    by = parse_route_by(settings.route_by)
-    if PLACE not in (target.table or target.path):
-        example = f"--table lake.{PLACE}" if target.format == "iceberg" else f"--path lake/{PLACE}"
-        raise OptionError(f"--route-by needs a place for the route, such as {example}")
-    if settings.sql:
-        raise OptionError(
-            "--route-by does not go with --sql: rows of a result do not say which records they "
-            "came from, so a crash between the commits of two tables could not be mended. Run an "
-            "export for each table, with an --export-id and a query of its own"
-        )
-    if by.kind == "column" and settings.format in EXPLODING:
-        raise OptionError(
-            f"--format {settings.format} makes several rows of a record, which stay together: "
-            "route by key or header:NAME"
-        )
-    if not 1 <= settings.routes_max <= ROUTES_MOST:
-        raise OptionError(f"--routes-max is {settings.routes_max}; it takes 1 to {ROUTES_MOST}")
-    default = settings.route_default
-    if default and route_name(default, target.format) != default:
-        raise OptionError(f"--route-default is {default!r}, which is no name of a table")
-
-
 def check_route_column(text: str, schema: pa.Schema) -> None:
     """OptionError unless the rows have the column, of a type that names can be made of."""
     import pyarrow as pa
@@ -136,17 +102,6 @@ def check_route_column(text: str, schema: pa.Schema) -> None:
         )
 
 
-def target_of(shared: Target, route: str) -> Target:
-    """The table of one route."""
-    if shared.format == "iceberg":
-        return replace(shared, table=shared.table.replace(PLACE, route))
-    return replace(shared, path=shared.path.replace(PLACE, route))
-
-
-def is_routed(target: Target) -> bool:
-    return PLACE in (target.table or target.path)
-
-
 def route_name(value: object, table_format: str) -> str | None:
     """The name that a value makes; None if it can be none."""
     if isinstance(value, bytes):
@@ -162,22 +117,6 @@ def route_name(value: object, table_format: str) -> str | None:
     if not _NAME.fullmatch(text):
         return None
     return re.sub(r"[.-]", "_", text) if table_format == "iceberg" else text
-
-
-def rule_of(settings: ExportSettings) -> str:
-    """What decides which table a record goes to, as text that is equal if the outcome is."""
-    names = (
-        "route_by", "route_default", "routes_max", "format", "value_schema", "message", "delimiter",
-    )  # fmt: skip
-    return json.dumps({name: getattr(settings, name) for name in names})
-
-
-def difference(old: str, new: str) -> str:
-    """What the old rule says otherwise than the new one."""
-    was, is_now = json.loads(old), json.loads(new)
-    return ", ".join(
-        f"{name} {str(value)[:200]!r}" for name, value in was.items() if value != is_now.get(name)
-    )
 
 
 def route_values(by: RouteBy, batch: pa.RecordBatch, rows: pa.Table, records: pa.Array) -> pa.Array:

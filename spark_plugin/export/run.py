@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from spark_plugin.access import Access
 from spark_plugin.errors import NoTable, OptionError, SparkPluginError
 from spark_plugin.export.audit import PartitionAudit, audit, check_places
-from spark_plugin.export.column_types import META
+from spark_plugin.export.column_types import META, Evolve
 from spark_plugin.export.evolving import decoded_schema
 from spark_plugin.export.exporter import Exporter, RunTasks, pause
 from spark_plugin.export.fused_source import run_tasks
@@ -21,11 +21,12 @@ from spark_plugin.export.open_table import open_table
 from spark_plugin.export.partitioning import check_partitioning, parse_partition_by
 from spark_plugin.export.replay import Replayed
 from spark_plugin.export.routes import Routes
-from spark_plugin.export.routing import LEDGER, check_route_column, is_routed, target_of
+from spark_plugin.export.routing import check_route_column
 from spark_plugin.export.rows import dead_letter_schema
-from spark_plugin.export.settings import Evolve, ExportSettings, Target
+from spark_plugin.export.settings import ExportSettings
 from spark_plugin.export.sql_query import SqlQuery
 from spark_plugin.export.table import ExportKey, LakeTable
+from spark_plugin.export.target import LEDGER, Target
 from spark_plugin.export.task_results import TaskResult
 from spark_plugin.export.write_task import WriteTask
 from spark_plugin.journal import open_client as connect
@@ -74,7 +75,7 @@ def _make_routed(
     """Tables of routes are opened as they come."""
     check_route_column(settings.route_by, schema)
     check_partitioning(parse_partition_by(settings.partition_by), schema)
-    ledger = open_table(target_of(settings.target, LEDGER), ledger_schema())
+    ledger = open_table(settings.target.of_route(LEDGER), ledger_schema())
     dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())
     landing = Routes(settings, ledger, schema, pause)
     return Exporter(settings, landing, run, parallelism=parallelism, dlq=dlq)
@@ -94,8 +95,8 @@ def audit_target(
     with connect(bootstrap, access) as client:
         view = view_of([client.describe_topic(topic)])[topic]
         key = ExportKey(export_id, topic, view.topic_id, tuple(sorted(view.partitions)))
-        routed = is_routed(target)
-        ledger = open_table(target_of(target, LEDGER) if routed else target, None)
+        routed = target.is_routed
+        ledger = open_table(target.of_route(LEDGER) if routed else target, None)
         tables = _tables_of(target, ledger, key) if routed else [ledger]
         dead = None
         try:
@@ -111,13 +112,13 @@ def _tables_of(target: Target, ledger: LakeTable, key: ExportKey) -> list[LakeTa
     found = []
     for route in read_state(ledger, key.export_id, key.topic).routes:
         with contextlib.suppress(NoTable):
-            found.append(open_table(target_of(target, route), None))
+            found.append(open_table(target.of_route(route), None))
     return found
 
 
 def is_known(settings: ExportSettings) -> bool:
     """Whether the table, if there is one, was written by this export of this topic."""
-    first = target_of(settings.target, LEDGER) if settings.route_by else settings.target
+    first = settings.target.of_route(LEDGER) if settings.route_by else settings.target
     try:
         key = ExportKey(settings.export_id, settings.topic, 32 * "0", ())
         return open_table(first, None).progress(key).epoch > 0
@@ -127,11 +128,11 @@ def is_known(settings: ExportSettings) -> bool:
 
 def all_targets(target: Target) -> list[Target]:
     """The target itself, or every table of a routed one: routes, ledger and dead letters."""
-    if not is_routed(target):
+    if not target.is_routed:
         return [target]
-    ledger = target_of(target, LEDGER)
+    ledger = target.of_route(LEDGER)
     routes = read_state(open_table(ledger, None)).routes
-    return [*(target_of(target, route) for route in routes), ledger, target.dead_letters("")]
+    return [*(target.of_route(route) for route in routes), ledger, target.dead_letters("")]
 
 
 def replay_target(
@@ -139,7 +140,7 @@ def replay_target(
 ) -> Replayed:
     """Land the dead letters that decode by now, in this process; only a query needs Spark. The
     partitioning, unless it is given, is the table's. `evolve`: which columns may be made."""
-    first = target_of(settings.target, LEDGER) if settings.route_by else settings.target
+    first = settings.target.of_route(LEDGER) if settings.route_by else settings.target
     table = open_table(first, None)  # NoTable rather than an empty new one
     if not settings.partition_by:
         settings = replace(settings, partition_by=_partition_by(settings, table))
@@ -164,7 +165,7 @@ def _partition_by(settings: ExportSettings, table: LakeTable) -> str:
         return table.partition_by()
     for route in read_state(table, settings.export_id, settings.topic).routes:
         with contextlib.suppress(NoTable):
-            return open_table(target_of(settings.target, route), None).partition_by()
+            return open_table(settings.target.of_route(route), None).partition_by()
     return ""
 
 

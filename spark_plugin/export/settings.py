@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from dataclasses import dataclass
+from typing import Final
 
 from spark_plugin.access import Access
 from spark_plugin.errors import OptionError
 from spark_plugin.export.bounds import parse_bound
-from spark_plugin.export.routing import DEAD_LETTERS, check_routing, is_routed, target_of
+from spark_plugin.export.column_types import Evolve
+from spark_plugin.export.decoders import EXPLODING, RecordFormat
+from spark_plugin.export.routing import ROUTES_MOST, parse_route_by, route_name
+from spark_plugin.export.target import ROUTE_PLACEHOLDER, Target
 
-TableFormat = Literal["delta", "iceberg", "parquet"]
-RecordFormat = Literal["raw", "json", "csv", "avro", "protobuf", "sparkplug"]
-Evolve = Literal["strict", "add", "widen"]
-FORMATS: Final = get_args(RecordFormat)
-EVOLVE: Final = get_args(Evolve)
 _EXPORT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
-
-@dataclass(frozen=True)
-class Target:
-    """Which table."""
-
-    format: TableFormat
-    path: str = ""
-    """Folder or URI (Delta, Parquet)."""
-    table: str = ""
-    """`namespace.table` (Iceberg)."""
-    catalog: dict[str, str] = field(default_factory=dict)
-    """Properties of the Iceberg catalog, such as `uri` and `warehouse`; `name` is its name."""
-
-    def __post_init__(self) -> None:
-        if self.format == "iceberg":
-            if not self.table or "." not in self.table:
-                raise OptionError("--to iceberg needs --table namespace.table")
-            if self.path:
-                raise OptionError("--to iceberg takes --table, not --path")
-        elif not self.path:
-            raise OptionError(f"--to {self.format} needs --path")
-        elif self.table:
-            raise OptionError(f"--to {self.format} takes --path, not --table")
-
-    def dead_letters(self, given: str) -> Target:
-        """Where bad rows go: the place that the user gave, or one beside the table."""
-        if is_routed(self) and not given:
-            return target_of(self, DEAD_LETTERS)
-        if self.format == "iceberg":
-            return Target("iceberg", table=given or f"{self.table}_dlq", catalog=self.catalog)
-        return Target(self.format, path=given or f"{self.path.rstrip('/')}_dlq")
 
 
 @dataclass(frozen=True)
@@ -116,8 +82,8 @@ class ExportSettings:
             parse_bound("--as-of-offset", self.as_of)
         self._check_schema()
         if self.route_by:
-            check_routing(self)
-        elif is_routed(self.target) or self.route_default:
+            _check_routing(self)
+        elif self.target.is_routed or self.route_default:
             raise OptionError("{route} and --route-default are for exports with --route-by")
 
     def _check_schema(self) -> None:
@@ -135,3 +101,30 @@ class ExportSettings:
                 "--format json needs --schema, such as --schema 'time timestamp, value double', or "
                 "--infer, or without --sql --evolve add, which takes the columns from the records"
             )
+
+
+def _check_routing(settings: ExportSettings) -> None:
+    """OptionError unless the settings of a routed export go together."""
+    target = settings.target
+    by = parse_route_by(settings.route_by)
+    if not target.is_routed:
+        example = "--table lake." if target.format == "iceberg" else "--path lake/"
+        raise OptionError(
+            f"--route-by needs a place for the route, such as {example}{ROUTE_PLACEHOLDER}"
+        )
+    if settings.sql:
+        raise OptionError(
+            "--route-by does not go with --sql: rows of a result do not say which records they "
+            "came from, so a crash between the commits of two tables could not be mended. Run an "
+            "export for each table, with an --export-id and a query of its own"
+        )
+    if by.kind == "column" and settings.format in EXPLODING:
+        raise OptionError(
+            f"--format {settings.format} makes several rows of a record, which stay together: "
+            "route by key or header:NAME"
+        )
+    if not 1 <= settings.routes_max <= ROUTES_MOST:
+        raise OptionError(f"--routes-max is {settings.routes_max}; it takes 1 to {ROUTES_MOST}")
+    default = settings.route_default
+    if default and route_name(default, target.format) != default:
+        raise OptionError(f"--route-default is {default!r}, which is no name of a table")

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_plugin.errors import OptionError
-from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.target import Target
 
 PLACE = "{topic}"
 """What stands for the topic's name in paths and table names."""

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_plugin.access import Access
 from spark_plugin.corrupt import OnSkipped
-from spark_plugin.export.decoders import EXPLODING, open_decoder
+from spark_plugin.export.column_types import Evolve
+from spark_plugin.export.decoders import EXPLODING, RecordFormat, open_decoder
 from spark_plugin.export.decoding import BadRow, Decoder
 from spark_plugin.export.evolution import schema_text
 from spark_plugin.export.file_writer import FileWriter, PartitionedWriter
@@ -32,7 +33,6 @@ from spark_plugin.export.routed_rows import (
 from spark_plugin.export.routing import RouteTarget, Routing
 from spark_plugin.export.rows import dead_letter_rows, with_meta_column
 from spark_plugin.export.runs import Run
-from spark_plugin.export.settings import Evolve, RecordFormat
 from spark_plugin.export.table import WrittenFile
 from spark_plugin.export.task_results import (
     DataFile,

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from spark_plugin.export.routing import target_of
 from tests.support.killed_export import ends, start
 from tests.support.lake_tables import FORMATS, places, read_table, routed_target_in
 from tests.support.node import NodeProcess
@@ -59,8 +58,8 @@ def test_killed_between_tables(kind: str, tmp_path: Path) -> None:
         assert ends(start({**settings, "commit_rows": None})) == 0
     found = {}
     for name in NAMES:
-        found[name] = places(read_table(target_of(target, name)))
-        rows = read_table(target_of(target, name)).to_pylist()
+        found[name] = places(read_table(target.of_route(name)))
+        rows = read_table(target.of_route(name)).to_pylist()
         assert all(row[f"n{row['_meta']['offset'] // 500}"] is not None for row in rows)
     dead = read_table(target.dead_letters(""))
     assert {**found, "dead": places(dead)} == {

@@ -22,9 +22,8 @@ import pytest
 import lakemq
 from spark_plugin.errors import NoTable
 from spark_plugin.export.open_table import open_table
-from spark_plugin.export.routing import is_routed, target_of
 from spark_plugin.export.run import all_targets
-from spark_plugin.export.settings import Target
+from spark_plugin.export.target import Target
 from tests.support.lake_tables import (
     FORMATS,
     data_paths,
@@ -88,7 +87,7 @@ def export(node: NodeProcess, target: Target) -> subprocess.Popen[str]:
         catalog = target.catalog
         where = ["--table", target.table, "--catalog-uri", catalog["uri"]]
         where += ["--warehouse", catalog["warehouse"]]
-    routing = ["--route-by", "key"] if is_routed(target) else []
+    routing = ["--route-by", "key"] if target.is_routed else []
     process = subprocess.Popen(
         [sys.executable, "-m", "lakemq", "export", "--bootstrap", node.native, "--topic", "t",
          "--to", target.format, *where, "--commit-rows", "300000", "--master", "local[2,4]",
@@ -131,11 +130,11 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def check(target: Target) -> None:
-    names = [f"key-{n}" for n in range(ROUTES)] if is_routed(target) else [""]
+    names = [f"key-{n}" for n in range(ROUTES)] if target.is_routed else [""]
     if target.format == "iceberg":
         names = [name.replace("-", "_") for name in names]
     for number, name in enumerate(names):
-        table = read_table(target_of(target, name))
+        table = read_table(target.of_route(name))
         mine = range(number, RECORDS, len(names))
         assert places(table) == [(partition, n) for partition in range(2) for n in mine]
         values, offsets = table["value"].to_pylist(), table["offset"].to_pylist()

@@ -25,7 +25,8 @@ from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from spark_plugin.export.run import audit_target, make_exporter
 from spark_plugin.export.runs import Run
-from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.target import Target
 from tests.support.killed_export import run_here
 from tests.support.node import NodeProcess
 from tests.support.poison import bad_headers, garbage_lengths, no_frame, poison_logs

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from spark_plugin.export.settings import Target
+from spark_plugin.export.target import Target
 from tests.support.lake_tables import places, read_table
 from tests.support.node import NodeProcess
 

@@ -17,7 +17,8 @@ import lakemq
 from spark_plugin import commands, session
 from spark_plugin.errors import DataLossError
 from spark_plugin.export.run import open_exporter
-from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.target import Target
 from tests.support.lake_tables import FORMATS, data_paths, places, read_table, target_in
 from tests.support.node import NodeProcess
 from tests.support.spark import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture

@@ -20,7 +20,7 @@ import paho.mqtt.client as mqtt
 import pytest
 
 import lakemq
-from spark_plugin.export.settings import Target
+from spark_plugin.export.target import Target
 from tests.support.lake_tables import read_table
 from tests.support.node import NodeProcess
 

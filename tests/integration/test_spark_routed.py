@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 import lakemq
 from spark_plugin.commands import dlq_app, export_app
-from spark_plugin.export.routing import target_of
 from spark_plugin.export.run import open_exporter
 from spark_plugin.export.settings import ExportSettings
 from tests.support.lake_tables import places, read_table, routed_target_in
@@ -73,7 +72,7 @@ def test_delta_tables_are_audited_replayed_and_vacuumed(
     )  # fmt: skip
     assert run(spark, settings) == 600
     for number, name in enumerate(("pump", "fan", "air-sensor")):
-        rows = read_table(target_of(target, name))
+        rows = read_table(target.of_route(name))
         assert places(rows) == every_fourth(number)
         assert set(rows["device"].to_pylist()) == {name}
     assert {each.name for each in tmp_path.iterdir()} == {"lake"}, "nothing lies outside"
@@ -86,7 +85,7 @@ def test_delta_tables_are_audited_replayed_and_vacuumed(
         assert f"devices-{partition}: complete up to offset 399 (400 records" in audit
     said = said_by(dlq_app, "replay", *topic, *routing, "--route-default", "other")
     assert "200 dead letters landed, 0 had landed before, 0 still do not decode" in said
-    other = read_table(target_of(target, "other"))
+    other = read_table(target.of_route("other"))
     assert places(other) == every_fourth(3)
     assert "complete up to offset 399" in said_by(export_app, "audit", *topic)
     assert "files deleted" in said_by(export_app, "vacuum", *where)
@@ -101,4 +100,4 @@ def test_keys_route_into_iceberg(spark, node: NodeProcess, tmp_path: Path) -> No
     assert run(spark, settings) == 800
     assert run(spark, settings) == 0
     for number, name in enumerate(("pump", "fan", "air_sensor", "other")):
-        assert places(read_table(target_of(target, name))) == every_fourth(number)
+        assert places(read_table(target.of_route(name))) == every_fourth(number)

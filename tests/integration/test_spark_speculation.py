@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from spark_plugin.export.routing import target_of
-from spark_plugin.export.settings import Target
+from spark_plugin.export.target import Target
 from tests.support.lake_tables import data_paths, places, read_table
 from tests.support.node import NodeProcess
 
@@ -112,7 +111,7 @@ def test_an_export_lands_each_record_once(
     assert twice, "no task had two attempts"
     if routed:
         for odd in range(2):
-            rows = read_table(target_of(target, f"key-{odd}"))
+            rows = read_table(target.of_route(f"key-{odd}"))
             assert places(rows) == [(p, n) for p in range(2) for n in range(odd, COUNT, 2)]
     else:
         assert places(read_table(target)) == [(p, n) for p in range(2) for n in range(COUNT)]

@@ -19,8 +19,9 @@ from broker_core.api.types import Columns
 from spark_plugin import journal
 from spark_plugin.export import write_task
 from spark_plugin.export.run import make_exporter
-from spark_plugin.export.settings import ExportSettings, Target
-from spark_plugin.export.table import TaskResult
+from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.target import Target
+from spark_plugin.export.task_results import TaskResult
 from spark_plugin.export.write_task import WriteTask
 from tests.support.memory_journal import MemoryJournal
 

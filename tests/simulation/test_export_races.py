@@ -26,7 +26,8 @@ from spark_plugin.export.landing import OneTable
 from spark_plugin.export.open_table import open_table
 from spark_plugin.export.rows import dead_letter_schema
 from spark_plugin.export.run import make_exporter
-from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.target import Target
 from tests.support.killed_export import run_here
 from tests.support.lake_tables import FORMATS, named_files, places, read_table, target_in
 from tests.support.memory_journal import MemoryJournal

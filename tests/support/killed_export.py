@@ -21,7 +21,8 @@ from typing import Any
 from spark_plugin.export import dead_letters, exporter, file_writer, write_task
 from spark_plugin.export.files import Folder
 from spark_plugin.export.run import make_exporter
-from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.target import Target
 from spark_plugin.export.task_results import TaskResult
 from spark_plugin.export.write_task import WriteTask
 

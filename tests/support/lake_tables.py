@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import dataset
 
 from spark_plugin.export.open_table import open_table
-from spark_plugin.export.settings import Target
+from spark_plugin.export.target import Target
 
 FORMATS = ("delta", "iceberg", "parquet")
 

@@ -23,7 +23,8 @@ from pyspark.sql import SparkSession
 
 from spark_plugin.export import fused_source
 from spark_plugin.export.run import open_exporter
-from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.target import Target
 from spark_plugin.sink import StreamWriter
 from spark_plugin.source import LakeMQSource
 

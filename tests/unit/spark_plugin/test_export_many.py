@@ -16,9 +16,9 @@ from spark_plugin.errors import DataLossError, OptionError
 from spark_plugin.export import runner, write_task
 from spark_plugin.export.bounds import bounded, parse_bound
 from spark_plugin.export.metrics import ExportMetrics, observe, serve_prometheus
-from spark_plugin.export.routing import target_of
 from spark_plugin.export.run import is_known, make_exporter
-from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.target import Target
 from spark_plugin.export.topics import matching, settings_of
 from spark_plugin.export.write_task import WriteTask
 from tests.support.lake_tables import FORMATS, places, read_table, target_in
@@ -119,7 +119,7 @@ def test_each_topic_has_tables_of_its_own_routes(memory, tmp_path, kind):
     for name in ("air.in", "air.out"):
         for odd in range(2):
             route = f"{name[4:]}{'_' if kind == 'iceberg' else '-'}{odd}"
-            its = target_of(settings_of(made.settings, name).target, route)
+            its = settings_of(made.settings, name).target.of_route(route)
             assert places(read_table(its)) == [(0, n) for n in range(odd, 10, 2)]
     again, _ = job(target, r"air\..*", route_by="key")
     again.run()

@@ -95,14 +95,13 @@ def test_strict_takes_the_rest_where_the_schema_has_a_place_for_it(memory, targe
 
 
 def test_each_route_has_a_rest_of_its_own(memory, tmp_path, caplog):
-    from spark_plugin.export.routing import target_of
     from tests.support.lake_tables import routed_target_in
 
     target = routed_target_in(tmp_path, "delta")
     send(memory, {"n": 1, "a b": 1}, {"n": 2})
     (report,) = export(target, route_by="n")
     assert report.rest_rows == 1
-    one, two = (read_table(target_of(target, each)) for each in "12")
+    one, two = (read_table(target.of_route(each)) for each in "12")
     assert one.column(REST).to_pylist() == ['{"a b":1}']
     assert REST not in two.column_names
 

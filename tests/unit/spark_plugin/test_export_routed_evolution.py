@@ -13,7 +13,6 @@ from spark_plugin.export import table as lake
 from spark_plugin.export import write_task
 from spark_plugin.export.audit import all_complete
 from spark_plugin.export.column_types import META
-from spark_plugin.export.routing import target_of
 from spark_plugin.export.run import audit_target, make_exporter, replay_target
 from spark_plugin.export.settings import ExportSettings
 from spark_plugin.export.write_task import WriteTask
@@ -60,7 +59,7 @@ def send(memory, *values, partition=0, keys=None):
 def rows(target, route):
     """Rows by (partition, offset), without `_meta`."""
     found = {}
-    for row in read_table(target_of(target, route)).to_pylist():
+    for row in read_table(target.of_route(route)).to_pylist():
         meta = row.pop(META)
         assert (meta["partition"], meta["offset"]) not in found
         found[meta["partition"], meta["offset"]] = row
@@ -92,7 +91,7 @@ def test_types_grow_also_of_the_column_that_routes(memory, target):
     assert rows(target, "1") == {(0, 0): {"id": 1, "n": 1}, (0, 2): {"id": 1, "n": 1 << 40}}
     assert rows(target, "2") == {(0, 1): {"id": 2, "n": 300}}
     assert rows(target, "4000") == {(0, 3): {"id": 4000, "n": 1}}
-    kinds = [str(read_table(target_of(target, each)).schema.field("n").type) for each in "12"]
+    kinds = [str(read_table(target.of_route(each)).schema.field("n").type) for each in "12"]
     assert kinds == ["int64", "int16"]
 
 

@@ -18,10 +18,10 @@ from spark_plugin.export.routing import (
     route_name,
     route_values,
     routes_of,
-    target_of,
 )
 from spark_plugin.export.run import audit_target, make_exporter, replay_target
-from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.settings import ExportSettings
+from spark_plugin.export.target import Target
 from spark_plugin.export.write_task import WriteTask
 from tests.support.lake_tables import FORMATS, places, read_table, routed_target_in
 
@@ -168,7 +168,7 @@ class Export:
             exporter.close()
 
     def rows(self, *names):
-        return {name: places(read_table(target_of(self.target, name))) for name in names}
+        return {name: places(read_table(self.target.of_route(name))) for name in names}
 
     def dead(self):
         return read_table(self.target.dead_letters("")).sort_by("offset").to_pylist()

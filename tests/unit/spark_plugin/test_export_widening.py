@@ -15,9 +15,10 @@ from spark_plugin.export.evolution import needed_type
 from spark_plugin.export.given_schema import infer_schema
 from spark_plugin.export.open_table import open_table
 from spark_plugin.export.run import make_exporter
-from spark_plugin.export.settings import ExportSettings, Target
+from spark_plugin.export.settings import ExportSettings
 from spark_plugin.export.sparkplug_values import Payload
 from spark_plugin.export.table import ExportKey
+from spark_plugin.export.target import Target
 from spark_plugin.export.write_task import WriteTask
 from spark_plugin.journal import view_of
 from tests.support.lake_tables import FORMATS, places, read_table, target_in
