@@ -10,7 +10,6 @@ from plugins.native import native_pb2
 from plugins.native.admin_pb2_grpc import AdminServicer
 from plugins.native.callers import Context, principal_of
 from plugins.native.convert import check_config_name, config_values, error_message, topic_message
-from plugins.native.handlers import abort
 
 
 class AdminService(AdminServicer):
@@ -23,18 +22,15 @@ class AdminService(AdminServicer):
         self, request: pb.AlterTopicRequest, context: Context
     ) -> pb.AlterTopicResponse:
         broker = self._broker
-        try:
-            principal = await principal_of(broker, context)
-            broker.authorize(principal, Operation.ALTER, Resource("topic", request.name))
-            if request.partitions < 0:
-                raise InvalidRequest(f"partitions is {request.partitions}; it takes 1 or more")
-            topic = await broker.alter_topic(
-                request.name, partitions=request.partitions or None, config=self._changes(request)
-            )
-            logs = [broker.partition(topic.name, each) for each in range(topic.partitions)]
-            return pb.AlterTopicResponse(topic=topic_message(topic, [log.status() for log in logs]))
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await principal_of(broker, context)
+        broker.authorize(principal, Operation.ALTER, Resource("topic", request.name))
+        if request.partitions < 0:
+            raise InvalidRequest(f"partitions is {request.partitions}; it takes 1 or more")
+        topic = await broker.alter_topic(
+            request.name, partitions=request.partitions or None, config=self._changes(request)
+        )
+        logs = [broker.partition(topic.name, each) for each in range(topic.partitions)]
+        return pb.AlterTopicResponse(topic=topic_message(topic, [log.status() for log in logs]))
 
     def _changes(self, request: pb.AlterTopicRequest) -> dict[str, str | int | None]:
         defaults = self._broker.topic_defaults()
@@ -50,39 +46,33 @@ class AdminService(AdminServicer):
         self, request: pb.DeleteRecordsRequest, context: Context
     ) -> pb.DeleteRecordsResponse:
         broker = self._broker
-        try:
-            principal = await principal_of(broker, context)
-            broker.authorize(principal, Operation.DELETE, Resource("topic", request.topic))
-            for number, before in request.before.items():
-                broker.partition(request.topic, number)
-                if before < -1:
-                    raise InvalidRequest(
-                        f"before[{number}] is {before}; it takes 0 and more, or -1 for all"
-                    )
-            starts: dict[int, int] = {}
-            errors: dict[int, native_pb2.Error] = {}
-            for number, before in request.before.items():
-                log = broker.partition(request.topic, number)
-                try:
-                    offset = log.high_watermark if before == -1 else Offset(before)
-                    starts[number] = await log.delete_records(offset)
-                except LakeMQError as error:
-                    errors[number] = error_message(error)
-            return pb.DeleteRecordsResponse(log_start_offsets=starts, errors=errors)
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await principal_of(broker, context)
+        broker.authorize(principal, Operation.DELETE, Resource("topic", request.topic))
+        for number, before in request.before.items():
+            broker.partition(request.topic, number)
+            if before < -1:
+                raise InvalidRequest(
+                    f"before[{number}] is {before}; it takes 0 and more, or -1 for all"
+                )
+        starts: dict[int, int] = {}
+        errors: dict[int, native_pb2.Error] = {}
+        for number, before in request.before.items():
+            log = broker.partition(request.topic, number)
+            try:
+                offset = log.high_watermark if before == -1 else Offset(before)
+                starts[number] = await log.delete_records(offset)
+            except LakeMQError as error:
+                errors[number] = error_message(error)
+        return pb.DeleteRecordsResponse(log_start_offsets=starts, errors=errors)
 
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Context
     ) -> pb.DescribeClusterResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-            self._broker.authorize(
-                principal, Operation.DESCRIBE, Resource("cluster", self._broker.cluster_id)
-            )
-            return _cluster_message(await self._broker.describe_cluster())
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await principal_of(self._broker, context)
+        self._broker.authorize(
+            principal, Operation.DESCRIBE, Resource("cluster", self._broker.cluster_id)
+        )
+        return _cluster_message(await self._broker.describe_cluster())
 
 
 def _cluster_message(found: ClusterInfo) -> pb.DescribeClusterResponse:

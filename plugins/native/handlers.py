@@ -16,8 +16,9 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from broker_core.api.errors import InvalidRequest, LakeMQError
-from plugins.native.callers import Entrance
+from plugins.native.callers import Context, Entrance
 from plugins.native.convert import status_of, trailers_of
+from plugins.native.leading import Leaders
 
 _Handlers = Mapping[str, Any]  # gRPC's RpcMethodHandlers, which have no type
 REQUEST_S_MAX: Final = 30.0
@@ -51,34 +52,69 @@ class _Collector:
         self.handlers[service] = handlers
 
 
-def add_service(
-    server: grpc.aio.Server, entrance: Entrance, servicer: Any, add: Callable[[Any, Any], None]
-) -> None:
-    """Register a service with the generated function `add`. Its methods are called for those whom
-    the broker knows, and get messages, always."""
-    collector = _Collector()
-    add(servicer, collector)
-    for service, handlers in collector.handlers.items():
-        checked = {name: _checked(entrance, name, each) for name, each in handlers.items()}
-        server.add_registered_method_handlers(service, checked)
+class Services:
+    """Registers services with a server. Their methods are called only for clients that the broker
+    has authenticated, get well-formed messages, and raise `LakeMQError`s: every error ends its call
+    here with its status, code and message."""
 
+    def __init__(self, server: grpc.aio.Server, entrance: Entrance, leaders: Leaders) -> None:
+        self._server = server
+        self._entrance = entrance
+        self._leaders = leaders
 
-def _checked(entrance: Entrance, name: str, handler: Any) -> Any:
-    bytes_max = None if handler.request_streaming or name in _WITH_BATCH else REQUEST_BYTES_MAX
-    reads = _reader(handler.request_deserializer, bytes_max)
-    writes = handler.response_serializer
-    if handler.request_streaming:
-        behavior = _stream(handler.stream_stream)
-        if name not in _UNKNOWN_CALLERS:
-            behavior = _known_stream(entrance, behavior)
-        return grpc.stream_stream_rpc_method_handler(behavior, reads, writes)
-    if handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler(
-            _known_stream(entrance, _answers(handler.unary_stream)), reads, _writer(writes)
+    def add(self, servicer: Any, register: Callable[[Any, Any], None]) -> None:
+        """`register`: the generated function `add_...Servicer_to_server`."""
+        collector = _Collector()
+        register(servicer, collector)
+        for service, handlers in collector.handlers.items():
+            checked = {name: self._checked(name, each) for name, each in handlers.items()}
+            self._server.add_registered_method_handlers(service, checked)
+
+    def _checked(self, name: str, handler: Any) -> Any:
+        bytes_max = None if handler.request_streaming or name in _WITH_BATCH else REQUEST_BYTES_MAX
+        reads = _reader(handler.request_deserializer, bytes_max)
+        writes = handler.response_serializer
+        if handler.request_streaming:
+            behavior = _messages_of(handler.stream_stream)
+            if name not in _UNKNOWN_CALLERS:
+                behavior = _admitted_stream(self._entrance, behavior)
+            return grpc.stream_stream_rpc_method_handler(self._stream(behavior), reads, writes)
+        if handler.response_streaming:
+            behavior = _admitted_stream(self._entrance, _answers(handler.unary_stream))
+            return grpc.stream_stream_rpc_method_handler(
+                self._stream(behavior), reads, _writer(writes)
+            )
+        return grpc.stream_unary_rpc_method_handler(
+            self._answer(handler.unary_unary), reads, writes
         )
-    return grpc.stream_unary_rpc_method_handler(
-        _answer(entrance, handler.unary_unary), reads, writes
-    )
+
+    def _answer(self, behavior: Any) -> Any:
+        entrance = self._entrance
+
+        async def answer(requests: AsyncIterator[Any], context: Context) -> Any:
+            try:
+                async with entrance.admitted(context):
+                    return await behavior(await _only(aiter(requests)), context)
+            except LakeMQError as error:
+                await self._abort(context, error)
+
+        return answer
+
+    def _stream(self, behavior: Any) -> Any:
+        async def stream(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+            try:
+                async for each in behavior(requests, context):
+                    yield each
+            except LakeMQError as error:
+                await self._abort(context, error)
+
+        return stream
+
+    async def _abort(self, context: Context, error: LakeMQError) -> NoReturn:
+        """End the call with the error's status, code and message; `NotLeader` names an address."""
+        told = self._leaders.named(error)
+        await context.abort(status_of(told), str(told), trailers_of(told))
+        raise AssertionError("abort always raises")
 
 
 def _reader(deserialize: Callable[[bytes], Any], bytes_max: int | None) -> Callable[[bytes], Any]:
@@ -119,17 +155,6 @@ async def _only(requests: AsyncIterator[Any]) -> Any:
     return request
 
 
-def _answer(entrance: Entrance, behavior: Any) -> Any:
-    async def answer(requests: AsyncIterator[Any], context: Any) -> Any:
-        try:
-            async with entrance.admitted(context):
-                return await behavior(await _only(aiter(requests)), context)
-        except LakeMQError as error:
-            await abort(context, error)
-
-    return answer
-
-
 def _answers(behavior: Any) -> Any:
     async def answers(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         async for each in behavior(await _only(aiter(requests)), context):
@@ -138,36 +163,24 @@ def _answers(behavior: Any) -> Any:
     return answers
 
 
-def _known_stream(entrance: Entrance, behavior: Any) -> Any:
+def _admitted_stream(entrance: Entrance, behavior: Any) -> Any:
     async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        try:
-            async with entrance.admitted(context):
-                async for each in behavior(requests, context):
-                    yield each
-        except LakeMQError as error:
-            await abort(context, error)
+        async with entrance.admitted(context):
+            async for each in behavior(requests, context):
+                yield each
 
     return stream
 
 
-def _stream(behavior: Any) -> Any:
+def _messages_of(behavior: Any) -> Any:
     async def messages(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for request in requests:
             if isinstance(request, _Malformed):
                 raise request.error
             yield request
 
-    async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        try:
-            async for each in behavior(messages(requests), context):
-                yield each
-        except LakeMQError as error:
-            await abort(context, error)
+    def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        found: AsyncIterator[Any] = behavior(messages(requests), context)
+        return found
 
     return stream
-
-
-async def abort(context: Any, error: LakeMQError) -> NoReturn:
-    """End the call with the error's status, code and words."""
-    await context.abort(status_of(error), str(error), trailers_of(error))
-    raise AssertionError("abort always raises")

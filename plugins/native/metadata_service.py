@@ -13,7 +13,6 @@ from broker_core.api.ports import Broker
 from broker_core.api.types import NodeInfo, Operation, Principal, Resource, TopicInfo
 from plugins.native import metadata_pb2 as pb
 from plugins.native.callers import Context, principal_of
-from plugins.native.handlers import abort
 from plugins.native.leading import Leaders
 from plugins.native.metadata_pb2_grpc import MetadataServicer
 
@@ -93,10 +92,7 @@ class MetadataService(MetadataServicer):
     async def WatchMetadata(
         self, request: pb.WatchMetadataRequest, context: Context
     ) -> AsyncIterator[pb.MetadataUpdate]:
-        try:
-            principal = await principal_of(self._broker, context)
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await principal_of(self._broker, context)
         watcher = _Watcher(frozenset(request.topics))
         for topic in self._broker.topics():
             watcher.note(topic.name)

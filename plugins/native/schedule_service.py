@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from broker_core.api.errors import InvalidRequest, LakeMQError
+from broker_core.api.errors import InvalidRequest
 from broker_core.api.ports import Broker
 from broker_core.api.schedules import ScheduleAsked
 from plugins.native import schedules_pb2 as pb
 from plugins.native.callers import Context, principal_of
-from plugins.native.handlers import abort
-from plugins.native.leading import Leaders
 from plugins.native.quotas import pay_for_writing, wait_to_write
 from plugins.native.schedules_pb2_grpc import SchedulesServicer
 
@@ -18,27 +16,21 @@ _LISTED_MAX = 10_000
 class ScheduleService(SchedulesServicer):
     """Implements `schedules.proto`; its docstrings are there."""
 
-    def __init__(self, broker: Broker, leaders: Leaders) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._leaders = leaders
 
     async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> pb.ScheduleResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-            await wait_to_write(self._broker, principal)
-            pay_for_writing(self._broker, principal, request.batch)
-            answer = await self._broker.schedules.schedule(
-                ScheduleAsked(
-                    request.schedule_id, request.topic, request.partition, request.batch,
-                    self._due_ms(request), request.keep_timestamps,
-                ),
-                principal=principal,
-            )  # fmt: skip
-            return pb.ScheduleResponse(
-                deliver_at_ms=answer.deliver_at_ms, duplicate=answer.duplicate
-            )
-        except LakeMQError as error:
-            await abort(context, self._leaders.named(error))
+        principal = await principal_of(self._broker, context)
+        await wait_to_write(self._broker, principal)
+        pay_for_writing(self._broker, principal, request.batch)
+        answer = await self._broker.schedules.schedule(
+            ScheduleAsked(
+                request.schedule_id, request.topic, request.partition, request.batch,
+                self._due_ms(request), request.keep_timestamps,
+            ),
+            principal=principal,
+        )  # fmt: skip
+        return pb.ScheduleResponse(deliver_at_ms=answer.deliver_at_ms, duplicate=answer.duplicate)
 
     def _due_ms(self, request: pb.ScheduleRequest) -> int:
         for name in ("deliver_at_ms", "delay_ms"):
@@ -51,32 +43,26 @@ class ScheduleService(SchedulesServicer):
     async def CancelScheduled(
         self, request: pb.CancelScheduledRequest, context: Context
     ) -> pb.CancelScheduledResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-            await self._broker.schedules.cancel(request.schedule_id, principal=principal)
-            return pb.CancelScheduledResponse()
-        except LakeMQError as error:
-            await abort(context, self._leaders.named(error))
+        principal = await principal_of(self._broker, context)
+        await self._broker.schedules.cancel(request.schedule_id, principal=principal)
+        return pb.CancelScheduledResponse()
 
     async def ListScheduled(
         self, request: pb.ListScheduledRequest, context: Context
     ) -> pb.ListScheduledResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-            count_max = request.count_max or 1000
-            if not 1 <= count_max <= _LISTED_MAX:
-                raise InvalidRequest(f"count_max is {count_max}; it takes 1 to {_LISTED_MAX}")
-            found = self._broker.schedules.describe(request.topic, count_max, principal=principal)
-            return pb.ListScheduledResponse(
-                scheduled=[
-                    pb.ScheduledDescription(
-                        schedule_id=each.schedule_id, topic=each.topic, partition=each.partition,
-                        deliver_at_ms=each.deliver_at_ms, records=each.records,
-                        size_bytes=each.size_bytes,
-                    )
-                    for each in found
-                ],
-                now_ms=self._broker.schedules.now_ms(),
-            )  # fmt: skip
-        except LakeMQError as error:
-            await abort(context, self._leaders.named(error))
+        principal = await principal_of(self._broker, context)
+        count_max = request.count_max or 1000
+        if not 1 <= count_max <= _LISTED_MAX:
+            raise InvalidRequest(f"count_max is {count_max}; it takes 1 to {_LISTED_MAX}")
+        found = self._broker.schedules.describe(request.topic, count_max, principal=principal)
+        return pb.ListScheduledResponse(
+            scheduled=[
+                pb.ScheduledDescription(
+                    schedule_id=each.schedule_id, topic=each.topic, partition=each.partition,
+                    deliver_at_ms=each.deliver_at_ms, records=each.records,
+                    size_bytes=each.size_bytes,
+                )
+                for each in found
+            ],
+            now_ms=self._broker.schedules.now_ms(),
+        )  # fmt: skip

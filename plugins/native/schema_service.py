@@ -8,7 +8,6 @@ from broker_core.api.schemas import SchemaInfo
 from broker_core.api.types import Operation, Resource
 from plugins.native import schemas_pb2 as pb
 from plugins.native.callers import Context, principal_of
-from plugins.native.handlers import abort
 from plugins.native.schemas_pb2_grpc import SchemasServicer
 
 
@@ -25,94 +24,72 @@ class SchemaService(SchemasServicer):
     async def RegisterSchema(
         self, request: pb.RegisterSchemaRequest, context: Context
     ) -> pb.RegisterSchemaResponse:
-        try:
-            await self._may(context, Operation.WRITE, request.subject)
-            made = await self._broker.schemas.register(
-                request.subject, request.schema_type, request.text
-            )
-            return pb.RegisterSchemaResponse(schema=_message(made))
-        except LakeMQError as error:
-            await abort(context, error)
+        await self._may(context, Operation.WRITE, request.subject)
+        made = await self._broker.schemas.register(
+            request.subject, request.schema_type, request.text
+        )
+        return pb.RegisterSchemaResponse(schema=_message(made))
 
     async def GetSchema(
         self, request: pb.GetSchemaRequest, context: Context
     ) -> pb.GetSchemaResponse:
-        try:
-            await principal_of(self._broker, context)
-            if request.schema_id < 0 or request.version < 0:
-                raise UnknownSchema("ids and versions begin at 1")
-            found = await self._broker.schemas.get(
-                schema_id=request.schema_id,
-                subject=request.subject,
-                version=request.version or None,
-            )
-            await self._may(context, Operation.READ, found.subject)
-            return pb.GetSchemaResponse(schema=_message(found))
-        except LakeMQError as error:
-            await abort(context, error)
+        await principal_of(self._broker, context)
+        if request.schema_id < 0 or request.version < 0:
+            raise UnknownSchema("ids and versions begin at 1")
+        found = await self._broker.schemas.get(
+            schema_id=request.schema_id,
+            subject=request.subject,
+            version=request.version or None,
+        )
+        await self._may(context, Operation.READ, found.subject)
+        return pb.GetSchemaResponse(schema=_message(found))
 
     async def ListSubjects(
         self, request: pb.ListSubjectsRequest, context: Context
     ) -> pb.ListSubjectsResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-            answer = pb.ListSubjectsResponse()
-            for each in await self._broker.schemas.subjects():
-                try:
-                    self._broker.authorize(
-                        principal, Operation.DESCRIBE, Resource("schema", each.name)
-                    )
-                except LakeMQError:
-                    continue
-                answer.subjects.append(
-                    pb.SchemaSubject(
-                        name=each.name,
-                        compatibility=each.compatibility,
-                        versions=[
-                            pb.SubjectVersion(version=version, schema_id=schema_id)
-                            for version, schema_id in each.versions
-                        ],
-                    )
+        principal = await principal_of(self._broker, context)
+        answer = pb.ListSubjectsResponse()
+        for each in await self._broker.schemas.subjects():
+            try:
+                self._broker.authorize(principal, Operation.DESCRIBE, Resource("schema", each.name))
+            except LakeMQError:
+                continue
+            answer.subjects.append(
+                pb.SchemaSubject(
+                    name=each.name,
+                    compatibility=each.compatibility,
+                    versions=[
+                        pb.SubjectVersion(version=version, schema_id=schema_id)
+                        for version, schema_id in each.versions
+                    ],
                 )
-            return answer
-        except LakeMQError as error:
-            await abort(context, error)
+            )
+        return answer
 
     async def CheckSchema(
         self, request: pb.CheckSchemaRequest, context: Context
     ) -> pb.CheckSchemaResponse:
-        try:
-            await self._may(context, Operation.READ, request.subject)
-            problems = await self._broker.schemas.check(
-                request.subject, request.schema_type, request.text
-            )
-            return pb.CheckSchemaResponse(problems=problems)
-        except LakeMQError as error:
-            await abort(context, error)
+        await self._may(context, Operation.READ, request.subject)
+        problems = await self._broker.schemas.check(
+            request.subject, request.schema_type, request.text
+        )
+        return pb.CheckSchemaResponse(problems=problems)
 
     async def DeleteSchema(
         self, request: pb.DeleteSchemaRequest, context: Context
     ) -> pb.DeleteSchemaResponse:
-        try:
-            await self._may(context, Operation.DELETE, request.subject)
-            if request.version < 0:
-                raise UnknownSchema("versions begin at 1")
-            await self._broker.schemas.delete(request.subject, request.version or None)
-            return pb.DeleteSchemaResponse()
-        except LakeMQError as error:
-            await abort(context, error)
+        await self._may(context, Operation.DELETE, request.subject)
+        if request.version < 0:
+            raise UnknownSchema("versions begin at 1")
+        await self._broker.schemas.delete(request.subject, request.version or None)
+        return pb.DeleteSchemaResponse()
 
     async def SetCompatibility(
         self, request: pb.SetCompatibilityRequest, context: Context
     ) -> pb.SetCompatibilityResponse:
-        try:
-            await self._may(context, Operation.ALTER, request.subject)
-            await self._broker.schemas.set_compatibility(
-                request.subject, request.compatibility or None
-            )
-            return pb.SetCompatibilityResponse()
-        except LakeMQError as error:
-            await abort(context, error)
+        await self._may(context, Operation.ALTER, request.subject)
+        await self._broker.schemas.set_compatibility(request.subject, request.compatibility or None)
+        return pb.SetCompatibilityResponse()
 
 
 def _message(found: SchemaInfo) -> pb.SchemaVersion:

@@ -14,7 +14,6 @@ from broker_core.api.types import Challenge
 from plugins.native import security_pb2 as pb
 from plugins.native.callers import Context, Entrance, credentials_of, host_of, principal_of
 from plugins.native.connection_guard import ConnectionGuard
-from plugins.native.handlers import abort
 from plugins.native.security_pb2_grpc import SecurityServicer
 
 EXCHANGE_S_MAX: Final = 30.0
@@ -72,10 +71,10 @@ class SecurityService(SecurityServicer):
             raise NotAuthenticated("the exchange was not finished")
         except TimeoutError:
             self._entrance.refuse(context)
-            await abort(context, NotAuthenticated("the exchange took too long"))
-        except LakeMQError as error:
+            raise NotAuthenticated("the exchange took too long") from None
+        except LakeMQError:
             self._entrance.refuse(context)
-            await abort(context, error)
+            raise
 
     async def _read(
         self, requests: AsyncIterator[pb.AuthenticateRequest], peer: str, wait_s: float
@@ -87,10 +86,7 @@ class SecurityService(SecurityServicer):
                 return await anext(requests, None)
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Context) -> pb.WhoAmIResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await principal_of(self._broker, context)
         return pb.WhoAmIResponse(
             name=principal.name,
             kind=principal.kind,

@@ -16,7 +16,7 @@ from plugins.native.admin_service import AdminService
 from plugins.native.callers import Entrance
 from plugins.native.config import NativeSettings
 from plugins.native.connection_guard import ConnectionGuard, limits_of
-from plugins.native.handlers import add_service
+from plugins.native.handlers import Services
 from plugins.native.leading import Leaders
 from plugins.native.metadata_pb2_grpc import add_MetadataServicer_to_server
 from plugins.native.metadata_service import MetadataService
@@ -60,12 +60,12 @@ class NativeListener:
     def __init__(self, broker: Broker, settings: NativeSettings, meter: Meter) -> None:
         self._broker = broker
         self._settings = settings
-        leaders = Leaders(broker)
+        self._leaders = leaders = Leaders(broker)
         self._service = NativeService(broker, settings, leaders)
         self._metadata = MetadataService(broker, leaders)
         self._admin = AdminService(broker)
         self._transactions = TransactionService(broker, settings, leaders)
-        self._schedules = ScheduleService(broker, leaders)
+        self._schedules = ScheduleService(broker)
         self._queues = QueueService(broker, settings)
         self._guard = ConnectionGuard(
             limits_of(settings.connections_max), settings.unauthenticated_timeout_ms / 1000
@@ -129,16 +129,15 @@ class NativeListener:
                 ("grpc.keepalive_permit_without_calls", 1),
             ]
         )
-        add_service(server, self._entrance, self._service, add_NativeServicer_to_server)
-        add_service(server, self._entrance, self._admin, add_AdminServicer_to_server)
-        add_service(server, self._entrance, self._transactions, add_TransactionsServicer_to_server)
-        add_service(server, self._entrance, self._schedules, add_SchedulesServicer_to_server)
-        add_service(server, self._entrance, self._queues, add_QueuesServicer_to_server)
-        add_service(server, self._entrance, self._security, add_SecurityServicer_to_server)
-        add_service(
-            server, self._entrance, SchemaService(self._broker), add_SchemasServicer_to_server
-        )
-        add_service(server, self._entrance, self._metadata, add_MetadataServicer_to_server)
+        services = Services(server, self._entrance, self._leaders)
+        services.add(self._service, add_NativeServicer_to_server)
+        services.add(self._admin, add_AdminServicer_to_server)
+        services.add(self._transactions, add_TransactionsServicer_to_server)
+        services.add(self._schedules, add_SchedulesServicer_to_server)
+        services.add(self._queues, add_QueuesServicer_to_server)
+        services.add(self._security, add_SecurityServicer_to_server)
+        services.add(SchemaService(self._broker), add_SchemasServicer_to_server)
+        services.add(self._metadata, add_MetadataServicer_to_server)
         address = f"{self._settings.host}:{self._settings.port}"
         try:
             # gRPC's core would write its own lines to standard error before ours.

@@ -27,7 +27,6 @@ from plugins.native.convert import (
     topic_message,
 )
 from plugins.native.group_host import GroupHost
-from plugins.native.handlers import abort
 from plugins.native.leading import Leaders
 from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, until
 from plugins.native.native_pb2_grpc import NativeServicer
@@ -56,22 +55,19 @@ class NativeService(NativeServicer):
 
     async def Describe(self, request: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:
         broker = self._broker
-        try:
-            principal = await self._principal(context)
-            if request.topics:
-                for name in request.topics:
-                    broker.authorize(principal, Operation.DESCRIBE, Resource("topic", name))
-                topics = [broker.topic(name) for name in request.topics]
-            else:
-                topics = sorted(broker.topics(), key=lambda topic: topic.name)
-                topics = [each for each in topics if self._may_describe(principal, each)]
-            return pb.DescribeResponse(
-                cluster_id=broker.cluster_id,
-                node_id=broker.node_id,
-                topics=[self._described(topic) for topic in topics],
-            )
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await self._principal(context)
+        if request.topics:
+            for name in request.topics:
+                broker.authorize(principal, Operation.DESCRIBE, Resource("topic", name))
+            topics = [broker.topic(name) for name in request.topics]
+        else:
+            topics = sorted(broker.topics(), key=lambda topic: topic.name)
+            topics = [each for each in topics if self._may_describe(principal, each)]
+        return pb.DescribeResponse(
+            cluster_id=broker.cluster_id,
+            node_id=broker.node_id,
+            topics=[self._described(topic) for topic in topics],
+        )
 
     def _may_describe(self, principal: Principal, topic: TopicInfo) -> bool:
         try:
@@ -90,65 +86,48 @@ class NativeService(NativeServicer):
     async def CreateTopic(
         self, request: pb.CreateTopicRequest, context: _Context
     ) -> pb.CreateTopicResponse:
-        try:
-            principal = await self._principal(context)
-            self._broker.authorize(principal, Operation.CREATE, Resource("topic", request.name))
-            if request.partitions < 0:
-                raise InvalidRequest(f"partitions is {request.partitions}; it takes 1 or more")
-            config = topic_config(request.config, self._broker.topic_defaults())
-            topic = await self._broker.create_topic(
-                request.name, request.partitions or None, config
-            )
-            return pb.CreateTopicResponse(topic=self._described(topic))
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await self._principal(context)
+        self._broker.authorize(principal, Operation.CREATE, Resource("topic", request.name))
+        if request.partitions < 0:
+            raise InvalidRequest(f"partitions is {request.partitions}; it takes 1 or more")
+        config = topic_config(request.config, self._broker.topic_defaults())
+        topic = await self._broker.create_topic(request.name, request.partitions or None, config)
+        return pb.CreateTopicResponse(topic=self._described(topic))
 
     async def DeleteTopic(
         self, request: pb.DeleteTopicRequest, context: _Context
     ) -> pb.DeleteTopicResponse:
-        try:
-            principal = await self._principal(context)
-            self._broker.authorize(principal, Operation.DELETE, Resource("topic", request.name))
-            await self._broker.delete_topic(request.name)
-            return pb.DeleteTopicResponse()
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await self._principal(context)
+        self._broker.authorize(principal, Operation.DELETE, Resource("topic", request.name))
+        await self._broker.delete_topic(request.name)
+        return pb.DeleteTopicResponse()
 
     async def OffsetsForTimestamp(
         self, request: pb.OffsetsForTimestampRequest, context: _Context
     ) -> pb.OffsetsForTimestampResponse:
-        try:
-            principal = await self._principal(context)
-            self._broker.authorize(principal, Operation.DESCRIBE, Resource("topic", request.topic))
-            topic = self._broker.topic(request.topic)
-            offsets: dict[int, int] = {}
-            for number in range(topic.partitions):
-                if self._leaders.is_ours(topic, number):
-                    log = self._broker.partition(topic.name, number)
-                    offsets[number] = await log.offset_for_timestamp(request.timestamp_ms)
-            return pb.OffsetsForTimestampResponse(offsets=offsets)
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await self._principal(context)
+        self._broker.authorize(principal, Operation.DESCRIBE, Resource("topic", request.topic))
+        topic = self._broker.topic(request.topic)
+        offsets: dict[int, int] = {}
+        for number in range(topic.partitions):
+            if self._leaders.is_ours(topic, number):
+                log = self._broker.partition(topic.name, number)
+                offsets[number] = await log.offset_for_timestamp(request.timestamp_ms)
+        return pb.OffsetsForTimestampResponse(offsets=offsets)
 
     async def InitProducer(
         self, request: pb.InitProducerRequest, context: _Context
     ) -> pb.InitProducerResponse:
-        try:
-            principal = await self._principal(context)
-            producer_id = await self._broker.allocate_producer_id(principal)
-            return pb.InitProducerResponse(producer_id=producer_id)
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await self._principal(context)
+        producer_id = await self._broker.allocate_producer_id(principal)
+        return pb.InitProducerResponse(producer_id=producer_id)
 
     # -- writing
 
     async def Produce(
         self, request_iterator: AsyncIterator[pb.ProduceRequest], context: _Context
     ) -> AsyncIterator[pb.ProduceResponse]:
-        try:
-            principal = await self._principal(context)
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await self._principal(context)
         window: Window[AppendResult] = Window(self._settings.produce_bytes_in_flight_max)
         reader = asyncio.create_task(self._read_produce(request_iterator, principal, window))
         try:
@@ -219,99 +198,78 @@ class NativeService(NativeServicer):
     async def Fetch(  # type: ignore[override]  # answers are serialized already
         self, request: pb.FetchRequest, context: _Context
     ) -> AsyncIterator[bytes]:
-        try:
-            principal = await self._principal(context)
-            resource = Resource("topic", request.topic)
-            log = self._log_to_read(request, principal)
-            wanted = filter_of(request.filter)
-            bytes_max = min(request.bytes_max or 1024 * 1024, self._settings.fetch_bytes_max)
-            offset = Offset(request.offset)
-            wait_ms = self._settings.fetch_wait_ms if request.follow else 0
-            while not self.stopping and not (request.end_offset and offset >= request.end_offset):
-                got = await log.fetch(offset, bytes_max=bytes_max, wait_ms=wait_ms)
-                self._broker.authorize(principal, Operation.READ, resource)  # it may end meanwhile
-                if got.data:
-                    data = await narrowed(until(got.data, request.end_offset), wanted)
-                    self.bytes_out += len(data)
-                    await pay_for_reading(self._broker, principal, data)
-                    yield fetch_response(
-                        data, got.next_offset, got.high_watermark, got.log_start_offset
-                    )
-                    offset = got.next_offset
-                elif not request.follow:
-                    return
-                else:
-                    check_topic_id(self._broker, request.topic, request.topic_id)
-                self._leaders.check(request.topic, request.partition, request.leader_epoch)
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await self._principal(context)
+        resource = Resource("topic", request.topic)
+        log = self._log_to_read(request, principal)
+        wanted = filter_of(request.filter)
+        bytes_max = min(request.bytes_max or 1024 * 1024, self._settings.fetch_bytes_max)
+        offset = Offset(request.offset)
+        wait_ms = self._settings.fetch_wait_ms if request.follow else 0
+        while not self.stopping and not (request.end_offset and offset >= request.end_offset):
+            got = await log.fetch(offset, bytes_max=bytes_max, wait_ms=wait_ms)
+            self._broker.authorize(principal, Operation.READ, resource)  # it may end meanwhile
+            if got.data:
+                data = await narrowed(until(got.data, request.end_offset), wanted)
+                self.bytes_out += len(data)
+                await pay_for_reading(self._broker, principal, data)
+                yield fetch_response(
+                    data, got.next_offset, got.high_watermark, got.log_start_offset
+                )
+                offset = got.next_offset
+            elif not request.follow:
+                return
+            else:
+                check_topic_id(self._broker, request.topic, request.topic_id)
+            self._leaders.check(request.topic, request.partition, request.leader_epoch)
 
     async def TieredSegments(
         self, request: pb.TieredSegmentsRequest, context: _Context
     ) -> pb.TieredSegmentsResponse:
-        try:
-            principal = await self._principal(context)
-            return await tiered_segments(self._log_to_read(request, principal), request)
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await self._principal(context)
+        return await tiered_segments(self._log_to_read(request, principal), request)
 
     async def FetchMany(
         self, request: pb.FetchManyRequest, context: _Context
     ) -> AsyncIterator[pb.FetchManyResponse]:
-        try:
-            principal = await self._principal(context)
-            async for answer in read_many(
-                self._broker,
-                self._leaders,
-                request,
-                principal,
-                self._settings,
-                lambda: self.stopping,
-            ):
-                self.bytes_out += len(answer.fetched.batches)
-                await pay_for_reading(self._broker, principal, answer.fetched.batches)
-                yield answer
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await self._principal(context)
+        async for answer in read_many(
+            self._broker,
+            self._leaders,
+            request,
+            principal,
+            self._settings,
+            lambda: self.stopping,
+        ):
+            self.bytes_out += len(answer.fetched.batches)
+            await pay_for_reading(self._broker, principal, answer.fetched.batches)
+            yield answer
 
     # -- consumer groups
 
     async def JoinGroup(
         self, request_iterator: AsyncIterator[pb.GroupHeartbeat], context: _Context
     ) -> AsyncIterator[pb.GroupAssignment]:
-        try:
-            principal = await self._principal(context)
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await self._principal(context)
         async for said in self.groups.join(request_iterator, principal):
             yield said
 
     async def CommitOffsets(
         self, request: pb.CommitOffsetsRequest, context: _Context
     ) -> pb.CommitOffsetsResponse:
-        try:
-            await self.groups.commit(request, await self._principal(context))
-            return pb.CommitOffsetsResponse()
-        except LakeMQError as error:
-            await abort(context, error)
+        await self.groups.commit(request, await self._principal(context))
+        return pb.CommitOffsetsResponse()
 
     async def DescribeGroups(
         self, request: pb.DescribeGroupsRequest, context: _Context
     ) -> pb.DescribeGroupsResponse:
-        try:
-            principal = await self._principal(context)
-            return pb.DescribeGroupsResponse(groups=self.groups.describe(request.groups, principal))
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await self._principal(context)
+        return pb.DescribeGroupsResponse(groups=self.groups.describe(request.groups, principal))
 
     async def DeleteGroup(
         self, request: pb.DeleteGroupRequest, context: _Context
     ) -> pb.DeleteGroupResponse:
-        try:
-            await self.groups.delete(request.group, await self._principal(context))
-            return pb.DeleteGroupResponse()
-        except LakeMQError as error:
-            await abort(context, error)
+        await self.groups.delete(request.group, await self._principal(context))
+        return pb.DeleteGroupResponse()
 
     async def _principal(self, context: _Context) -> Principal:
         return await principal_of(self._broker, context)

@@ -22,7 +22,6 @@ from plugins.native import transactions_pb2 as pb
 from plugins.native.callers import Context, principal_of
 from plugins.native.config import NativeSettings
 from plugins.native.convert import error_message
-from plugins.native.handlers import abort
 from plugins.native.leading import Leaders
 from plugins.native.offset_effect import OFFSETS, OffsetsAsked
 from plugins.native.produce_window import Window
@@ -50,24 +49,18 @@ class TransactionService(TransactionsServicer):
     async def OpenOwner(
         self, request: pb.OpenOwnerRequest, context: Context
     ) -> pb.OpenOwnerResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-            opened = await self._transactions.open(
-                owner_of(request.owner), principal=principal, timeout_ms=request.timeout_ms
-            )
-            return pb.OpenOwnerResponse(epoch=opened.epoch, last_batch_id=opened.last_batch_id)
-        except LakeMQError as error:
-            await abort(context, self._leaders.named(error))
+        principal = await principal_of(self._broker, context)
+        opened = await self._transactions.open(
+            owner_of(request.owner), principal=principal, timeout_ms=request.timeout_ms
+        )
+        return pb.OpenOwnerResponse(epoch=opened.epoch, last_batch_id=opened.last_batch_id)
 
     # -- staging
 
     async def Stage(
         self, request_iterator: AsyncIterator[pb.StageRequest], context: Context
     ) -> AsyncIterator[pb.StageResponse]:
-        try:
-            principal = await principal_of(self._broker, context)
-        except LakeMQError as error:
-            await abort(context, self._leaders.named(error))
+        principal = await principal_of(self._broker, context)
         window: Window[bool] = Window(self._settings.produce_bytes_in_flight_max)
         reader = asyncio.create_task(self._read(request_iterator, principal, window))
         try:
@@ -118,69 +111,52 @@ class TransactionService(TransactionsServicer):
     async def CommitStaged(
         self, request: pb.CommitStagedRequest, context: Context
     ) -> pb.CommitStagedResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-            if len(request.winners) > _WINNERS_MAX or len(request.offsets) > _GROUPS_MAX:
-                raise InvalidRequest(f"winners takes {_WINNERS_MAX} entries, offsets {_GROUPS_MAX}")
-            answer = await self._transactions.commit(
-                owner_of(request.owner),
-                request.epoch,
-                request.batch_id,
-                [Winner(each.task, each.attempt, each.batches) for each in request.winners],
-                principal=principal,
-                effects=[
-                    Effect(OFFSETS, OffsetsAsked(each, principal)) for each in request.offsets
-                ],
-            )
-            return pb.CommitStagedResponse(
-                outcome=pb.CommitOutcome.ValueType(answer.outcome),
-                last_batch_id=answer.last_batch_id,
-                applied=answer.applied,
-            )
-        except LakeMQError as error:
-            await abort(context, self._leaders.named(error))
+        principal = await principal_of(self._broker, context)
+        if len(request.winners) > _WINNERS_MAX or len(request.offsets) > _GROUPS_MAX:
+            raise InvalidRequest(f"winners takes {_WINNERS_MAX} entries, offsets {_GROUPS_MAX}")
+        answer = await self._transactions.commit(
+            owner_of(request.owner),
+            request.epoch,
+            request.batch_id,
+            [Winner(each.task, each.attempt, each.batches) for each in request.winners],
+            principal=principal,
+            effects=[Effect(OFFSETS, OffsetsAsked(each, principal)) for each in request.offsets],
+        )
+        return pb.CommitStagedResponse(
+            outcome=pb.CommitOutcome.ValueType(answer.outcome),
+            last_batch_id=answer.last_batch_id,
+            applied=answer.applied,
+        )
 
     async def AbortStaged(
         self, request: pb.AbortStagedRequest, context: Context
     ) -> pb.AbortStagedResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-            await self._transactions.abort(
-                owner_of(request.owner), request.epoch, request.batch_id, principal=principal
-            )
-            return pb.AbortStagedResponse()
-        except LakeMQError as error:
-            await abort(context, self._leaders.named(error))
+        principal = await principal_of(self._broker, context)
+        await self._transactions.abort(
+            owner_of(request.owner), request.epoch, request.batch_id, principal=principal
+        )
+        return pb.AbortStagedResponse()
 
     async def ListOwners(
         self, request: pb.ListOwnersRequest, context: Context
     ) -> pb.ListOwnersResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-            found = self._transactions.describe(principal=principal)
-            return pb.ListOwnersResponse(owners=[_described(each) for each in found])
-        except LakeMQError as error:
-            await abort(context, self._leaders.named(error))
+        principal = await principal_of(self._broker, context)
+        found = self._transactions.describe(principal=principal)
+        return pb.ListOwnersResponse(owners=[_described(each) for each in found])
 
     async def FenceOwner(
         self, request: pb.FenceOwnerRequest, context: Context
     ) -> pb.FenceOwnerResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-            await self._transactions.fence(owner_of(request.owner), principal=principal)
-            return pb.FenceOwnerResponse()
-        except LakeMQError as error:
-            await abort(context, self._leaders.named(error))
+        principal = await principal_of(self._broker, context)
+        await self._transactions.fence(owner_of(request.owner), principal=principal)
+        return pb.FenceOwnerResponse()
 
     async def ForgetOwner(
         self, request: pb.ForgetOwnerRequest, context: Context
     ) -> pb.ForgetOwnerResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-            await self._transactions.forget(owner_of(request.owner), principal=principal)
-            return pb.ForgetOwnerResponse()
-        except LakeMQError as error:
-            await abort(context, self._leaders.named(error))
+        principal = await principal_of(self._broker, context)
+        await self._transactions.forget(owner_of(request.owner), principal=principal)
+        return pb.ForgetOwnerResponse()
 
 
 def owner_of(owner: pb.Owner) -> Owner:

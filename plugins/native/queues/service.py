@@ -12,7 +12,6 @@ from plugins.native import queues_pb2 as pb
 from plugins.native.callers import Context, principal_of
 from plugins.native.config import NativeSettings
 from plugins.native.convert import error_message
-from plugins.native.handlers import abort
 from plugins.native.queues.convert import settings_message
 from plugins.native.queues.host import QueueHost
 from plugins.native.queues.queue import RunningQueue
@@ -35,14 +34,11 @@ class QueueService(QueuesServicer):
     async def ConsumeQueue(
         self, request_iterator: AsyncIterator[pb.QueueRequest], context: Context
     ) -> AsyncIterator[pb.QueueResponse]:
-        try:
-            principal = await principal_of(self._broker, context)
-            first = await anext(request_iterator, None)
-            if first is None or not first.HasField("open"):
-                raise InvalidRequest("the first request opens a queue")
-            queue, session = await self.host.join(first.open, principal)
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await principal_of(self._broker, context)
+        first = await anext(request_iterator, None)
+        if first is None or not first.HasField("open"):
+            raise InvalidRequest("the first request opens a queue")
+        queue, session = await self.host.join(first.open, principal)
         session.say(
             pb.QueueResponse(
                 opened=pb.QueueOpened(
@@ -57,7 +53,7 @@ class QueueService(QueuesServicer):
                 if said.HasField("delivery"):
                     queue.wake()
             if session.failure is not None:
-                await abort(context, session.failure)
+                raise session.failure
         finally:
             session.end()
             reader.cancel()
@@ -66,39 +62,27 @@ class QueueService(QueuesServicer):
     async def DescribeQueues(
         self, request: pb.DescribeQueuesRequest, context: Context
     ) -> pb.DescribeQueuesResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-            return pb.DescribeQueuesResponse(queues=await self.host.describe(request, principal))
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await principal_of(self._broker, context)
+        return pb.DescribeQueuesResponse(queues=await self.host.describe(request, principal))
 
     async def AlterQueue(
         self, request: pb.AlterQueueRequest, context: Context
     ) -> pb.AlterQueueResponse:
-        try:
-            principal = await principal_of(self._broker, context)
-            settings = await self.host.alter(request, principal)
-            return pb.AlterQueueResponse(settings=settings_message(settings))
-        except LakeMQError as error:
-            await abort(context, error)
+        principal = await principal_of(self._broker, context)
+        settings = await self.host.alter(request, principal)
+        return pb.AlterQueueResponse(settings=settings_message(settings))
 
     async def ResetQueue(
         self, request: pb.ResetQueueRequest, context: Context
     ) -> pb.ResetQueueResponse:
-        try:
-            await self.host.reset(request, await principal_of(self._broker, context))
-            return pb.ResetQueueResponse()
-        except LakeMQError as error:
-            await abort(context, error)
+        await self.host.reset(request, await principal_of(self._broker, context))
+        return pb.ResetQueueResponse()
 
     async def DeleteQueue(
         self, request: pb.DeleteQueueRequest, context: Context
     ) -> pb.DeleteQueueResponse:
-        try:
-            await self.host.delete(request, await principal_of(self._broker, context))
-            return pb.DeleteQueueResponse()
-        except LakeMQError as error:
-            await abort(context, error)
+        await self.host.delete(request, await principal_of(self._broker, context))
+        return pb.DeleteQueueResponse()
 
 
 async def _read(
