@@ -13,6 +13,7 @@ from plugins.native.admin_pb2_grpc import AdminStub
 from plugins.native.queues_pb2_grpc import QueuesStub
 from plugins.native.sdk import wire
 from plugins.native.sdk.arguments import Config, config_given, partitions_given
+from plugins.native.sdk.call_errors import error_of
 from plugins.native.sdk.queue import queue_settings
 from plugins.native.sdk.types import (
     ClusterDescription,
@@ -49,10 +50,7 @@ class Admin:
         """Change some settings of a topic, put others (`reset`) back to the broker's defaults, let
         it have `partitions` partitions. Raises UnknownTopic, InvalidRequest."""
         request = _alteration(name, config, reset, partitions)
-        try:
-            answer = await self._stub.AlterTopic(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = await self._stub.AlterTopic(request, timeout=self._timeout_s)
         return wire.topic_offsets(answer.topic)
 
     async def add_partitions(self, topic: str, partitions: int) -> TopicOffsets:
@@ -69,20 +67,14 @@ class Admin:
         OffsetOutOfRange (other partitions may have been served).
         """
         request = pb.DeleteRecordsRequest(topic=topic, before=before)
-        try:
-            answer = await self._stub.DeleteRecords(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = await self._stub.DeleteRecords(request, timeout=self._timeout_s)
         return _starts(answer)
 
     async def describe_cluster(self) -> ClusterDescription:
         """Nodes, the MetaService, and the plugins of the node that answers."""
-        try:
-            answer = await self._stub.DescribeCluster(
-                pb.DescribeClusterRequest(), timeout=self._timeout_s
-            )
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = await self._stub.DescribeCluster(
+            pb.DescribeClusterRequest(), timeout=self._timeout_s
+        )
         return _cluster(answer)
 
     # -- queues
@@ -90,10 +82,7 @@ class Admin:
     async def queues(self, group: str = "", topic: str = "") -> list[QueueDescription]:
         """Queues, of all groups and topics unless told otherwise."""
         request = queues_pb2.DescribeQueuesRequest(group=group, topic=topic)
-        try:
-            answer = await self._queues.DescribeQueues(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = await self._queues.DescribeQueues(request, timeout=self._timeout_s)
         return [_queue(each) for each in answer.queues]
 
     async def alter_queue(
@@ -102,10 +91,7 @@ class Admin:
         """Change settings of a queue, or make it; all that hold now. Raises InvalidRequest,
         GroupNotEmpty (`order` of a queue in use)."""
         request = _queue_alteration(group, topic, settings)
-        try:
-            answer = await self._queues.AlterQueue(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = await self._queues.AlterQueue(request, timeout=self._timeout_s)
         return _queue_settings(answer.settings)
 
     async def reset_queue(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -113,18 +99,12 @@ class Admin:
 
         Raises UnknownGroup, GroupNotEmpty, OffsetOutOfRange."""
         request = queues_pb2.ResetQueueRequest(group=group, topic=topic, offsets=offsets)
-        try:
-            await self._queues.ResetQueue(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        await self._queues.ResetQueue(request, timeout=self._timeout_s)
 
     async def delete_queue(self, group: str, topic: str) -> None:
         """Forget a queue without consumers. Raises UnknownGroup, GroupNotEmpty."""
         request = queues_pb2.DeleteQueueRequest(group=group, topic=topic)
-        try:
-            await self._queues.DeleteQueue(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        await self._queues.DeleteQueue(request, timeout=self._timeout_s)
 
 
 class SyncAdmin:
@@ -146,10 +126,7 @@ class SyncAdmin:
     ) -> TopicOffsets:
         """As `Admin.alter_topic`."""
         request = _alteration(name, config, reset, partitions)
-        try:
-            answer = self._stub.AlterTopic(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = self._stub.AlterTopic(request, timeout=self._timeout_s)
         return wire.topic_offsets(answer.topic)
 
     def add_partitions(self, topic: str, partitions: int) -> TopicOffsets:
@@ -159,20 +136,12 @@ class SyncAdmin:
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
         """As `Admin.delete_records`."""
         request = pb.DeleteRecordsRequest(topic=topic, before=before)
-        try:
-            answer = self._stub.DeleteRecords(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = self._stub.DeleteRecords(request, timeout=self._timeout_s)
         return _starts(answer)
 
     def describe_cluster(self) -> ClusterDescription:
         """As `Admin.describe_cluster`."""
-        try:
-            answer = self._stub.DescribeCluster(
-                pb.DescribeClusterRequest(), timeout=self._timeout_s
-            )
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = self._stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=self._timeout_s)
         return _cluster(answer)
 
     # -- queues
@@ -180,10 +149,7 @@ class SyncAdmin:
     def queues(self, group: str = "", topic: str = "") -> list[QueueDescription]:
         """As `Admin.queues`."""
         request = queues_pb2.DescribeQueuesRequest(group=group, topic=topic)
-        try:
-            answer = self._queues.DescribeQueues(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = self._queues.DescribeQueues(request, timeout=self._timeout_s)
         return [_queue(each) for each in answer.queues]
 
     def alter_queue(
@@ -191,27 +157,18 @@ class SyncAdmin:
     ) -> dict[str, str | int]:
         """As `Admin.alter_queue`."""
         request = _queue_alteration(group, topic, settings)
-        try:
-            answer = self._queues.AlterQueue(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = self._queues.AlterQueue(request, timeout=self._timeout_s)
         return _queue_settings(answer.settings)
 
     def reset_queue(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """As `Admin.reset_queue`."""
         request = queues_pb2.ResetQueueRequest(group=group, topic=topic, offsets=offsets)
-        try:
-            self._queues.ResetQueue(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        self._queues.ResetQueue(request, timeout=self._timeout_s)
 
     def delete_queue(self, group: str, topic: str) -> None:
         """As `Admin.delete_queue`."""
         request = queues_pb2.DeleteQueueRequest(group=group, topic=topic)
-        try:
-            self._queues.DeleteQueue(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        self._queues.DeleteQueue(request, timeout=self._timeout_s)
 
 
 def _alteration(
@@ -224,7 +181,7 @@ def _alteration(
 
 def _starts(answer: pb.DeleteRecordsResponse) -> dict[int, int]:
     for number in sorted(answer.errors):
-        raise wire.error_of(answer.errors[number])
+        raise error_of(answer.errors[number])
     return dict(answer.log_start_offsets)
 
 

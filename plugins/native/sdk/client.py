@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 import grpc
 
-from broker_core.api.errors import CorruptBatch, NotLeader, UnknownPartition
+from broker_core.api.errors import CorruptBatch, LakeMQError, NotLeader, UnknownPartition
 from broker_core.api.record_batch import RecordBatch, split
 from broker_core.api.transactions import TRANSACTION
 from broker_core.api.types import Acks, Compression, Record, TopicPartition
@@ -138,10 +138,7 @@ class Client:
 
     async def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:
         request = pb.DescribeRequest(topics=names)
-        try:
-            answer = await self._stub.Describe(request, timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        answer = await self._stub.Describe(request, timeout=self.timeout_s)
         elsewhere = wire.led_elsewhere(answer)
         if elsewhere:
             asked = [self._describe_at(*each) for each in elsewhere.items()]
@@ -154,7 +151,7 @@ class Client:
         request = pb.DescribeRequest(topics=names)
         try:
             return await self.routes.stub(address).Describe(request, timeout=self.timeout_s)
-        except grpc.RpcError:
+        except LakeMQError:
             return None
 
     async def create_topic(
@@ -162,18 +159,12 @@ class Client:
     ) -> TopicOffsets:
         """Raises TopicExists, InvalidTopicName, InvalidRequest (a config value)."""
         request = wire.create_topic_request(name, partitions, config)
-        try:
-            answer = await self._stub.CreateTopic(request, timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        answer = await self._stub.CreateTopic(request, timeout=self.timeout_s)
         return wire.topic_offsets(answer.topic)
 
     async def delete_topic(self, name: str) -> None:
         """Raises UnknownTopic."""
-        try:
-            await self._stub.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        await self._stub.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=self.timeout_s)
 
     async def offsets_for_timestamp(
         self, topic: str, timestamp_ms: int | datetime
@@ -182,20 +173,14 @@ class Client:
         `timestamp_ms`: milliseconds since the epoch, or a datetime with a time zone."""
         moment = moment_ms("timestamp_ms", timestamp_ms)
         request = pb.OffsetsForTimestampRequest(topic=topic, timestamp_ms=moment)
-        try:
-            answer = await self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        answer = await self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
         offsets = dict(answer.offsets)
         described = await self.describe_topic(topic)
         others = {each.leader_address for each in described.partitions
                   if each.partition not in offsets and each.leader_address}  # fmt: skip
         for address in others:
-            try:
-                stub = self.routes.stub(address)
-                offsets |= (await stub.OffsetsForTimestamp(request, timeout=self.timeout_s)).offsets
-            except grpc.RpcError as error:
-                wire.raise_for(error, address)
+            stub = self.routes.stub(address)
+            offsets |= (await stub.OffsetsForTimestamp(request, timeout=self.timeout_s)).offsets
         return offsets
 
     # -- consumer groups
@@ -233,26 +218,17 @@ class Client:
 
     async def _describe_groups(self, names: Sequence[str]) -> list[GroupDescription]:
         request = pb.DescribeGroupsRequest(groups=names)
-        try:
-            answer = await self._stub.DescribeGroups(request, timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        answer = await self._stub.DescribeGroups(request, timeout=self.timeout_s)
         return [wire.group_description(group) for group in answer.groups]
 
     async def reset_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Let the group go on from these offsets; -1 forgets. Raises GroupNotEmpty."""
         request = wire.reset_request(group, offsets)
-        try:
-            await self._stub.CommitOffsets(request, timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        await self._stub.CommitOffsets(request, timeout=self.timeout_s)
 
     async def delete_group(self, name: str) -> None:
         """Forget a group and what it committed. Raises UnknownGroup, GroupNotEmpty."""
-        try:
-            await self._stub.DeleteGroup(pb.DeleteGroupRequest(group=name), timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        await self._stub.DeleteGroup(pb.DeleteGroupRequest(group=name), timeout=self.timeout_s)
 
     # -- writing
 
@@ -269,10 +245,7 @@ class Client:
         """An idempotent producer; use it as an async context manager. `acks` and `compression` are
         taken by name too; acks `all`, Kafka's word, means `replicated`."""
         acks, compression = acks_given(acks), compression_given(compression)
-        try:
-            answer = await self._stub.InitProducer(pb.InitProducerRequest(), timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        answer = await self._stub.InitProducer(pb.InitProducerRequest(), timeout=self.timeout_s)
         made = Producer(
             self._stub,
             self,
@@ -348,8 +321,8 @@ class Client:
                             yield batch
                     request.offset = answer.next_offset
                 return
-            except grpc.RpcError as error:
-                failure = wire.error_from(error, address or self.bootstrap)
+            except LakeMQError as error:
+                failure = error
             finally:
                 call.cancel()
             behind = may_be_behind(failure, address) and monotonic() < behind_until_s

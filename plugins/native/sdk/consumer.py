@@ -19,8 +19,6 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-import grpc
-
 from broker_core.api.errors import (
     CorruptBatch,
     InvalidRequest,
@@ -33,7 +31,6 @@ from broker_core.api.errors import (
 from broker_core.api.record_batch import RecordBatch
 from broker_core.api.types import TopicPartition
 from plugins.native import native_pb2 as pb
-from plugins.native.sdk import wire
 from plugins.native.sdk.arrow import COLUMNS, to_arrow
 from plugins.native.sdk.chunks import Chunk, Span, decoded, only, with_ends
 from plugins.native.sdk.consumer_options import Callback as Callback
@@ -520,8 +517,8 @@ class Consumer:
             try:
                 await self._stub.CommitOffsets(request, timeout=self._client.timeout_s)
                 return
-            except grpc.RpcError as error:
-                failure = wire.error_from(error, self._client.bootstrap)
+            except LakeMQError as error:
+                failure = error
             if not failure.retriable or now_ms() + pause_s * 1000 > deadline_ms:
                 raise failure
             if self._membership.member_id != member_id:

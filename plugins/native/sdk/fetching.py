@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import grpc
-
 from broker_core.api.errors import CorruptBatch, LakeMQError, NotLeader
 from broker_core.api.record_batch import CONTROL, RecordBatch, split
 from broker_core.api.types import TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.sdk import wire
+from plugins.native.sdk.call_errors import error_of
 from plugins.native.sdk.cluster_view import may_be_behind
 from plugins.native.sdk.corrupt import CorruptPolicy
 from plugins.native.sdk.filtering import RecordFilter
@@ -99,14 +98,10 @@ class FetchLoop:
             call = self._routes.stub(address).FetchMany(self._request(places))
             async for answer in call:
                 await self._take(answer)
-        except grpc.RpcError as error:
-            failure = wire.error_from(error, address or self._bootstrap)
+        except LakeMQError as failure:
             if not failure.retriable:
                 self.failed = failure
                 return
-        except LakeMQError as failure:  # nobody would look at this task
-            self.failed = failure
-            return
         finally:
             if call is not None:
                 call.cancel()
@@ -132,7 +127,7 @@ class FetchLoop:
         if reading is None:
             return
         if answer.HasField("error"):
-            error = wire.error_of(answer.error)
+            error = error_of(answer.error)
             address = self._routes.route(*place).address
             if not error.retriable and not may_be_behind(error, address):
                 await self.arrived.put(Arrived(place, reading, (), error=error))

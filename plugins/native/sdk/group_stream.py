@@ -9,13 +9,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-import grpc
-
 from broker_core.api.errors import InstanceInUse, LakeMQError, MemberFenced, UnknownMember
 from broker_core.api.types import TopicPartition
 from plugins.native import native_pb2 as pb
-from plugins.native.sdk import wire
-from plugins.native.sdk.channels import end
+from plugins.native.sdk.call_errors import error_of
 from plugins.native.sdk.membership import Beat, Grant, Membership
 from plugins.native.sdk.sequencing import backoff_s
 
@@ -94,17 +91,13 @@ class GroupStream:
                 async for answer in call:
                     pauses = backoff_s()
                     self._told(answer)
-            except grpc.RpcError as error:
-                failure = wire.error_from(error, self._bootstrap)
+            except LakeMQError as failure:
                 if not failure.retriable:
                     self._fail(failure)
                     return
-            except LakeMQError as failure:
-                self._fail(failure)
-                return
             finally:
                 if call is not None:
-                    end(call)
+                    call.cancel()
             self.membership.disconnected()
             self._on_change()
             if not self._leaving:
@@ -152,7 +145,7 @@ class GroupStream:
         if answer.heartbeat_interval_ms:
             self._interval_s = answer.heartbeat_interval_ms / 1000
         if answer.HasField("error"):
-            self._refused(answer.member_id, wire.error_of(answer.error))
+            self._refused(answer.member_id, error_of(answer.error))
             return
         version = self.membership.version
         self.membership.told(

@@ -11,7 +11,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
@@ -19,7 +19,6 @@ import grpc
 
 from broker_core.api.errors import InvalidRequest, LakeMQError, NotAuthenticated
 from plugins.native import security_pb2 as pb
-from plugins.native.sdk import wire
 from plugins.native.sdk.scram_client import ScramClient
 from plugins.native.security_pb2_grpc import SecurityStub
 
@@ -103,7 +102,12 @@ class _Session:
         nonce = secrets.token_urlsafe(24)
         return ScramClient(login.mechanism, login.username, login.password, nonce)
 
-    def logged_in(self, answer: pb.AuthenticateResponse) -> None:
+    def finish(self, client: ScramClient, answers: Sequence[pb.AuthenticateResponse]) -> None:
+        """Take the token of an exchange that succeeded. Raises NotAuthenticated."""
+        if len(answers) != 2:
+            raise NotAuthenticated("the broker did not finish the exchange")
+        answer = answers[1]
+        client.check(answer.data)
         if not answer.token:
             raise NotAuthenticated("the broker gave no token")
         left_s = max(0.0, answer.expires_ms / 1000 - time.time_ns() / 1e9)
@@ -138,17 +142,9 @@ class BlockingLogin(_Session):
                 answers.append(answer)
                 if len(answers) == 1:
                     outgoing.put(pb.AuthenticateRequest(data=client.final(answer.data)))
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
         finally:
             outgoing.put(None)
-        self._finish(client, answers)
-
-    def _finish(self, client: ScramClient, answers: list[pb.AuthenticateResponse]) -> None:
-        if len(answers) != 2:
-            raise NotAuthenticated("the broker did not finish the exchange")
-        client.check(answers[1].data)
-        self.logged_in(answers[1])
+        self.finish(client, answers)
 
 
 class AsyncLogin(_Session):
@@ -176,31 +172,28 @@ class AsyncLogin(_Session):
             try:
                 async with self._lock:
                     await self._log_in()
-            except (LakeMQError, grpc.RpcError):
+            except LakeMQError:
                 continue  # the next call tells
 
     async def _log_in(self) -> None:
         client = self.exchange()
+        proof: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def requests() -> AsyncIterator[pb.AuthenticateRequest]:
+            yield pb.AuthenticateRequest(mechanism=self.login.mechanism, data=client.first())
+            yield pb.AuthenticateRequest(data=await proof)
+
         stub: Any = SecurityStub(self._channel)
-        call = stub.Authenticate(timeout=_EXCHANGE_S_MAX)
+        call = stub.Authenticate(requests(), timeout=_EXCHANGE_S_MAX)
+        answers: list[pb.AuthenticateResponse] = []
         try:
-            first = pb.AuthenticateRequest(mechanism=self.login.mechanism, data=client.first())
-            await call.write(first)
-            challenge = await call.read()
-            if isinstance(challenge, pb.AuthenticateResponse):
-                await call.write(pb.AuthenticateRequest(data=client.final(challenge.data)))
-            answer = await call.read()
-            if not isinstance(answer, pb.AuthenticateResponse):
-                await call  # raises what the broker said
-                raise NotAuthenticated("the broker did not finish the exchange")
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
-        except asyncio.InvalidStateError:
-            raise NotAuthenticated(str(await call.details())) from None
+            async for answer in call:
+                answers.append(answer)
+                if len(answers) == 1:
+                    proof.set_result(client.final(answer.data))
         finally:
             call.cancel()
-        client.check(answer.data)
-        self.logged_in(answer)
+        self.finish(client, answers)
 
     async def close(self) -> None:
         if self._renewer is not None:

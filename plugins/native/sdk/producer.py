@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-import grpc
-
 from broker_core.api.errors import (
     InvalidRequest,
     LakeMQError,
@@ -37,7 +35,7 @@ from plugins.native.sdk.batching import (
     Ticket,
     cut,
 )
-from plugins.native.sdk.channels import CLOSED, end
+from plugins.native.sdk.call_errors import CLOSED, error_of
 from plugins.native.sdk.checking import check_record
 from plugins.native.sdk.cluster_view import may_be_behind
 from plugins.native.sdk.counters import ProducerCounters
@@ -349,13 +347,11 @@ class Producer:
                     pauses = backoff_s()
                     await self._answered(answer)
                 failure: LakeMQError = Unavailable(f"{self._client.bootstrap} ended the stream")
-            except grpc.RpcError as error:
-                failure = wire.error_from(error, self._client.bootstrap)
             except LakeMQError as error:
                 failure = error
             finally:
                 if call is not None:
-                    end(call)
+                    call.cancel()
             if not failure.retriable or self._expired():
                 self._give_up(failure)
                 return
@@ -398,7 +394,7 @@ class Producer:
             self.counters.records_taken += batch.count
             self._settle(self._batches.taken(batch, answer.base_offset, Acks(answer.acks)))
             return
-        error = wire.error_of(answer.error)
+        error = error_of(answer.error)
         behind = may_be_behind(error, batch.address) and batch.attempts < _BEHIND_ATTEMPTS
         if (error.retriable or behind) and _now_ms() < batch.tickets[0].deadline_ms:
             batch.attempts += 1

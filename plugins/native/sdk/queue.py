@@ -23,9 +23,7 @@ from broker_core.api.record_batch import RecordBatch
 from broker_core.api.record_headers import decode_headers
 from plugins.native import queues_pb2 as pb
 from plugins.native.queues_pb2_grpc import QueuesStub
-from plugins.native.sdk import wire
 from plugins.native.sdk.arguments import check_options
-from plugins.native.sdk.channels import end
 from plugins.native.sdk.corrupt import CorruptPolicy
 from plugins.native.sdk.queue_message import QueueMessage, Settling
 from plugins.native.sdk.sequencing import backoff_s
@@ -172,13 +170,11 @@ class Queue:
                     pauses = backoff_s()
                     self._told(response)
                 failure: LakeMQError = Unavailable("the broker ended the stream")
-            except grpc.RpcError as error:
-                failure = wire.error_from(error, self._client.bootstrap)
             except LakeMQError as error:
                 failure = error
             finally:
                 if self._call is not None:
-                    end(self._call)
+                    self._call.cancel()
                 self._lost()
             if self._closing:
                 return

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from broker_core.api.errors import LakeMQError, LockLost, OutcomeUnknown
 from broker_core.api.types import Headers
 from plugins.native import queues_pb2 as pb
-from plugins.native.sdk import wire
+from plugins.native.sdk.call_errors import error_of
 
 _GroupKey = tuple[int, int, int | None]
 """(partition, settlement, delay)"""
@@ -211,7 +211,7 @@ class Settling:
         if group is None or group.future.done():
             return
         if answer.HasField("error"):
-            error: LakeMQError = wire.error_of(answer.error)
+            error: LakeMQError = error_of(answer.error)
             group.future.set_exception(error)
             group.future.exception()
             return

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from broker_core.api.errors import NotLeader
+from broker_core.api.errors import LakeMQError, NotLeader
 from plugins.native import metadata_pb2 as pb
 from plugins.native.metadata_pb2_grpc import MetadataStub
 from plugins.native.sdk import wire
+from plugins.native.sdk.call_errors import Unimplemented
 from plugins.native.sdk.cluster_view import ClusterView, Route
 from plugins.native.sdk.sequencing import backoff_s
 
@@ -81,11 +82,10 @@ class Routes:
                 async for update in call:
                     pauses = backoff_s()
                     self._told(update)
-            except grpc.RpcError as error:
-                if isinstance(error, grpc.aio.AioRpcError) and (
-                    error.code() == grpc.StatusCode.UNIMPLEMENTED
-                ):
-                    return  # an older broker: errors alone tell
+            except Unimplemented:
+                return  # an older broker: only errors say who leads
+            except LakeMQError:
+                pass
             finally:
                 call.cancel()
             await asyncio.sleep(next(pauses))

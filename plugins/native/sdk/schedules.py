@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import grpc
-
 from broker_core.api.errors import InvalidRequest, NotLeader
 from broker_core.api.types import Columns, Headers
 from plugins.native import schedules_pb2 as pb
@@ -141,10 +139,7 @@ class Schedules:
         client = self._client
 
         async def call() -> _R:
-            try:
-                return await method(request, timeout=client.timeout_s)
-            except grpc.RpcError as error:
-                wire.raise_for(error, client.bootstrap)
+            return await method(request, timeout=client.timeout_s)
 
         return await retrying(call, client.timeout_s)
 

@@ -13,7 +13,6 @@ from broker_core.api.schema_formats import Format, open_schema
 from broker_core.api.schemas import SchemaInfo, SubjectInfo, framed, unframed
 from plugins.native import schemas_pb2 as pb
 from plugins.native.schemas_pb2_grpc import SchemasStub
-from plugins.native.sdk import wire
 
 if TYPE_CHECKING:  # exists in the stub file only
     from plugins.native.schemas_pb2_grpc import SchemasAsyncStub
@@ -44,19 +43,13 @@ class Schemas:
         """A new version, or the latest when it is the same. Raises IncompatibleSchema,
         InvalidRequest (the text is no schema)."""
         request = pb.RegisterSchemaRequest(subject=subject, schema_type=schema_type, text=text)
-        try:
-            answer = await self._stub.RegisterSchema(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = await self._stub.RegisterSchema(request, timeout=self._timeout_s)
         return _info(answer.schema)
 
     async def check(self, subject: str, schema_type: str, text: str) -> list[str]:
         """Why `register` would refuse; empty: it would not."""
         request = pb.CheckSchemaRequest(subject=subject, schema_type=schema_type, text=text)
-        try:
-            answer = await self._stub.CheckSchema(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = await self._stub.CheckSchema(request, timeout=self._timeout_s)
         return list(answer.problems)
 
     async def get(
@@ -64,37 +57,23 @@ class Schemas:
     ) -> SchemaInfo:
         """A version of a subject (None: the latest), or by id. Raises UnknownSchema."""
         request = pb.GetSchemaRequest(subject=subject, version=version or 0, schema_id=schema_id)
-        try:
-            answer = await self._stub.GetSchema(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = await self._stub.GetSchema(request, timeout=self._timeout_s)
         return _info(answer.schema)
 
     async def subjects(self) -> list[SubjectInfo]:
         """All subjects, by name."""
-        try:
-            answer = await self._stub.ListSubjects(
-                pb.ListSubjectsRequest(), timeout=self._timeout_s
-            )
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = await self._stub.ListSubjects(pb.ListSubjectsRequest(), timeout=self._timeout_s)
         return _subjects(answer)
 
     async def delete(self, subject: str, version: int | None = None) -> None:
         """Forget a version, or the whole subject. Raises UnknownSchema."""
         request = pb.DeleteSchemaRequest(subject=subject, version=version or 0)
-        try:
-            await self._stub.DeleteSchema(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        await self._stub.DeleteSchema(request, timeout=self._timeout_s)
 
     async def set_compatibility(self, subject: str, compatibility: str | None) -> None:
         """The rule for new versions; an empty subject: of all that have none; None: the default."""
         request = pb.SetCompatibilityRequest(subject=subject, compatibility=compatibility or "")
-        try:
-            await self._stub.SetCompatibility(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        await self._stub.SetCompatibility(request, timeout=self._timeout_s)
 
     async def serializer(self, subject: str, version: int | None = None) -> Serializer:
         """Values -> bytes, with the latest schema of a subject. Raises UnknownSchema."""
@@ -121,19 +100,13 @@ class SyncSchemas:
     def register(self, subject: str, schema_type: str, text: str) -> SchemaInfo:
         """As `Schemas.register`."""
         request = pb.RegisterSchemaRequest(subject=subject, schema_type=schema_type, text=text)
-        try:
-            answer = self._stub.RegisterSchema(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = self._stub.RegisterSchema(request, timeout=self._timeout_s)
         return _info(answer.schema)
 
     def check(self, subject: str, schema_type: str, text: str) -> list[str]:
         """As `Schemas.check`."""
         request = pb.CheckSchemaRequest(subject=subject, schema_type=schema_type, text=text)
-        try:
-            answer = self._stub.CheckSchema(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = self._stub.CheckSchema(request, timeout=self._timeout_s)
         return list(answer.problems)
 
     def get(
@@ -141,35 +114,23 @@ class SyncSchemas:
     ) -> SchemaInfo:
         """As `Schemas.get`."""
         request = pb.GetSchemaRequest(subject=subject, version=version or 0, schema_id=schema_id)
-        try:
-            answer = self._stub.GetSchema(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = self._stub.GetSchema(request, timeout=self._timeout_s)
         return _info(answer.schema)
 
     def subjects(self) -> list[SubjectInfo]:
         """As `Schemas.subjects`."""
-        try:
-            answer = self._stub.ListSubjects(pb.ListSubjectsRequest(), timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        answer = self._stub.ListSubjects(pb.ListSubjectsRequest(), timeout=self._timeout_s)
         return _subjects(answer)
 
     def delete(self, subject: str, version: int | None = None) -> None:
         """As `Schemas.delete`."""
         request = pb.DeleteSchemaRequest(subject=subject, version=version or 0)
-        try:
-            self._stub.DeleteSchema(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        self._stub.DeleteSchema(request, timeout=self._timeout_s)
 
     def set_compatibility(self, subject: str, compatibility: str | None) -> None:
         """As `Schemas.set_compatibility`."""
         request = pb.SetCompatibilityRequest(subject=subject, compatibility=compatibility or "")
-        try:
-            self._stub.SetCompatibility(request, timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self._bootstrap)
+        self._stub.SetCompatibility(request, timeout=self._timeout_s)
 
     def serializer(self, subject: str, version: int | None = None) -> Serializer:
         """As `Schemas.serializer`."""

@@ -9,8 +9,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
-import grpc
-
 from broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader, Unavailable
 from broker_core.api.transactions import SINK, TRANSACTION, CommitOutcome
 from broker_core.api.types import Columns, Compression, Headers
@@ -20,7 +18,7 @@ from plugins.native.sdk import wire
 from plugins.native.sdk.arguments import compression_given
 from plugins.native.sdk.arrow import arrow_batches, from_arrow
 from plugins.native.sdk.batching import cut
-from plugins.native.sdk.channels import end
+from plugins.native.sdk.call_errors import error_of
 from plugins.native.sdk.checking import check_record
 from plugins.native.sdk.partitioning import StickyPartitioner
 from plugins.native.sdk.retrying import now_ms, retrying
@@ -207,10 +205,7 @@ class Staging:
         client = self._client
 
         async def call() -> _R:
-            try:
-                return await method(request(), timeout=client.timeout_s)
-            except grpc.RpcError as error:
-                wire.raise_for(error, client.bootstrap)
+            return await method(request(), timeout=client.timeout_s)
 
         return await retrying(call, client.timeout_s)
 
@@ -379,17 +374,15 @@ class StagedWriter:
             call = self._stub.Stage(self._requests(self._outgoing))
             async for answer in call:
                 if answer.HasField("error"):
-                    return wire.error_of(answer.error)
+                    return error_of(answer.error)
                 self._batches.answered(answer.request_id)
                 self._changed.set()
             return Unavailable(f"{self._client.bootstrap} ended the stream")
-        except grpc.RpcError as error:
-            return wire.error_from(error, self._client.bootstrap)
         except LakeMQError as error:
             return error
         finally:
             if call is not None:
-                end(call)
+                call.cancel()
 
     async def _requests(
         self, outgoing: asyncio.Queue[OutgoingStaged]

@@ -10,8 +10,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-import grpc
-
 from broker_core.api.errors import (
     CorruptBatch,
     InvalidRequest,
@@ -36,7 +34,7 @@ from plugins.native.sdk.arguments import (
     moment_ms,
 )
 from plugins.native.sdk.batching import BATCH_BYTES_MAX, cut
-from plugins.native.sdk.channels import CLOSED
+from plugins.native.sdk.call_errors import CLOSED, error_of
 from plugins.native.sdk.checking import encoded
 from plugins.native.sdk.cluster_view import BEHIND_S, may_be_behind
 from plugins.native.sdk.corrupt import CorruptPolicy, OnCorrupt, TellCorrupt
@@ -155,10 +153,7 @@ class SyncClient:
         return found
 
     def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:
-        try:
-            answer = self._stub.Describe(pb.DescribeRequest(topics=names), timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        answer = self._stub.Describe(pb.DescribeRequest(topics=names), timeout=self.timeout_s)
         elsewhere = wire.led_elsewhere(answer)
         if elsewhere:
             asked = [self._describe_at(*each) for each in elsewhere.items()]
@@ -170,7 +165,7 @@ class SyncClient:
         request = pb.DescribeRequest(topics=names)
         try:
             return self._routes.stub(address).Describe(request, timeout=self.timeout_s)
-        except grpc.RpcError:
+        except LakeMQError:
             return None
 
     def create_topic(
@@ -178,37 +173,25 @@ class SyncClient:
     ) -> TopicOffsets:
         """Raises TopicExists, InvalidTopicName, InvalidRequest (a config value)."""
         request = wire.create_topic_request(name, partitions, config)
-        try:
-            answer = self._stub.CreateTopic(request, timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        answer = self._stub.CreateTopic(request, timeout=self.timeout_s)
         return wire.topic_offsets(answer.topic)
 
     def delete_topic(self, name: str) -> None:
         """Raises UnknownTopic."""
-        try:
-            self._stub.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        self._stub.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=self.timeout_s)
 
     def offsets_for_timestamp(self, topic: str, timestamp_ms: int | datetime) -> dict[int, int]:
         """Partition -> first offset whose record is not older; the high watermark if none is.
         `timestamp_ms`: milliseconds since the epoch, or a datetime with a time zone."""
         moment = moment_ms("timestamp_ms", timestamp_ms)
         request = pb.OffsetsForTimestampRequest(topic=topic, timestamp_ms=moment)
-        try:
-            answer = self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        answer = self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
         offsets = dict(answer.offsets)
         others = {each.leader_address for each in self.describe_topic(topic).partitions
                   if each.partition not in offsets and each.leader_address}  # fmt: skip
         for address in others:
-            try:
-                stub = self._routes.stub(address)
-                offsets |= stub.OffsetsForTimestamp(request, timeout=self.timeout_s).offsets
-            except grpc.RpcError as error:
-                wire.raise_for(error, address)
+            stub = self._routes.stub(address)
+            offsets |= stub.OffsetsForTimestamp(request, timeout=self.timeout_s).offsets
         return offsets
 
     # -- reading
@@ -348,25 +331,16 @@ class SyncClient:
 
     def _describe_groups(self, names: Sequence[str]) -> list[GroupDescription]:
         request = pb.DescribeGroupsRequest(groups=names)
-        try:
-            answer = self._stub.DescribeGroups(request, timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        answer = self._stub.DescribeGroups(request, timeout=self.timeout_s)
         return [wire.group_description(group) for group in answer.groups]
 
     def reset_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Let the group go on from these offsets; -1 forgets. Raises GroupNotEmpty."""
-        try:
-            self._stub.CommitOffsets(wire.reset_request(group, offsets), timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        self._stub.CommitOffsets(wire.reset_request(group, offsets), timeout=self.timeout_s)
 
     def delete_group(self, name: str) -> None:
         """Forget a group and what it committed. Raises UnknownGroup, GroupNotEmpty."""
-        try:
-            self._stub.DeleteGroup(pb.DeleteGroupRequest(group=name), timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        self._stub.DeleteGroup(pb.DeleteGroupRequest(group=name), timeout=self.timeout_s)
 
     # -- writing
 
@@ -484,11 +458,11 @@ class SyncClient:
                 answer = next(iter(stub.Produce(iter([request]), timeout=self.timeout_s)))
                 if not answer.HasField("error"):
                     return answer
-                failure = wire.error_of(answer.error)
+                failure = error_of(answer.error)
                 if isinstance(failure, OutOfOrderSequence) and not unsure:
                     failure = Forgotten(str(failure))
-            except grpc.RpcError as error:
-                failure = wire.error_from(error, self.bootstrap)
+            except LakeMQError as error:
+                failure = error
                 unsure = True
             if not self._routes.learn(request.topic, request.partition, failure) and address:
                 self._routes.forget(request.topic)
@@ -499,10 +473,7 @@ class SyncClient:
         raise AssertionError("backoff never ends")
 
     def _init_producer(self) -> int:
-        try:
-            answer = self._stub.InitProducer(pb.InitProducerRequest(), timeout=self.timeout_s)
-        except grpc.RpcError as error:
-            wire.raise_for(error, self.bootstrap)
+        answer = self._stub.InitProducer(pb.InitProducerRequest(), timeout=self.timeout_s)
         return answer.producer_id
 
 

@@ -85,7 +85,7 @@ class SyncRoutes:
                     yield answer
                     request.offset = answer.next_offset
                 return
-            except grpc.RpcError as error:
+            except LakeMQError as error:
                 self._check_again(request, address, error, give_up_s, behind_until_s)
             time.sleep(pause_s)
 
@@ -98,7 +98,7 @@ class SyncRoutes:
             address, request.leader_epoch = self.route(request.topic, request.partition)
             try:
                 return self.stub(address).TieredSegments(request, timeout=timeout_s)
-            except grpc.RpcError as error:
+            except LakeMQError as error:
                 self._check_again(request, address, error, give_up_s)
             time.sleep(pause_s)
         raise AssertionError("backoff never ends")
@@ -107,13 +107,12 @@ class SyncRoutes:
         self,
         request: pb.FetchRequest | pb.TieredSegmentsRequest,
         address: str,
-        error: grpc.RpcError,
+        failure: LakeMQError,
         give_up_s: float,
         behind_until_s: float = 0.0,
     ) -> None:
         """Raises what a call failed with unless it is worth making again. `behind_until_s`: until
         when a node may not have heard of the topic."""
-        failure = wire.error_from(error, address or self._bootstrap)
         again = self.learn(request.topic, request.partition, failure) or (
             may_be_behind(failure, address) and time.monotonic() < behind_until_s
         )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import grpc
 
 from broker_core.api.errors import InvalidRequest
 from plugins.native.sdk import wire
 from plugins.native.sdk.addresses import Bootstrap
-from plugins.native.sdk.channels import ClosableChannel
+from plugins.native.sdk.channels import async_channel, blocking_channel
 from plugins.native.sdk.login import Login
 
 _UNKNOWN_HOST: Final = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
@@ -104,7 +104,7 @@ def open_channel(bootstrap: str, tls: Tls | None, login: Login | None = None) ->
         channel = grpc.insecure_channel(target, options=wire.CHANNEL_OPTIONS)
     else:
         channel = grpc.secure_channel(target, tls.credentials(), options=tls.options())
-    return cast(grpc.Channel, ClosableChannel(channel))
+    return blocking_channel(channel, bootstrap)
 
 
 def open_async_channel(
@@ -118,4 +118,4 @@ def open_async_channel(
         channel = grpc.aio.insecure_channel(target, options=wire.CHANNEL_OPTIONS)
     else:
         channel = grpc.aio.secure_channel(target, tls.credentials(), options=tls.options())
-    return cast(grpc.aio.Channel, ClosableChannel(channel))
+    return async_channel(channel, bootstrap)

@@ -1,26 +1,21 @@
-"""Protobuf <-> SDK values, and gRPC failures -> errors of the SDK."""
+"""Protobuf <-> SDK values."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-import grpc
-
-from broker_core.api import errors
-from broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader
+from broker_core.api.errors import InvalidRequest
 from broker_core.api.record_headers import encode_headers
 from broker_core.api.tiered import TieredSegment, TieredSegments
 from broker_core.api.types import Columns, TopicPartition
 from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk.arguments import Config, config_given, partitions_given
-from plugins.native.sdk.channels import CLOSED
 from plugins.native.sdk.checking import check_columns, check_record
 from plugins.native.sdk.fetched import parse_fetch_response
 from plugins.native.sdk.filtering import RecordFilter
-from plugins.native.sdk.handshakes import tls_mistake
 from plugins.native.sdk.types import (
     GroupDescription,
     GroupMember,
@@ -30,13 +25,6 @@ from plugins.native.sdk.types import (
     TopicOffsets,
 )
 
-_NO_ANSWER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-_WRITE_FAILED: Final = "Internal error from Core"
-"""How `grpc.aio` ends a stream on which it wrote when the stream was over: by its own word, in
-place of what the broker or the broken connection had said (https://github.com/grpc/grpc/issues/36066).
-Whoever tries again learns that."""
-_CHANNEL_CLOSED: Final = "Channel closed!"
-"""Of a blocking call under way when its channel is closed."""
 _READS: Final = ("Describe", "OffsetsForTimestamp", "DescribeGroups", "Fetch", "InitProducer")
 """Calls that may be made twice; of a stream, until its first answer."""
 _SERVICE_CONFIG: Final = json.dumps(
@@ -202,49 +190,6 @@ def filter_message(wanted: RecordFilter | None) -> pb.Filter | None:
         for each in wanted.conditions
     ]
     return pb.Filter(all=conditions)
-
-
-def error_of(error: pb.Error) -> LakeMQError:
-    """The exception that an in-place error stands for."""
-    kind = errors.BY_CODE.get(error.code, LakeMQError)
-    if issubclass(kind, NotLeader):
-        return kind(
-            error.message, leader=error.leader, address=error.leader_address,
-            epoch=error.leader_epoch,
-        )  # fmt: skip
-    return kind(error.message)
-
-
-def error_from(error: grpc.RpcError, bootstrap: str) -> LakeMQError:
-    """What a failed call means: the broker's own error, or Unavailable."""
-    if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
-        return LakeMQError(f"broker at {bootstrap}: {error}")
-    trailers = {key: value for key, value in error.trailing_metadata() or ()}
-    code = trailers.get("lakemq-error")
-    details = error.details() or ""
-    if isinstance(code, str) and code in errors.BY_CODE:
-        told = {key: value for key, value in trailers.items() if isinstance(value, str)}
-        return error_of(
-            pb.Error(
-                code=code, message=details, leader=told.get("lakemq-leader", ""),
-                leader_address=told.get("lakemq-leader-address", ""),
-                leader_epoch=int(told.get("lakemq-leader-epoch") or 0),
-            )
-        )  # fmt: skip
-    if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
-        return errors.BatchTooLarge(f"the broker at {bootstrap} takes no such message: {details}")
-    if details == _CHANNEL_CLOSED:
-        return InvalidRequest(CLOSED)
-    if error.code() == grpc.StatusCode.UNAVAILABLE and (mistake := tls_mistake(details, bootstrap)):
-        return errors.TlsFailed(f"broker at {bootstrap}: {mistake} ({details})")
-    if error.code() in _NO_ANSWER or details == _WRITE_FAILED:
-        return errors.Unavailable(f"no answer from the broker at {bootstrap}: {details}")
-    return LakeMQError(f"broker at {bootstrap}: {error.code().name}: {details}")
-
-
-def raise_for(error: grpc.RpcError, bootstrap: str) -> NoReturn:
-    """Raise what `error_from` makes of it."""
-    raise error_from(error, bootstrap) from None
 
 
 def columns_given(records: Columns | Sequence[NewRecord], now_ms: int) -> Columns:

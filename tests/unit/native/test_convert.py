@@ -16,6 +16,7 @@ from plugins.native.convert import (
 )
 from plugins.native.sdk import wire
 from plugins.native.sdk.arguments import partitions_given
+from plugins.native.sdk.call_errors import Unimplemented, error_from, error_of
 
 
 class Failed(grpc.RpcError, grpc.Call):  # type: ignore[misc]  # as grpc's own failures are
@@ -50,9 +51,9 @@ class Failed(grpc.RpcError, grpc.Call):  # type: ignore[misc]  # as grpc's own f
 @pytest.mark.parametrize("kind", BY_CODE.values(), ids=BY_CODE.keys())
 def test_errors_come_back_as_what_they_were(kind: type[LakeMQError]) -> None:
     error = kind("words")
-    back = wire.error_from(Failed(status_of(error), str(error), trailers_of(error)), "b")
+    back = error_from(Failed(status_of(error), str(error), trailers_of(error)), "b")
     assert (type(back), str(back)) == (kind, "words")
-    in_place = wire.error_of(error_message(error))
+    in_place = error_of(error_message(error))
     assert (type(in_place), str(in_place)) == (kind, "words")
     assert in_place.retriable == kind.retriable
 
@@ -64,16 +65,18 @@ def test_status_codes_follow_the_tree() -> None:
 
 
 def test_no_broker_is_unavailable_and_anything_else_is_told() -> None:
-    gone = wire.error_from(Failed(grpc.StatusCode.UNAVAILABLE, "refused"), "h:1")
+    gone = error_from(Failed(grpc.StatusCode.UNAVAILABLE, "refused"), "h:1")
     assert isinstance(gone, errors.Unavailable) and "h:1" in str(gone)
     broken = Failed(grpc.StatusCode.INTERNAL, "Internal error from Core")
-    assert wire.error_from(broken, "h:1").retriable  # its stream was over when it was written to
-    odd = wire.error_from(Failed(grpc.StatusCode.UNIMPLEMENTED, "what"), "h:1")
-    assert type(odd) is LakeMQError and "UNIMPLEMENTED" in str(odd)
+    assert error_from(broken, "h:1").retriable  # its stream was over when it was written to
+    odd = error_from(Failed(grpc.StatusCode.UNIMPLEMENTED, "what"), "h:1")
+    assert type(odd) is Unimplemented and "UNIMPLEMENTED" in str(odd)
+    odd = error_from(Failed(grpc.StatusCode.INTERNAL, "what"), "h:1")
+    assert type(odd) is LakeMQError and "INTERNAL" in str(odd)
 
 
 def test_an_unknown_code_is_still_an_error() -> None:
-    assert type(wire.error_of(pb.Error(code="OF_THE_FUTURE", message="m"))) is LakeMQError
+    assert type(error_of(pb.Error(code="OF_THE_FUTURE", message="m"))) is LakeMQError
 
 
 def test_topic_config_from_texts() -> None:
