@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from broker_core.api.backoff import Backoff
 from broker_core.api.errors import CorruptLog, LakeMQError
 from broker_core.api.ports import Broker
-from plugins.bridge.backoff import Backoff
 from plugins.bridge.config import LinkSettings
 from plugins.bridge.inbox import Answer, Inbox
 from plugins.bridge.link import (
@@ -53,7 +53,7 @@ class Bridge:
         *,
         password: str,
         tls: ssl.SSLContext | None,
-        chance: Callable[[], float],
+        rng: Callable[[], float],
     ) -> None:
         self.settings = settings
         self.client_id = settings.client_id or f"lakemq-{broker.node_id}-{settings.name}"
@@ -75,7 +75,7 @@ class Bridge:
         self._states = states
         self._password = password
         self._tls = tls
-        self._backoff = Backoff(settings.retry_ms_min, settings.retry_ms_max, chance)
+        self._backoff = Backoff(settings.retry_ms_min, settings.retry_ms_max, rng)
         self._flag = settings.bridge_flag
         self._flag_is_unknown = False
         self._link: Link | None = None

@@ -22,7 +22,7 @@ class BridgeListener:
 
     def __init__(self, broker: Broker, settings: BridgeSettings, context: PluginContext) -> None:
         self._states = StateLog(broker)
-        chance = random.Random().random
+        rng = random.Random().random
         self.bridges = [
             Bridge(
                 link,
@@ -30,7 +30,7 @@ class BridgeListener:
                 self._states,
                 password=_password(link),
                 tls=tls_context(link),
-                chance=chance,
+                rng=rng,
             )
             for link in settings.links
         ]

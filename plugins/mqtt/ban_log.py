@@ -1,41 +1,36 @@
-"""Bans that operators made, in a compacted topic, so that they outlast a restart. Edge."""
+"""Bans that operators made, in a state topic, so that they outlast a restart."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from typing import Final
 
 import msgpack
 
-from broker_core.api.errors import InvalidRequest, LakeMQError
-from broker_core.api.ports import Broker
-from broker_core.api.types import Columns
+from broker_core.api.errors import InvalidRequest
+from broker_core.api.state_topic import StateTopic
 from plugins.mqtt.bans import Ban, Bans, check_ban
 from plugins.mqtt.kept_values import BadSnapshot, any_text, number_or_none, unpacked_map
-from plugins.mqtt.reading import Salvage, batches_of
+from plugins.mqtt.messages import Place
+from plugins.mqtt.reading import Salvage
 
 TOPIC: Final = "__mqtt_bans"
-Publish = Callable[[str, Columns, Callable[[LakeMQError | None], None]], None]
 
 
 class BanLog:
     """One record for each ban, by kind and value."""
 
-    def __init__(self, bans: Bans, broker: Broker, publish: Publish, salvage: Salvage) -> None:
-        self._salvage = salvage
+    def __init__(self, bans: Bans, topic: StateTopic, salvage: Salvage) -> None:
         self._bans = bans
-        self._broker = broker
-        self._publish = publish
+        self._topic = topic
+        self._salvage = salvage
 
     async def read(self, now_ms: int) -> None:
-        end = self._broker.partition(TOPIC, 0).high_watermark
-        async for batch in batches_of(self._broker, TOPIC, 0, 0, end):
-            for place, key, value in self._salvage.rows(batch):
-                try:
-                    self._take(key, value, now_ms)
-                except (ValueError, InvalidRequest) as error:
-                    self._salvage.refused(place, error)
+        """Impose what was kept, except bans that have ended."""
+        async for record in self._topic.records():
+            try:
+                self._take(record.key, record.value, now_ms)
+            except (ValueError, InvalidRequest) as error:
+                self._salvage.refused(Place(TOPIC, *record[:2]), error)
 
     def _take(self, key: bytes, value: bytes | None, now_ms: int) -> None:
         kind, _, name = key.decode().partition("/")
@@ -46,19 +41,10 @@ class BanLog:
 
     async def keep(self, kind: str, name: str, ban: Ban | None) -> None:
         """Returns when it is on disk. None: the ban is lifted. Raises LakeMQError."""
-        kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def ended(error: LakeMQError | None) -> None:
-            if error is not None and not kept.done():
-                kept.set_exception(error)
-            elif not kept.done():
-                kept.set_result(None)
-
         value = None
         if ban is not None:
             value = bytes(msgpack.packb({"until": ban.until_ms, "why": ban.why}))
-        self._publish(TOPIC, Columns([value], [f"{kind}/{name}".encode()]), ended)
-        await kept
+        await self._topic.write({f"{kind}/{name}".encode(): value})
 
 
 def read_ban(kind: str, name: str, value: bytes) -> Ban:

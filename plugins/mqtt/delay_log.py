@@ -1,4 +1,4 @@
-"""Delayed publishes in their topic: read at start, removed when published. Edge: awaits broker."""
+"""Delayed publishes in their topic: read at start, removed when published."""
 
 from __future__ import annotations
 
@@ -7,37 +7,28 @@ from collections.abc import Callable
 from typing import Final
 
 from broker_core.api.errors import LakeMQError
-from broker_core.api.ports import Broker
-from broker_core.api.types import Columns
+from broker_core.api.partition_reader import committed_batches
+from broker_core.api.state_topic import StateTopic
 from plugins.mqtt.delayed import TOPIC, Delayed
 from plugins.mqtt.delaying import POSITIONS_KEY, DelayRecovery, release_removed
 from plugins.mqtt.hub import Hub
-from plugins.mqtt.reading import Salvage, batches_of
+from plugins.mqtt.reading import Salvage
 from plugins.mqtt.snapshots import positions_bytes
 
 log = logging.getLogger(__name__)
 
 _REMOVALS_MAX: Final = 10_000
 
-Publish = Callable[[str, Columns, Callable[[LakeMQError | None], None]], None]
-"""Append to a topic; what is called then gets the first error."""
-
 
 class DelayLog:
     """Topic `__mqtt_delayed`: one record for each publish that waits."""
 
     def __init__(
-        self,
-        hub: Hub,
-        broker: Broker,
-        publish: Publish,
-        now_ms: Callable[[], int],
-        salvage: Salvage,
+        self, hub: Hub, topic: StateTopic, now_ms: Callable[[], int], salvage: Salvage
     ) -> None:
         self._salvage = salvage
         self._hub = hub
-        self._broker = broker
-        self._publish = publish
+        self._topic = topic
         self._now_ms = now_ms
         self._written_at = 0
         self._writing = False
@@ -48,8 +39,8 @@ class DelayLog:
         """Know all publishes that wait. Sessions must be there already: they learn which of their
         QoS 2 publishes are in this topic."""
         recovery = DelayRecovery(self._hub)
-        end = self._broker.partition(TOPIC, 0).high_watermark
-        async for batch in batches_of(self._broker, TOPIC, 0, 0, end):
+        log = self._topic.log()
+        async for batch in committed_batches(log, TOPIC, 0, 0, log.high_watermark):
             opened = self._salvage.opened(batch)
             if opened is not None:
                 recovery.batch(opened)
@@ -102,6 +93,6 @@ class DelayLog:
             after()
 
         self._writing = True
-        keys = [*(key.encode() for key in removed), POSITIONS_KEY]
-        values: list[bytes | None] = [*([None] * len(removed)), positions_bytes(positions)]
-        self._publish(TOPIC, Columns(values, keys), written)
+        entries: dict[bytes, bytes | None] = {key.encode(): None for key in removed}
+        entries[POSITIONS_KEY] = positions_bytes(positions)
+        self._topic.write_all(entries, written)

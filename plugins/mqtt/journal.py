@@ -1,5 +1,5 @@
-"""The MQTT side's own topics, and messages that lie in bound ones: reading and writing through the
-Broker port. Edge: awaits the broker.
+"""The MQTT plugin's own topics, and messages in bound ones: reading and writing through the Broker
+port.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
-from broker_core.api.errors import LakeMQError, TopicExists, UnknownPartition, UnknownTopic
+from broker_core.api.errors import LakeMQError, UnknownPartition, UnknownTopic
+from broker_core.api.partition_reader import committed_batches
 from broker_core.api.ports import Broker
-from broker_core.api.types import Columns, Placed
-from plugins.mqtt.appends import PLUGIN
+from broker_core.api.state_topic import StateRecord, StateTopic
+from broker_core.api.types import AppendResult
 from plugins.mqtt.ban_log import TOPIC as BANS
 from plugins.mqtt.ban_log import BanLog
 from plugins.mqtt.bans import Ban
@@ -24,7 +24,7 @@ from plugins.mqtt.delivery import Delivery
 from plugins.mqtt.hub import Hub
 from plugins.mqtt.kept_values import BadSnapshot
 from plugins.mqtt.messages import Message, Place
-from plugins.mqtt.reading import Salvage, batches_of
+from plugins.mqtt.reading import Salvage
 from plugins.mqtt.records import RecordReader
 from plugins.mqtt.replay import Replay
 from plugins.mqtt.sessions import Session
@@ -44,10 +44,7 @@ SESSIONS: Final = "__mqtt_sessions"
 RETAINED: Final = "__mqtt_retained"
 _POSITIONS_KEY: Final = b""
 """Key of the record in `RETAINED` that tells up to where it is complete."""
-_SEGMENT_BYTES: Final = 16 * 1024 * 1024
 _LOADS_AT_ONCE: Final = 64
-
-Outcomes = list[Placed | LakeMQError]
 
 
 class MqttJournal:
@@ -73,85 +70,66 @@ class MqttJournal:
         self._retained_writing = False
         self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._salvage = Salvage(hub.counters)
-        self._bans = BanLog(hub.bans, broker, self._publish, self._salvage)
-        self.delays = DelayLog(hub, broker, self._publish, now_ms, self._salvage)
-        self.writing: set[asyncio.Future[Outcomes]] = set()
-        """Appends under way."""
+        self._topics = [
+            StateTopic(broker, name, now_ms=now_ms, open_stored=self._salvage.opened)
+            for name in (SESSIONS, RETAINED, DELAYED, BANS)
+        ]
+        self._sessions, self._retained, delayed, bans = self._topics
+        self._bans = BanLog(hub.bans, bans, self._salvage)
+        self.delays = DelayLog(hub, delayed, now_ms, self._salvage)
+
+    @property
+    def writing(self) -> set[asyncio.Future[AppendResult]]:
+        """Appends that have not ended."""
+        return {future for topic in self._topics for future in topic.writing}
 
     # -- recovery
 
     async def recover(self) -> None:
         """Read what was kept, and match what came behind it again. Bound topics must exist."""
-        await self._create_topics()
-        sessions = await self._newest(SESSIONS)
+        for topic in self._topics:
+            await topic.ensure()
+        sessions = await self._sessions.load()
         retained_from = await self._read_retained()
         hub = self._hub
         replay = Replay(hub, (), retained_from)
-        for key, (place, value) in sessions.items():
+        for key, record in sessions.items():
             try:
-                replay.restore(read_session(key.decode(), value))
+                replay.restore(read_session(key.decode(), value_of(record)))
             except (BadSnapshot, UnicodeDecodeError) as error:
-                self._salvage.refused(place, error)
+                self._salvage.refused(Place(SESSIONS, *record[:2]), error)
         for client_id, what in replay.left_out:
             log.error("session of %r: left out: %s", client_id, what)
         await self.delays.read()
         await self._bans.read(self._now_ms())
-        for topic in dict.fromkeys(binding.topic for binding in hub.bindings):
-            for partition in range(self._broker.topic(topic).partitions):
-                end = self._broker.partition(topic, partition).high_watermark
-                start = replay.start_of(topic, partition, end)
-                async for batch in batches_of(self._broker, topic, partition, start, end):
+        for name in dict.fromkeys(binding.topic for binding in hub.bindings):
+            for partition in range(self._broker.topic(name).partitions):
+                source = self._broker.partition(name, partition)
+                end = source.high_watermark
+                start = replay.start_of(name, partition, end)
+                async for batch in committed_batches(source, name, partition, start, end):
                     for message, meta in self._salvage.messages(self._reader, batch):
-                        if self._accepts(topic, message.topic):
+                        if self._accepts(name, message.topic):
                             replay.record(message, meta, self._now_ms())
-                hub.positions[topic, partition] = end
+                hub.positions[name, partition] = end
         replay.finish(self._now_ms())
         self.delays.begin()
 
-    async def _create_topics(self) -> None:
-        defaults = self._broker.topic_defaults()
-        config = replace(
-            defaults,
-            cleanup="compact",
-            retention_ms=None,
-            retention_bytes=None,
-            segment_bytes_max=_SEGMENT_BYTES,
-        )
-        known = {topic.name for topic in self._broker.topics()}
-        for name in (SESSIONS, RETAINED, DELAYED, BANS):
-            if name not in known:
-                try:
-                    await self._broker.create_topic(name, 1, config)
-                except TopicExists:
-                    await self._broker.ensure_topic(name)
-
-    async def _newest(self, topic: str) -> dict[bytes, tuple[Place, bytes]]:
-        """Key -> newest value of a compacted topic and its place, removed keys left out."""
-        found: dict[bytes, tuple[Place, bytes]] = {}
-        end = self._broker.partition(topic, 0).high_watermark
-        async for batch in batches_of(self._broker, topic, 0, 0, end):
-            for place, key, value in self._salvage.rows(batch):
-                if value is None:
-                    found.pop(key, None)
-                else:
-                    found[key] = (place, value)
-        return found
-
     async def _read_retained(self) -> Positions:
-        newest = await self._newest(RETAINED)
+        newest = await self._retained.load()
         positions = newest.pop(_POSITIONS_KEY, None)
-        for place, value in newest.values():
+        for record in newest.values():
             try:
-                self._hub.retained.put(*read_retained(value), let_in=True)
+                self._hub.retained.put(*read_retained(value_of(record)), let_in=True)
             except BadSnapshot as error:
-                self._salvage.refused(place, error)
+                self._salvage.refused(Place(RETAINED, *record[:2]), error)
         self._hub.retained.take_changes()
         if positions is None:
             return {}
         try:
-            return read_positions(positions[1])
+            return read_positions(value_of(positions))
         except BadSnapshot as error:
-            self._salvage.refused(positions[0], error)
+            self._salvage.refused(Place(RETAINED, *positions[:2]), error)
             return {}
 
     async def keep_ban(self, kind: str, value: str, ban: Ban | None) -> None:
@@ -167,20 +145,16 @@ class MqttJournal:
         if hub.ledger is None or not hub.ledger.due:
             return
         writing = hub.ledger.begin()
-        values: list[bytes | None] = []
+        entries: dict[bytes, bytes | None] = {}
+        alive: set[str] = set()
         for client_id in writing.client_ids:
             session = hub.sessions.get(client_id)
-            keeps = session is not None and session.durable
-            values.append(session_bytes(session, hub.positions) if session and keeps else None)
-        keys = [client_id.encode() for client_id in writing.client_ids]
-        alive = {
-            client_id
-            for client_id, value in zip(writing.client_ids, values, strict=True)
-            if value is not None
-        }
-        self._publish(
-            SESSIONS, Columns(values, keys), functools.partial(self._sessions_written, alive, after)
-        )
+            if session is not None and session.durable:
+                alive.add(client_id)
+                entries[client_id.encode()] = session_bytes(session, hub.positions)
+            else:
+                entries[client_id.encode()] = None
+        self._sessions.write_all(entries, functools.partial(self._sessions_written, alive, after))
 
     def _sessions_written(
         self, alive: set[str], after: Callable[[], None], error: LakeMQError | None
@@ -210,18 +184,14 @@ class MqttJournal:
             return
         self._retained_writing = True
         changes = hub.retained.take_changes()
-        keys = [topic.encode() for topic in changes]
         owner_of = hub.retained.owner_of
-        values = [
-            None if one is None else retained_bytes(one, owner_of(one.topic))
-            for one in changes.values()
-        ]
-        columns = Columns([*values, positions_bytes(hub.positions)], [*keys, _POSITIONS_KEY])
-        self._publish(
-            RETAINED,
-            columns,
-            functools.partial(self._retained_written, changes, hub.delivered),
-        )
+        entries = {
+            topic.encode(): None if one is None else retained_bytes(one, owner_of(one.topic))
+            for topic, one in changes.items()
+        }
+        entries[_POSITIONS_KEY] = positions_bytes(hub.positions)
+        written = functools.partial(self._retained_written, changes, hub.delivered)
+        self._retained.write_all(entries, written)
 
     def _retained_written(
         self, changes: dict[str, Message | None], delivered: int, error: LakeMQError | None
@@ -233,28 +203,6 @@ class MqttJournal:
         log.error("retained messages could not be kept yet: %s", error)
         for topic, message in changes.items():
             self._hub.retained.changes.setdefault(topic, message)
-
-    def _publish(
-        self, topic: str, columns: Columns, done: Callable[[LakeMQError | None], None]
-    ) -> None:
-        """Append; `done` gets the first error, or None."""
-
-        def ended(future: asyncio.Future[Outcomes]) -> None:
-            self.writing.discard(future)
-            if future.cancelled():
-                done(LakeMQError("the append was cancelled"))
-            elif (error := future.exception()) is not None:
-                done(error if isinstance(error, LakeMQError) else LakeMQError(repr(error)))
-            else:
-                done(next((one for one in future.result() if isinstance(one, LakeMQError)), None))
-
-        try:
-            future = self._broker.publish(topic, columns, principal=PLUGIN)
-        except LakeMQError as error:
-            done(error)
-            return
-        self.writing.add(future)
-        future.add_done_callback(ended)
 
     # -- loading
 
@@ -287,13 +235,14 @@ class MqttJournal:
         for (topic, partition), offsets in logs.items():
             waiting = sorted(offsets, reverse=True)
             try:
-                end = self._broker.partition(topic, partition).high_watermark
+                source = self._broker.partition(topic, partition)
             except (UnknownTopic, UnknownPartition):
                 continue  # it was deleted
+            end = source.high_watermark
             while waiting:
                 reached = waiting[-1]
-                async for batch in batches_of(
-                    self._broker, topic, partition, waiting[-1], min(end, waiting[-1] + 1)
+                async for batch in committed_batches(
+                    source, topic, partition, waiting[-1], min(end, waiting[-1] + 1)
                 ):
                     for message, _ in self._salvage.messages(self._reader, batch):
                         assert message.place is not None
@@ -303,3 +252,9 @@ class MqttJournal:
                 while waiting and waiting[-1] <= reached:
                     waiting.pop()
         return found
+
+
+def value_of(record: StateRecord) -> bytes:
+    """Of a record that `StateTopic.load` gave."""
+    assert record.value is not None
+    return record.value

@@ -123,7 +123,7 @@ class GroupHost:
             members = {name for name, group in self._coordinator.groups.items() if group.members}
             for name in self._expiry.expired(self.offsets.table, members, now_ms, wall_ms):
                 try:
-                    await self.offsets.forget(name)
+                    await self.offsets.delete(name)
                 except LakeMQError as error:
                     _log.warning("offsets of group %s are kept for now: %s", name, error)
                 else:
@@ -381,7 +381,7 @@ class GroupHost:
         if group is None and not self.offsets.table.of(name):
             raise UnknownGroup(f"group {name!r} does not exist")
         self._coordinator.groups.pop(name, None)
-        await self.offsets.forget(name)
+        await self.offsets.delete(name)
 
     def lags(self) -> dict[tuple[str, str], int]:
         """(group, topic) -> records that were committed by nobody yet, of what was committed."""

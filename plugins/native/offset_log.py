@@ -1,16 +1,13 @@
-"""Committed offsets on disk: the topic `_lakemq_offsets`, written here and read back at start."""
+"""Committed offsets on disk: the state topic `_lakemq_offsets`, read back at start."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
-from broker_core.api.errors import TopicExists
-from broker_core.api.partitioner import partition_of
 from broker_core.api.ports import Broker
-from broker_core.api.record_batch import encode, read_header
-from broker_core.api.types import Acks, Columns, TopicPartition
+from broker_core.api.state_topic import StateTopic
+from broker_core.api.types import TopicPartition
 from plugins.native.offset_table import (
     OFFSETS_TOPIC,
     Committed,
@@ -19,7 +16,6 @@ from plugins.native.offset_table import (
     encode_key,
     encode_value,
 )
-from plugins.native.own_records import records_of
 
 _PARTITIONS = 8
 
@@ -30,19 +26,23 @@ class OffsetLog:
     def __init__(self, broker: Broker) -> None:
         self.table = OffsetTable()
         self._broker = broker
+        self._topic = StateTopic(broker, OFFSETS_TOPIC, partitions=_PARTITIONS)
 
     async def load(self) -> None:
         """Read the topic, if it is there."""
-        async for key, value in records_of(self._broker, OFFSETS_TOPIC):
-            self.table.apply(key, value)
+        async for record in self._topic.records():
+            try:
+                self.table.apply(record.key, record.value)
+            except ValueError as error:
+                self._topic.skip(record, error)
 
     async def commit(
         self, group: str, epoch: int, offsets: Mapping[TopicPartition, tuple[int, str]]
     ) -> None:
-        """Keep offsets (and metadata), all or none; -1 forgets. Returns when they are on disk.
+        """Keep offsets (and metadata), all or none; -1 deletes. Returns when they are on disk.
 
-        The table shows them at once: who gets a partition next begins behind what was committed,
-        also while that is being written. Raises UnknownTopic and what the append fails with.
+        The table has them at once, while they are still being written: who is assigned a partition
+        next starts after what was committed. Raises UnknownTopic and what the append fails with.
         """
         changes = self.changes(group, epoch, offsets)
         if changes:
@@ -55,43 +55,24 @@ class OffsetLog:
         """What committing them would put into the table. Raises UnknownTopic."""
         now_ms = time.time_ns() // 1_000_000
         changes: dict[TopicPartition, Committed | None] = {}
-        for place, (offset, metadata) in offsets.items():
+        for partition, (offset, metadata) in offsets.items():
             if offset < 0:
-                if place in self.table.of(group):
-                    changes[place] = None
+                if partition in self.table.of(group):
+                    changes[partition] = None
                 continue
-            topic_id = self._broker.topic(place.topic).topic_id
-            changes[place] = Committed(offset, epoch, now_ms, topic_id, metadata)
+            topic_id = self._broker.topic(partition.topic).topic_id
+            changes[partition] = Committed(offset, epoch, now_ms, topic_id, metadata)
         return changes
 
-    async def forget(self, group: str) -> None:
-        """Forget everything that the group committed."""
+    async def delete(self, group: str) -> None:
+        """Delete everything that the group committed."""
         await self.commit(group, 0, dict.fromkeys(self.table.of(group), (-1, "")))
 
     async def write(self, group: str, changes: Mapping[TopicPartition, Committed | None]) -> None:
-        """Returns when they are on disk."""
-        await self._ensure_topic()
-        now_ms = time.time_ns() // 1_000_000
-        partition = partition_of(group.encode(), self._broker.topic(OFFSETS_TOPIC).partitions)
-        columns = Columns(
-            [None if each is None else encode_value(each) for each in changes.values()],
-            [encode_key(OffsetKey(group, place)) for place in changes],
-        )
-        batch = encode(columns, now_ms=now_ms)
-        log = self._broker.partition(OFFSETS_TOPIC, partition)
-        await log.append(batch, read_header(batch), Acks.LEADER)
-
-    async def _ensure_topic(self) -> None:
-        if any(topic.name == OFFSETS_TOPIC for topic in self._broker.topics()):
-            return
-        config = replace(
-            self._broker.topic_defaults(),
-            cleanup="compact",
-            retention_ms=None,
-            retention_bytes=None,
-            segment_bytes_max=16 * 1024 * 1024,
-        )
-        try:
-            await self._broker.create_topic(OFFSETS_TOPIC, _PARTITIONS, config)
-        except TopicExists:  # another commit was quicker
-            await self._broker.ensure_topic(OFFSETS_TOPIC)
+        """Returns when they are on disk, all of them or none. Raises what the append fails with."""
+        await self._topic.ensure()
+        entries = {
+            encode_key(OffsetKey(group, partition)): None if each is None else encode_value(each)
+            for partition, each in changes.items()
+        }
+        await self._topic.write(entries, partition=self._topic.partition_of(group.encode()))

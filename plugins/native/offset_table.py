@@ -85,21 +85,15 @@ class OffsetTable:
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, Committed]] = {}
         self._epochs: dict[str, int] = {}
-        self.unreadable = 0
-        """Records of the topic that are not ours to read; they are left alone."""
 
-    def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Take one record of the topic, in offset order."""
-        try:
-            group, place = decode_key(key or b"")
-            committed = None if value is None else decode_value(value)
-        except ValueError:
-            self.unreadable += 1
-            return
-        self.put(group, {place: committed})
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Take one record of the topic, in offset order. ValueError: it is not of this version, and
+        changes nothing."""
+        group, place = decode_key(key)
+        self.put(group, {place: None if value is None else decode_value(value)})
 
     def put(self, group: str, changes: Mapping[TopicPartition, Committed | None]) -> None:
-        """None forgets."""
+        """None deletes."""
         offsets = self._groups.setdefault(group, {})
         for place, committed in changes.items():
             if committed is None:

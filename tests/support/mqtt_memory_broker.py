@@ -107,7 +107,7 @@ class MemoryBroker:
 
     def partition(self, topic: str, partition: int) -> PartitionLog:
         self.topic(topic)
-        return MemoryLog(self.batches.setdefault(topic, []))
+        return MemoryLog(self, topic, self.batches.setdefault(topic, []))
 
     def publish(
         self,
@@ -253,9 +253,11 @@ class MemoryBroker:
 
 
 class MemoryLog:
-    """The readable side of a topic's only partition."""
+    """A topic's only partition."""
 
-    def __init__(self, batches: list[CommittedBatch]) -> None:
+    def __init__(self, broker: MemoryBroker, topic: str, batches: list[CommittedBatch]) -> None:
+        self._broker = broker
+        self._topic = topic
         self._batches = batches
 
     @property
@@ -276,7 +278,26 @@ class MemoryLog:
         raise NotImplementedError
 
     def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
-        raise NotImplementedError
+        opened = RecordBatch(batch)
+        columns = Columns(opened.values(), opened.keys(), opened.encoded_headers())
+        stored = self._broker.publish(self._topic, columns, principal=Principal("test", "node"))
+        future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+
+        def ended(done: asyncio.Future[list[Placed | LakeMQError]]) -> None:
+            if done.cancelled() or future.done():
+                future.cancel()
+                return
+            outcomes = done.result()
+            for outcome in outcomes:
+                if isinstance(outcome, LakeMQError):
+                    future.set_exception(outcome)
+                    return
+            offsets = [each.offset for each in outcomes if isinstance(each, Placed)]
+            future.set_result(AppendResult(offsets[0], offsets[-1], acks))
+
+        stored.add_done_callback(ended)
+        future.add_done_callback(lambda _: stored.cancel())
+        return future
 
     async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:
         await asyncio.sleep(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from plugins.bridge.backoff import Backoff
+from broker_core.api.backoff import Backoff
 from plugins.bridge.commands import read_metrics
 from plugins.bridge.config import BridgeSettings, LinkSettings
 from plugins.bridge.rules import Rule, Rules, Target

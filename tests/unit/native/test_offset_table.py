@@ -47,12 +47,15 @@ def test_values_come_back(offset: int, epoch: int, metadata: str) -> None:
     assert decode_value(encode_value(committed)) == committed
 
 
-@given(st.none() | st.binary(max_size=80), st.none() | st.binary(max_size=80))
-def test_foreign_records_are_counted_and_left(key: bytes | None, value: bytes | None) -> None:
+@given(st.binary(max_size=80), st.none() | st.binary(max_size=80))
+def test_foreign_records_are_refused_and_change_nothing(key: bytes, value: bytes | None) -> None:
     table = OffsetTable()
-    table.apply(key, value)
-    assert not table.groups() or decode_key(key or b"")
-    assert table.unreadable == (0 if table.groups() else table.unreadable)
+    try:
+        table.apply(key, value)
+    except ValueError:
+        assert not table.groups()
+    else:
+        assert decode_key(key)
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"\0"])
@@ -61,17 +64,17 @@ def test_a_key_of_another_length_is_none(change: Callable[[bytes], bytes]) -> No
         decode_key(change(encode_key(OffsetKey("g", PLACE))))
 
 
-def test_what_is_no_record_of_offsets_is_counted_and_left() -> None:
+def test_records_of_another_version_are_refused_and_change_nothing() -> None:
     table = OffsetTable()
     key, value = encode_key(OffsetKey("g", PLACE)), encode_value(Committed(5, 7, 9, ID))
-    assert table.unreadable == 0
-    foreign = [(None, value), (b"\x02" + key[1:], value), (key, b"\x02" + value[1:]), (key, b""),
+    foreign = [(b"", value), (b"\x02" + key[1:], value), (key, b"\x02" + value[1:]), (key, b""),
                (key, value[:-1]), (key[:4], None)]  # fmt: skip
-    for number, (each_key, each_value) in enumerate(foreign, 1):
-        table.apply(each_key, each_value)
-        assert (table.unreadable, table.groups()) == (number, [])
+    for each_key, each_value in foreign:
+        with pytest.raises(ValueError, match="offset"):
+            table.apply(each_key, each_value)
+        assert table.groups() == []
     table.apply(key, value)
-    assert (table.unreadable, table.groups()) == (len(foreign), ["g"])
+    assert table.groups() == ["g"]
 
 
 def test_epochs_of_groups_are_known_from_their_commits() -> None:
