@@ -5,10 +5,9 @@ unless told otherwise.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from broker_core.api.errors import (
     LakeMQError,
@@ -17,6 +16,7 @@ from broker_core.api.errors import (
     Unavailable,
     UnknownMechanism,
 )
+from broker_core.api.hosts import is_loopback
 from broker_core.api.internal_topics import is_internal, refusal
 from broker_core.api.ports import (
     AskingAuthorizer,
@@ -41,6 +41,8 @@ from broker_core.security.tokens import ExpiredToken
 
 log = logging.getLogger(__name__)
 Anonymous = Literal["loopback", "never", "always"]
+_UNIX_PEERS: Final = ("", "unix")
+"""What listeners say of a client that came by a unix socket: it has no address."""
 
 
 @runtime_checkable
@@ -155,7 +157,7 @@ class Access:
             return ANONYMOUS
         if self._anonymous == "never":
             raise NotAuthenticated("anonymous clients are not taken; show who you are")
-        if is_loopback(host):
+        if host in _UNIX_PEERS or is_loopback(host):
             return ANONYMOUS
         raise NotAuthenticated(
             f"anonymous clients are taken on the loopback interface only, not from {host}"
@@ -234,13 +236,3 @@ class Access:
         """Tell all who keep answers."""
         for changed in tuple(self._watchers):
             changed()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address (or `localhost`, or the empty name of a unix socket) is this machine."""
-    if host in ("", "localhost", "unix"):
-        return True
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False

@@ -10,7 +10,6 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from broker_core.access import is_loopback
 from broker_core.api.authorization_header import read_authorization
 from broker_core.api.errors import (
     ConfigError,
@@ -19,6 +18,7 @@ from broker_core.api.errors import (
     NotAuthenticated,
     NotAuthorized,
 )
+from broker_core.api.hosts import is_loopback
 from broker_core.api.ports import Credentials
 from broker_core.api.types import AccessContext, Operation, Principal, Resource
 from broker_core.broker import CoreBroker

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from meta_service.api.errors import MetaError, NoLeader, NotLeader, OutcomeUnknown, StartupFailed
+from meta_service.api.hosts import join_host
 from meta_service.catalog.command_codec import FEATURE_LEVEL
 from meta_service.catalog.commands import SetClusterId
 from meta_service.catalog.results import value_of
@@ -45,7 +46,6 @@ from meta_service.raft.node import RaftNode
 from meta_service.raft.state import Message, RaftTiming
 from meta_service.raft.thread import RaftThread
 from meta_service.raft.transport import GrpcWire, Identity, Pem
-from meta_service.server.hosts import join_host
 from meta_service.storage.first_group import read_first_group, write_first_group
 from meta_service.storage.machine import StateMachine
 from meta_service.storage.snapshots import SnapshotMaker, list_snapshots

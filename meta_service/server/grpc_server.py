@@ -16,6 +16,7 @@ from meta_service.api import meta_pb2_grpc as rpc
 from meta_service.api import mqtt_pb2_grpc as mqtt_rpc
 from meta_service.api import schemas_pb2_grpc as schemas_rpc
 from meta_service.api.errors import StartupFailed
+from meta_service.api.hosts import is_loopback, join_host
 from meta_service.server.allowed import Allowed, CertificateCheck
 from meta_service.server.auth_service import AuthService
 from meta_service.server.control_services import (
@@ -24,7 +25,6 @@ from meta_service.server.control_services import (
     LeasesService,
 )
 from meta_service.server.discovery_service import DiscoveryService
-from meta_service.server.hosts import is_loopback, join_host
 from meta_service.server.journal_service import JournalService
 from meta_service.server.maintenance import MaintenanceService
 from meta_service.server.mqtt_service import MqttService

@@ -28,7 +28,7 @@ from meta_service.api.errors import (
     StartupFailed,
 )
 from meta_service.api.failures import error_of_failure
-from meta_service.server.hosts import join_host
+from meta_service.api.hosts import join_host
 
 LOG: Final = logging.getLogger(__name__)
 _ANSWER_S: Final = 2.0

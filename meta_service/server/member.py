@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meta_service.api.errors import StartupFailed
+from meta_service.api.hosts import is_loopback, is_wildcard, join_host
 from meta_service.api.settings import MetaSettings
 from meta_service.api.types import MetaClient, MetaStatus
-from meta_service.server.hosts import is_loopback, is_wildcard, join_host
 
 _GIVE_WAY_S_MAX = 0.5
 

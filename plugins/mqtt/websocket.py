@@ -8,7 +8,6 @@ Source: MQTT 5.0 chapter 6, RFC 6455.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -20,6 +19,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from broker_core.api.hosts import is_loopback
 from plugins.mqtt.links import UNKNOWN_HOST, SocketLink
 
 if TYPE_CHECKING:
@@ -234,15 +234,3 @@ def _host_of(netloc: str) -> str:
         return urlsplit(f"//{netloc}").hostname or ""
     except ValueError:
         return ""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine, whatever DNS says."""
-    if host == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback

@@ -6,8 +6,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from broker_core.api.hosts import is_loopback
 from broker_core.api.settings import PluginSettings, Port
-from plugins.native.hosts import is_loopback
 
 
 class NativeSettings(PluginSettings):

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from websockets.frames import Frame, Opcode
 
-from broker_core.access import is_loopback
+from broker_core.api.hosts import is_loopback
 from broker_core.api.types import ANONYMOUS, Credentials, Principal
 from plugins.mqtt.codec import Decoder
 from plugins.mqtt.encoding import encode
