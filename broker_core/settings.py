@@ -16,6 +16,8 @@ class NodeSettings(Section):
     """Name of this node in the cluster: letters, digits, `.`, `_`, `-`; never changed later."""
     data_dir: str = "lakemq-data"
     """Folder that holds everything this node stores. Created if absent; one process at a time."""
+    rack: str = Field(default="", max_length=128)
+    """Where this node stands (rack, zone): replicas of a partition go to different ones."""
     host: str = "127.0.0.1"
     """Address that listeners bind to where their own section names none."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"

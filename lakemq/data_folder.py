@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import uuid
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +15,7 @@ from broker_core.api.errors import StartupError
 FORMAT: Final = 1
 _LOCK: Final = "lock"
 _IDENTITY: Final = "node.json"
+_STORAGE: Final = "storage.json"
 
 
 class DataFolder:
@@ -66,6 +69,28 @@ class DataFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def storage_id(folder: Path) -> str:
+    """The name of what `folder` holds: 32 hex digits, drawn when there is none, then the same for
+    as long as the content is there. An emptied disk thus has another one. Raises StartupError."""
+    file = folder / _STORAGE
+    try:
+        if not file.exists():
+            folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+            drawn = uuid.uuid4().hex
+            _write_durably(file, json.dumps({"format": FORMAT, "storage_id": drawn}) + "\n")
+        stored = json.loads(file.read_text())
+        written_format, found = stored["format"], stored["storage_id"]
+    except OSError as error:
+        raise StartupError(f"{file}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise StartupError(f"{file} is damaged: it must hold format and storage_id") from None
+    if written_format != FORMAT:
+        raise StartupError(f"{file}: format {written_format}; this build writes {FORMAT}")
+    if not isinstance(found, str) or not re.fullmatch("[0-9a-f]{32}", found):
+        raise StartupError(f"{file} is damaged: storage_id must be 32 hex digits")
+    return found
 
 
 def _write_durably(file: Path, text: str) -> None:

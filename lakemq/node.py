@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -33,8 +34,9 @@ from broker_core.security.assembly import Security
 from broker_core.security.metrics import register_metrics
 from lakemq.admin import AdminListener
 from lakemq.config_checks import check_together
-from lakemq.data_folder import DataFolder
+from lakemq.data_folder import DataFolder, storage_id
 from lakemq.loop_watchdog import LoopWatchdog
+from lakemq.registration import Registration
 from lakemq.telemetry import Telemetry
 from meta_service.api.errors import StartupFailed
 from meta_service.api.types import NodeRegistration
@@ -80,7 +82,7 @@ class Node:
         self._stack.callback(folder.close)
         self._stack.callback(self.telemetry.close)
         await self._start_meta()
-        storage = self._storage()
+        storage, storage_folder = self._storage()
         await storage.start()
         self._stack.push_async_callback(storage.stop)
         self.security = self._security()
@@ -95,7 +97,7 @@ class Node:
             await self._start_listener(listener, f"plugin {plugin.name}: ")
         for listener in self._admin([each for _, each in plugin_listeners]):
             await self._start_listener(listener)
-        await self._register()
+        await self._register(storage_id(storage_folder))
 
     async def _start_listener(self, listener: Listener, owner: str = "") -> None:
         try:
@@ -142,15 +144,16 @@ class Node:
             self.telemetry.meter(f"plugins.{plugin.name}"),
         )
 
-    def _storage(self) -> Storage:
+    def _storage(self) -> tuple[Storage, Path]:
+        """The storage engine, and the folder that holds its data."""
         found = self.plugins.collect(
             "register_storage", lambda plugin: {"context": self._context(plugin)}
         )
         if len(found) != 1:
             names = ", ".join(plugin.name for plugin, _ in found) or "none is"
             raise PluginError(f"exactly one storage plugin must be on; on: {names}")
-        storage: Storage = found[0][1]
-        return storage
+        plugin, storage = found[0]
+        return storage, self.data_dir / plugin.name
 
     def _collected(self, hook: str) -> list[Any]:
         """What plugins return for a hook that takes nothing but the context."""
@@ -231,14 +234,30 @@ class Node:
             )
         ]
 
-    async def _register(self) -> None:
+    async def _register(self, storage: str) -> None:
         """Tell the catalog where this node can be reached, then say so to load balancers."""
-        await self._member.client().register_node(
-            NodeRegistration(self.node_id, self.addresses(), version=VERSION)
+        node = NodeRegistration(
+            self.node_id,
+            self.addresses(),
+            self.config.node.rack,
+            VERSION,
+            heartbeats=True,
+            storage_id=storage,
         )
+        registration = Registration(self._member.control(), node, self._load, self._fail)
+        await registration.start()
+        self._stack.push_async_callback(registration.stop)
         for listener in self.listeners:
             if isinstance(listener, AdminListener):
                 listener.ready = True
+
+    def _load(self) -> dict[str, float]:
+        usage = shutil.disk_usage(self.data_dir)
+        return {"disk_used_ratio": usage.used / max(1, usage.used + usage.free)}
+
+    def _fail(self, reason: str) -> None:
+        if not self.failed.done():
+            self.failed.set_result(StartupError(reason))
 
     def addresses(self) -> dict[str, str]:
         """Listener name -> `host:port`, with the ports that are really bound."""

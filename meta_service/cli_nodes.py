@@ -1,4 +1,4 @@
-"""`lakemq meta nodes|drain|forget|rebalance`: the brokers, and who holds what."""
+"""`lakemq meta nodes|drain|remove-node|rebalance`: the brokers, and who holds what."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def drain(
     """Move leadership away from a broker before it stops; a rebalance moves its replicas too.
 
     It is active again when it registers the next time. A drained broker that holds no replicas and
-    falls silent is forgotten.
+    falls silent is removed.
     """
     credentials = credentials_from(tls_cert, tls_key, tls_ca)
     ask(address, credentials, lambda client: client.drain_node(node))
@@ -73,17 +73,17 @@ def drain(
 
 
 @app.command()
-def forget(
+def remove_node(
     node: Node,
     address: Addresses = DEFAULT,
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
     tls_ca: TlsCa = "",
 ) -> None:
-    """Forget a broker that is gone for good. Refused while it holds replicas."""
+    """Remove a broker that is gone for good. Refused while it is alive or holds replicas."""
     credentials = credentials_from(tls_cert, tls_key, tls_ca)
     ask(address, credentials, lambda client: client.remove_node(node))
-    typer.echo(f"{node} is forgotten")
+    typer.echo(f"{node} is removed")
 
 
 @app.command()

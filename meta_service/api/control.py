@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import grpc
@@ -22,6 +23,8 @@ _ACTIONS: Final = {
     "stop": pb.RebalanceRequest.STOP,
 }
 _PAUSE_S: Final = 0.05
+_ANSWER_S: Final = 1.0
+"""A member that does not answer for so long is given up: another may lead by now."""
 
 
 class ControlCalls(Calls):
@@ -44,10 +47,11 @@ class ControlCalls(Calls):
         load: Callable[[], Load] = dict,
         *,
         period_s: float = 0.5,
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[str]:
         """Say that the node lives until the iterator is closed; gives the node's state each time.
 
-        Goes on at the next leader. Raises NotFound when the node has registered anew or is gone.
+        Goes on at the next leader. Raises CompareFailed when a later registration has taken this
+        one's place, NotFound when the node is not registered.
         """
 
         async def requests() -> AsyncIterator[pb.HeartbeatRequest]:
@@ -57,17 +61,39 @@ class ControlCalls(Calls):
                 )
                 await asyncio.sleep(period_s)
 
-        async for response in self._resumed(lambda t: t.cluster.Heartbeat, requests):
+        responses = self._resumed(lambda t: t.cluster.Heartbeat, requests, period_s + _ANSWER_S)
+        async for response in responses:
             yield response.state
 
+    async def leave(self, node_id: str, broker_epoch: int) -> None:
+        """The node stops in good order: it is fenced now, not when it was silent for long.
+
+        Raises as `heartbeats` does.
+        """
+
+        async def requests() -> AsyncIterator[pb.HeartbeatRequest]:
+            yield pb.HeartbeatRequest(node_id=node_id, broker_epoch=broker_epoch, leaving=True)
+
+        responses = self._resumed(lambda t: t.cluster.Heartbeat, requests, _ANSWER_S)
+        async with contextlib.aclosing(responses):
+            await anext(responses)
+
     async def _resumed(
-        self, stub: Callable[[Any], Any], requests: Callable[[], AsyncIterator[Any]]
-    ) -> AsyncIterator[Any]:
-        """Answers to a stream of requests, begun again at another member when it breaks off."""
+        self,
+        stub: Callable[[Any], Any],
+        requests: Callable[[], AsyncIterator[Any]],
+        answer_s: float,
+    ) -> AsyncGenerator[Any]:
+        """Answers to a stream of requests, begun again at another member when it breaks off or an
+        answer takes longer than `answer_s`: a member that was stopped closes no connection."""
         while True:
+            responses = _each_within(stub(self._target())(requests()), answer_s)
             try:
-                async for response in stub(self._target())(requests()):
-                    yield response
+                async with contextlib.aclosing(responses):
+                    async for response in responses:
+                        yield response
+            except TimeoutError:
+                self._turn("")
             except grpc.aio.AioRpcError as failure:
                 error, leader = error_of_failure(failure)
                 if not error.retriable:
@@ -142,9 +168,28 @@ class ControlCalls(Calls):
                 yield pb.KeepAliveRequest(lease_id=lease_id)
                 await asyncio.sleep(period_s)
 
-        async for response in self._resumed(lambda t: t.leases.KeepAlive, requests):
+        answer_s = period_s + _ANSWER_S
+        async for response in self._resumed(lambda t: t.leases.KeepAlive, requests, answer_s):
             yield response.ttl_ms
 
     async def revoke_lease(self, lease_id: int) -> None:
         """End a lease; its keys go with it. Raises NotFound."""
         await self._write(lambda t: t.leases.Revoke, pb.RevokeLeaseRequest(lease_id=lease_id))
+
+
+async def _each_within(responses: Any, answer_s: float) -> AsyncGenerator[Any]:
+    """Each response of a stream, gRPC's or of this process. Raises TimeoutError."""
+    answers = aiter(responses)
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(answer_s):
+                    response = await anext(answers)
+            except StopAsyncIteration:
+                return
+            yield response
+    finally:
+        if hasattr(responses, "cancel"):
+            responses.cancel()
+        else:
+            await responses.aclose()

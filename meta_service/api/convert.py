@@ -46,6 +46,7 @@ def node_message(node: NodeRegistration) -> pb.Node:
         broker_epoch=node.broker_epoch,
         state=node.state,
         heartbeats=node.heartbeats,
+        storage_id=node.storage_id,
     )
 
 
@@ -59,6 +60,7 @@ def node_of(message: pb.Node) -> NodeRegistration:
         message.broker_epoch,
         message.state,
         message.heartbeats,
+        message.storage_id,
     )
 
 

@@ -840,6 +840,7 @@ class Node(_message.Message):
     BROKER_EPOCH_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     HEARTBEATS_FIELD_NUMBER: _builtins.int
+    STORAGE_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     rack: _builtins.str
     version: _builtins.str
@@ -847,6 +848,8 @@ class Node(_message.Message):
     broker_epoch: _builtins.int
     state: _builtins.str
     heartbeats: _builtins.bool
+    storage_id: _builtins.str
+    """32 hex digits, or empty"""
     @_builtins.property
     def addresses(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """listener -> host:port"""
@@ -862,10 +865,11 @@ class Node(_message.Message):
         broker_epoch: _builtins.int = ...,
         state: _builtins.str = ...,
         heartbeats: _builtins.bool = ...,
+        storage_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "broker_epoch", b"broker_epoch", "feature_level", b"feature_level", "heartbeats", b"heartbeats", "node_id", b"node_id", "rack", b"rack", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "broker_epoch", b"broker_epoch", "feature_level", b"feature_level", "heartbeats", b"heartbeats", "node_id", b"node_id", "rack", b"rack", "state", b"state", "storage_id", b"storage_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1036,8 +1040,11 @@ class HeartbeatRequest(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     BROKER_EPOCH_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     broker_epoch: _builtins.int
+    leaving: _builtins.bool
+    """the node stops in good order: fence it now"""
     @_builtins.property
     def load(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """figures of the node's choice"""
@@ -1048,10 +1055,11 @@ class HeartbeatRequest(_message.Message):
         node_id: _builtins.str = ...,
         broker_epoch: _builtins.int = ...,
         load: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        leaving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "load", b"load", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "leaving", b"leaving", "load", b"load", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -448,8 +448,9 @@ class ClusterServicer:
 
     def Heartbeat(self, request_iterator, context):
         """A node says that it lives, several times per second; each message is answered with the node's
-        state. Only the leader listens. A node that registered with `heartbeats` and is not heard for
-        2.5 s is fenced.
+        state. Only the leader listens. A node that registered with `heartbeats` is fenced within 2.5 s
+        of its death. COMPARE_FAILED: a later registration has taken its place; NOT_FOUND: it must
+        register again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -140,8 +140,9 @@ class ClusterStub:
     ListNodes: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ListNodesRequest, _meta_pb2.ListNodesResponse]
     Heartbeat: _grpc.StreamStreamMultiCallable[_meta_pb2.HeartbeatRequest, _meta_pb2.HeartbeatResponse]
     """A node says that it lives, several times per second; each message is answered with the node's
-    state. Only the leader listens. A node that registered with `heartbeats` and is not heard for
-    2.5 s is fenced.
+    state. Only the leader listens. A node that registered with `heartbeats` is fenced within 2.5 s
+    of its death. COMPARE_FAILED: a later registration has taken its place; NOT_FOUND: it must
+    register again.
     """
     DrainNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]
     """Move leadership away from a node before it stops."""
@@ -162,8 +163,9 @@ class ClusterAsyncStub(ClusterStub):
     ListNodes: _aio.UnaryUnaryMultiCallable[_meta_pb2.ListNodesRequest, _meta_pb2.ListNodesResponse]  # type: ignore[assignment]
     Heartbeat: _aio.StreamStreamMultiCallable[_meta_pb2.HeartbeatRequest, _meta_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """A node says that it lives, several times per second; each message is answered with the node's
-    state. Only the leader listens. A node that registered with `heartbeats` and is not heard for
-    2.5 s is fenced.
+    state. Only the leader listens. A node that registered with `heartbeats` is fenced within 2.5 s
+    of its death. COMPARE_FAILED: a later registration has taken its place; NOT_FOUND: it must
+    register again.
     """
     DrainNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
     """Move leadership away from a node before it stops."""
@@ -211,8 +213,9 @@ class ClusterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_meta_pb2.HeartbeatResponse], _abc.AsyncIterator[_meta_pb2.HeartbeatResponse]]:
         """A node says that it lives, several times per second; each message is answered with the node's
-        state. Only the leader listens. A node that registered with `heartbeats` and is not heard for
-        2.5 s is fenced.
+        state. Only the leader listens. A node that registered with `heartbeats` is fenced within 2.5 s
+        of its death. COMPARE_FAILED: a later registration has taken its place; NOT_FOUND: it must
+        register again.
         """
 
     @_abc_1.abstractmethod

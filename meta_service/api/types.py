@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from meta_service.api.auth import AuthPort
 from meta_service.api.journal import JournalPort
@@ -94,6 +94,10 @@ class TopicChange:
     topic: TopicDescription | None
 
 
+STORAGE_LEVEL: Final = 3
+"""Feature level from which the catalog keeps the storage id of a node, and fences it."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeRegistration:
     """A broker known to the catalog."""
@@ -110,6 +114,8 @@ class NodeRegistration:
     """`fenced`, `active` or `draining`; the controller decides."""
     heartbeats: bool = False
     """The node sends heartbeats: it is fenced until the first one and whenever they stay away."""
+    storage_id: str = ""
+    """32 hex digits that name the content of the node's disk; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from meta_service.catalog.tables import pack
 COMMAND_BYTES_MAX: Final = 1024 * 1024
 """Largest command (bytes)."""
 KEY_BYTES_MAX: Final = 4096
-FEATURE_LEVEL: Final = 2
-"""Highest feature level that this code understands. 2: users, ACL rules and quotas."""
+FEATURE_LEVEL: Final = 3
+"""Highest feature level that this code understands. What belongs to each is in
+`docs/formats/meta.md`."""
 CLIENT_ID_BYTES: Final = 16
 
 _HEX: Final = re.compile("[0-9a-f]{32}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from meta_service.api.errors import InvalidArgument
+from meta_service.api.types import STORAGE_LEVEL
 from meta_service.catalog.command_codec import (
     CLIENT_ID_BYTES,
     Command,
@@ -126,6 +127,21 @@ class RegisterNode(Command):
         check_integer(self.feature_level, "feature_level", 1, 2**31)
         if not isinstance(self.heartbeats, bool):
             raise InvalidArgument("heartbeats: must be true or false")
+
+
+@command("node+at")
+@dataclass(frozen=True, slots=True)
+class RegisterStorage(RegisterNode):
+    """Register a node together with the disk content that it holds."""
+
+    level: ClassVar[int] = STORAGE_LEVEL
+
+    storage_id: str
+    """32 hex digits; the same for as long as the node's partition logs are there."""
+
+    def check(self) -> None:
+        RegisterNode.check(self)
+        check_hex(self.storage_id, "storage_id")
 
 
 @command("topic+")

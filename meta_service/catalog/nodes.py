@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
+from meta_service.api.errors import AlreadyExists, CompareFailed, InvalidArgument, NotFound
 from meta_service.api.types import NodeRegistration
-from meta_service.catalog.commands import RegisterNode
+from meta_service.catalog.commands import RegisterNode, RegisterStorage
 from meta_service.catalog.control_commands import (
     ACTIVE,
     DRAINING,
@@ -34,22 +34,22 @@ def node_key(node_id: str) -> bytes:
 
 
 def encode_node(node: NodeRegistration) -> bytes:
-    return pack(
-        [
-            dict(sorted(node.addresses.items())),
-            node.rack,
-            node.version,
-            node.feature_level,
-            node.broker_epoch,
-            node.state,
-            node.heartbeats,
-        ]
-    )
+    fields = [
+        dict(sorted(node.addresses.items())),
+        node.rack,
+        node.version,
+        node.feature_level,
+        node.broker_epoch,
+        node.state,
+        node.heartbeats,
+    ]
+    # Members below level 3 could not read a row that holds it.
+    return pack([*fields, node.storage_id] if node.storage_id else fields)
 
 
 def decode_node(key: bytes, value: bytes) -> NodeRegistration:
     fields: Any = unpack(value)
-    addresses, rack, version, feature_level, broker_epoch, state, heartbeats = fields
+    addresses, rack, version, feature_level, broker_epoch, state, heartbeats, *storage_id = fields
     return NodeRegistration(
         key[len(NODE_PREFIX) :].decode(),
         addresses,
@@ -59,6 +59,7 @@ def decode_node(key: bytes, value: bytes) -> NodeRegistration:
         broker_epoch,
         state,
         heartbeats,
+        *storage_id,
     )
 
 
@@ -78,7 +79,13 @@ def candidates(draft: Draft) -> list[Candidate]:
 
 
 def register_node(draft: Draft, command: RegisterNode) -> Any:
-    """The node's broker epoch: the revision of this registration."""
+    """The node's broker epoch: the revision of this registration.
+
+    Raises AlreadyExists, CompareFailed where two processes would hold the same name or disk.
+    """
+    storage_id = command.storage_id if isinstance(command, RegisterStorage) else ""
+    if storage_id:
+        _check_storage(draft, command.node_id, storage_id)
     node = NodeRegistration(
         command.node_id,
         command.addresses,
@@ -88,9 +95,30 @@ def register_node(draft: Draft, command: RegisterNode) -> Any:
         draft.revision,
         FENCED if command.heartbeats else ACTIVE,
         command.heartbeats,
+        storage_id,
     )
     draft.put_row(node_key(command.node_id), encode_node(node))
     return draft.revision
+
+
+def _check_storage(draft: Draft, node_id: str, storage_id: str) -> None:
+    for node in all_nodes(draft):
+        if node.node_id != node_id and node.storage_id == storage_id:
+            raise AlreadyExists(
+                f"storage {storage_id} belongs to node {node.node_id!r} ({node.state}): the data "
+                f"folder of {node_id!r} was copied from it. Start {node_id!r} with an empty data "
+                f"folder, or remove the other one: lakemq meta remove-node {node.node_id}"
+            )
+        if (
+            node.node_id == node_id
+            and node.storage_id not in ("", storage_id)
+            and node.heartbeats
+            and node.state != FENCED
+        ):
+            raise CompareFailed(
+                f"node {node_id!r} is {node.state} with storage {node.storage_id}, not "
+                f"{storage_id}: another process runs under this node id"
+            )
 
 
 def find_node(draft: Draft, node_id: str) -> NodeRegistration:

@@ -28,12 +28,14 @@ def settle(
     *,
     preferred: bool,
     unclean: bool = False,
+    keeps_leader: bool = False,
 ) -> PartitionDescription:
     """The partition as the states of the nodes want it; the same one where nothing is amiss.
 
     A fenced or unknown node leaves the in-sync set unless it is the last one. A draining node gives
     up leadership if another in-sync replica can take it. `unclean`: when no in-sync replica can
-    lead, one that lacks records may, and is then the only one in sync.
+    lead, one that lacks records may, and is then the only one in sync. `keeps_leader`: when nobody
+    can lead, the fenced leader stays: only its disk has the records (ADR 21).
     """
     alive = {node for node, state in states.items() if state in (ACTIVE, DRAINING)}
     in_sync = tuple(node for node in partition.in_sync if node in alive) or partition.in_sync
@@ -41,6 +43,8 @@ def settle(
     if leader is None and unclean:
         leader = next((n for n in partition.replicas if states.get(n) == ACTIVE), None)
         in_sync = in_sync if leader is None else (leader,)
+    if leader is None and keeps_leader and partition.leader in in_sync:
+        leader = partition.leader
     if leader == partition.leader and in_sync == partition.in_sync:
         return partition
     return replace(
@@ -72,10 +76,12 @@ def _leader(
 def settle_topic(
     topic: TopicDescription, states: Mapping[str, str], *, preferred: bool, level: int
 ) -> TopicDescription:
-    """`level`: the cluster's feature level; from 2 on a topic may ask for unclean elections."""
+    """`level`: the cluster's feature level; from 2 on a topic may ask for unclean elections, from
+    3 on the last in-sync replica keeps the leadership while it is fenced."""
     unclean = level > 1 and topic.config.get(UNCLEAN) in (1, "true")
     partitions = tuple(
-        settle(p, states, preferred=preferred, unclean=unclean) for p in topic.partitions
+        settle(p, states, preferred=preferred, unclean=unclean, keeps_leader=level > 2)
+        for p in topic.partitions
     )
     return topic if partitions == topic.partitions else replace(topic, partitions=partitions)
 

@@ -159,6 +159,16 @@ class Controller:
         full = [name for name, load in loads.items() if load.get(DISK_FIGURE, 0.0) >= FULL_RATIO]
         return tuple(sorted(full)[:AVOID_MAX])
 
+    @property
+    def feature_level(self) -> int:
+        """The cluster's."""
+        return self._feature_levels()[0]
+
+    async def fence(self, node: NodeRegistration) -> None:
+        """The node says that it stops. Raises CompareFailed when it has registered again."""
+        self.monitor.leave(node.node_id)
+        await self._carry_out(Verdict(node.node_id, node.broker_epoch, FENCED))
+
     async def _carry_out(self, verdict: Verdict) -> None:
         node_id, epoch, state = verdict
         if state == FENCED and self._feature_levels()[0] >= LEVEL:

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from meta_service.api.types import NodeRegistration
 from meta_service.catalog.control_commands import ACTIVE, DRAINING, FENCED
 
-SILENCE_S: Final = 2.5
-"""A node not heard for so long is fenced."""
+SILENCE_S: Final = 2.25
+"""A node not heard for so long is fenced: one that is killed within 2.5 s."""
 CALM_S: Final = 0.5
 """A fenced node is active again after so long of unbroken heartbeats."""
 CALM_S_MAX: Final = 16.0
@@ -75,6 +75,10 @@ class NodeMonitor:
         pulse.heard_s = now_s
         pulse.load = load
         pulse.beats += 1
+
+    def leave(self, node_id: str) -> None:
+        """The node stops in good order: its heartbeats so far count no more."""
+        self._pulses.pop(node_id, None)
 
     def loads(self) -> dict[str, Mapping[str, float]]:
         """The figures of each node's last heartbeat."""

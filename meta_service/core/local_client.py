@@ -10,8 +10,10 @@ from typing import Any, Final
 
 import grpc
 
+from meta_service.api import meta_pb2 as pb
 from meta_service.api.auth_calls import AuthCalls
 from meta_service.api.calls import Stub, Target
+from meta_service.api.convert import node_message, node_of
 from meta_service.api.errors import InvalidArgument
 from meta_service.api.failures import error_of_failure
 from meta_service.api.journal_calls import JournalCalls
@@ -35,7 +37,6 @@ from meta_service.catalog.commands import (
     CreateTopic,
     DeleteTopic,
     Operation,
-    RegisterNode,
     Txn,
 )
 from meta_service.catalog.nodes import decode_node
@@ -145,19 +146,8 @@ class LocalClient(AuthCalls, JournalCalls, MqttCalls, SchemaCalls):
     # ------------------------------------------------------------ nodes
 
     async def register_node(self, registration: NodeRegistration) -> NodeRegistration:
-        command = RegisterNode(
-            registration.node_id,
-            registration.addresses,
-            registration.rack,
-            registration.version,
-            registration.feature_level,
-            registration.heartbeats,
-        )
-        await self._propose(command)
-        key = NODE_PREFIX + registration.node_id.encode()
-        row = self._cache.get(key)
-        assert row is not None  # the cache takes a command over before its answer comes
-        return decode_node(key, row.value)
+        request = pb.RegisterNodeRequest(node=node_message(registration))
+        return node_of(await self._write(lambda t: t.cluster.RegisterNode, request))
 
     async def nodes(self) -> Sequence[NodeRegistration]:
         await self._barrier(False)

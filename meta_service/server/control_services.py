@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api.errors import InvalidArgument, NoLeader, NotFound, NotLeader
+from meta_service.api.convert import node_message
+from meta_service.api.errors import CompareFailed, InvalidArgument, NoLeader, NotFound, NotLeader
+from meta_service.catalog.command_codec import Command
+from meta_service.catalog.commands import RegisterNode, RegisterStorage
 from meta_service.catalog.control_commands import (
     ACTIVE,
     DRAINING,
+    FENCED,
     ChangeInSync,
     GrantLease,
     RemoveNode,
@@ -46,17 +50,36 @@ class ControlledClusterService(ClusterService):
             raise NotFound(f"node {node_id!r} is not registered")
         return decode_node(node_key(node_id), row.value)
 
+    def _registration(self, node: pb.Node) -> Command:
+        """Below level 3 a fenced node's partitions would lose their leader, and rows can't hold a
+        storage id: a node that names its storage is then registered without both."""
+        told = (dict(node.addresses), node.rack, node.version, node.feature_level)
+        if not node.storage_id:
+            return RegisterNode(node.node_id, *told, node.heartbeats)
+        if self._controller.feature_level < RegisterStorage.level:
+            return RegisterNode(node.node_id, *told, False)
+        return RegisterStorage(node.node_id, *told, node.heartbeats, node.storage_id)
+
+    @unary
+    async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Context) -> pb.Node:
+        await self._propose(self._registration(request.node), request.once)
+        return node_message(self._node(request.node.node_id))
+
     def beat(self, node_id: str, broker_epoch: int, load: dict[str, float]) -> str:
-        """Take a heartbeat; the node's state. Raises NotLeader, NoLeader, NotFound."""
+        """Take a heartbeat; the node's state. Raises NotLeader, NoLeader, NotFound,
+        CompareFailed."""
         if self._gateway.leading_term() is None:
             raise NotLeader("this member is not the leader")
         if not self._controller.is_active:
             raise NoLeader("the leader is not ready yet")
         node = self._node(node_id)
-        if node.broker_epoch != broker_epoch:
-            raise NotFound(
-                f"node {node_id!r} has registered again, in broker epoch {node.broker_epoch}"
+        if node.broker_epoch > broker_epoch:
+            raise CompareFailed(
+                f"node {node_id!r} has registered again, in broker epoch {node.broker_epoch}: "
+                f"broker epoch {broker_epoch} is over"
             )
+        if node.broker_epoch < broker_epoch:
+            raise NotFound(f"node {node_id!r} has no registration of broker epoch {broker_epoch}")
         self._controller.monitor.beat(node_id, broker_epoch, self._now_s(), load)
         return node.state
 
@@ -66,6 +89,9 @@ class ControlledClusterService(ClusterService):
     ) -> AsyncIterator[pb.HeartbeatResponse]:
         async for request in requests:
             state = self.beat(request.node_id, request.broker_epoch, dict(request.load))
+            if request.leaving:
+                await self._controller.fence(self._node(request.node_id))
+                state = FENCED
             yield pb.HeartbeatResponse(state=state)
 
     @unary

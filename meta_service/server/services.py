@@ -15,7 +15,7 @@ from meta_service.api.convert import (
     status_message,
     topic_message,
 )
-from meta_service.api.errors import InvalidArgument, NotFound, NotLeader
+from meta_service.api.errors import InvalidArgument, NotLeader
 from meta_service.api.types import MetaStatus
 from meta_service.api.writes import WRITES_MAX
 from meta_service.catalog.command_codec import Command, Header
@@ -28,10 +28,9 @@ from meta_service.catalog.commands import (
     OpenSession,
     Operation,
     PlaceTopic,
-    RegisterNode,
     Txn,
 )
-from meta_service.catalog.nodes import decode_node, node_key
+from meta_service.catalog.nodes import decode_node
 from meta_service.catalog.results import Result, value_of
 from meta_service.catalog.tables import NODE_PREFIX, RESERVED, TOPIC_PREFIX
 from meta_service.catalog.topics import decode_topic, topic_key
@@ -232,23 +231,6 @@ class ClusterService(Service, rpc.ClusterServicer):
     ) -> pb.WriteResponse:
         result = await self._propose(OpenSession(request.client_id), None)
         return pb.WriteResponse(revision=result.revision)
-
-    @unary
-    async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Context) -> pb.Node:
-        node = request.node
-        command = RegisterNode(
-            node.node_id,
-            dict(node.addresses),
-            node.rack,
-            node.version,
-            node.feature_level,
-            node.heartbeats,
-        )
-        await self._propose(command, request.once)
-        row = self._gateway.cache.get(node_key(node.node_id))
-        if row is None:
-            raise NotFound(f"node {node.node_id!r} was removed again")
-        return node_message(decode_node(node_key(node.node_id), row.value))
 
     @unary
     async def ListNodes(

@@ -167,11 +167,11 @@ async def test_a_drained_broker_gives_up_its_replicas_and_is_forgotten(
     leaving = await client.register_node(NodeRegistration("b", {}, heartbeats=True))
     beats = asyncio.create_task(beat(leaving.broker_epoch))
     await true(lambda: asyncio.sleep(0, "active" in states))
-    alive = await command(member, "forget", "b")
+    alive = await command(member, "remove-node", "b")
     assert (alive.exit_code, alive.output) == (1, "lakemq meta: node 'b' is alive: stop it first\n")
     await client.create_topic("t", 4, {})
     brokers = asyncio.create_task(catch_up(client))
-    assert (await command(member, "forget", "b")).exit_code == 1, "it holds replicas"
+    assert (await command(member, "remove-node", "b")).exit_code == 1, "it holds replicas"
     assert (await command(member, "drain", "b")).output == "b drains\n"
     await client.rebalance("start")
     await until(client, lambda topic: held(topic, "b") == 0)

@@ -419,7 +419,14 @@ def test_nobody_out_of_sync_leads_unless_the_topic_wants_it() -> None:
 
 @pytest.mark.parametrize(
     ("config", "level", "leader"),
-    [({}, 2, None), ({UNCLEAN: 0}, 2, None), ({UNCLEAN: 1}, 2, "b"), ({UNCLEAN: 1}, 1, None)],
+    [
+        ({}, 2, None),
+        ({UNCLEAN: 0}, 2, None),
+        ({UNCLEAN: 1}, 2, "b"),
+        ({UNCLEAN: 1}, 1, None),
+        ({}, 3, "a"),
+        ({UNCLEAN: 1}, 3, "b"),
+    ],
 )
 def test_unclean_elections_are_off_by_default(
     config: dict[str, str | int | None], level: int, leader: str | None

@@ -23,6 +23,7 @@ from meta_service.catalog.commands import (
     OpenSession,
     PlaceTopic,
     RegisterNode,
+    RegisterStorage,
     SetFeatureLevel,
     Tick,
     Txn,
@@ -88,6 +89,10 @@ COMMANDS: dict[type[Command], tuple[Any, ...]] = {
     RegisterNode: (
         _nodes, st.just({"x": "y:1"}), st.sampled_from(["r1", "r2"]), st.just(""), st.just(1),
         st.booleans(),
+    ),
+    RegisterStorage: (
+        _nodes, st.just({"x": "y:1"}), st.just("r1"), st.just(""), st.just(1), st.booleans(),
+        st.sampled_from(["1" * 32, "2" * 32]),
     ),
     SetNodeState: (_nodes, st.integers(1, 12), st.sampled_from(["fenced", "active", "draining"])),
     RemoveNode: (_nodes,),

@@ -1,0 +1,120 @@
+"""Keeps this node in the catalog: registers it, sends heartbeats, leaves when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker_core.api.errors import StartupError
+from meta_service.api.client import RemoteClient
+from meta_service.api.errors import AlreadyExists, CompareFailed, MetaError, NotFound
+from meta_service.api.types import STORAGE_LEVEL, NodeRegistration
+
+log = logging.getLogger(__name__)
+ACTIVE_MAX_S: Final = 2.5
+"""How long a start waits until the node is active; one that was fenced often waits longer."""
+REGISTER_MAX_S: Final = 5.0
+"""How long a start waits for a dead process of the same node id to be fenced."""
+LEAVE_MAX_S: Final = 1.0
+_PAUSE_S: Final = 0.2
+
+
+class Registration:
+    """The life of one node in the catalog. Lives in the event loop."""
+
+    def __init__(
+        self,
+        client: RemoteClient,
+        node: NodeRegistration,
+        load: Callable[[], Mapping[str, float]],
+        on_refused: Callable[[str], None],
+    ) -> None:
+        """`load()`: figures for heartbeats. `on_refused(message)`: another process holds this node
+        id or a copy of this data folder, so this one must stop."""
+        self._client = client
+        self._wanted = node
+        self._node = node
+        self._load = load
+        self._on_refused = on_refused
+        self._state = ""
+        self._active = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Register, and wait until the node is active. Raises StartupError."""
+        try:
+            await self._register_when_free()
+        except MetaError as error:
+            raise StartupError(f"this node can't register: {error}") from error
+        self._task = asyncio.create_task(self._run())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ACTIVE_MAX_S):
+                await self._active.wait()
+
+    async def _register_when_free(self) -> None:
+        deadline = time.monotonic() + REGISTER_MAX_S
+        while True:
+            try:
+                return await self._register()
+            except CompareFailed as error:
+                if time.monotonic() > deadline:
+                    raise
+                log.warning("waiting to register: %s", error)
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _register(self) -> None:
+        self._node = await self._client.register_node(self._wanted)
+
+    async def _run(self) -> None:
+        registered = True
+        while True:
+            try:
+                if not registered:
+                    await self._register()
+                    registered = True
+                registered = await self._send_heartbeats()
+            except NotFound as error:
+                log.warning("registering again: %s", error)
+                registered = False
+            except (AlreadyExists, CompareFailed) as error:
+                self._on_refused(str(error))
+                return
+            except MetaError as error:
+                log.warning("the registration is not renewed: %s", error)
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _send_heartbeats(self) -> bool:
+        """False: the node must register again, for members can keep its storage id by now."""
+        node = self._node
+        beats = self._client.heartbeats(node.node_id, node.broker_epoch, self._load)
+        async with contextlib.aclosing(beats):
+            async for state in beats:
+                self._note(state)
+                if not node.storage_id and await self._can_keep_storage():
+                    break
+        return False
+
+    async def _can_keep_storage(self) -> bool:
+        level = (await self._client.status()).detail.get("feature_level", 0)
+        return int(level) >= STORAGE_LEVEL
+
+    def _note(self, state: str) -> None:
+        if state != self._state and self._state:
+            log.warning("the cluster says that this node is %s", state)
+        self._state = state
+        if state != "fenced":
+            self._active.set()
+
+    async def stop(self) -> None:
+        """Leave: the cluster fences this node at once."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        with contextlib.suppress(MetaError, TimeoutError):
+            async with asyncio.timeout(LEAVE_MAX_S):
+                await self._client.leave(self._node.node_id, self._node.broker_epoch)
