@@ -1,14 +1,14 @@
-"""One fetch stream over many partitions: what the gRPC edge yields for `FetchMany`."""
+"""Reads partitions for one `Fetch` or `FetchMany` call."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Final
+from time import monotonic
+from typing import Final, NamedTuple
 
 from broker_core.api.errors import InvalidRequest, LakeMQError, UnknownTopic
 from broker_core.api.ports import Broker, PartitionLog
@@ -16,7 +16,6 @@ from broker_core.api.record_batch import HEADER_BYTES, read_header
 from broker_core.api.types import CommittedBatch, Offset, Operation, Principal, Resource
 from plugins.native import native_pb2 as pb
 from plugins.native.config import NativeSettings
-from plugins.native.convert import error_message
 from plugins.native.leading import Leaders
 from plugins.native.sdk.filtering import Condition, RecordFilter
 
@@ -30,6 +29,21 @@ def check_topic_id(broker: Broker, name: str, topic_id: str) -> None:
         raise UnknownTopic(
             f"topic {name} with id {topic_id} is gone; another of that name has id {topic.topic_id}"
         )
+
+
+def log_to_read(
+    broker: Broker,
+    leaders: Leaders,
+    principal: Principal,
+    asked: pb.PartitionOffset | pb.TieredSegmentsRequest,
+) -> PartitionLog:
+    """The log of a partition that this node leads and the caller may read. Raises NotAuthorized,
+    NotLeader, StaleEpoch, UnknownPartition, UnknownTopic."""
+    broker.authorize(principal, Operation.READ, Resource("topic", asked.topic))
+    check_topic_id(broker, asked.topic, asked.topic_id)
+    log = broker.partition(asked.topic, asked.partition)
+    leaders.check(asked.topic, asked.partition, asked.leader_epoch)
+    return log
 
 
 def until(data: bytes, end_offset: int) -> bytes:
@@ -62,20 +76,20 @@ async def narrowed(data: bytes, wanted: RecordFilter | None) -> bytes:
 
 @dataclass(eq=False, slots=True)
 class _Cursor:
-    """Where the stream stands in one partition."""
+    """A partition of the call, and the offset that is read next."""
 
-    wanted: pb.PartitionOffset
+    asked: pb.PartitionOffset
     log: PartitionLog
     offset: Offset
     queued: bool = True
 
     @property
     def ended(self) -> bool:
-        return bool(self.wanted.end_offset) and self.offset >= self.wanted.end_offset
+        return bool(self.asked.end_offset) and self.offset >= self.asked.end_offset
 
 
 class _Readers:
-    """The partitions of one stream; those that may have something, in turn."""
+    """The partitions of one call; those that may have records, in turn."""
 
     def __init__(self) -> None:
         self.ready: deque[_Cursor] = deque()
@@ -107,7 +121,7 @@ class _Readers:
             self.close(cursor)
 
     async def wait(self, wait_s: float) -> None:
-        """Until a partition may have something, or time is over."""
+        """Until a partition may have records, or `wait_s` has passed."""
         self._woken.clear()
         if not self.ready:
             with suppress(TimeoutError):
@@ -115,118 +129,112 @@ class _Readers:
                     await self._woken.wait()
 
 
-async def read_many(
-    broker: Broker,
-    leaders: Leaders,
-    request: pb.FetchManyRequest,
-    principal: Principal,
-    settings: NativeSettings,
-    stopping: Callable[[], bool],
-) -> AsyncIterator[pb.FetchManyResponse]:
-    """Answers, partitions in turn. Nothing is read ahead of the client: the next batch is read
-    when gRPC has taken the last. A partition that fails is told in place and left out.
-    """
-    if not 1 <= len(request.partitions) <= _PARTITIONS_MAX:
-        raise InvalidRequest(
-            f"partitions has {len(request.partitions)} entries; it takes 1 to {_PARTITIONS_MAX}"
-        )
-    bytes_max = min(request.bytes_max or 1024 * 1024, settings.fetch_bytes_max)
-    record_filter = filter_of(request.filter)
-    readers = _Readers()
-    try:
-        for wanted in request.partitions:
-            try:
-                broker.authorize(principal, Operation.READ, Resource("topic", wanted.topic))
-                readers.add(_open(broker, leaders, wanted))
-            except LakeMQError as error:
-                yield _failed(wanted, error)
-        while readers.open and not stopping():
-            if not readers.ready:
-                if not request.follow:
-                    return
-                await readers.wait(settings.fetch_wait_ms / 1000)
-                for answer in _gone(broker, leaders, readers):
-                    yield answer
-                continue
-            cursor = readers.ready.popleft()
-            cursor.queued = False
-            if cursor in readers.open:
-                may = partial(_check, broker, leaders, principal, cursor.wanted)
-                found = await _next(cursor, readers, bytes_max, record_filter, may)
-                if found is not None:
-                    yield found
-    finally:
-        readers.close_all()
+class FetchAnswer(NamedTuple):
+    """What was read of one partition, or why it is read no further."""
+
+    asked: pb.PartitionOffset
+    batches: bytes = b""
+    """Whole record batches, back to back; those without a record that is wanted are left out."""
+    next_offset: int = 0
+    high_watermark: int = 0
+    log_start_offset: int = 0
+    error: LakeMQError | None = None
 
 
-def _check(
-    broker: Broker, leaders: Leaders, principal: Principal, wanted: pb.PartitionOffset
-) -> None:
-    """Raises NotAuthorized, NotLeader, StaleEpoch."""
-    broker.authorize(principal, Operation.READ, Resource("topic", wanted.topic))
-    leaders.check(wanted.topic, wanted.partition, wanted.leader_epoch)
+class FetchSession:
+    """One call: its caller, and what it wants of records."""
 
+    def __init__(
+        self,
+        broker: Broker,
+        leaders: Leaders,
+        settings: NativeSettings,
+        principal: Principal,
+        request: pb.FetchRequest | pb.FetchManyRequest,
+    ) -> None:
+        self._broker = broker
+        self._leaders = leaders
+        self._principal = principal
+        self._bytes_max = min(request.bytes_max or 1024 * 1024, settings.fetch_bytes_max)
+        self._wait_s = settings.fetch_wait_ms / 1000
+        self._follow = request.follow
+        self._filter = filter_of(request.filter)
+        self._readers = _Readers()
+        self._check_s = monotonic() + self._wait_s
+        """When to look next whether partitions that have no records may still be read."""
 
-def _open(broker: Broker, leaders: Leaders, wanted: pb.PartitionOffset) -> _Cursor:
-    check_topic_id(broker, wanted.topic, wanted.topic_id)
-    log = broker.partition(wanted.topic, wanted.partition)
-    leaders.check(wanted.topic, wanted.partition, wanted.leader_epoch)
-    return _Cursor(wanted, log, Offset(wanted.offset))
-
-
-async def _next(
-    cursor: _Cursor,
-    readers: _Readers,
-    bytes_max: int,
-    record_filter: RecordFilter | None,
-    check: Callable[[], None],
-) -> pb.FetchManyResponse | None:
-    """What one partition has now; None: nothing. Its leadership, or the right to it, may have ended
-    meanwhile."""
-    wanted = cursor.wanted
-    try:
-        check()
-        got = None if cursor.ended else await cursor.log.fetch(cursor.offset, bytes_max=bytes_max)
-        data = await narrowed(until(got.data, wanted.end_offset), record_filter) if got else b""
-    except LakeMQError as error:
-        readers.close(cursor)
-        return _failed(wanted, error)
-    if got is None:
-        readers.close(cursor)
-        return None
-    if not got.data:
-        return None
-    cursor.offset = got.next_offset
-    readers.wake(cursor)
-    return pb.FetchManyResponse(
-        topic=wanted.topic,
-        partition=wanted.partition,
-        fetched=pb.FetchResponse(
-            batches=data,
-            next_offset=got.next_offset,
-            high_watermark=got.high_watermark,
-            log_start_offset=got.log_start_offset,
-        ),
-    )
-
-
-def _gone(broker: Broker, leaders: Leaders, readers: _Readers) -> list[pb.FetchManyResponse]:
-    """Partitions whose topic was deleted, or created again, while the stream waited."""
-    found = []
-    for cursor in list(readers.open):
-        wanted = cursor.wanted
+    async def read(
+        self, partitions: Sequence[pb.PartitionOffset], stopping: Callable[[], bool]
+    ) -> AsyncGenerator[FetchAnswer, None]:
+        """Answers, partitions in turn, until all have been read to their end (`follow`: for ever).
+        Nothing is read ahead of the client: the next batches are read when gRPC has taken the last.
+        """
+        if not 1 <= len(partitions) <= _PARTITIONS_MAX:
+            raise InvalidRequest(
+                f"partitions has {len(partitions)} entries; it takes 1 to {_PARTITIONS_MAX}"
+            )
+        readers = self._readers
         try:
-            check_topic_id(broker, wanted.topic, wanted.topic_id)
-            if broker.partition(wanted.topic, wanted.partition) is not cursor.log:
-                raise UnknownTopic(f"topic {wanted.topic} was created again")
-            leaders.check(wanted.topic, wanted.partition, wanted.leader_epoch)
+            for asked in partitions:
+                try:
+                    readers.add(_Cursor(asked, self._open(asked), Offset(asked.offset)))
+                except LakeMQError as error:
+                    yield FetchAnswer(asked, error=error)
+            while readers.open and not stopping() and (readers.ready or self._follow):
+                async for answer in self._turn():
+                    yield answer
+        finally:
+            readers.close_all()
+
+    def _open(self, asked: pb.PartitionOffset) -> PartitionLog:
+        return log_to_read(self._broker, self._leaders, self._principal, asked)
+
+    async def _turn(self) -> AsyncGenerator[FetchAnswer, None]:
+        """Read one partition, or wait until one may have records."""
+        readers = self._readers
+        if monotonic() >= self._check_s:
+            self._check_s = monotonic() + self._wait_s
+            for cursor in list(readers.open):
+                if (error := self._ended(cursor)) is not None:
+                    readers.close(cursor)
+                    yield FetchAnswer(cursor.asked, error=error)
+        if not readers.ready:
+            await readers.wait(self._wait_s)
+            return
+        cursor = readers.ready.popleft()
+        cursor.queued = False
+        if cursor in readers.open:
+            answer = await self._next(cursor)
+            if answer is not None:
+                yield answer
+
+    def _ended(self, cursor: _Cursor) -> LakeMQError | None:
+        """Why a partition may not be read any more: its topic was deleted, or created again, its
+        leader is another node, or the caller has lost the right to read it."""
+        try:
+            if self._open(cursor.asked) is not cursor.log:
+                raise UnknownTopic(f"topic {cursor.asked.topic} was created again")
+        except LakeMQError as error:
+            return error
+        return None
+
+    async def _next(self, cursor: _Cursor) -> FetchAnswer | None:
+        """What one partition has now; None: nothing."""
+        readers, asked = self._readers, cursor.asked
+        if cursor.ended:
+            readers.close(cursor)
+            return None
+        try:
+            got = await cursor.log.fetch(cursor.offset, bytes_max=self._bytes_max)
+            data = await narrowed(until(got.data, asked.end_offset), self._filter)
+            # Asked again: the records may have taken long to read.
+            self._broker.authorize(self._principal, Operation.READ, Resource("topic", asked.topic))
+            self._leaders.check(asked.topic, asked.partition, asked.leader_epoch)
         except LakeMQError as error:
             readers.close(cursor)
-            found.append(_failed(wanted, error))
-    return found
-
-
-def _failed(wanted: pb.PartitionOffset, error: LakeMQError) -> pb.FetchManyResponse:
-    return pb.FetchManyResponse(
-        topic=wanted.topic, partition=wanted.partition, error=error_message(error)
-    )
+            return FetchAnswer(asked, error=error)
+        if not got.data:
+            return None
+        cursor.offset = got.next_offset
+        readers.wake(cursor)
+        return FetchAnswer(asked, data, got.next_offset, got.high_watermark, got.log_start_offset)

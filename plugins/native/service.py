@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 
 import grpc
 
 from broker_core.api.errors import InvalidRequest, LakeMQError
-from broker_core.api.ports import Broker, PartitionLog
+from broker_core.api.ports import Broker
 from broker_core.api.types import (
     Acks,
     AppendResult,
-    Offset,
     Operation,
     Principal,
     Resource,
@@ -28,11 +28,11 @@ from plugins.native.convert import (
 )
 from plugins.native.group_host import GroupHost
 from plugins.native.leading import Leaders
-from plugins.native.many import check_topic_id, filter_of, narrowed, read_many, until
+from plugins.native.many import FetchAnswer, FetchSession, log_to_read
 from plugins.native.native_pb2_grpc import NativeServicer
 from plugins.native.produce_window import Window
 from plugins.native.quotas import pay_for_reading, pay_for_writing, wait_to_write
-from plugins.native.sdk.fetched import fetch_response
+from plugins.native.sdk.fetched import fetch_many_response, fetch_response
 from plugins.native.tiered import tiered_segments
 
 _Context = grpc.aio.ServicerContext[object, object]
@@ -185,64 +185,56 @@ class NativeService(NativeServicer):
 
     # -- reading
 
-    def _log_to_read(
-        self, request: pb.FetchRequest | pb.TieredSegmentsRequest, principal: Principal
-    ) -> PartitionLog:
-        """The log of a partition that we lead and the caller may read. Raises LakeMQError."""
-        self._broker.authorize(principal, Operation.READ, Resource("topic", request.topic))
-        check_topic_id(self._broker, request.topic, request.topic_id)
-        log = self._broker.partition(request.topic, request.partition)
-        self._leaders.check(request.topic, request.partition, request.leader_epoch)
-        return log
-
     async def Fetch(  # type: ignore[override]  # answers are serialized already
         self, request: pb.FetchRequest, context: _Context
     ) -> AsyncIterator[bytes]:
+        asked = pb.PartitionOffset(
+            topic=request.topic, partition=request.partition, offset=request.offset,
+            end_offset=request.end_offset, topic_id=request.topic_id,
+            leader_epoch=request.leader_epoch,
+        )  # fmt: skip
+        async with aclosing(self._read([asked], request, context)) as answers:
+            async for answer in answers:
+                if answer.error is not None:
+                    raise answer.error
+                yield fetch_response(*answer[1:5])
+
+    async def FetchMany(  # type: ignore[override]  # answers are serialized already
+        self, request: pb.FetchManyRequest, context: _Context
+    ) -> AsyncIterator[bytes]:
+        async with aclosing(self._read(request.partitions, request, context)) as answers:
+            async for answer in answers:
+                asked = answer.asked
+                if answer.error is not None:
+                    yield pb.FetchManyResponse(
+                        topic=asked.topic,
+                        partition=asked.partition,
+                        error=error_message(answer.error),
+                    ).SerializeToString()
+                else:
+                    yield fetch_many_response(asked.topic, asked.partition, *answer[1:5])
+
+    async def _read(
+        self,
+        partitions: Sequence[pb.PartitionOffset],
+        request: pb.FetchRequest | pb.FetchManyRequest,
+        context: _Context,
+    ) -> AsyncGenerator[FetchAnswer, None]:
+        """What is read of some partitions, paid for by the caller."""
         principal = await self._principal(context)
-        resource = Resource("topic", request.topic)
-        log = self._log_to_read(request, principal)
-        wanted = filter_of(request.filter)
-        bytes_max = min(request.bytes_max or 1024 * 1024, self._settings.fetch_bytes_max)
-        offset = Offset(request.offset)
-        wait_ms = self._settings.fetch_wait_ms if request.follow else 0
-        while not self.stopping and not (request.end_offset and offset >= request.end_offset):
-            got = await log.fetch(offset, bytes_max=bytes_max, wait_ms=wait_ms)
-            self._broker.authorize(principal, Operation.READ, resource)  # it may end meanwhile
-            if got.data:
-                data = await narrowed(until(got.data, request.end_offset), wanted)
-                self.bytes_out += len(data)
-                await pay_for_reading(self._broker, principal, data)
-                yield fetch_response(
-                    data, got.next_offset, got.high_watermark, got.log_start_offset
-                )
-                offset = got.next_offset
-            elif not request.follow:
-                return
-            else:
-                check_topic_id(self._broker, request.topic, request.topic_id)
-            self._leaders.check(request.topic, request.partition, request.leader_epoch)
+        session = FetchSession(self._broker, self._leaders, self._settings, principal, request)
+        async with aclosing(session.read(partitions, lambda: self.stopping)) as answers:
+            async for answer in answers:
+                self.bytes_out += len(answer.batches)
+                await pay_for_reading(self._broker, principal, answer.batches)
+                yield answer
 
     async def TieredSegments(
         self, request: pb.TieredSegmentsRequest, context: _Context
     ) -> pb.TieredSegmentsResponse:
         principal = await self._principal(context)
-        return await tiered_segments(self._log_to_read(request, principal), request)
-
-    async def FetchMany(
-        self, request: pb.FetchManyRequest, context: _Context
-    ) -> AsyncIterator[pb.FetchManyResponse]:
-        principal = await self._principal(context)
-        async for answer in read_many(
-            self._broker,
-            self._leaders,
-            request,
-            principal,
-            self._settings,
-            lambda: self.stopping,
-        ):
-            self.bytes_out += len(answer.fetched.batches)
-            await pay_for_reading(self._broker, principal, answer.fetched.batches)
-            yield answer
+        log = log_to_read(self._broker, self._leaders, principal, request)
+        return await tiered_segments(log, request)
 
     # -- consumer groups
 

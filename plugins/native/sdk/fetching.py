@@ -15,6 +15,7 @@ from plugins.native.sdk import wire
 from plugins.native.sdk.call_errors import error_of
 from plugins.native.sdk.cluster_view import may_be_behind
 from plugins.native.sdk.corrupt import CorruptPolicy
+from plugins.native.sdk.fetched import FetchedPartition
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.routes import Routes
 from plugins.native.sdk.sequencing import backoff_s
@@ -96,7 +97,8 @@ class FetchLoop:
         call = None
         try:
             call = self._routes.stub(address).FetchMany(self._request(places))
-            async for answer in call:
+            answer: FetchedPartition
+            async for answer in call:  # type: ignore[assignment]  # parsed without copies
                 await self._take(answer)
         except LakeMQError as failure:
             if not failure.retriable:
@@ -121,12 +123,12 @@ class FetchLoop:
             filter=wire.filter_message(self._wanted),
         )  # fmt: skip
 
-    async def _take(self, answer: pb.FetchManyResponse) -> None:
+    async def _take(self, answer: FetchedPartition) -> None:
         place = TopicPartition(answer.topic, answer.partition)
         reading = self.places.get(place)
         if reading is None:
             return
-        if answer.HasField("error"):
+        if answer.error is not None:
             error = error_of(answer.error)
             address = self._routes.route(*place).address
             if not error.retriable and not may_be_behind(error, address):

@@ -14,7 +14,7 @@ from plugins.native import native_pb2 as pb
 from plugins.native.native_pb2_grpc import NativeStub
 from plugins.native.sdk.arguments import Config, config_given, partitions_given
 from plugins.native.sdk.checking import check_columns, check_record
-from plugins.native.sdk.fetched import parse_fetch_response
+from plugins.native.sdk.fetched import parse_fetch_many_response, parse_fetch_response
 from plugins.native.sdk.filtering import RecordFilter
 from plugins.native.sdk.types import (
     GroupDescription,
@@ -66,13 +66,18 @@ FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 def native_stub(channel: Any) -> Any:
-    """NativeStub or NativeAsyncStub, whose `Fetch` answers with `Fetched`, which has the fields of
-    FetchResponse."""
+    """NativeStub or NativeAsyncStub, whose `Fetch` answers with `Fetched` and `FetchMany` with
+    `FetchedPartition`, which have the fields of the messages."""
     stub: Any = NativeStub(channel)
     stub.Fetch = channel.unary_stream(
         "/lakemq.native.v1.Native/Fetch",
         request_serializer=pb.FetchRequest.SerializeToString,
         response_deserializer=parse_fetch_response,
+    )
+    stub.FetchMany = channel.unary_stream(
+        "/lakemq.native.v1.Native/FetchMany",
+        request_serializer=pb.FetchManyRequest.SerializeToString,
+        response_deserializer=parse_fetch_many_response,
     )
     return stub
 

@@ -21,7 +21,12 @@ from broker_core.api.record_batch import (
 from broker_core.api.record_headers import decode_headers, encode_headers
 from broker_core.api.types import Columns, Compression, TopicConfig, TopicInfo
 from broker_core.batch_check import checked_header
-from plugins.native.sdk.fetched import fetch_response, parse_fetch_response
+from plugins.native.sdk.fetched import (
+    fetch_many_response,
+    fetch_response,
+    parse_fetch_many_response,
+    parse_fetch_response,
+)
 from plugins.native.sdk.filtering import RecordFilter
 from tests.fuzz.registry import target, with_crc
 
@@ -109,3 +114,15 @@ def fetched(data: bytes) -> None:
             RecordFilter.of(key_prefix=b"k", header_prefixes={"a": b""}).batches(
                 bytes(found.batches)
             )
+
+
+@target("batches.fetched_many", seeds=[
+    fetch_many_response("t", 3, BATCHES[0], 3, 4, 0), fetch_many_response("", 0, b"", 0, 0, 0),
+])  # fmt: skip
+def fetched_many(data: bytes) -> None:
+    """What a consumer takes for a broker's answer."""
+    with contextlib.suppress(DecodeError):
+        found = parse_fetch_many_response(data)
+        assert isinstance(found.topic, str)
+        with contextlib.suppress(CorruptBatch, InvalidRequest):
+            RecordFilter.of(key_prefix=b"k").batches(bytes(found.fetched.batches))

@@ -6,7 +6,12 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from plugins.native import native_pb2 as pb
-from plugins.native.sdk.fetched import fetch_response, parse_fetch_response
+from plugins.native.sdk.fetched import (
+    fetch_many_response,
+    fetch_response,
+    parse_fetch_many_response,
+    parse_fetch_response,
+)
 
 SIZES = (0, 1, 127, 128, 16_383, 16_384, 1 << 21)
 
@@ -49,3 +54,57 @@ def test_of_batches_told_twice_the_last_ones_count() -> None:
 def test_what_is_no_answer_is_refused(data: bytes) -> None:
     with pytest.raises(DecodeError):
         parse_fetch_response(data)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("partition", [0, 7, 2**31 - 1])
+def test_protobuf_reads_an_answer_of_many_that_is_built(size: int, partition: int) -> None:
+    data = fetch_many_response("t" * 200, partition, b"x" * size, 7, 2**40, 3)
+    message = pb.FetchManyResponse.FromString(data)
+    assert (message.topic, message.partition, message.HasField("error")) == (
+        "t" * 200, partition, False,
+    )  # fmt: skip
+    assert message.fetched == pb.FetchResponse(
+        batches=b"x" * size, next_offset=7, high_watermark=2**40, log_start_offset=3
+    )
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("partition", [0, 9, -3])
+def test_an_answer_of_many_that_protobuf_builds_is_read(size: int, partition: int) -> None:
+    message = pb.FetchManyResponse(topic="some", partition=partition)
+    message.fetched.CopyFrom(
+        pb.FetchResponse(batches=b"y" * size, next_offset=9, high_watermark=10, log_start_offset=1)
+    )
+    found = parse_fetch_many_response(message.SerializeToString())
+    assert (found.topic, found.partition, found.error) == ("some", partition, None)
+    assert (bytes(found.fetched.batches), *found.fetched[1:]) == (b"y" * size, 9, 10, 1)
+
+
+def test_batches_of_many_are_not_copied() -> None:
+    data = fetch_many_response("t", 3, b"x" * 1000, 7, 8, 0)
+    batches = parse_fetch_many_response(data).fetched.batches
+    assert isinstance(batches, memoryview) and batches.obj is data
+
+
+def test_an_error_of_many_is_read() -> None:
+    for partition in (0, 4, -1):
+        message = pb.FetchManyResponse(
+            topic="t", partition=partition, error=pb.Error(code="unknown_topic", message="gone")
+        )
+        found = parse_fetch_many_response(message.SerializeToString())
+        assert found.error is not None
+        assert (found.partition, found.error.code) == (partition, "unknown_topic")
+
+
+def test_fields_of_many_in_another_order_are_read() -> None:
+    fetched = pb.FetchManyResponse(fetched=pb.FetchResponse(batches=b"b", next_offset=2))
+    named = pb.FetchManyResponse(topic="t", partition=5)
+    found = parse_fetch_many_response(fetched.SerializeToString() + named.SerializeToString())
+    assert (found.topic, found.partition, bytes(found.fetched.batches)) == ("t", 5, b"b")
+
+
+@pytest.mark.parametrize("data", [b"\x0a\x05ab", b"\x1a\x05abc", b"\x1a\x02\x0a\x05", b"\x1a"])
+def test_what_is_no_answer_of_many_is_refused(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        parse_fetch_many_response(data)
