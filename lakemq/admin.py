@@ -127,7 +127,7 @@ class AdminListener:
             f"{topic.name}/{number}"
             for topic in self._broker.topics()
             for number in range(topic.partitions)
-            if self._broker.partition(topic.name, number).status().state != "online"
+            if self._broker.partition_status(topic.name, number).state not in ("online", "remote")
         ]
         if bad:
             told: dict[str, Any] = {"status": "degraded"}
@@ -180,7 +180,7 @@ class AdminListener:
             "topic_id": topic.topic_id,
             "config": asdict(topic.config),
             "partitions": [
-                asdict(self._broker.partition(name, number).status())
+                asdict(self._broker.partition_status(name, number))
                 for number in range(topic.partitions)
             ],
         }

@@ -1,36 +1,65 @@
-"""Which node leads a partition, as the catalog says: the one rule for every protocol. Pure."""
+"""Who leads a partition, as the catalog says: one rule for every protocol."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker_core.api.errors import NotLeader
+from broker_core.api.errors import NotLeader, StaleEpoch, UnknownPartition
 from broker_core.api.types import Leadership, TopicInfo
 
-NOBODY: Final = Leadership(None, 0)
+NO_LEADER: Final = Leadership(None, 0)
 
 
 def leadership(topic: TopicInfo, partition: int) -> Leadership:
-    """What the catalog says of a partition; `NOBODY` of one that it does not know yet."""
-    return topic.leaders[partition] if 0 <= partition < len(topic.leaders) else NOBODY
+    """The leader of a partition; `NO_LEADER` for one that the topic does not list yet."""
+    return topic.leaders[partition] if 0 <= partition < len(topic.leaders) else NO_LEADER
 
 
 def leads(node_id: str, topic: TopicInfo, partition: int) -> bool:
-    """Whether a node leads a partition. One without a leader is answered by the nodes that hold a
-    replica, so that it can be read and a node that starts alone is not refused."""
+    """Whether the node leads the partition. A partition without a leader is served by the nodes
+    that hold a replica of it, so that it stays readable and a node that starts alone is not
+    refused; one without replicas is served by any node."""
     lead = leadership(topic, partition)
     if lead.leader is None:
         return not lead.replicas or node_id in lead.replicas
     return lead.leader == node_id
 
 
-def check_leads(node_id: str, topic: TopicInfo, partition: int, what: str = "") -> None:
-    """Raises NotLeader with the leader and its epoch. `what` tells what the partition is to the
-    caller: `which sink s belongs to`."""
+def check_partition(topic: TopicInfo, partition: int) -> None:
+    """Raises UnknownPartition when the topic has no such partition, on whatever node."""
+    if not 0 <= partition < topic.partitions:
+        raise UnknownPartition(
+            f"partition {partition}: topic {topic.name} has 0 to {topic.partitions - 1}"
+        )
+
+
+def check_leads(
+    node_id: str,
+    topic: TopicInfo,
+    partition: int,
+    *,
+    address: str = "",
+    client_epoch: int = 0,
+    role: str = "",
+) -> None:
+    """Raises NotLeader when another node leads the partition, and StaleEpoch when this node does
+    but in another epoch than `client_epoch` (0: the client knows of none).
+
+    `address`: of the leader, for the error. `role`: what the partition is to the caller, for the
+    message, like `the partition of sink s`.
+    """
+    lead = leadership(topic, partition)
+    named = f"partition {partition} of {topic.name}" + (f" ({role})" if role else "")
     if not leads(node_id, topic, partition):
-        lead = leadership(topic, partition)
-        which = f", {what}," if what else ""
+        who = f"is led by {lead.leader}" if lead.leader else "has no leader"
         raise NotLeader(
-            f"partition {partition} of {topic.name}{which} is led by {lead.leader or 'nobody'}",
-            leader=lead.leader or "", epoch=lead.epoch,
+            f"{named} {who} in epoch {lead.epoch}, not by {node_id}",
+            leader=lead.leader or "", address=address, epoch=lead.epoch,
+        )  # fmt: skip
+    if client_epoch not in (0, lead.epoch):
+        relation = "has ended" if client_epoch < lead.epoch else "is not known here yet"
+        raise StaleEpoch(
+            f"{named}: leader epoch {client_epoch} {relation}; {node_id} leads in epoch "
+            f"{lead.epoch}",
+            leader=lead.leader or "", address=address, epoch=lead.epoch,
         )  # fmt: skip

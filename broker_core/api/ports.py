@@ -30,6 +30,7 @@ from broker_core.api.types import (
     Columns,
     CommittedBatch,
     FetchResult,
+    NodeInfo,
     Offset,
     Operation,
     PartitionStatus,
@@ -293,11 +294,34 @@ class Broker(Protocol):
     def schemas(self) -> Schemas:
         """The registry of schemas."""
 
+    def nodes(self) -> Sequence[NodeInfo]:
+        """The nodes of the cluster as last heard from the MetaService, some seconds ago at most
+        while it is there; empty before the first answer."""
+
+    def watch_nodes(self, on_change: Callable[[], None]) -> Callable[[], None]:
+        """Call `on_change` whenever `nodes()` has changed; returns its removal."""
+
     async def describe_cluster(self) -> ClusterInfo:
         """Nodes, the MetaService and the plugins of this node. Raises Unavailable."""
 
-    def partition(self, topic: str, partition: int) -> PartitionLog:
-        """Raises UnknownTopic, UnknownPartition."""
+    def partition(self, topic: str, partition: int, leader_epoch: int = 0) -> PartitionLog:
+        """The log of a partition that this node leads; of an internal topic, this node's own copy.
+
+        `leader_epoch`: of the leadership that the client knows, 0 if of none. Leadership moves: who
+        keeps a log must ask again for each request. Raises UnknownTopic, UnknownPartition,
+        NotLeader (leader, its native address, epoch), StaleEpoch.
+        """
+
+    def serves(self, topic: str, partition: int) -> bool:
+        """Whether `partition` gives a log rather than NotLeader. Raises UnknownTopic."""
+
+    def check_leads(self, topic: str, partition: int, role: str) -> None:
+        """Raises NotLeader when the catalog names another node, also for internal topics. `role`
+        tells what the partition is to the caller, for the message."""
+
+    def partition_status(self, topic: str, partition: int) -> PartitionStatus:
+        """Of any partition; state `remote` where another node leads it. Raises UnknownTopic,
+        UnknownPartition."""
 
     def publish(
         self,
@@ -311,7 +335,9 @@ class Broker(Protocol):
     ) -> asyncio.Future[list[Placed | LakeMQError]]:
         """Append records, each to its key's partition; one outcome a record, in order.
 
-        What arrives in one turn of the loop, from whatever connection, shares batches. A call
+        What arrives in one turn of the loop, from whatever connection, shares batches. A record
+        whose partition another node leads has NotLeader for its outcome; one without a key goes to
+        a partition that this node leads, if there is one. A call
         raises UnknownTopic, NotAuthorized, SchemaMismatch and what interceptors refuse all records
         with at once; the future may raise SchemaMismatch too, what else happens later is an
         outcome. `bound`: the operator has bound the protocol's own names to this topic and the
@@ -327,8 +353,10 @@ class Broker(Protocol):
         *,
         principal: Principal,
         acks: Acks = Acks.LEADER,
+        leader_epoch: int = 0,
     ) -> asyncio.Future[AppendResult]:
-        """Append one batch as its producer made it; its header and CRCs are checked here."""
+        """Append one batch as its producer made it; its header and CRCs are checked here. Raises
+        what `partition` does, NotAuthorized and InvalidRequest; the future may raise them too."""
 
     @property
     def transactions(self) -> Transactions:
@@ -339,8 +367,8 @@ class Broker(Protocol):
         """Batches that are appended to their partition at a later time."""
 
     def tap(self, topic: str, tap: Tap) -> Callable[[], None]:
-        """Call `tap` with every batch of the topic that becomes readable, also of partitions
-        added later; returns its removal. The topic need not exist yet."""
+        """Call `tap` with every batch of the topic that becomes readable on this node, also of
+        partitions added later; returns its removal. The topic need not exist yet."""
 
     def reserve_headers(self, topic: str, names: Iterable[str]) -> Callable[[], None]:
         """Refuse batches of clients (`append`, staged and scheduled ones) for the topic whose

@@ -187,7 +187,8 @@ class PartitionStatus:
 
     partition: int
     state: str
-    """`online`, `fenced` (a write or fsync failed; reads go on), `full` (no space) or `offline`."""
+    """`online`, `fenced` (a write or fsync failed; reads go on), `full` (no space), `offline`, or
+    `remote`: another node leads it, and knows the rest."""
     log_start_offset: int
     high_watermark: int
     log_end_offset: int

@@ -23,7 +23,6 @@ from broker_core.api.errors import (
     UnknownTopic,
     UnknownTransaction,
 )
-from broker_core.api.leadership import check_leads
 from broker_core.api.name_shares import NameShares
 from broker_core.api.ports import Broker
 from broker_core.api.transaction_ports import Participant
@@ -54,7 +53,6 @@ _T = TypeVar("_T")
 _TICK_S: Final = 0.5
 _FREE_EVERY_TICKS: Final = 4
 _STALL_MS: Final = 5_000
-_TARGET: Final = "which the records are for"
 _RECORDS_MAX: Final = 2**31 - 1
 """Of one commit in one partition: sequence numbers must not wrap."""
 
@@ -250,7 +248,6 @@ class Coordinator:
         self._broker.authorize(principal, Operation.WRITE, Resource("topic", topic))
         info = self._broker.topic(topic)
         self._broker.partition(topic, partition)
-        check_leads(self._broker.node_id, info, partition, _TARGET)
         header = self._admission.header(info, batch)
         key = StagedKey(
             place, topic, info.topic_id, partition, header.record_count, header.body_crc32c
@@ -368,11 +365,11 @@ class Coordinator:
         for staged in chosen:
             place = (staged.key.topic, staged.key.partition)
             info = self._broker.topic(staged.key.topic)
-            check_leads(self._broker.node_id, info, staged.key.partition, _TARGET)
+            log = self._broker.partition(*place)
             if info.topic_id != staged.key.topic_id:
                 raise UnknownTopic(f"topic {staged.key.topic} was created again since")
             if place not in floors:
-                floors[place] = self._broker.partition(*place).log_end_offset
+                floors[place] = log.log_end_offset
             records[place] = records.get(place, 0) + staged.key.records
         if any(count > _RECORDS_MAX for count in records.values()):
             raise InvalidRequest(f"a commit takes {_RECORDS_MAX} records a partition")

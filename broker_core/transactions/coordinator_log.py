@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Final
 
 from broker_core.api.errors import CorruptLog, LakeMQError, TopicExists, UnknownTopic
-from broker_core.api.leadership import check_leads
 from broker_core.api.partitioner import partition_of
 from broker_core.api.ports import Broker
 from broker_core.api.record_batch import BODY_BYTES_MAX, RecordBatch, encode, read_header
@@ -74,7 +73,7 @@ class CoordinatorLog:
         """One node alone may act for an owner: NotLeader names it."""
         info = self._broker.topic(TRANSACTIONS_TOPIC)
         number = partition_of(encode_owner(owner), info.partitions)
-        check_leads(self._broker.node_id, info, number, f"which {owner} belongs to")
+        self._broker.check_leads(TRANSACTIONS_TOPIC, number, f"the home of {owner}")
 
     def append_state(
         self, owner: Owner, state: OwnerState | None, now_ms: int

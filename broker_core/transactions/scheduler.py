@@ -17,8 +17,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from broker_core.admission import Admission
-from broker_core.api.errors import LakeMQError, UnknownSchedule
-from broker_core.api.leadership import check_leads, leads
+from broker_core.api.errors import LakeMQError, NotLeader, UnknownSchedule
 from broker_core.api.ports import Broker
 from broker_core.api.schedules import (
     ScheduleAnswer,
@@ -111,7 +110,6 @@ class Scheduler:
         self._broker.authorize(principal, Operation.WRITE, Resource("topic", asked.topic))
         info = self._broker.topic(asked.topic)
         self._broker.partition(asked.topic, asked.partition)
-        check_leads(self._broker.node_id, info, asked.partition, "which the records are for")
         header = self._admission.header(info, asked.batch)
         await self._admission.check(info, asked.batch, header)
         await self._log.ensure_topics()
@@ -259,11 +257,11 @@ class Scheduler:
             info = self._broker.topic(waiting.topic)
             if info.topic_id != waiting.topic_id:
                 return True
-            if not leads(self._broker.node_id, info, waiting.partition):
-                return False
             return (
                 self._broker.partition(waiting.topic, waiting.partition).status().state == "online"
             )
+        except NotLeader:
+            return False
         except LakeMQError:
             return True
 

@@ -147,7 +147,7 @@ class Receiver:
             return
         reader = RowReader()
         for topic in self._rules.topics_in:
-            for number in range(self._broker.topic(topic).partitions):
+            for number in self._served(topic):
                 place = (topic, number)
                 source = self._broker.partition(topic, number)
                 end = source.high_watermark
@@ -169,6 +169,11 @@ class Receiver:
         if not self._rules.exactly_once or not self._inbox.idle:
             return
         for topic in self._rules.topics_in:
-            for number in range(self._broker.topic(topic).partitions):
+            for number in self._served(topic):
                 end = self._broker.partition(topic, number).high_watermark
                 self._inbox.positions[topic, number] = end
+
+    def _served(self, topic: str) -> list[int]:
+        """Partitions that this node leads: what comes is stored in no others."""
+        count = self._broker.topic(topic).partitions
+        return [each for each in range(count) if self._broker.serves(topic, each)]

@@ -7,7 +7,13 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from broker_core.api.errors import LakeMQError, OffsetOutOfRange, UnknownPartition, UnknownTopic
+from broker_core.api.errors import (
+    LakeMQError,
+    NotLeader,
+    OffsetOutOfRange,
+    UnknownPartition,
+    UnknownTopic,
+)
 from broker_core.api.ports import Broker, PartitionLog
 from broker_core.api.stored_batches import readable_batches
 from broker_core.api.types import Offset
@@ -58,7 +64,7 @@ class Source:
                 if lane is not None and lane.topic_id != topic.topic_id:
                     self._forget(lane)
                     lane = None
-                if lane is None:
+                if lane is None and self._broker.serves(topic.name, number):
                     latest = first and self._settings.start == "latest"
                     source = self._broker.partition(topic.name, number)
                     begin = source.high_watermark if latest else source.log_start_offset
@@ -92,7 +98,7 @@ class Source:
     def _log_of(self, lane: Lane) -> PartitionLog | None:
         try:
             return self._broker.partition(lane.topic, lane.partition)
-        except (UnknownTopic, UnknownPartition):
+        except (UnknownTopic, UnknownPartition, NotLeader):
             return None
 
     async def take(self, now_ms: int) -> list[Sent]:

@@ -159,8 +159,9 @@ class MqttEngine:
             self._taps.append(self.broker.reserve_headers(topic, BROKERS_OWN))
             self._taps.append(self.broker.tap(topic, functools.partial(self._committed, topic)))
             for partition in range(self.broker.topic(topic).partitions):
-                end = self.broker.partition(topic, partition).high_watermark
-                self.hub.positions[topic, partition] = end
+                if self.broker.serves(topic, partition):
+                    end = self.broker.partition(topic, partition).high_watermark
+                    self.hub.positions[topic, partition] = end
         self._taps.append(self.broker.on_access_change(self.hub.access_changed))
         if self.settings.durable:
             await self.journal.recover()

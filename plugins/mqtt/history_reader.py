@@ -7,7 +7,13 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from broker_core.api.errors import LakeMQError, OffsetOutOfRange, UnknownPartition, UnknownTopic
+from broker_core.api.errors import (
+    LakeMQError,
+    NotLeader,
+    OffsetOutOfRange,
+    UnknownPartition,
+    UnknownTopic,
+)
 from broker_core.api.ports import Broker
 from broker_core.api.record_batch import split
 from broker_core.api.types import CommittedBatch, Offset
@@ -55,7 +61,7 @@ class HistoryReader:
             try:
                 async with self._reads:
                     await self._step(history, cursor, generation)
-            except (UnknownTopic, UnknownPartition):  # it was deleted
+            except (UnknownTopic, UnknownPartition, NotLeader):  # deleted, or another node's by now
                 history.cursors.pop((cursor.topic, cursor.partition), None)
                 history.rest, cursor = None, None
             except LakeMQError as error:

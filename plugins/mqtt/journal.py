@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from broker_core.api.errors import LakeMQError, UnknownPartition, UnknownTopic
+from broker_core.api.errors import LakeMQError, NotLeader, UnknownPartition, UnknownTopic
 from broker_core.api.partition_reader import committed_batches
 from broker_core.api.ports import Broker
 from broker_core.api.state_topic import StateRecord, StateTopic
@@ -103,7 +103,7 @@ class MqttJournal:
         await self.delays.read()
         await self._bans.read(self._now_ms())
         for name in dict.fromkeys(binding.topic for binding in hub.bindings):
-            for partition in range(self._broker.topic(name).partitions):
+            for partition in self._led(name):
                 source = self._broker.partition(name, partition)
                 end = source.high_watermark
                 start = replay.start_of(name, partition, end)
@@ -131,6 +131,11 @@ class MqttJournal:
         except BadSnapshot as error:
             self._salvage.refused(Place(RETAINED, *positions[:2]), error)
             return {}
+
+    def _led(self, topic: str) -> list[int]:
+        """Partitions whose records this node has."""
+        count = self._broker.topic(topic).partitions
+        return [each for each in range(count) if self._broker.serves(topic, each)]
 
     async def keep_ban(self, kind: str, value: str, ban: Ban | None) -> None:
         """Returns when it is on disk, or at once where nothing is kept. None: it is lifted."""
@@ -238,6 +243,9 @@ class MqttJournal:
                 source = self._broker.partition(topic, partition)
             except (UnknownTopic, UnknownPartition):
                 continue  # it was deleted
+            except NotLeader as error:  # to wait for it would keep the client from the rest
+                log.error("%d queued messages are dropped: %s", len(offsets), error)
+                continue
             end = source.high_watermark
             while waiting:
                 reached = waiting[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker_core.api.errors import InvalidRequest, LakeMQError
+from broker_core.api.leadership import check_partition
 from broker_core.api.ports import Broker
 from broker_core.api.types import ClusterInfo, Offset, Operation, Resource
 from plugins.native import admin_pb2 as pb
@@ -29,8 +30,8 @@ class AdminService(AdminServicer):
         topic = await broker.alter_topic(
             request.name, partitions=request.partitions or None, config=self._changes(request)
         )
-        logs = [broker.partition(topic.name, each) for each in range(topic.partitions)]
-        return pb.AlterTopicResponse(topic=topic_message(topic, [log.status() for log in logs]))
+        statuses = [broker.partition_status(topic.name, each) for each in range(topic.partitions)]
+        return pb.AlterTopicResponse(topic=topic_message(topic, statuses))
 
     def _changes(self, request: pb.AlterTopicRequest) -> dict[str, str | int | None]:
         defaults = self._broker.topic_defaults()
@@ -48,8 +49,9 @@ class AdminService(AdminServicer):
         broker = self._broker
         principal = await principal_of(broker, context)
         broker.authorize(principal, Operation.DELETE, Resource("topic", request.topic))
+        topic = broker.topic(request.topic)
         for number, before in request.before.items():
-            broker.partition(request.topic, number)
+            check_partition(topic, number)
             if before < -1:
                 raise InvalidRequest(
                     f"before[{number}] is {before}; it takes 0 and more, or -1 for all"
@@ -57,8 +59,8 @@ class AdminService(AdminServicer):
         starts: dict[int, int] = {}
         errors: dict[int, native_pb2.Error] = {}
         for number, before in request.before.items():
-            log = broker.partition(request.topic, number)
             try:
+                log = broker.partition(request.topic, number)
                 offset = log.high_watermark if before == -1 else Offset(before)
                 starts[number] = await log.delete_records(offset)
             except LakeMQError as error:

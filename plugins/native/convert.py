@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Final, get_args, get_type_hints
 
@@ -11,7 +11,7 @@ import grpc
 from broker_core.api import errors
 from broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader
 from broker_core.api.leadership import leadership
-from broker_core.api.types import PartitionStatus, TopicConfig, TopicInfo
+from broker_core.api.types import NodeInfo, PartitionStatus, TopicConfig, TopicInfo
 from plugins.native import native_pb2 as pb
 
 _STATUS: Final[dict[type[LakeMQError], grpc.StatusCode]] = {
@@ -70,6 +70,11 @@ def error_message(error: LakeMQError) -> pb.Error:
         message.leader, message.leader_address = error.leader, error.address
         message.leader_epoch = error.epoch
     return message
+
+
+def native_addresses(nodes: Iterable[NodeInfo]) -> dict[str, str]:
+    """Node id -> `host:port` of its native listener; empty where it has none."""
+    return {each.node_id: each.addresses.get("native", "") for each in nodes}
 
 
 def topic_message(

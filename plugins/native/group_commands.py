@@ -46,8 +46,8 @@ def _offsets_of(found: GroupDescription) -> Table:
             each.topic,
             str(each.partition),
             "-" if each.committed_offset < 0 else f"{each.committed_offset:,}",
-            f"{each.high_watermark:,}",
-            f"{each.lag:,}",
+            "-" if each.high_watermark < 0 else f"{each.high_watermark:,}",
+            "-" if each.high_watermark < 0 else f"{each.lag:,}",
             "" if owner is None else owner.instance_id or owner.member_id,
         )
     return table

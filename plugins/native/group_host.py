@@ -13,9 +13,11 @@ from broker_core.api.errors import (
     GroupNotEmpty,
     InvalidRequest,
     LakeMQError,
+    NotLeader,
     UnknownGroup,
     UnknownTopic,
 )
+from broker_core.api.leadership import check_partition
 from broker_core.api.name_shares import NameShares
 from broker_core.api.ports import Broker
 from broker_core.api.types import Operation, Principal, Resource, TopicPartition
@@ -285,7 +287,7 @@ class GroupHost:
         for each in request.offsets:
             check_commit(each.offset, each.metadata)
             if each.offset >= 0:
-                self._broker.partition(each.topic, each.partition)
+                check_partition(self._broker.topic(each.topic), each.partition)
             place = TopicPartition(each.topic, each.partition)
             offsets[place] = (each.offset, each.metadata)
         group = self._coordinator.groups.get(request.group) or Group(request.group)
@@ -355,7 +357,7 @@ class GroupHost:
             committed = table.get(place)
             try:
                 topic_id = self._broker.topic(place.topic).topic_id
-                log = self._broker.partition(place.topic, place.partition)
+                start, end = self._offsets_of(place)
             except LakeMQError:
                 continue
             kept = committed if committed and committed.topic_id == topic_id else None
@@ -364,13 +366,21 @@ class GroupHost:
                     topic=place.topic,
                     partition=place.partition,
                     committed_offset=kept.offset if kept else -1,
-                    log_start_offset=log.log_start_offset,
-                    high_watermark=log.high_watermark,
+                    log_start_offset=start,
+                    high_watermark=end,
                     committed_ms=kept.committed_ms if kept else 0,
                     metadata=kept.metadata if kept else "",
                 )
             )
         return found
+
+    def _offsets_of(self, place: TopicPartition) -> tuple[int, int]:
+        """(log start offset, high watermark); -1 where another node leads the partition."""
+        try:
+            log = self._broker.partition(*place)
+        except NotLeader:
+            return -1, -1
+        return log.log_start_offset, log.high_watermark
 
     async def delete(self, name: str, principal: Principal) -> None:
         """Raises UnknownGroup, GroupNotEmpty."""

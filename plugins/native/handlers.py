@@ -18,7 +18,6 @@ from google.protobuf.message import DecodeError
 from broker_core.api.errors import InvalidRequest, LakeMQError
 from plugins.native.callers import Context, Entrance
 from plugins.native.convert import status_of, trailers_of
-from plugins.native.leading import Leaders
 
 _Handlers = Mapping[str, Any]  # gRPC's RpcMethodHandlers, which have no type
 REQUEST_S_MAX: Final = 30.0
@@ -57,10 +56,9 @@ class Services:
     has authenticated, get well-formed messages, and raise `LakeMQError`s: every error ends its call
     here with its status, code and message."""
 
-    def __init__(self, server: grpc.aio.Server, entrance: Entrance, leaders: Leaders) -> None:
+    def __init__(self, server: grpc.aio.Server, entrance: Entrance) -> None:
         self._server = server
         self._entrance = entrance
-        self._leaders = leaders
 
     def add(self, servicer: Any, register: Callable[[Any, Any], None]) -> None:
         """`register`: the generated function `add_...Servicer_to_server`."""
@@ -111,9 +109,8 @@ class Services:
         return stream
 
     async def _abort(self, context: Context, error: LakeMQError) -> NoReturn:
-        """End the call with the error's status, code and message; `NotLeader` names an address."""
-        told = self._leaders.named(error)
-        await context.abort(status_of(told), str(told), trailers_of(told))
+        """End the call with the error's status, code and message."""
+        await context.abort(status_of(error), str(error), trailers_of(error))
         raise AssertionError("abort always raises")
 
 

@@ -16,7 +16,6 @@ from broker_core.api.record_batch import HEADER_BYTES, read_header
 from broker_core.api.types import CommittedBatch, Offset, Operation, Principal, Resource
 from plugins.native import native_pb2 as pb
 from plugins.native.config import NativeSettings
-from plugins.native.leading import Leaders
 from plugins.native.sdk.filtering import Condition, RecordFilter
 
 _PARTITIONS_MAX: Final = 10_000
@@ -33,7 +32,6 @@ def check_topic_id(broker: Broker, name: str, topic_id: str) -> None:
 
 def log_to_read(
     broker: Broker,
-    leaders: Leaders,
     principal: Principal,
     asked: pb.PartitionOffset | pb.TieredSegmentsRequest,
 ) -> PartitionLog:
@@ -41,9 +39,7 @@ def log_to_read(
     NotLeader, StaleEpoch, UnknownPartition, UnknownTopic."""
     broker.authorize(principal, Operation.READ, Resource("topic", asked.topic))
     check_topic_id(broker, asked.topic, asked.topic_id)
-    log = broker.partition(asked.topic, asked.partition)
-    leaders.check(asked.topic, asked.partition, asked.leader_epoch)
-    return log
+    return broker.partition(asked.topic, asked.partition, asked.leader_epoch)
 
 
 def until(data: bytes, end_offset: int) -> bytes:
@@ -147,13 +143,11 @@ class FetchSession:
     def __init__(
         self,
         broker: Broker,
-        leaders: Leaders,
         settings: NativeSettings,
         principal: Principal,
         request: pb.FetchRequest | pb.FetchManyRequest,
     ) -> None:
         self._broker = broker
-        self._leaders = leaders
         self._principal = principal
         self._bytes_max = min(request.bytes_max or 1024 * 1024, settings.fetch_bytes_max)
         self._wait_s = settings.fetch_wait_ms / 1000
@@ -187,7 +181,7 @@ class FetchSession:
             readers.close_all()
 
     def _open(self, asked: pb.PartitionOffset) -> PartitionLog:
-        return log_to_read(self._broker, self._leaders, self._principal, asked)
+        return log_to_read(self._broker, self._principal, asked)
 
     async def _turn(self) -> AsyncGenerator[FetchAnswer, None]:
         """Read one partition, or wait until one may have records."""
@@ -229,7 +223,7 @@ class FetchSession:
             data = await narrowed(until(got.data, asked.end_offset), self._filter)
             # Asked again: the records may have taken long to read.
             self._broker.authorize(self._principal, Operation.READ, Resource("topic", asked.topic))
-            self._leaders.check(asked.topic, asked.partition, asked.leader_epoch)
+            self._broker.partition(asked.topic, asked.partition, asked.leader_epoch)
         except LakeMQError as error:
             readers.close(cursor)
             return FetchAnswer(asked, error=error)

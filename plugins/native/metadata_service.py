@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Final
@@ -13,12 +12,8 @@ from broker_core.api.ports import Broker
 from broker_core.api.types import NodeInfo, Operation, Principal, Resource, TopicInfo
 from plugins.native import metadata_pb2 as pb
 from plugins.native.callers import Context, principal_of
-from plugins.native.leading import Leaders
 from plugins.native.metadata_pb2_grpc import MetadataServicer
 
-_log = logging.getLogger("lakemq.native")
-_NODES_S: Final = 2.0
-"""How often to look where nodes are."""
 _TOPICS_PER_UPDATE: Final = 1000
 
 
@@ -46,44 +41,28 @@ class _Watcher:
 class MetadataService(MetadataServicer):
     """Implements `metadata.proto`; its docstrings are there."""
 
-    def __init__(self, broker: Broker, leaders: Leaders) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._leaders = leaders
-        self._nodes: tuple[NodeInfo, ...] = ()
         self._watchers: set[_Watcher] = set()
         self._stopping = False
-        self._task: asyncio.Task[None] | None = None
-        self._remove: Callable[[], None] = lambda: None
+        self._removals: list[Callable[[], None]] = []
 
     def start(self) -> None:
-        self._remove = self._broker.watch_topics(self._topic_changed)
-        self._task = asyncio.create_task(self._follow_nodes())
+        self._removals = [
+            self._broker.watch_topics(self._topic_changed),
+            self._broker.watch_nodes(self._nodes_changed),
+        ]
 
     async def stop(self) -> None:
         self._stopping = True
-        self._remove()
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        for remove in self._removals:
+            remove()
         for watcher in self._watchers:
             watcher.woken.set()
 
-    async def _follow_nodes(self) -> None:
-        while True:
-            try:
-                nodes = (await self._broker.describe_cluster()).nodes
-            except LakeMQError as error:
-                _log.debug("nodes are not known now: %s", error)
-            else:
-                if nodes != self._nodes:
-                    self._nodes = nodes
-                    self._leaders.addresses = {
-                        each.node_id: each.addresses.get("native", "") for each in nodes
-                    }
-                    for watcher in self._watchers:
-                        watcher.note_nodes()
-            await asyncio.sleep(_NODES_S)
+    def _nodes_changed(self) -> None:
+        for watcher in self._watchers:
+            watcher.note_nodes()
 
     def _topic_changed(self, name: str, _: TopicInfo | None) -> None:
         for watcher in self._watchers:
@@ -118,7 +97,7 @@ class MetadataService(MetadataServicer):
         )
         if watcher.nodes_changed:
             watcher.nodes_changed = False
-            update.nodes.extend(_node(each) for each in self._nodes)
+            update.nodes.extend(_node(each) for each in self._broker.nodes())
         for topic in self._there(names, principal):
             update.topics.append(_topic(topic))
         told = {topic.name for topic in update.topics}

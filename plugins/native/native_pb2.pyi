@@ -227,7 +227,7 @@ class Partition(_message.Message):
     LEADER_ADDRESS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     state: _builtins.str
-    """online, fenced, full, offline"""
+    """online, fenced, full, offline, remote: another node leads it"""
     log_start_offset: _builtins.int
     high_watermark: _builtins.int
     log_end_offset: _builtins.int
@@ -1087,7 +1087,9 @@ class GroupOffset(_message.Message):
     committed_offset: _builtins.int
     """-1: none"""
     log_start_offset: _builtins.int
+    """-1: another node leads the partition"""
     high_watermark: _builtins.int
+    """-1: likewise"""
     committed_ms: _builtins.int
     """when, ms since the epoch"""
     metadata: _builtins.str

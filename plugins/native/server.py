@@ -17,7 +17,6 @@ from plugins.native.callers import Entrance
 from plugins.native.config import NativeSettings
 from plugins.native.connection_guard import ConnectionGuard, limits_of
 from plugins.native.handlers import Services
-from plugins.native.leading import Leaders
 from plugins.native.metadata_pb2_grpc import add_MetadataServicer_to_server
 from plugins.native.metadata_service import MetadataService
 from plugins.native.native_pb2_grpc import add_NativeServicer_to_server
@@ -60,11 +59,10 @@ class NativeListener:
     def __init__(self, broker: Broker, settings: NativeSettings, meter: Meter) -> None:
         self._broker = broker
         self._settings = settings
-        self._leaders = leaders = Leaders(broker)
-        self._service = NativeService(broker, settings, leaders)
-        self._metadata = MetadataService(broker, leaders)
+        self._service = NativeService(broker, settings)
+        self._metadata = MetadataService(broker)
         self._admin = AdminService(broker)
-        self._transactions = TransactionService(broker, settings, leaders)
+        self._transactions = TransactionService(broker, settings)
         self._schedules = ScheduleService(broker)
         self._queues = QueueService(broker, settings)
         self._guard = ConnectionGuard(
@@ -129,7 +127,7 @@ class NativeListener:
                 ("grpc.keepalive_permit_without_calls", 1),
             ]
         )
-        services = Services(server, self._entrance, self._leaders)
+        services = Services(server, self._entrance)
         services.add(self._service, add_NativeServicer_to_server)
         services.add(self._admin, add_AdminServicer_to_server)
         services.add(self._transactions, add_TransactionsServicer_to_server)

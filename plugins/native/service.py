@@ -23,11 +23,11 @@ from plugins.native.callers import principal_of
 from plugins.native.config import NativeSettings
 from plugins.native.convert import (
     error_message,
+    native_addresses,
     topic_config,
     topic_message,
 )
 from plugins.native.group_host import GroupHost
-from plugins.native.leading import Leaders
 from plugins.native.many import FetchAnswer, FetchSession, log_to_read
 from plugins.native.native_pb2_grpc import NativeServicer
 from plugins.native.produce_window import Window
@@ -41,9 +41,8 @@ _Context = grpc.aio.ServicerContext[object, object]
 class NativeService(NativeServicer):
     """Implements `native.proto`; its docstrings are there."""
 
-    def __init__(self, broker: Broker, settings: NativeSettings, leaders: Leaders) -> None:
+    def __init__(self, broker: Broker, settings: NativeSettings) -> None:
         self._broker = broker
-        self._leaders = leaders
         self._settings = settings
         self.groups = GroupHost(broker, settings)
         self.batches_in = 0
@@ -78,10 +77,9 @@ class NativeService(NativeServicer):
 
     def _described(self, topic: TopicInfo) -> pb.Topic:
         statuses = [
-            self._broker.partition(topic.name, number).status()
-            for number in range(topic.partitions)
+            self._broker.partition_status(topic.name, number) for number in range(topic.partitions)
         ]
-        return topic_message(topic, statuses, self._leaders.addresses)
+        return topic_message(topic, statuses, native_addresses(self._broker.nodes()))
 
     async def CreateTopic(
         self, request: pb.CreateTopicRequest, context: _Context
@@ -110,7 +108,7 @@ class NativeService(NativeServicer):
         topic = self._broker.topic(request.topic)
         offsets: dict[int, int] = {}
         for number in range(topic.partitions):
-            if self._leaders.is_ours(topic, number):
+            if self._broker.serves(topic.name, number):
                 log = self._broker.partition(topic.name, number)
                 offsets[number] = await log.offset_for_timestamp(request.timestamp_ms)
         return pb.OffsetsForTimestampResponse(offsets=offsets)
@@ -164,24 +162,16 @@ class NativeService(NativeServicer):
         try:
             if int(request.acks) not in set(Acks):
                 raise InvalidRequest(f"acks is {request.acks}; it takes 0, 1 or 2")
-            self._check_leads(request, principal)
             return self._broker.append(
                 request.topic,
                 request.partition,
                 request.batch,
                 principal=principal,
                 acks=Acks(request.acks),
+                leader_epoch=request.leader_epoch,
             )
         except LakeMQError as error:
             return error
-
-    def _check_leads(self, request: pb.ProduceRequest, principal: Principal) -> None:
-        """Who may not write there does not learn either whether the topic exists."""
-        try:
-            self._leaders.check(request.topic, request.partition, request.leader_epoch)
-        except LakeMQError:
-            self._broker.authorize(principal, Operation.WRITE, Resource("topic", request.topic))
-            raise
 
     # -- reading
 
@@ -222,7 +212,7 @@ class NativeService(NativeServicer):
     ) -> AsyncGenerator[FetchAnswer, None]:
         """What is read of some partitions, paid for by the caller."""
         principal = await self._principal(context)
-        session = FetchSession(self._broker, self._leaders, self._settings, principal, request)
+        session = FetchSession(self._broker, self._settings, principal, request)
         async with aclosing(session.read(partitions, lambda: self.stopping)) as answers:
             async for answer in answers:
                 self.bytes_out += len(answer.batches)
@@ -233,7 +223,7 @@ class NativeService(NativeServicer):
         self, request: pb.TieredSegmentsRequest, context: _Context
     ) -> pb.TieredSegmentsResponse:
         principal = await self._principal(context)
-        log = log_to_read(self._broker, self._leaders, principal, request)
+        log = log_to_read(self._broker, principal, request)
         return await tiered_segments(log, request)
 
     # -- consumer groups

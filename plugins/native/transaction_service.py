@@ -22,7 +22,6 @@ from plugins.native import transactions_pb2 as pb
 from plugins.native.callers import Context, principal_of
 from plugins.native.config import NativeSettings
 from plugins.native.convert import error_message
-from plugins.native.leading import Leaders
 from plugins.native.offset_effect import OFFSETS, OffsetsAsked
 from plugins.native.produce_window import Window
 from plugins.native.quotas import pay_for_writing, wait_to_write
@@ -37,9 +36,8 @@ _GROUPS_MAX = 100
 class TransactionService(TransactionsServicer):
     """Implements `transactions.proto`; its docstrings are there."""
 
-    def __init__(self, broker: Broker, settings: NativeSettings, leaders: Leaders) -> None:
+    def __init__(self, broker: Broker, settings: NativeSettings) -> None:
         self._broker = broker
-        self._leaders = leaders
         self._settings = settings
 
     @property
@@ -104,7 +102,7 @@ class TransactionService(TransactionsServicer):
                 place, request.topic, request.partition, request.batch, principal=principal
             )
         except LakeMQError as error:
-            return self._leaders.named(error)
+            return error
 
     # -- the end of it
 

@@ -152,14 +152,8 @@ class DegradedBroker:
     def topics(self) -> list[TopicInfo]:
         return [TopicInfo("secret", "0" * 32, 1, TopicConfig())]
 
-    def partition(self, topic: str, number: int) -> Any:
-        status = PartitionStatus(number, "fenced", 0, 0, 0, 0, 1)
-
-        class Log:
-            def status(self) -> PartitionStatus:
-                return status
-
-        return Log()
+    def partition_status(self, topic: str, number: int) -> PartitionStatus:
+        return PartitionStatus(number, "fenced", 0, 0, 0, 0, 1)
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         if credentials.username == "ops":

@@ -109,7 +109,7 @@ class HollowLog(MemoryLog):
 
 
 class HollowBroker(MemoryBroker):
-    def partition(self, topic: str, partition: int) -> PartitionLog:
+    def partition(self, topic: str, partition: int, leader_epoch: int = 0) -> PartitionLog:
         return HollowLog(self.batches.setdefault(topic, []))
 
 

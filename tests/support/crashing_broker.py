@@ -14,9 +14,10 @@ from broker_core.api.errors import (
     LakeMQError,
     OffsetOutOfRange,
     StorageFull,
-    UnknownPartition,
     UnknownTopic,
 )
+from broker_core.api.internal_topics import is_internal
+from broker_core.api.leadership import check_leads, check_partition
 from broker_core.api.record_batch import BatchHeader, RecordBatch, stamp
 from broker_core.api.types import (
     Acks,
@@ -218,12 +219,16 @@ class CrashingBroker:
         return self.disk.topics.get(name) or await self.create_topic(name, partitions)
 
     def partition(self, topic: str, partition: int) -> CrashingLog:
-        if not 0 <= partition < self.topic(topic).partitions:
-            raise UnknownPartition(f"{topic}-{partition}")
+        check_partition(self.topic(topic), partition)
+        if not is_internal(topic):
+            check_leads(self.node_id, self.topic(topic), partition)
         place = (topic, partition)
         if place not in self._logs:
             self._logs[place] = CrashingLog(self, place)
         return self._logs[place]
+
+    def check_leads(self, topic: str, partition: int, role: str) -> None:
+        check_leads(self.node_id, self.topic(topic), partition, role=role)
 
     def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> None:
         pass

@@ -105,7 +105,10 @@ class MemoryBroker:
     async def delete_topic(self, name: str) -> None:
         del self._topics[name]
 
-    def partition(self, topic: str, partition: int) -> PartitionLog:
+    def serves(self, topic: str, partition: int) -> bool:
+        return True
+
+    def partition(self, topic: str, partition: int, leader_epoch: int = 0) -> PartitionLog:
         self.topic(topic)
         return MemoryLog(self, topic, self.batches.setdefault(topic, []))
 

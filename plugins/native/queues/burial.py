@@ -16,7 +16,7 @@ from broker_core.api.errors import LakeMQError, OutOfOrderSequence, UnknownTopic
 from broker_core.api.ports import Broker
 from broker_core.api.record_batch import ProducerStamp, encode, read_header
 from broker_core.api.record_headers import encode_headers
-from broker_core.api.types import Acks, Columns
+from broker_core.api.types import Acks, Columns, TopicInfo
 from plugins.native.queues.part import Part
 from plugins.native.queues.partition import TOO_OFTEN
 from plugins.native.queues.snapshot import Burial, Fate
@@ -89,7 +89,13 @@ class Undertaker:
     async def _planned(self, offsets: Sequence[int]) -> Burial:
         topic = await self._broker.ensure_topic(self._part.state.settings.dead_letter)
         producer_id = await self._broker.allocate_producer_id()
-        return Burial(producer_id, topic.name, self._part.number % topic.partitions, tuple(offsets))
+        return Burial(producer_id, topic.name, self._partition_of(topic), tuple(offsets))
+
+    def _partition_of(self, topic: TopicInfo) -> int:
+        """Where dead letters of this partition go: one that this node leads, if there is one."""
+        count = topic.partitions
+        led = [each for each in range(count) if self._broker.serves(topic.name, each)]
+        return led[self._part.number % len(led)] if led else self._part.number % count
 
     async def _write(self, burial: Burial, rows: Sequence[Row], fates: Mapping[int, Fate]) -> None:
         columns = Columns(
@@ -102,8 +108,8 @@ class Undertaker:
         try:
             log = self._broker.partition(burial.topic, burial.partition)
         except UnknownTopic:  # deleted meanwhile: there is nothing it could be twice in
-            await self._broker.ensure_topic(burial.topic)
-            log = self._broker.partition(burial.topic, 0)
+            topic = await self._broker.ensure_topic(burial.topic)
+            log = self._broker.partition(burial.topic, self._partition_of(topic))
         try:
             await log.append(batch, read_header(batch), Acks.LEADER)
         except OutOfOrderSequence:

@@ -118,9 +118,9 @@ class QueueHost:
         """Where it begins is kept before it is there at all."""
         settings = checked(replace(QueueSettings(), **given))
         await self._check_dead_letter(settings.dead_letter, topic.name, principal)
+        logs = [self._broker.partition(topic.name, each) for each in range(topic.partitions)]
         self._shares.take(name, principal)
-        for number in range(topic.partitions):
-            log = self._broker.partition(topic.name, number)
+        for number, log in enumerate(logs):
             latest = settings.start == "latest"
             start = log.high_watermark if latest else log.log_start_offset
             key = QueueKey(*name, number)
@@ -142,7 +142,8 @@ class QueueHost:
             await self._broker.ensure_topic(name)
 
     async def _queue(self, name: _Name) -> RunningQueue:
-        """The queue at work. Raises UnknownGroup, UnknownTopic."""
+        """The queue at work. Raises UnknownGroup, UnknownTopic, and NotLeader when another node
+        leads any partition: a queue would not deliver the records of that one."""
         settings = self._store.settings.get(name)
         if settings is None:
             raise UnknownGroup(f"there is no queue of group {name[0]!r} on topic {name[1]!r}")
@@ -150,6 +151,8 @@ class QueueHost:
         queue = self._running.get(name)
         if queue is not None and queue.topic.topic_id == topic.topic_id:
             return queue
+        for number in range(topic.partitions):
+            self._broker.partition(topic.name, number)
         if queue is not None:
             await queue.stop(UnknownTopic(f"topic {topic.name} was created again"))
             self._drop_snapshots(name)
@@ -183,7 +186,7 @@ class QueueHost:
                 self._check(*name, principal, Operation.DESCRIBE)
                 async with self._changing:
                     found.append(queue_message(await self._queue(name)))
-            except LakeMQError:  # not the caller's to see, or its topic is gone
+            except LakeMQError:  # not the caller's to see, or its topic is gone or led elsewhere
                 continue
         return found
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from broker_core.api.errors import LakeMQError, UnknownTopic
+from broker_core.api.errors import LakeMQError, NotLeader, UnknownTopic
 from broker_core.api.ports import Broker
 from broker_core.api.types import CommittedBatch, TopicInfo
 from plugins.native import queues_pb2 as pb
@@ -187,7 +187,7 @@ class RunningQueue:
 
     async def _failed(self, error: LakeMQError) -> None:
         """Consumers are told when it can't go on; what may pass is tried again."""
-        if error.retriable:
+        if error.retriable and not isinstance(error, NotLeader):
             await asyncio.sleep(_LOOK_S)
             return
         _log.warning("queue %s/%s: %s", self.group, self.topic.name, error)
@@ -201,6 +201,7 @@ class RunningQueue:
         if topic.topic_id != self.topic.topic_id:
             raise UnknownTopic(f"topic {topic.name} was created again; open the queue again")
         for number in range(topic.partitions):
+            self._broker.partition(topic.name, number)  # raises NotLeader once it is another's
             if number not in self.parts:  # it was added: all of it is new
                 self.add_part(fresh(topic.topic_id, 0), number)
         now = now_ms()

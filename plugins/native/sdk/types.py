@@ -86,13 +86,17 @@ class GroupOffset:
     committed_offset: int
     """Of the next record to read; -1: nothing was committed."""
     log_start_offset: int
+    """-1 where the node that was asked does not lead the partition."""
     high_watermark: int
+    """As `log_start_offset`."""
     committed_ms: int
     metadata: str = ""
 
     @property
     def lag(self) -> int:
-        """Records that are there and not committed."""
+        """Records that are there and not committed; 0 where the high watermark is not known."""
+        if self.high_watermark < 0:
+            return 0
         return self.high_watermark - max(self.committed_offset, self.log_start_offset)
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from broker_core.api.errors import ConfigError
 from broker_core.api.settings import PluginSettings, Section
-from broker_core.broker import default_topic_config
 from broker_core.config import load_config, parse_config
+from broker_core.topic_admin import default_topic_config
 
 
 class Binding(Section):

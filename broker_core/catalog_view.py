@@ -1,0 +1,133 @@
+"""The topics of the catalog as this node knows them: follows the MetaService, has the partitions
+of this node opened and closed accordingly, and tells watchers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from broker_core.api.errors import LakeMQError
+from broker_core.api.types import Leadership, TopicConfig, TopicInfo
+from broker_core.partitions import Partitions
+from broker_core.topic_names import config_from_catalog
+from meta_service.api.errors import MetaError
+from meta_service.api.types import MetaClient, TopicDescription
+
+_RETRY_S: Final = 0.1
+_RETRY_S_MAX: Final = 5.0
+_log: Final = logging.getLogger(__name__)
+
+
+class CatalogView:
+    """Applies every change of the catalog in order, whichever node made it."""
+
+    def __init__(
+        self, meta: MetaClient, partitions: Partitions, default_config: TopicConfig
+    ) -> None:
+        """`default_config`: for settings that the catalog's version of a topic lacks."""
+        self.failed: asyncio.Future[BaseException] | None = None
+        """Done when the catalog can't be followed any more: the node must stop."""
+        self._meta = meta
+        self._partitions = partitions
+        self._default_config = default_config
+        self._watchers: dict[Callable[[str, TopicInfo | None], None], None] = {}
+        self._changing = asyncio.Lock()
+        self._follower: asyncio.Task[None] | None = None
+
+    async def load(self) -> tuple[int, Sequence[TopicDescription]]:
+        """Delete from disk the topics that the catalog does not know, open the partitions of the
+        others; (revision, topics) of the catalog."""
+        self.failed = asyncio.get_running_loop().create_future()
+        revision, topics = await self._meta.topics()
+        await self._partitions.delete_all_but({topic.topic_id for topic in topics})
+        for topic in topics:
+            await self.apply(topic)
+        return revision, topics
+
+    def start(self, revision: int) -> None:
+        """Follow the catalog from `revision` on."""
+        self._follower = asyncio.create_task(self._follow(revision))
+
+    async def stop(self) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._follower
+
+    async def _follow(self, revision: int) -> None:
+        assert self.failed is not None
+        try:
+            async for change in self._meta.watch_topics(revision):
+                if change.topic is not None:
+                    await self._apply_until_possible(change.topic)
+                else:
+                    await self.remove(change.name, change.revision)
+        except (LakeMQError, MetaError, OSError) as error:
+            if not self.failed.done():
+                self.failed.set_result(error)
+
+    async def _apply_until_possible(self, described: TopicDescription) -> None:
+        """`apply`, repeated while it fails with what may pass: no file descriptor or no space is
+        left. Until then clients are told that the topic's partitions are unknown."""
+        pause_s = _RETRY_S
+        while True:
+            try:
+                await self.apply(described)
+                return
+            except LakeMQError as error:
+                if not error.retriable:
+                    raise
+                _log.warning("cannot open topic %s yet, trying again: %s", described.name, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _RETRY_S_MAX)
+
+    async def apply(self, described: TopicDescription) -> TopicInfo:
+        """Make this node agree with the catalog about one topic; an older revision than the one
+        known here changes nothing. Idempotent."""
+        async with self._changing:
+            before = self._partitions.find(described.name)
+            if before is not None and before.revision >= described.revision:
+                return before
+            if before is not None and before.topic_id != described.topic_id:
+                await self._close(before)
+            topic = self._info(described)
+            await self._partitions.assign(topic)
+            self._tell(topic.name, topic)
+            return topic
+
+    def _info(self, described: TopicDescription) -> TopicInfo:
+        return TopicInfo(
+            described.name,
+            described.topic_id,
+            len(described.partitions),
+            config_from_catalog(described.config, self._default_config),
+            described.revision,
+            tuple(
+                Leadership(each.leader, each.leader_epoch, each.replicas)
+                for each in described.partitions
+            ),
+        )
+
+    async def remove(self, name: str, revision: int | None = None) -> None:
+        """The topic was deleted at that revision of the catalog; None: just now."""
+        async with self._changing:
+            topic = self._partitions.find(name)
+            if topic is not None and (revision is None or topic.revision < revision):
+                await self._close(topic)
+
+    async def _close(self, topic: TopicInfo) -> None:
+        self._partitions.close(topic)
+        self._tell(topic.name, None)
+        await self._partitions.delete(topic.topic_id)
+
+    def watch(self, on_change: Callable[[str, TopicInfo | None], None]) -> Callable[[], None]:
+        """As `Broker.watch_topics`."""
+        self._watchers[on_change] = None
+        return lambda: self._watchers.pop(on_change, None)
+
+    def _tell(self, name: str, topic: TopicInfo | None) -> None:
+        for watcher in list(self._watchers):
+            watcher(name, topic)

@@ -1,0 +1,26 @@
+"""Errors of the MetaService in the words of the broker."""
+
+from __future__ import annotations
+
+from broker_core.api.errors import (
+    InvalidRequest,
+    LakeMQError,
+    OutcomeUnknown,
+    TopicExists,
+    Unavailable,
+    UnknownTopic,
+)
+from meta_service.api.errors import AlreadyExists, InvalidArgument, MetaError, NotFound
+
+
+def broker_error(error: MetaError, name: str) -> LakeMQError:
+    """What a client is told; `name`: the topic, or whatever else the request was about."""
+    if isinstance(error, AlreadyExists):
+        return TopicExists(f"topic {name!r} exists already")
+    if isinstance(error, NotFound):
+        return UnknownTopic(f"topic {name!r} does not exist")
+    if isinstance(error, InvalidArgument):
+        return InvalidRequest(str(error))
+    if not error.definite:
+        return OutcomeUnknown(f"{name}: {error}")
+    return Unavailable(f"{name}: {error}")

@@ -1,0 +1,153 @@
+"""Writes of clients and plugins: authorized, intercepted, checked, then appended by whoever leads.
+
+Single records (`publish`) are gathered into batches; whole batches (`append`) stay as their
+producer made them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from broker_core.access import Access
+from broker_core.admission import Admission
+from broker_core.api.errors import LakeMQError
+from broker_core.api.internal_topics import is_internal
+from broker_core.api.leadership import check_partition
+from broker_core.api.types import (
+    Acks,
+    AppendResult,
+    Columns,
+    Operation,
+    Principal,
+    Resource,
+    TopicInfo,
+)
+from broker_core.interception import Interception, Piece
+from broker_core.partitions import Partitions
+from broker_core.producer_ids import ProducerIds
+from broker_core.publisher import Outcomes, Publisher
+from broker_core.schemas import SchemaRegistry
+
+
+class RecordWriter:
+    """Lives on the event loop. Which partition a record goes to, and whether this node leads it,
+    is decided per record: the others of a call are not affected by one that is refused."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        access: Access,
+        interception: Interception,
+        admission: Admission,
+        schemas: SchemaRegistry,
+        producer_ids: ProducerIds,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._partitions = partitions
+        self._access = access
+        self._interception = interception
+        self._admission = admission
+        self._schemas = schemas
+        self._producer_ids = producer_ids
+        self._publisher = Publisher(partitions.log, now_ms, partitions.serves)
+
+    async def stop(self) -> None:
+        """Append what is gathered."""
+        await self._admission.checks.stop()
+        self._publisher.flush()
+
+    def publish(
+        self,
+        topic: str,
+        columns: Columns,
+        *,
+        principal: Principal,
+        acks: Acks,
+        partition: int | None,
+        bound: bool,
+    ) -> asyncio.Future[Outcomes]:
+        """As `Broker.publish`."""
+        if not bound or is_internal(topic):
+            self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
+        info = self._partitions.topic(topic)
+        if partition is not None:
+            check_partition(info, partition)
+        if self._interception and not is_internal(topic):
+            pieces = self._interception.run(topic, columns, principal)
+            if len(pieces) > 1:
+                return self._publish_pieces(info, pieces, acks, partition)
+            ((_, piece),) = pieces
+            if isinstance(piece, LakeMQError):
+                raise piece
+            columns = piece
+        return self._publish_checked(info, columns, acks, partition)
+
+    def _publish_checked(
+        self, topic: TopicInfo, columns: Columns, acks: Acks, partition: int | None
+    ) -> asyncio.Future[Outcomes]:
+        if columns.timestamps_ms:
+            self._admission.check_times(topic, columns.timestamps_ms)
+        if not topic.config.schema:
+            return self._publisher.publish(topic, columns, acks, partition)
+        publish = partial(self._publisher.publish_without, topic, columns, acks, partition)
+        return self._admission.publish(topic, columns.values, self._schemas.mismatches, publish)
+
+    def _publish_pieces(
+        self,
+        topic: TopicInfo,
+        pieces: Sequence[tuple[int, Piece]],
+        acks: Acks,
+        partition: int | None,
+    ) -> asyncio.Future[Outcomes]:
+        """What interceptors left of one call: each piece is stored or refused by itself."""
+        loop = asyncio.get_running_loop()
+        stored: list[asyncio.Future[Outcomes]] = []
+        for count, piece in pieces:
+            try:
+                if isinstance(piece, LakeMQError):
+                    raise piece
+                stored.append(self._publish_checked(topic, piece, acks, partition))
+            except LakeMQError as error:
+                refused: asyncio.Future[Outcomes] = loop.create_future()
+                refused.set_result([error] * count)
+                stored.append(refused)
+
+        async def outcomes() -> Outcomes:
+            found: Outcomes = []
+            groups = await asyncio.gather(*stored, return_exceptions=True)
+            for (count, _), group in zip(pieces, groups, strict=True):
+                if isinstance(group, LakeMQError):  # its values do not fit the schema
+                    found += [group] * count
+                elif isinstance(group, BaseException):
+                    raise group
+                else:
+                    found += group
+            return found
+
+        return loop.create_task(outcomes())
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        principal: Principal,
+        acks: Acks,
+        leader_epoch: int,
+    ) -> asyncio.Future[AppendResult]:
+        """As `Broker.append`."""
+        self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
+        self._partitions.log(topic, partition, leader_epoch)
+        info = self._partitions.topic(topic)
+        header = self._admission.header(info, batch)
+        if header.producer_id >= 0:
+            self._producer_ids.check(header.producer_id, principal)
+
+        def append() -> asyncio.Future[AppendResult]:
+            # the leader may have changed while the inside of the batch was checked
+            return self._partitions.log(topic, partition, leader_epoch).append(batch, header, acks)
+
+        return self._admission.admit((info.topic_id, partition), info, batch, header, append)

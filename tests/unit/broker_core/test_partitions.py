@@ -1,0 +1,186 @@
+"""Goal: one door to partition logs: a node opens what the catalog assigns to it, refuses what other
+nodes lead with their address and epoch, and nothing of the program goes around that door."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_core.api.errors import NotLeader, StaleEpoch, UnknownPartition, UnknownTopic
+from broker_core.api.types import Leadership, PartitionStatus, TopicConfig, TopicInfo
+from broker_core.partitions import Partitions
+
+ME, OTHER = Leadership("me", 3, ("me",)), Leadership("other", 7, ("other",))
+REPLICA = Leadership("other", 2, ("other", "me"))
+NOBODY, LOST = Leadership(None, 4, ("me",)), Leadership(None, 4, ("other",))
+
+
+class StubLog:
+    def __init__(self, topic: TopicInfo, partition: int) -> None:
+        self.topic, self.partition = topic.name, partition
+        self.taps: list[Any] = []
+
+    def status(self) -> PartitionStatus:
+        return PartitionStatus(self.partition, "online", 1, 2, 3, 4, 5)
+
+    def tap(self, tap: Any) -> Any:
+        self.taps.append(tap)
+        return lambda: self.taps.remove(tap)
+
+
+class StubStorage:
+    """Notes what it is asked."""
+
+    name = "stub"
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[str, int]] = []
+        self.deleted: list[str] = []
+        self.configured: list[TopicInfo] = []
+        self.stored = {"a" * 32, "b" * 32}
+
+    async def open_partition(self, topic: TopicInfo, partition: int) -> Any:
+        self.opened.append((topic.name, partition))
+        return StubLog(topic, partition)
+
+    async def configure_topic(self, topic: TopicInfo) -> None:
+        self.configured.append(topic)
+
+    async def delete_topic(self, topic_id: str) -> None:
+        self.deleted.append(topic_id)
+
+    async def stored_topic_ids(self) -> set[str]:
+        return self.stored
+
+
+def topic(*leaders: Leadership, name: str = "t", config: TopicConfig | None = None) -> TopicInfo:
+    count = len(leaders)
+    return TopicInfo(name, "a" * 32, count, config or TopicConfig(), 1, leaders)
+
+
+@pytest.fixture
+def storage() -> StubStorage:
+    return StubStorage()
+
+
+@pytest.fixture
+def partitions(storage: StubStorage) -> Partitions:
+    addresses = {"other": "10.0.0.7:7420"}
+    return Partitions("me", storage, lambda node: addresses.get(node, ""))  # type: ignore[arg-type]
+
+
+async def test_only_what_the_catalog_assigns_is_opened(
+    partitions: Partitions, storage: StubStorage
+) -> None:
+    await partitions.assign(topic(ME, OTHER, REPLICA, NOBODY, LOST))
+    assert storage.opened == [("t", 0), ("t", 2), ("t", 3)]
+    assert [partitions.serves(partitions.topic("t"), each) for each in range(5)] == [
+        True, False, False, True, False,
+    ]  # fmt: skip
+
+
+async def test_a_partition_of_another_node_is_refused_with_address_and_epoch(
+    partitions: Partitions,
+) -> None:
+    await partitions.assign(topic(ME, OTHER, REPLICA, LOST))
+    assert partitions.log("t", 0) is partitions.log("t", 0, 3)
+    for number, epoch in ((1, 7), (2, 2)):
+        with pytest.raises(NotLeader, match=rf"partition {number} of t is led by other") as told:
+            partitions.log("t", number)
+        assert type(told.value) is NotLeader
+        assert (told.value.leader, told.value.address) == ("other", "10.0.0.7:7420")
+        assert told.value.epoch == epoch
+    with pytest.raises(NotLeader, match="has no leader") as told:
+        partitions.log("t", 3)
+    assert (told.value.leader, told.value.address, told.value.epoch) == ("", "", 4)
+
+
+@pytest.mark.parametrize(("known", "why"), [(2, "has ended"), (9, "is not known here yet")])
+async def test_another_epoch_than_the_clients_is_stale(
+    partitions: Partitions, known: int, why: str
+) -> None:
+    await partitions.assign(topic(ME))
+    with pytest.raises(StaleEpoch, match=f"leader epoch {known} {why}") as told:
+        partitions.log("t", 0, known)
+    assert (told.value.leader, told.value.epoch) == ("me", 3)
+
+
+async def test_a_partition_that_moves_is_refused_from_then_on(
+    partitions: Partitions, storage: StubStorage
+) -> None:
+    await partitions.assign(topic(ME, OTHER))
+    log = partitions.log("t", 0)
+    await partitions.assign(topic(OTHER, ME))
+    with pytest.raises(NotLeader):
+        partitions.log("t", 0)
+    assert partitions.log("t", 1) is not log
+    assert storage.deleted == [], "what it stored stays on disk"
+    await partitions.assign(topic(ME, ME))
+    assert partitions.log("t", 0) is log and storage.opened == [("t", 0), ("t", 1)]
+
+
+async def test_each_node_has_its_own_copy_of_an_internal_topic(partitions: Partitions) -> None:
+    await partitions.assign(topic(OTHER, ME, name="__mqtt_sessions"))
+    assert partitions.log("__mqtt_sessions", 0, 99) is not None
+    with pytest.raises(NotLeader, match=r"partition 0 of __mqtt_sessions \(home of x\)") as told:
+        partitions.check_leads("__mqtt_sessions", 0, "home of x")
+    assert told.value.address == "10.0.0.7:7420"
+    partitions.check_leads("__mqtt_sessions", 1, "home of x")
+
+
+async def test_the_status_of_another_nodes_partition_names_its_leader(
+    partitions: Partitions,
+) -> None:
+    await partitions.assign(topic(ME, REPLICA, LOST))
+    assert partitions.status("t", 0).state == "online"
+    assert (partitions.status("t", 1).state, partitions.status("t", 1).detail) == (
+        "remote", "led by other",
+    )  # fmt: skip
+    assert partitions.status("t", 2).detail == "no node leads it"
+
+
+async def test_what_is_unknown_is_named(partitions: Partitions) -> None:
+    await partitions.assign(topic(ME, OTHER))
+    for number in (-1, 2):
+        with pytest.raises(UnknownPartition, match=f"partition {number}: topic t has 0 to 1"):
+            partitions.log("t", number)
+    with pytest.raises(UnknownTopic, match="'u'"):
+        partitions.log("u", 0)
+
+
+async def test_taps_hear_the_logs_of_this_node_also_later_ones(partitions: Partitions) -> None:
+    remove = partitions.tap("t", print)
+    await partitions.assign(topic(ME, OTHER))
+    await partitions.assign(topic(ME, ME))
+    logs: list[Any] = [partitions.log("t", 0), partitions.log("t", 1)]
+    assert [log.taps for log in logs] == [[print], [print]]
+    remove()
+    assert [log.taps for log in logs] == [[], []]
+
+
+async def test_a_deleted_topic_is_closed_and_a_changed_config_obeyed(
+    partitions: Partitions, storage: StubStorage
+) -> None:
+    await partitions.assign(topic(ME))
+    changed = topic(ME, config=TopicConfig(retention_ms=5))
+    await partitions.assign(changed)
+    assert storage.configured == [changed]
+    partitions.close(changed)
+    assert partitions.find("t") is None and partitions.topics() == []
+    await partitions.delete_all_but({"b" * 32})
+    assert storage.deleted == ["a" * 32]
+
+
+def test_nothing_else_opens_a_partition() -> None:
+    root = Path(__file__).parents[3]
+    folders = ("lakemq", "broker_core", "meta_service", "plugins", "spark_plugin")
+    found = {
+        str(file.relative_to(root))
+        for folder in folders
+        for file in (root / folder).rglob("*.py")
+        if re.search(r"\.open_partition\(", file.read_text())
+    }
+    assert {name.removeprefix("lakemq/") for name in found} == {"broker_core/partitions.py"}
