@@ -110,9 +110,9 @@ class AdminSettings(Section):
     """Address to bind to; empty: `node.host`."""
     port: Port = 9703
     """TCP port."""
-    certificate: str = ""
+    tls_cert: str = ""
     """File with the server's certificate chain (PEM); not empty: HTTPS."""
-    key: str = ""
+    tls_key: str = ""
     """File with the certificate's private key (PEM)."""
     insecure: bool = False
     """Take a `host` that other machines reach without TLS: passwords would travel in plain text."""
@@ -128,8 +128,8 @@ class AdminSettings(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if bool(self.certificate) != bool(self.key):
-            raise ValueError("certificate and key come together")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key must be set together")
         return self
 
 

@@ -20,6 +20,7 @@ from broker_core.api.errors import (
 )
 from broker_core.api.hosts import is_loopback
 from broker_core.api.ports import Credentials
+from broker_core.api.tls import server_context
 from broker_core.api.types import AccessContext, Operation, Principal, Resource
 from broker_core.broker import CoreBroker
 from broker_core.settings import AdminSettings
@@ -149,16 +150,11 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 def tls_of(settings: AdminSettings, host: str) -> ssl.SSLContext | None:
     """Raises ConfigError for files that do not fit, and for a host that others reach in plain
     text."""
-    if not settings.certificate:
+    if not settings.tls_cert:
         if not (settings.insecure or is_loopback(host)):
             raise ConfigError(
-                f"admin: host {host} is reached by other machines: give certificate and key, or "
+                f"admin: host {host} is reached by other machines: set tls_cert and tls_key, or "
                 "set insecure = true"
             )
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(settings.certificate, settings.key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"admin: {settings.certificate}, {settings.key}: {error}") from None
-    return context
+    return server_context("admin", settings.tls_cert, settings.tls_key)

@@ -8,11 +8,15 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from pydantic import BaseModel
 
 from broker_core.api.errors import ConfigError
 from broker_core.config import Config
 from broker_core.plugin_host import LoadedPlugin
 from broker_core.security.rule_book import RuleBook
+
+Place = tuple[str | int, ...]
+"""Path of a section or setting in the configuration: names of tables, numbers in lists."""
 
 
 def check_together(config: Config, plugins: Sequence[LoadedPlugin]) -> list[str]:
@@ -48,20 +52,23 @@ def check_authorities(config: Config, plugins: Sequence[LoadedPlugin]) -> None:
 
 
 def _client_authorities(plugin: LoadedPlugin) -> Iterator[tuple[str, str]]:
-    """(setting, file) of each `client_ca`."""
-    yield from _named(plugin.settings.model_dump(), f"plugins.{plugin.name}")
+    """(setting, file) of each `tls_ca` of a listener, which signs the certificates of clients.
+    Sections without a port connect to others, and name the authority of those."""
+    for place, section in sections(("plugins", plugin.name), plugin.settings):
+        file = getattr(section, "tls_ca", "")
+        if file and "port" in type(section).model_fields:
+            yield ".".join(map(str, (*place, "tls_ca"))), file
 
 
-def _named(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        for key, below in value.items():
-            if key == "client_ca" and isinstance(below, str) and below:
-                yield f"{path}.{key}", below
-            else:
-                yield from _named(below, f"{path}.{key}")
-    elif isinstance(value, list):
-        for number, below in enumerate(value):
-            yield from _named(below, f"{path}[{number}]")
+def sections(place: Place, section: BaseModel) -> Iterator[tuple[Place, BaseModel]]:
+    """A section and all tables in it, with their places."""
+    yield place, section
+    for name in type(section).model_fields:
+        value: Any = getattr(section, name)
+        inner = enumerate(value) if isinstance(value, list) else [(None, value)]
+        for number, each in inner:
+            if isinstance(each, BaseModel):
+                yield from sections((*place, name, *(() if number is None else (number,))), each)
 
 
 def _certificates(file: str) -> list[x509.Certificate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from opentelemetry.metrics import NoOpMeter
 from pydantic import BaseModel
@@ -13,17 +13,13 @@ from broker_core.api.errors import ConfigError, LakeMQError, PluginError
 from broker_core.api.ports import Interceptor, Mechanism, PluginContext
 from broker_core.config import Config, ConfigSource, checked_config, read_source
 from broker_core.plugin_host import LoadedPlugin, PluginHost
-from lakemq.config_checks import check_together
+from lakemq.config_checks import Place, check_together, sections
 
-_FILES_ANYWHERE: Final = (
+_FILES: Final = (
     "tls_cert", "tls_key", "tls_ca", "key_file", "secret_file", "jwks_file", "rules_file"
 )  # fmt: skip
 """Names of settings that name a file which must be there at the start."""
-_FILES: Final = ("certificate", "key", "client_ca", "ca", *_FILES_ANYWHERE)
-"""Those of a section with a certificate."""
 _EVERYWHERE: Final = ("0.0.0.0", "::", "")
-
-Place = tuple[str | int, ...]
 
 
 class Listening(NamedTuple):
@@ -94,7 +90,7 @@ def listening(config: Config, plugins: Sequence[LoadedPlugin]) -> list[Listening
     if not config.admin.enabled:
         found.pop(1)
     for plugin in plugins:
-        for place, section in _sections(("plugins", plugin.name), plugin.settings):
+        for place, section in sections(("plugins", plugin.name), plugin.settings):
             port, host = getattr(section, "port", None), getattr(section, "host", None)
             if isinstance(port, int) and isinstance(host, str) and getattr(section, "tcp", True):
                 found.append(Listening((*place, "port"), host, port))
@@ -124,20 +120,8 @@ def _missing_files(
     ]
     roots += [(("plugins", plugin.name), plugin.settings) for plugin in plugins]
     for root in roots:
-        for place, section in _sections(*root):
-            fields = type(section).model_fields
-            for name in _FILES if "certificate" in fields else _FILES_ANYWHERE:
+        for place, section in sections(*root):
+            for name in _FILES:
                 file = getattr(section, name, "")
                 if isinstance(file, str) and file and not Path(file).expanduser().is_file():
                     yield source.error((*place, name), f"there is no file {file}")
-
-
-def _sections(place: Place, section: BaseModel) -> Iterator[tuple[Place, BaseModel]]:
-    """A section and all tables in it, with their places."""
-    yield place, section
-    for name in type(section).model_fields:
-        value: Any = getattr(section, name)
-        inner = enumerate(value) if isinstance(value, list) else [(None, value)]
-        for number, each in inner:
-            if isinstance(each, BaseModel):
-                yield from _sections((*place, name, *(() if number is None else (number,))), each)

@@ -23,7 +23,7 @@ from broker_core.security.scram import (
     server_first,
 )
 from broker_core.security.users import UserRecord, read_users
-from broker_core.security.watched_file import WatchedFile
+from broker_core.security.watched_file import watched_file
 
 WRONG: Final = "wrong user or password"
 """One word for all that can be wrong, so that names can't be found out."""
@@ -50,7 +50,7 @@ class FileUsers:
     """Users of a password file."""
 
     def __init__(self, path: str) -> None:
-        self._file = WatchedFile(path, _read)
+        self._file = watched_file(path, _read)
         self._seen = self._file.current()
         self._credentials: dict[str, tuple[UserRecord, str]] = {}
 

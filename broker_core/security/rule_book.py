@@ -10,7 +10,7 @@ from broker_core.api.access import AccessContext, Operation, Principal, Resource
 from broker_core.config import parse_config
 from broker_core.security.rules import RuleSet
 from broker_core.security.settings import RulesFile, SecuritySettings
-from broker_core.security.watched_file import WatchedFile
+from broker_core.security.watched_file import watched_file
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class RuleBook:
         self._changed = changed
         self._written = [rule for each in settings.rules for rule in each.rules()]
         self._file = (
-            WatchedFile(settings.rules_file, _reader(settings.rules_file))
+            watched_file(settings.rules_file, _reader(settings.rules_file))
             if settings.rules_file
             else None
         )

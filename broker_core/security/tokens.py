@@ -26,7 +26,7 @@ from broker_core.api.errors import InvalidRequest, NotAuthenticated
 from broker_core.api.ports import Credentials
 from broker_core.api.types import Principal
 from broker_core.security.settings import JwtSettings, RuleSettings
-from broker_core.security.watched_file import WatchedFile
+from broker_core.security.watched_file import watched_file
 
 TOKEN_BYTES_MAX: Final = 16 * 1024
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{2,}\.[A-Za-z0-9_-]{2,}\.[A-Za-z0-9_-]*")
@@ -58,11 +58,11 @@ class TokenAuthenticator:
         self._now_ms = now_ms
         self._allowed = frozenset(settings.algorithms)
         if settings.secret_file:
-            self._keys = WatchedFile(settings.secret_file, self._read_secret)
+            self._keys = watched_file(settings.secret_file, self._read_secret)
         elif settings.key_file:
-            self._keys = WatchedFile(settings.key_file, self._read_key)
+            self._keys = watched_file(settings.key_file, self._read_key)
         else:
-            self._keys = WatchedFile(settings.jwks_file, self._read_set)
+            self._keys = watched_file(settings.jwks_file, self._read_set)
         self._known: OrderedDict[bytes, tuple[Sequence[Key], Principal, dict[str, Any]]]
         self._known = OrderedDict()
 

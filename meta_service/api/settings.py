@@ -51,7 +51,7 @@ class MetaSettings(BaseModel):
     """With TLS: ids of nodes that may join though they are neither members nor registered yet; a
     last `*` stands for any rest."""
     ca_shared_with_clients: bool = False
-    """Whether `tls_ca` may have signed the certificates of clients too (a listener's `client_ca`).
+    """Whether `tls_ca` may have signed the certificates of clients too (a listener's `tls_ca`).
     If it may not, such a node does not start."""
     start_s_max: Annotated[float, Field(gt=0)] = 60.0
     """A starting node waits this long for a majority of the members (s)."""

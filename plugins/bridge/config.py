@@ -71,12 +71,12 @@ class LinkSettings(Section):
     """User at the remote broker; empty: none."""
     password_env: str = ""
     """Environment variable that holds the password."""
-    ca: str = ""
+    tls_ca: str = ""
     """File with the authorities that sign the remote broker's certificate (PEM); empty: those of
     the system."""
-    certificate: str = ""
+    tls_cert: str = ""
     """File with a certificate of our own (PEM), for brokers that ask for one."""
-    key: str = ""
+    tls_key: str = ""
     """File with its private key (PEM)."""
     keep_alive_s: int = Field(default=30, ge=1, le=65_535)
     """A remote broker that is silent for so long is taken for dead (s)."""
@@ -125,10 +125,10 @@ class LinkSettings(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if bool(self.certificate) != bool(self.key):
-            raise ValueError("certificate and key come together")
-        if (self.certificate or self.ca) and not self.secure:
-            raise ValueError("ca and certificate need a URL that begins with mqtts://")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key must be set together")
+        if (self.tls_cert or self.tls_ca) and not self.secure:
+            raise ValueError("tls_ca and tls_cert need a URL that begins with mqtts://")
         if self.password_env and not self.username:
             raise ValueError("password_env needs username")
         if self.retry_ms_max < self.retry_ms_min:

@@ -331,13 +331,13 @@ def tls_context(settings: LinkSettings) -> ssl.SSLContext | None:
     if not settings.secure:
         return None
     try:
-        context = ssl.create_default_context(cafile=settings.ca or None)
-        if settings.certificate:
-            context.load_cert_chain(settings.certificate, settings.key)
+        context = ssl.create_default_context(cafile=settings.tls_ca or None)
+        if settings.tls_cert:
+            context.load_cert_chain(settings.tls_cert, settings.tls_key)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
-            f"plugin bridge: link {settings.name}: ca {settings.ca!r}, certificate "
-            f"{settings.certificate!r}, key {settings.key!r}: {error}"
+            f"plugin bridge: link {settings.name}: tls_ca {settings.tls_ca!r}, tls_cert "
+            f"{settings.tls_cert!r}, tls_key {settings.tls_key!r}: {error}"
         ) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

@@ -86,12 +86,12 @@ class ListenerSettings(Section):
     """Path of the WebSocket in its URL; with `unix`, the file of the socket."""
     unix_mode: int = Field(default=0o660, ge=0, le=0o777)
     """Permissions of the unix socket's file."""
-    certificate: str = ""
+    tls_cert: str = ""
     """File with the server's certificate chain (PEM); not empty: TLS. Renewed files are taken into
     use within 10 s, for new connections, without a restart."""
-    key: str = ""
+    tls_key: str = ""
     """File with the certificate's private key (PEM)."""
-    client_ca: str = ""
+    tls_ca: str = ""
     """File with the certificates of the authorities that sign client certificates (PEM)."""
     client_certificate: Literal["none", "optional", "required"] = "none"
     """Whether clients show a certificate of their own. Its common name is then the user, ahead of
@@ -120,11 +120,11 @@ class ListenerSettings(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if bool(self.certificate) != bool(self.key):
-            raise ValueError("certificate and key come together")
-        if self.client_certificate != "none" and not (self.client_ca and self.certificate):
-            raise ValueError("client_certificate needs client_ca, certificate and key")
-        if self.certificate and (self.proxy_from or self.transport == "unix"):
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key must be set together")
+        if self.client_certificate != "none" and not (self.tls_ca and self.tls_cert):
+            raise ValueError("client_certificate needs tls_cert, tls_key and tls_ca")
+        if self.tls_cert and (self.proxy_from or self.transport == "unix"):
             raise ValueError("TLS goes neither with proxy_from nor with transport unix")
         if self.transport == "unix" and self.proxy_from:
             raise ValueError("proxy_from does not go with transport unix")

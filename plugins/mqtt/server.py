@@ -17,13 +17,14 @@ from broker_core.api.connection_limits import (
 )
 from broker_core.api.errors import StartupError
 from broker_core.api.ports import AdminRoute
+from broker_core.api.tls import server_context
+from broker_core.api.watched_files import WatchedFiles
 from plugins.mqtt.accepting import Acceptor, link_bytes, listening_sockets, unix_socket
 from plugins.mqtt.admin import MqttAdmin
 from plugins.mqtt.config import ListenerSettings
 from plugins.mqtt.engine import MqttEngine
 from plugins.mqtt.links import SocketLink
 from plugins.mqtt.rates import Bucket, Throttle, throttle_of
-from plugins.mqtt.tls import Certificates
 
 _CERTIFICATE_CHECK_TICKS: Final = 10
 
@@ -50,22 +51,17 @@ class MqttListener:
         self._make_link = self._link_maker()
         self._strangers = 0
         self._link_bytes = 0
-        self._certificates: Certificates | None = None
+        self._tls: WatchedFiles[ssl.SSLContext] | None = None
         self._ticks = 0
 
     async def start(self) -> None:
         """Raises ConfigError (TLS files) and StartupError (address taken)."""
         settings = self.settings
-        if settings.certificate:
-            self._certificates = Certificates(
-                settings.certificate,
-                settings.key,
-                settings.client_ca,
-                settings.client_certificate,
-            )
+        if settings.tls_cert:
+            self._tls = self._tls_context()
         await self.engine.open()
         loop = self.engine.loop
-        self._link_bytes = link_bytes(loop, tls=self._certificates is not None)
+        self._link_bytes = link_bytes(loop, tls=self._tls is not None)
         self.limiter = ConnectionLimiter(self._limits())
         try:
             if settings.transport == "unix":
@@ -79,6 +75,24 @@ class MqttListener:
         timeout_s = self.engine.settings.connect_timeout_ms / 1000
         self._acceptor = Acceptor(loop, sockets, self, timeout_s)
         self.engine.on_tick.append(self._renew)
+
+    def _tls_context(self) -> WatchedFiles[ssl.SSLContext]:
+        """For connections to come. Raises ConfigError."""
+        settings = self.settings
+        files = [settings.tls_cert, settings.tls_key]
+        if settings.client_certificate != "none":
+            files.append(settings.tls_ca)
+
+        def load() -> ssl.SSLContext:  # a new one: an authority can't be taken out of a context
+            return server_context(
+                f"plugins.mqtt: listener {settings.name}",
+                settings.tls_cert,
+                settings.tls_key,
+                settings.tls_ca,
+                settings.client_certificate,
+            )
+
+        return WatchedFiles(files, load)
 
     def _host_port(self) -> str:
         return f"{self.settings.host}:{self.settings.port}"
@@ -125,7 +139,7 @@ class MqttListener:
         return self._make_link(admitted)
 
     def tls(self) -> ssl.SSLContext | None:
-        return self._certificates.context if self._certificates else None
+        return self._tls.value if self._tls else None
 
     def _link_maker(self) -> Callable[[AdmittedConnection], SocketLink]:
         if self.settings.transport == "websocket":
@@ -148,8 +162,8 @@ class MqttListener:
 
     def _renew(self) -> None:
         self._ticks += 1
-        if self._certificates is not None and self._ticks % _CERTIFICATE_CHECK_TICKS == 0:
-            self._certificates.renew()
+        if self._tls is not None and self._ticks % _CERTIFICATE_CHECK_TICKS == 0:
+            self._tls.refresh()
 
     def admin_routes(self) -> Sequence[AdminRoute]:
         """The first listener speaks for all."""

@@ -19,12 +19,12 @@ class NativeSettings(PluginSettings):
     """TCP port."""
     advertised_host: str = ""
     """Host that clients and other nodes are told to connect to; empty: `host`."""
-    certificate: str = ""
+    tls_cert: str = ""
     """File with the server's certificate chain (PEM); not empty: TLS. Renewed files are taken into
     use for new connections, without a restart."""
-    key: str = ""
+    tls_key: str = ""
     """File with the certificate's private key (PEM)."""
-    client_ca: str = ""
+    tls_ca: str = ""
     """File with the certificates of the authorities that sign client certificates (PEM). Not empty:
     every client must show a certificate; its common name is then the user."""
     insecure: bool = False
@@ -84,13 +84,13 @@ class NativeSettings(PluginSettings):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if bool(self.certificate) != bool(self.key):
-            raise ValueError("certificate and key come together")
-        if self.client_ca and not self.certificate:
-            raise ValueError("client_ca needs certificate and key")
-        if not (self.certificate or self.insecure or is_loopback(self.host)):
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key must be set together")
+        if self.tls_ca and not self.tls_cert:
+            raise ValueError("tls_ca needs tls_cert and tls_key")
+        if not (self.tls_cert or self.insecure or is_loopback(self.host)):
             raise ValueError(
-                f"host {self.host} is reached by other machines: give certificate and key, "
+                f"host {self.host} is reached by other machines: set tls_cert and tls_key, "
                 "or set insecure = true"
             )
         return self

@@ -156,9 +156,9 @@ class NativeListener:
 
     def _bind(self, server: grpc.aio.Server, address: str) -> int:
         settings = self._settings
-        if not settings.certificate:
+        if not settings.tls_cert:
             return server.add_insecure_port(address)
-        credentials = server_credentials(settings.certificate, settings.key, settings.client_ca)
+        credentials = server_credentials(settings.tls_cert, settings.tls_key, settings.tls_ca)
         return server.add_secure_port(address, credentials)
 
     def addresses(self) -> Sequence[str]:

@@ -2,91 +2,39 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import ssl
-import threading
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
 
 import grpc
 
-from broker_core.api.errors import StartupError
-
-log = logging.getLogger(__name__)
-LOOK_EVERY_S: Final = 1.0
+from broker_core.api.tls import server_context
+from broker_core.api.watched_files import WatchedFiles
 
 
-def server_credentials(certificate: str, key: str, client_ca: str) -> grpc.ServerCredentials:
-    """`client_ca` not empty: clients must show a certificate that it signed. Changed files are
-    taken into use for new connections. Raises StartupError, naming the file."""
-    files = CertificateFiles(certificate, key, client_ca)
-    return grpc.dynamic_ssl_server_credentials(
-        files.current,
-        files.fetch,  # type: ignore[arg-type]  # the stub forgets None, which gRPC's page allows
-        require_client_authentication=bool(client_ca),
-    )
+def server_credentials(tls_cert: str, tls_key: str, tls_ca: str) -> grpc.ServerCredentials:
+    """`tls_ca` not empty: clients must show a certificate that it signed. Changed files are taken
+    into use for new connections. Raises ConfigError, naming the file."""
 
-
-class CertificateFiles:
-    """The listener's files, read again when they changed and fit together."""
-
-    def __init__(self, certificate: str, key: str, client_ca: str) -> None:
-        self._paths = (certificate, key, client_ca)
-        _check(*self._paths)
-        self._stamps = self._look()
-        self.current = self._read()
-        self._looked_s = time.monotonic()
-        self._lock = threading.Lock()
-
-    def fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """What gRPC asks for at each handshake, in whatever thread; None: as it was."""
-        with self._lock:
-            now_s = time.monotonic()
-            if now_s - self._looked_s < LOOK_EVERY_S:
-                return None
-            self._looked_s = now_s
-            try:
-                stamps = self._look()
-                if stamps == self._stamps:
-                    return None
-                _check(*self._paths)
-                self.current = self._read()
-            except (OSError, StartupError) as error:
-                log.warning("certificate not renewed yet: %s", error)
-                return None
-            self._stamps = stamps
-            log.info("certificate renewed from %s", self._paths[0])
-            return self.current
-
-    def _look(self) -> list[tuple[int, int]]:
-        found = [os.stat(path) for path in self._paths if path]
-        return [(each.st_ino, each.st_mtime_ns) for each in found]
-
-    def _read(self) -> grpc.ServerCertificateConfiguration:
-        certificate, key, client_ca = self._paths
-        chain = (Path(key).read_bytes(), Path(certificate).read_bytes())
-        roots = Path(client_ca).read_bytes() if client_ca else None
+    def load() -> grpc.ServerCertificateConfiguration:
+        # OpenSSL reads the files first: gRPC does not say what is wrong with one
+        server_context(
+            "plugins.native", tls_cert, tls_key, tls_ca, "required" if tls_ca else "none"
+        )
+        chain = (Path(tls_key).read_bytes(), Path(tls_cert).read_bytes())
+        roots = Path(tls_ca).read_bytes() if tls_ca else None
         return grpc.ssl_server_certificate_configuration([chain], roots)
 
+    files = WatchedFiles([each for each in (tls_cert, tls_key, tls_ca) if each], load)
 
-def _check(certificate: str, key: str, client_ca: str) -> None:
-    """gRPC says nothing of use about wrong files, so OpenSSL reads them first."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    for file in (certificate, key, client_ca):
-        if file and not Path(file).is_file():
-            raise StartupError(f"native: there is no file {file}")
-    try:
-        context.load_cert_chain(certificate, key)
-    except (ssl.SSLError, OSError) as error:
-        raise StartupError(f"native: certificate {certificate} with key {key}: {error}") from None
-    try:
-        if client_ca:
-            context.load_verify_locations(client_ca)
-    except (ssl.SSLError, OSError) as error:
-        raise StartupError(f"native: client_ca {client_ca}: {error}") from None
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        """gRPC asks at each handshake, in any thread; None: nothing changed."""
+        return files.value if files.look() else None
+
+    return grpc.dynamic_ssl_server_credentials(
+        files.value,
+        renewed,  # type: ignore[arg-type]  # the stub forgets None, which gRPC's page allows
+        require_client_authentication=bool(tls_ca),
+    )
 
 
 def subject_of(auth_context: Mapping[str, Iterable[bytes]]) -> str | None:

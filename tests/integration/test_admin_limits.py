@@ -199,7 +199,7 @@ async def test_with_tls_a_handshake_that_does_not_come_is_not_waited_for(tmp_pat
     authority = Authority(tmp_path)
     certificate, key = authority.sign("/CN=admin", "admin")
     settings = AdminSettings(
-        port=0, certificate=str(certificate), key=str(key), unauthenticated_timeout_ms=500
+        port=0, tls_cert=str(certificate), tls_key=str(key), unauthenticated_timeout_ms=500
     )
     listener = listener_of(DegradedBroker(True), settings)
     await listener.start()

@@ -178,7 +178,7 @@ def test_tls_with_user_and_password(tmp_path: Path) -> None:
         + f"certfile {certificate}\nkeyfile {key}\npassword_file {passwords}\n"
     )
     more = (
-        f'ca = "{authority.certificate}"\nusername = "site"\npassword_env = "FAR_PASSWORD"\n'
+        f'tls_ca = "{authority.certificate}"\nusername = "site"\npassword_env = "FAR_PASSWORD"\n'
         'start = "earliest"'
     )
     config = PORTS_FREE + link(remote.port, rule("out", "#"), more).replace("mqtt://", "mqtts://")

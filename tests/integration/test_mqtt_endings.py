@@ -98,7 +98,7 @@ async def test_a_client_that_is_writing_reads_why_its_connection_ends(
     context = None
     if tls:
         certificate, key = Authority(tmp_path).sign("/CN=localhost", "server")
-        settings |= other(certificate=str(certificate), key=str(key))
+        settings |= other(tls_cert=str(certificate), tls_key=str(key))
         context = ssl._create_unverified_context()
     packets = b"".join(encode(Publish("t", bytes(200), 2, packet_id=n), V5) for n in range(1, 6001))
     async with running_server(**settings) as (server, _, port):
@@ -331,12 +331,12 @@ async def test_authorities_of_clients_are_read_again(tmp_path: Path) -> None:
             return (await asyncio.wait_for(reader.read(4), WAIT_S)) == ACCEPTED
         return False
 
-    files = {"certificate": str(certificate), "key": str(key), "client_ca": str(live)}
+    files = {"tls_cert": str(certificate), "tls_key": str(key), "tls_ca": str(live)}
     async with running_server(**other(**files, client_certificate="required")) as (server, _, _):
         assert [await taken(server, each) for each in (first, second)] == [True, False]
         shutil.copy(second.certificate, tmp_path / "next")
         os.replace(tmp_path / "next", live)
-        certificates = server.listeners[0]._certificates
-        assert certificates is not None
-        assert certificates.renew()
+        tls = server.listeners[0]._tls
+        assert tls is not None
+        assert tls.refresh()
         assert [await taken(server, each) for each in (first, second)] == [False, True]

@@ -193,7 +193,7 @@ async def test_tls_handshakes_count_and_have_to_end(
 ) -> None:
     """One that fails, or lasts too long, leaves nothing behind but its socket's end."""
     certificate, key = Authority(tmp_path).sign("/CN=localhost", "server")
-    settings = other(certificate=str(certificate), key=str(key)) | {"connect_timeout_ms": 300}
+    settings = other(tls_cert=str(certificate), tls_key=str(key)) | {"connect_timeout_ms": 300}
     async with running_server(**settings) as (server, _, _):
         limiter, port = server.listeners[0].limiter, server.port("other")
         readers = [(await clients.dial(port))[0]]
@@ -330,7 +330,7 @@ async def test_clients_that_are_not_let_in_hold_no_more_than_32_mib(
     settings: dict[str, Any] = {"connect_timeout_ms": 60_000}
     if tls:
         certificate, key = Authority(tmp_path).sign("/CN=localhost", "server")
-        settings |= other(certificate=str(certificate), key=str(key))
+        settings |= other(tls_cert=str(certificate), tls_key=str(key))
     file = tmp_path / "data"
     file.write_bytes(data)
     async with running_server(HangingBroker(), **settings) as (server, _, port):

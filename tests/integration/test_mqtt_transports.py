@@ -127,7 +127,7 @@ async def test_mutual_tls_names_the_user(
     authority: Authority, server_files: dict[str, str], tmp_path: Path
 ) -> None:
     broker = NotingBroker()
-    mutual = {"client_ca": str(authority.certificate), "client_certificate": "required"}
+    mutual = {"tls_ca": str(authority.certificate), "client_certificate": "required"}
     device = authority.client_context(authority.sign("/CN=dev,ice-1/O=Acme", "device"))
     stranger = Authority(tmp_path, "stranger")
     stranger_pair = stranger.sign("/CN=device-1", "stranger-device")
@@ -211,7 +211,7 @@ async def test_wrong_files_are_named(authority: Authority, tmp_path: Path) -> No
     _, other_key = authority.sign("/CN=b", "b")
     for key in (other_key, tmp_path / "absent"):
         with pytest.raises(ConfigError, match="a.pem"):
-            async with running_server(**listener(certificate=str(certificate), key=str(key))):
+            async with running_server(**listener(tls_cert=str(certificate), tls_key=str(key))):
                 pass
 
 

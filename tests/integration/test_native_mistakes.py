@@ -176,7 +176,7 @@ def test_mistakes_about_tls_are_told_at_once(
 ) -> None:
     certificate, key = authority.issue("server")
     listener = "[plugins.native]\nport = 0"
-    secure = f'{listener}\ncertificate = "{certificate}"\nkey = "{key}"'
+    secure = f'{listener}\ntls_cert = "{certificate}"\ntls_key = "{key}"'
     stranger = Authority(tmp_path, "other")
     with NodeProcess(tmp_path / "tls", PORTS_FREE.replace(listener, secure)) as tls_node:
         for address, tls, said in (

@@ -112,7 +112,7 @@ def node_with(folder: Path, settings: str) -> NodeProcess:
 @pytest.fixture(scope="module")
 def node(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     certificate, key = authority.issue("server")
-    settings = f'certificate = "{certificate}"\nkey = "{key}"\nclient_ca = "{authority.file}"\n'
+    settings = f'tls_cert = "{certificate}"\ntls_key = "{key}"\ntls_ca = "{authority.file}"\n'
     with node_with(tmp_path_factory.mktemp("tls"), settings) as node:
         yield node
 
@@ -177,7 +177,7 @@ def test_who_does_not_belong_here_is_refused(
 def test_without_client_certificates_tls_alone(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.issue("server")
     with (
-        node_with(tmp_path, f'certificate = "{certificate}"\nkey = "{key}"\n') as node,
+        node_with(tmp_path, f'tls_cert = "{certificate}"\ntls_key = "{key}"\n') as node,
         lakemq.connect(node.native, tls=lakemq.Tls(authority.file), timeout_s=10) as client,
     ):
         assert client.create_topic("t").name == "t"
@@ -187,10 +187,10 @@ def test_without_client_certificates_tls_alone(authority: Authority, tmp_path: P
     ("settings", "said"),
     [
         ('host = "0.0.0.0"', "insecure = true"),
-        ('certificate = "x.pem"', "certificate and key come together"),
-        ('client_ca = "x.pem"', "client_ca needs certificate"),
-        ('certificate = "no.crt"\nkey = "no.key"', "there is no file no.crt"),
-        ('certificate = "{ca}"\nkey = "{ca}"', "with key"),
+        ('tls_cert = "x.pem"', "tls_cert and tls_key must be set together"),
+        ('tls_ca = "x.pem"', "tls_ca needs tls_cert"),
+        ('tls_cert = "no.crt"\ntls_key = "no.key"', "tls_cert no.crt"),
+        ('tls_cert = "{ca}"\ntls_key = "{ca}"', "with tls_key"),
     ],
 )
 def test_wrong_settings_are_one_clear_error(
@@ -240,7 +240,7 @@ class Witness:
 async def test_the_broker_learns_the_subject(authority: Authority) -> None:
     certificate, key = authority.issue("server")
     settings = NativeSettings(
-        port=0, certificate=str(certificate), key=str(key), client_ca=str(authority.file)
+        port=0, tls_cert=str(certificate), tls_key=str(key), tls_ca=str(authority.file)
     )
     witness = Witness()
     listener = NativeListener(witness, settings, get_meter("test"))  # type: ignore[arg-type]
@@ -273,7 +273,7 @@ async def test_a_renewed_certificate_is_taken_into_use(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New connections see it; a key that does not fit the certificate changes nothing."""
-    monkeypatch.setattr("plugins.native.tls.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("broker_core.api.watched_files.LOOK_EVERY_S", 0.0)
     live = tmp_path / "live.crt", tmp_path / "live.key"
 
     def install(names: tuple[Path, Path]) -> None:
@@ -293,7 +293,7 @@ async def test_a_renewed_certificate_is_taken_into_use(
         return dict(part[0] for part in certificate["subject"])["commonName"]  # type: ignore[misc]
 
     install(authority.issue("first"))
-    settings = NativeSettings(port=0, certificate=str(live[0]), key=str(live[1]))
+    settings = NativeSettings(port=0, tls_cert=str(live[0]), tls_key=str(live[1]))
     listener = NativeListener(Witness(), settings, get_meter("test"))  # type: ignore[arg-type]
     await listener.start()
     try:

@@ -76,8 +76,8 @@ port = -1
             ":5: plugins.mqtt.port: port 9703 is that of admin.port too",
         ),
         (
-            '[plugins.native]\ncertificate = "no.crt"\nkey = "no.key"\n',
-            ":2: plugins.native.certificate: there is no file no.crt",
+            '[plugins.native]\ntls_cert = "no.crt"\ntls_key = "no.key"\n',
+            ":2: plugins.native.tls_cert: there is no file no.crt",
         ),
         (
             '[security]\n[[security.authenticators]]\nkind = "jwt"\nissuer = "i"\n'

@@ -23,6 +23,6 @@ def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     path = tmp_path / "server.crt"
     path.write_text("nonsense")
     with pytest.raises(ConfigError, match=r"server\.crt"):
-        tls_of(AdminSettings(certificate=str(path), key=str(path)), "127.0.0.1")
-    with pytest.raises(ValidationError, match="come together"):
-        AdminSettings(certificate="c")
+        tls_of(AdminSettings(tls_cert=str(path), tls_key=str(path)), "127.0.0.1")
+    with pytest.raises(ValidationError, match="must be set together"):
+        AdminSettings(tls_cert="c")

@@ -45,7 +45,7 @@ def checked(folder: Path, members: str, clients: str, more: str = "") -> str:
     config = folder / "lakemq.toml"
     for name in "ck":
         (folder / name).touch()
-    files = f'certificate = "{folder}/c"\nkey = "{folder}/k"\nclient_ca = "{clients}"\n'
+    files = f'tls_cert = "{folder}/c"\ntls_key = "{folder}/k"\ntls_ca = "{clients}"\n'
     for section in (
         f"[plugins.native]\n{files}",
         f'[[plugins.mqtt.listeners]]\nname = "tls"\nport = 0\n{files}'
@@ -64,7 +64,7 @@ def test_an_authority_of_both_is_refused(tmp_path: Path) -> None:
     root, other = authority("acme"), authority("nodes")
     both = pem(tmp_path / "both.pem", other, root)
     told = checked(tmp_path, both, pem(tmp_path / "clients.pem", root))
-    assert "client_ca" in told and "CN=acme" in told and "ca_shared_with_clients" in told
+    assert "tls_ca" in told and "CN=acme" in told and "ca_shared_with_clients" in told
     shared = "ca_shared_with_clients = true"
     assert not checked(tmp_path, both, str(tmp_path / "clients.pem"), shared)
     assert not checked(tmp_path, pem(tmp_path / "nodes.pem", other), str(tmp_path / "clients.pem"))
