@@ -20,7 +20,7 @@ from opentelemetry.metrics import get_meter
 from typer.testing import CliRunner
 
 import lakemq
-from broker_core.api.errors import NotAuthenticated
+from broker_core.api.errors import NotAuthenticated, UnknownTopic
 from broker_core.api.ports import Credentials
 from broker_core.api.types import ANONYMOUS, ClusterInfo, Principal, TopicInfo
 from broker_core.security.certificates import CertificateAuthenticator, subject_parts
@@ -225,6 +225,9 @@ class Witness:
 
     def topics(self) -> list[TopicInfo]:
         return []
+
+    def topic(self, name: str) -> TopicInfo:
+        raise UnknownTopic(name)
 
     def watch_topics(self, on_change: object) -> Callable[[], None]:
         return lambda: None
