@@ -1,21 +1,28 @@
-# Everything sets itself up: a virtual environment in .venv, from pinned versions.
+# Everything sets itself up, from pinned versions: all of it in .venv; what needs no Spark in .venv-dev.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FAST_VENV := $(if $(wildcard $(READY)),$(VENV),.venv-dev)
 
+define install  # $(1): the virtual environment, $(2): the extras
+	@$(PYTHON) -c 'import sys; sys.exit("LakeMQ needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(1)
+	$(1)/bin/python -m pip install -q -c constraints.txt --editable '.[$(2)]'
+	@touch $@
+endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test nightly test-jars check fix generate constraints java bench-kafka bench-spark-kafka clean fuzz mutants test-core
+.PHONY: help demo run test test-fast nightly test-jars check fix generate constraints java bench-kafka bench-spark-kafka clean fuzz mutants test-core lint
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit("LakeMQ needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt --editable '.[spark,demo,dev]'
-	@touch $@
+	$(call install,$(VENV),demo,dev-spark)
+
+.venv-dev/.ready: pyproject.toml constraints.txt
+	$(call install,.venv-dev,dev)
 
 java:
 	@java -version >/dev/null 2>&1 || { echo "LakeMQ's Spark parts need Java 17 or newer; no 'java' is on the PATH."; exit 1; }
@@ -27,6 +34,11 @@ run: $(READY)  ## a broker that stays, in ./lakemq-data
 	$(BIN)/lakemq start
 
 WORKERS ?= 2
+test-fast: $(FAST_VENV)/.ready  ## unit and contract tests, in less than a minute; needs no Java and installs no Spark
+	LAKEMQ_SEEDS=5 LAKEMQ_EXAMPLES=20 \
+	$(FAST_VENV)/bin/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+		-m 'not slow' tests/unit tests/contract --ignore tests/unit/spark_plugin
+
 test: java $(READY)  ## all tests, in WORKERS=2 processes, each file in one of them
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -40,8 +52,7 @@ test-core: $(READY)  ## what runs without Spark, for another PYTHON in another V
 SEEDS ?= 2000
 FIRST ?= $(shell date +%j)0000
 nightly: java $(READY)  ## all simulations with thousands of seeds, other ones every day; faults ten times over
-	LAKEMQ_SIMULATION_SEEDS=$(SEEDS) LAKEMQ_SIMULATION_FIRST=$(FIRST) LAKEMQ_SIMULATION_RUNS=$(SEEDS) \
-	LAKEMQ_GROUP_SEEDS=$(SEEDS) LAKEMQ_FUZZ_ROUNDS=$(SEEDS) LAKEMQ_FUZZ_TIMES=100 \
+	LAKEMQ_SEEDS=$(SEEDS) LAKEMQ_FIRST_SEED=$(FIRST) LAKEMQ_FUZZ_ROUNDS=$(SEEDS) LAKEMQ_FUZZ_TIMES=100 \
 	$(BIN)/python -m pytest -q --timeout 14400 -p no:cacheprovider tests/simulation \
 		tests/unit/queues/test_queue_simulation.py tests/unit/native/test_group_simulation.py \
 		tests/integration/test_native_fuzz.py tests/unit/test_fuzz_targets.py
@@ -61,17 +72,19 @@ fuzz: $(READY)  ## coverage-guided fuzzing of every decoder (installs atheris), 
 	$(BIN)/python -m pip install -q 'atheris>=3,<4'
 	$(BIN)/python -m tests.fuzz.fuzz --seconds $(FUZZ_SECONDS) --jobs $(WORKERS) $(FUZZ)
 
-check: $(READY)  ## lint, types, import contracts, generated files, architecture
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+lint: $(FAST_VENV)/.ready  ## lint, format and import contracts, in seconds (what pre-commit runs)
+	$(FAST_VENV)/bin/ruff check .
+	$(FAST_VENV)/bin/ruff format --check .
+	$(FAST_VENV)/bin/lint-imports
+
+check: $(READY) lint  ## lint, types, import contracts, generated files, architecture
 	$(BIN)/mypy
-	$(BIN)/lint-imports
 	$(BIN)/python -m tests.support.generated --check
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
-fix: $(READY)  ## format, and mend what lint can mend
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
+fix: $(FAST_VENV)/.ready  ## format, and mend what lint can mend
+	$(FAST_VENV)/bin/ruff check --fix .
+	$(FAST_VENV)/bin/ruff format .
 
 generate: $(READY)  ## write generated files anew: protocol code, docs/configuration.md, ...
 	$(BIN)/python -m tests.support.generated --write
@@ -87,4 +100,4 @@ bench-spark-kafka: java $(READY)  ## Spark reads from LakeMQ beside Spark-Kafka 
 	$(BIN)/python -m benchmarks.spark_kafka
 
 clean:  ## remove the virtual environment and what was built
-	rm -rf $(VENV) .venv-jars .venv-spark-kafka build dist artifacts
+	rm -rf $(VENV) .venv-dev .venv-jars .venv-spark-kafka build dist artifacts

@@ -4,8 +4,15 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+from tests.support.seeds import examples
+
 # How fast examples are made says something about the machine, not about the code.
-settings.register_profile("lakemq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "lakemq",
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("lakemq")
 
 # PySpark forks to start the JVM; gRPC's own threads in that child may end it before it has begun.

@@ -15,6 +15,7 @@ from meta_service.storage.snapshot_stream import FolderSink, FolderSource
 from meta_service.storage.snapshots import SnapshotMaker
 from meta_service.storage.store import Store
 from tests.support.meta_disk import MemoryStore
+from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog, stored
 from tests.unit.meta_service.test_meta_catalog import put
 
@@ -41,7 +42,7 @@ _batches = st.lists(st.dictionaries(_keys, st.none() | st.binary(max_size=3), ma
 
 
 @given(_batches, st.lists(st.binary(max_size=2), max_size=4))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_store_is_the_one_that_simulations_use(
     store: Store, batches: list[dict[bytes, bytes | None]], prefixes: list[bytes]
 ) -> None:

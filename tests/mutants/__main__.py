@@ -88,8 +88,7 @@ def _run_tests(copy: Path, tests: Sequence[str]) -> int:
     sys.path[:] = [str(copy), *(each for each in sys.path if Path(each or ".").resolve() != ROOT)]
     sys.dont_write_bytecode = True
     os.environ["PYTHONPATH"] = str(copy)
-    os.environ.setdefault("LAKEMQ_SIMULATION_SEEDS", "8")
-    os.environ.setdefault("LAKEMQ_GROUP_SEEDS", "20")
+    os.environ.setdefault("LAKEMQ_SEEDS", "20")
     settings.register_profile("mutants", max_examples=_EXAMPLES, deadline=None, database=None)
     settings.load_profile("mutants")
     options = [

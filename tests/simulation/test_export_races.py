@@ -31,6 +31,7 @@ from spark_plugin.export.target import Target
 from tests.support.killed_export import run_here
 from tests.support.lake_tables import FORMATS, named_files, places, read_table, target_in
 from tests.support.memory_journal import MemoryJournal
+from tests.support.seeds import seeds
 from tests.support.stepped_exports import (
     Actor,
     Disk,
@@ -45,8 +46,7 @@ from tests.support.stepped_exports import (
 )
 
 pytestmark = pytest.mark.timeout(3600)
-SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "0"))
-FIRST = int(os.environ.get("LAKEMQ_SIMULATION_FIRST", "0"))
+SEEDS = seeds(300)
 PARTITIONS, RECORDS = 2, 6
 EVERYTHING = sorted(itertools.product(range(PARTITIONS), range(RECORDS)))
 STEPS_MAX = 12
@@ -180,7 +180,7 @@ def steps_of_one(monkeypatch, bad: Sequence[tuple[int, int]]) -> int:
 def test_two_processes_in_every_order_with_two_changes_of_turn(topic, monkeypatch) -> None:
     bad = [(0, 0), (0, 3), (1, 2), (1, 3)]
     steps = steps_of_one(monkeypatch, bad)
-    every = 1 if SEEDS else 2
+    every = 1 if len(SEEDS) > 300 else 2
     for first, second in itertools.product(range(0, steps, every), range(1, steps + 8)):
         world = World(monkeypatch, bad)
         for name in ("p0", "p1"):
@@ -226,7 +226,7 @@ class Chance:
         return actor
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + (SEEDS or 300)))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_processes_in_random_orders(topic, monkeypatch, seed: int) -> None:
     chance = Chance(seed)
     world = World(monkeypatch, chance.bad)
@@ -263,7 +263,7 @@ def points_in(monkeypatch, table: type, stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + (SEEDS // 10 or 4)))
+@pytest.mark.parametrize("seed", seeds(40, divisor=10))
 def test_processes_over_real_tables(topic, tmp_path, monkeypatch, kind: str, seed: int) -> None:
     chance, stage = Chance(seed), Stage()
     target = target_in(tmp_path, kind)

@@ -1,7 +1,6 @@
 """Whole clusters from one seed: faults of network, disks and members, and histories checked.
 
-`LAKEMQ_SIMULATION_SEEDS` sets how many seeds run (thousands at night); `LAKEMQ_SIMULATION_FIRST`
-the first one, to repeat a failure.
+`LAKEMQ_SEEDS` sets how many seeds run (thousands at night); `LAKEMQ_SEED` repeats a failure.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ import pytest
 from tests.support.meta_clients import Client, ElectionReader
 from tests.support.meta_cluster import Cluster
 from tests.support.meta_nemesis import Nemesis, alike, check_histories
-
-SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "120"))
-FIRST = int(os.environ.get("LAKEMQ_SIMULATION_FIRST", "0"))
+from tests.support.seeds import seeds
 
 
 def run(seed: int, size: int, *, forgetting: bool = False) -> Cluster:
@@ -42,12 +39,12 @@ def run(seed: int, size: int, *, forgetting: bool = False) -> Cluster:
     return cluster
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+@pytest.mark.parametrize("seed", seeds(120))
 def test_three_members_keep_every_promise(seed: int) -> None:
     run(seed, 3)
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + max(1, SEEDS // 4)))
+@pytest.mark.parametrize("seed", seeds(120, divisor=4))
 def test_five_members_keep_every_promise(seed: int) -> None:
     run(10_000 + seed, 5)
 

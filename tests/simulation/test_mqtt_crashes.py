@@ -9,7 +9,6 @@ seed.
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from typing import Any
@@ -32,10 +31,10 @@ from plugins.mqtt.packets import (
 )
 from tests.support.mqtt_bench import Device
 from tests.support.mqtt_crash import CrashBench
+from tests.support.seeds import seeds
 
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
 PUBREL, PUBCOMP = PacketType.PUBREL, PacketType.PUBCOMP
-SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "25"))
 KEPT = Properties(session_expiry_s=10_000)
 
 
@@ -232,7 +231,7 @@ class World:
         raise AssertionError("does not come to rest")
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_promises_hold_over_crashes(seed: int) -> None:
     world = World(seed)
     world.run(2000)
@@ -248,7 +247,7 @@ def test_promises_hold_over_crashes(seed: int) -> None:
         assert retained[topic] >= number, f"seed {seed}: a retained message is lost"
 
 
-@pytest.mark.parametrize("seed", range(max(SEEDS // 2, 1)))
+@pytest.mark.parametrize("seed", seeds(25, divisor=2))
 def test_promises_hold_for_queues_longer_than_what_is_kept_of_them(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

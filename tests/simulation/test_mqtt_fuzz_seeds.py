@@ -6,7 +6,6 @@ Hypothesis finds short surprises (`tests/unit/mqtt/test_mqtt_fuzz.py`); this rea
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
@@ -38,8 +37,8 @@ from plugins.mqtt.packets import (
 from plugins.mqtt.reasons import ProtocolError
 from plugins.mqtt.retained import Retained
 from tests.support.mqtt_bench import Bench, Device
+from tests.support.seeds import seeds
 
-SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "25"))
 STEPS = 400
 LIMITS = Limits(
     packet_bytes_max=2000, sessions_max=8, subscriptions_max=6, receive_max=6, topic_alias_max=3
@@ -212,7 +211,7 @@ class Fuzzer:
             )
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_long_sequences(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is stored later than this is kept though the bound be passed: it was acknowledged.
     monkeypatch.setattr(retained, "AWAITED_MS", 1 << 40)

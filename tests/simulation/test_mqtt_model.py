@@ -12,7 +12,6 @@ everybody comes back and nothing may be owed. Storage is that of `CrashBench`, w
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any, Final
 
@@ -39,9 +38,8 @@ from plugins.mqtt.topics import parse_filter
 from tests.support.mqtt_bench import Device
 from tests.support.mqtt_crash import CrashBench
 from tests.support.mqtt_reference import SHARE, Due, Peer, Reference, Sent, SharedDue, Wanted
+from tests.support.seeds import chunks, seeds
 
-SEEDS: Final = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "300"))
-FIRST: Final = int(os.environ.get("LAKEMQ_SIMULATION_FIRST", "0"))
 CHUNK: Final = 25
 STEPS: Final = 90
 WINDOW: Final = 4
@@ -461,14 +459,16 @@ class World:
         assert not lost, f"no member got {lost}"
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, CHUNK))
+@pytest.mark.parametrize(
+    "several", chunks(seeds(300), CHUNK), ids=lambda several: str(several.start)
+)
 def test_subscribers_get_what_the_reference_says(
-    first: int, monkeypatch: pytest.MonkeyPatch
+    several: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "PACKET_ID_MAX", IDENTIFIERS)
-    for seed in range(first, min(first + CHUNK, FIRST + SEEDS)):
+    for seed in several:
         try:
             World(seed).run()
         except BaseException:
-            print(f"seed {seed}: LAKEMQ_SIMULATION_FIRST={seed} LAKEMQ_SIMULATION_SEEDS=1")
+            print(f"LAKEMQ_SEED={seed} repeats this")
             raise

@@ -7,7 +7,6 @@ steps, so that commits, lost connections and crashes come in between. Drawn from
 
 from __future__ import annotations
 
-import os
 import random
 from collections import deque
 from collections.abc import Callable
@@ -28,8 +27,8 @@ from plugins.mqtt.packets import (
 )
 from tests.support.mqtt_bench import Device
 from tests.support.mqtt_crash import CrashBench
+from tests.support.seeds import seeds
 
-SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "40"))
 KEPT = Properties(session_expiry_s=10_000)
 
 
@@ -174,7 +173,7 @@ class World:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("seed", range(SEEDS // 4))
+@pytest.mark.parametrize("seed", seeds(40, divisor=4))
 def test_without_faults_everything_comes_once(seed: int, qos: int) -> None:
     world = World(seed, qos, faults=False)
     world.run(400)
@@ -184,7 +183,7 @@ def test_without_faults_everything_comes_once(seed: int, qos: int) -> None:
     assert world.bench.hub.index.match("a/x").targets
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_with_faults_qos_2_is_exactly_once(seed: int) -> None:
     world = World(seed, 2, faults=True)
     world.run(600)
@@ -193,7 +192,7 @@ def test_with_faults_qos_2_is_exactly_once(seed: int) -> None:
         assert world.taken[topic] == expected, f"seed {seed}, topic {topic}"
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 2))
+@pytest.mark.parametrize("seed", seeds(40, divisor=2))
 def test_with_faults_qos_1_is_at_least_once(seed: int) -> None:
     world = World(seed, 1, faults=True)
     world.run(600)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -14,9 +13,7 @@ from tests.simulation.test_raft_rules import node_of, submit
 from tests.support.meta_clients import Client
 from tests.support.meta_cluster import Cluster, Member
 from tests.support.meta_nemesis import Nemesis, alike, check_histories
-
-SEEDS = int(os.environ.get("LAKEMQ_SIMULATION_SEEDS", "60"))
-FIRST = int(os.environ.get("LAKEMQ_SIMULATION_FIRST", "0"))
+from tests.support.seeds import seeds
 
 
 @pytest.fixture
@@ -249,7 +246,7 @@ def _change_in_vain(cluster: Cluster) -> None:
         cluster.at(cluster.dice.uniform(1.0, 2.5), cluster.network.cut.clear)
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_every_promise_holds_while_the_group_changes(seed: int) -> None:
     cluster = Cluster(30_000 + seed, 3, spare=2)
     with cluster.running():

@@ -8,9 +8,10 @@ import pytest
 
 from meta_service.raft.engine import Peer
 from meta_service.raft.membership import Refused
-from tests.simulation.test_meta_simulation import FIRST, SEEDS, run
+from tests.simulation.test_meta_simulation import run
 from tests.simulation.test_raft_rules import followers, hear, node_of, submit
 from tests.support.meta_cluster import Cluster, Member
+from tests.support.seeds import seeds
 
 
 @pytest.fixture
@@ -258,6 +259,6 @@ def test_a_learner_recovers_without_the_voters_that_are_down() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 5])
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + max(1, SEEDS // 4)))
+@pytest.mark.parametrize("seed", seeds(120, divisor=4))
 def test_every_promise_holds_when_disks_forget_newer_leaders(seed: int, size: int) -> None:
     run(40_000 + seed, size, forgetting=True)

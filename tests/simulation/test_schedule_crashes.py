@@ -9,7 +9,6 @@ answered. One seed gives one run; it is printed on failure.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from contextlib import suppress
 
@@ -23,8 +22,9 @@ from broker_core.settings import ScheduleSettings
 from broker_core.transactions import owned, scheduler
 from broker_core.transactions.scheduler import Scheduler
 from tests.support.crashing_broker import Crashed, CrashingBroker, Disk
+from tests.support.seeds import seeds
 
-RUNS = int(os.environ.get("LAKEMQ_SIMULATION_RUNS", "60"))
+SEEDS = seeds(60)
 TARGETS = [("a", 0), ("a", 1), ("b", 0)]
 RECORDS = 40
 SETTINGS = ScheduleSettings(remembered_ms=10_000)
@@ -134,15 +134,14 @@ async def test_scheduled_records_appear_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(owned, "_PAUSE_FIRST_S", 0.0)
     monkeypatch.setattr(scheduler, "_PAUSE_S", 0.0)
     monkeypatch.setattr(scheduler, "_LOOK_S", 0.001)
-    first = int(os.environ.get("LAKEMQ_SEED", "0"))
     crashes = 0
-    for seed in range(first, first + RUNS):
+    for seed in SEEDS:
         run = Run(seed)
         try:
             async with asyncio.timeout(20):
                 await run.go()
         except BaseException:
-            print(f"seed {seed}: LAKEMQ_SEED={seed} LAKEMQ_SIMULATION_RUNS=1")
+            print(f"LAKEMQ_SEED={seed} repeats this")
             raise
         crashes += run.crashes
-    assert crashes > 4 * RUNS, "the nodes hardly ever crashed"
+    assert crashes > 4 * len(SEEDS), "the nodes hardly ever crashed"

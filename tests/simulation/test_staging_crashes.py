@@ -10,9 +10,7 @@ disk. One seed gives one run; it is printed on failure.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -41,8 +39,9 @@ from broker_core.transactions.coordinator import Coordinator
 from broker_core.transactions.coordinator_log import PARTITIONS
 from broker_core.transactions.formats import STAGED_TOPIC
 from tests.support.crashing_broker import Crashed, CrashingBroker, Disk
+from tests.support.seeds import seeds
 
-RUNS = int(os.environ.get("LAKEMQ_SIMULATION_RUNS", "120"))
+SEEDS = seeds(120)
 TARGETS = [("a", 0), ("a", 1), ("b", 0)]
 BATCHES = 6
 SETTINGS = TransactionSettings(transaction_timeout_ms=1000, commit_wait_ms=60_000)
@@ -241,23 +240,18 @@ class Run:
             assert there[place] == wanted
 
 
-def seeds() -> Iterator[int]:
-    first = int(os.environ.get("LAKEMQ_SEED", "0"))
-    yield from range(first, first + RUNS)
-
-
 async def test_commits_appear_once_and_whole_whatever_happens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(owned, "_PAUSE_FIRST_S", 0.0)
     crashes = 0
-    for seed in seeds():
+    for seed in SEEDS:
         run = Run(seed)
         try:
             async with asyncio.timeout(20):
                 await run.go()
         except BaseException:
-            print(f"seed {seed}: LAKEMQ_SEED={seed} LAKEMQ_SIMULATION_RUNS=1")
+            print(f"LAKEMQ_SEED={seed} repeats this")
             raise
         crashes += run.crashes
-    assert crashes > 3 * RUNS, "the nodes hardly ever crashed"
+    assert crashes > 3 * len(SEEDS), "the nodes hardly ever crashed"

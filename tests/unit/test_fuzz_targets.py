@@ -11,10 +11,13 @@ import pytest
 from tests.fuzz.fuzz import kept_inputs
 from tests.fuzz.mutation import mutations
 from tests.fuzz.registry import SlowInput, Target, limited, targets
+from tests.support.seeds import seeds
+
+pytest.importorskip("pyarrow", reason="the targets of spark_plugin need lakemq[spark]")
 
 TARGETS = targets()
 ROUNDS = 200 * int(os.environ.get("LAKEMQ_FUZZ_TIMES", "1"))
-FIRST = int(os.environ.get("LAKEMQ_SIMULATION_FIRST", "0"))
+FIRST = seeds(1).start
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -16,6 +16,7 @@ from broker_core.api.record_headers import decode_headers, encode_headers
 from broker_core.api.types import Columns, Compression, TopicConfig, TopicInfo
 from tests.support.poison import garbage_lengths, no_frame, sealed
 from tests.support.record_batches import codecs, column_sets
+from tests.support.seeds import examples
 
 TOPIC = TopicInfo("t", "0" * 32, 1)
 
@@ -30,7 +31,7 @@ def with_headers(cells: list[bytes]) -> bytes:
 
 
 @given(column_sets(), codecs)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_what_an_encoder_makes_is_taken(columns: Columns, codec: Compression) -> None:
     check(encode(columns, compression=codec))
 

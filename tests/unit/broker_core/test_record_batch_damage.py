@@ -21,6 +21,7 @@ from broker_core.api import record_batch as rb
 from broker_core.api.errors import CorruptBatch
 from broker_core.api.types import Columns, Compression
 from tests.support.record_batches import codecs, column_sets
+from tests.support.seeds import examples
 
 HEADER = struct.Struct("<4sIBBHIIIqiHHqiIqqII")
 I64_MAX = 2**63 - 1
@@ -163,7 +164,7 @@ field_values = st.sampled_from([-(2**63), -1, 0, 1, 2, 7, 80, 2**31 - 1, 2**32 -
     st.lists(st.tuples(st.integers(2, 18), field_values), max_size=4), column_sets(), codecs,
     st.booleans(),
 )  # fmt: skip
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_nonsense_fields_under_a_right_crc_raise_nothing_but_corrupt_batch(
     changes: list[tuple[int, int]], columns: Columns, codec: Compression, sparse: bool
 ) -> None:
@@ -181,7 +182,7 @@ def test_nonsense_fields_under_a_right_crc_raise_nothing_but_corrupt_batch(
 
 
 @given(column_sets(), codecs, st.booleans(), st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_nonsense_bodies_under_right_crcs_raise_nothing_but_corrupt_batch(
     columns: Columns, codec: Compression, sparse: bool, data: st.DataObject
 ) -> None:

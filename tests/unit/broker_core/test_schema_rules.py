@@ -22,6 +22,7 @@ from broker_core.api.schema_rules import (
     protobuf_problems,
 )
 from broker_core.api.schemas import framed, unframed
+from tests.support.seeds import examples
 
 CLOSED = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
 
@@ -78,7 +79,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(leaves | objects, leaves | objects, st.lists(values, max_size=12))
 def test_what_passes_is_readable(new: Any, old: Any, tried: list[Any]) -> None:
     if list(json_problems(new, old)):

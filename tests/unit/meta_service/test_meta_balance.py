@@ -23,6 +23,7 @@ from meta_service.catalog.control_commands import ChangeInSync, RemoveNode, SetN
 from meta_service.catalog.moves import FinishMoves, SetRebalance, StartMoves
 from meta_service.catalog.partitions import UNCLEAN, settle, settle_topic
 from meta_service.catalog.tables import REPLICA_COUNTS, decode_number
+from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 
 TOPIC_ID = "0" * 32
@@ -166,7 +167,7 @@ def clusters(draw: st.DrawFn) -> tuple[TopicDescription, list[NodeRegistration],
 
 
 @given(clusters())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_no_plan_takes_replicas_away_or_doubles_them(
     cluster: tuple[TopicDescription, list[NodeRegistration], list[str]],
 ) -> None:
@@ -180,7 +181,7 @@ def test_no_plan_takes_replicas_away_or_doubles_them(
 
 
 @given(clusters())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_when_all_has_moved_nothing_is_left_to_move(
     cluster: tuple[TopicDescription, list[NodeRegistration], list[str]],
 ) -> None:
@@ -190,7 +191,7 @@ def test_when_all_has_moved_nothing_is_left_to_move(
 
 
 @given(clusters())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_racks_are_used_as_well_as_they_can(
     cluster: tuple[TopicDescription, list[NodeRegistration], list[str]],
 ) -> None:
@@ -224,7 +225,7 @@ def test_single_replicas_move_as_little_as_possible(size: int, homes: list[int])
         max_size=4,
     )
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_pairs_move_as_little_as_any_plan_could(homes: list[tuple[str, ...]]) -> None:
     """Against every way to place them: no level one needs fewer copies."""
     names = _names[:3]

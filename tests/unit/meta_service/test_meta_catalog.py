@@ -35,6 +35,7 @@ from meta_service.catalog.tables import (
     event_key,
 )
 from meta_service.catalog.topics import topic_key
+from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 
 CLIENT = b"c" * 16
@@ -315,7 +316,7 @@ def test_a_bug_in_a_command_answers_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     with contextlib.suppress(InvalidArgument, UnsupportedCommand):
         decode_command(data)
@@ -336,7 +337,7 @@ _values = st.recursive(
     st.sampled_from(["txn", "node", "topic+", "topic~", "topic-", "ids", "tick", "session"]),
     st.lists(_values, max_size=6),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_fields_of_a_known_command_are_applied_or_refused(kind: str, fields: list) -> None:  # type: ignore[type-arg]
     catalog = Catalog()
     result = catalog.apply_bytes(msgpack.packb([kind, b"", 0, 0, fields])).result

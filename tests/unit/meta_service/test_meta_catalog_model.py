@@ -62,6 +62,7 @@ from meta_service.catalog.tables import (
     unpack,
 )
 from meta_service.catalog.topics import decode_topic, topic_key
+from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 
 IDS = {"t": "a" * 32, "u": "b" * 32}
@@ -170,7 +171,7 @@ def begin(level: int = FEATURE_LEVEL) -> Catalog:
 
 
 @given(_histories, st.integers(0, 40))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_replay_and_a_snapshot_with_its_tail_are_the_same(
     commands: list[Command], cut: int
 ) -> None:
@@ -223,7 +224,7 @@ def aimed(catalog: Catalog, command: Command) -> Command:
 
 
 @given(st.lists(st.tuples(_about_partitions, st.integers(0, 9)), min_size=8, max_size=40))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_whatever_is_asked_the_rules_of_partitions_hold(
     commands: list[tuple[Command, int]],
 ) -> None:
@@ -279,7 +280,7 @@ def _partitions(catalog: Catalog) -> dict[tuple[int, str, int], Any]:
 
 
 @given(_histories)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_events_tell_all_that_rows_are(commands: list[Command]) -> None:
     catalog = begin()
     for command in commands:
@@ -298,7 +299,7 @@ def test_events_tell_all_that_rows_are(commands: list[Command]) -> None:
 
 
 @given(_histories)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_below_its_level_a_command_changes_nothing(commands: list[Command]) -> None:
     """A member with old code meets neither commands nor rows that it does not know."""
     catalog = begin(level=1)
@@ -407,4 +408,6 @@ def _plain(result: Any) -> Any:
 
 
 TestCatalogModel = CatalogModel.TestCase
-TestCatalogModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestCatalogModel.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None
+)

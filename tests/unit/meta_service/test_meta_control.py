@@ -30,6 +30,7 @@ from meta_service.catalog.nodes import decode_node, node_key
 from meta_service.catalog.partitions import settle
 from meta_service.catalog.tables import LEASE_KEYS, LEASES, RESULTS, SESSIONS
 from meta_service.core.heartbeat import CALM_S, SILENCE_S, Lessor, NodeMonitor, Verdict
+from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 
 TOPIC_ID = "0" * 32
@@ -310,7 +311,7 @@ _states = st.dictionaries(
 
 
 @given(st.lists(st.tuples(_states, st.booleans(), st.sets(st.sampled_from(NODES))), max_size=12))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_whatever_happens_no_acknowledged_record_is_given_up(
     events: list[tuple[dict[str, str], bool, set[str]]],
 ) -> None:

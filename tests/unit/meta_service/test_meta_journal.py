@@ -29,6 +29,7 @@ from meta_service.catalog.journal import (
 )
 from meta_service.catalog.results import Result
 from meta_service.catalog.tables import KEYS
+from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 
 TOPIC_ID = "a" * 32
@@ -273,4 +274,6 @@ class ManifestModel(RuleBasedStateMachine):
 
 
 TestManifestModel = ManifestModel.TestCase
-TestManifestModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestManifestModel.settings = settings(
+    max_examples=examples(40), stateful_step_count=25, deadline=None
+)

@@ -21,6 +21,7 @@ from meta_service.catalog.schemas import (
     decode_schema,
     decode_subject,
 )
+from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 
 
@@ -154,4 +155,6 @@ class SchemasModel(RuleBasedStateMachine):
 
 
 TestSchemasModel = SchemasModel.TestCase
-TestSchemasModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestSchemasModel.settings = settings(
+    max_examples=examples(40), stateful_step_count=25, deadline=None
+)

@@ -32,6 +32,7 @@ from plugins.mqtt.packets import (
     Will,
 )
 from plugins.mqtt.reasons import MalformedPacket, PacketTooLarge, ProtocolError, Reason
+from tests.support.seeds import examples
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 names = st.text("abc/é$ ", min_size=1, max_size=20)
@@ -147,7 +148,7 @@ versions = st.sampled_from([V31, V311, V5])
 
 
 @given(st.data(), versions)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_every_packet_survives_encoding_and_decoding(data: st.DataObject, version: int) -> None:
     packet = data.draw(packets(version))
     decoder = decoder_for(packet, version)
@@ -156,7 +157,7 @@ def test_every_packet_survives_encoding_and_decoding(data: st.DataObject, versio
 
 
 @given(st.data(), versions)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_packets_come_out_alike_however_the_bytes_are_cut(
     data: st.DataObject, version: int
 ) -> None:
@@ -172,7 +173,7 @@ def test_packets_come_out_alike_however_the_bytes_are_cut(
 
 
 @given(st.data(), st.sampled_from([V311, V5]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_express_runs_hold_the_same_publishes(data: st.DataObject, version: int) -> None:
     """What comes as runs, decoded again, is what was sent; retained, QoS 1 and other topic names
     never hide in a run."""
@@ -199,7 +200,7 @@ def test_express_runs_hold_the_same_publishes(data: st.DataObject, version: int)
 
 
 @given(st.binary(max_size=200), st.sampled_from([0, V31, V311, V5]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_no_bytes_crash_the_decoder(data: bytes, version: int) -> None:
     decoder = Decoder(256, version=version)
     decoder.express = {b"a": None}
@@ -208,7 +209,7 @@ def test_no_bytes_crash_the_decoder(data: bytes, version: int) -> None:
 
 
 @given(st.data(), versions)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_no_damage_crashes_the_decoder(data: st.DataObject, version: int) -> None:
     """One byte of a valid packet is changed: the decoder answers with packets or an error."""
     packet = data.draw(packets(version))

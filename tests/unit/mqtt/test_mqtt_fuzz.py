@@ -33,6 +33,7 @@ from plugins.mqtt.packets import (
     Will,
 )
 from tests.support.mqtt_bench import Bench, Device
+from tests.support.seeds import examples
 
 TIGHT = Limits(
     packet_bytes_max=2000, sessions_max=20, subscriptions_max=5, receive_max=4, topic_alias_max=2,
@@ -155,7 +156,7 @@ moves = st.one_of(
 
 
 @given(st.sampled_from([V31, V311, V5]), st.lists(moves, min_size=5, max_size=40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_sequence_of_packets_breaks_the_broker(
     version: int, script: list[tuple[str, Any]]
 ) -> None:
@@ -197,7 +198,7 @@ def perform(bench: Bench, device: Device, kind: str, value: Any) -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8), st.sampled_from([0, V311, V5]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_bytes_break_the_broker(pieces: list[bytes], version: int) -> None:
     bench, witness = make_bench()
     device = bench.connect("fuzzer", version=version) if version else bench.dial()
@@ -211,7 +212,7 @@ def test_no_bytes_break_the_broker(pieces: list[bytes], version: int) -> None:
 
 
 @given(packets, st.data(), st.sampled_from([V311, V5]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_damaged_packet_breaks_the_broker(
     packet: Any, data: st.DataObject, version: int
 ) -> None:

@@ -49,6 +49,7 @@ from plugins.mqtt.snapshots import positions_bytes, retained_bytes, session_byte
 from plugins.mqtt.subscriptions import Subscription
 from plugins.mqtt.topics import parse_filter
 from tests.support.mqtt_memory_broker import MemoryBroker
+from tests.support.seeds import examples
 
 ALICE = Principal("alice", "user", {"a": "b"}, ("device",))
 POISON = b"\x81\x80\x00"
@@ -263,7 +264,7 @@ NESTED = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(list(VALUES)),
     st.sampled_from([b"", b"d", b"host/x", b"client_id/y"]),

@@ -31,6 +31,7 @@ from plugins.mqtt.sessions import Session
 from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex
 from plugins.mqtt.topics import Address, check_topic_filter, parse_filter
 from tests.support.mqtt_bench import Bench, disconnected_with
+from tests.support.seeds import examples
 
 # -- filters and the index
 
@@ -103,7 +104,7 @@ filters = plain_filters | deep_filters
 
 
 @given(st.lists(st.tuples(filters, st.booleans()), max_size=20), st.lists(topic_names, max_size=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_index_agrees_with_plain_comparison(
     wanted: list[tuple[str, bool]], asked: list[str]
 ) -> None:

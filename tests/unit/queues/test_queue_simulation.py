@@ -2,12 +2,11 @@
 whose ack was answered, nobody shares a record, keys keep their order, dead letters come once.
 
 Method: a seed drives consumers, a clock, keeping of snapshots and crashes around the pure state; a
-model beside it knows what may happen. A failure prints its seed; LAKEMQ_SIMULATION_SEED runs one.
+model beside it knows what may happen. A failure prints its seed; LAKEMQ_SEED runs one.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import dataclass, field
 
@@ -16,10 +15,10 @@ import pytest
 from plugins.native.queues.partition import QueuePartition, Settlement, fresh
 from plugins.native.queues.settings import QueueSettings
 from plugins.native.queues.snapshot import Burial, Snapshot, decode_snapshot, encode_snapshot
+from tests.support.seeds import seeds
 
 TOPIC_ID = "ab" * 16
-SEED = os.environ.get("LAKEMQ_SIMULATION_SEED")
-SEEDS = [int(SEED)] if SEED else range(int(os.environ.get("LAKEMQ_SIMULATION_RUNS", "60")))
+SEEDS = seeds(60)
 
 
 @dataclass

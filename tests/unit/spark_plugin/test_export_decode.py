@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from spark_plugin.errors import OptionError
 from spark_plugin.export.column_types import Type, parse_schema
 from spark_plugin.export.decode import JsonDecoder
+from tests.support.seeds import examples
 
 ALL_TYPES = (
     "s string, b boolean, i int, l bigint, t tinyint, f float, d double, day date, at timestamp, "
@@ -153,7 +154,7 @@ VALUES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(VALUES)
 def test_a_row_decodes_the_same_alone_and_among_others(values):
     """In whatever company: halving and sorting out never change a verdict or a value."""
@@ -165,7 +166,7 @@ def test_a_row_decodes_the_same_alone_and_among_others(values):
             assert good[row] == alone[0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(OBJECTS, min_size=2, max_size=20))
 def test_what_is_called_a_mismatch_is_one_for_arrow_too(objects):
     """The quick check must not condemn what the parser would take."""

@@ -19,6 +19,7 @@ from spark_plugin.errors import OptionError
 from spark_plugin.export.decoders import open_decoder
 from spark_plugin.export.given_schema import read_schema
 from spark_plugin.export.sparkplug_values import Payload
+from tests.support.seeds import examples
 
 AT = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
 
@@ -95,7 +96,7 @@ def test_records_that_run_into_each_other_and_one_of_two_lines_do_not_make_up_fo
 LINES = [b"a,1", b'"x"",\n",2', b'",\n']
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.binary(max_size=12) | st.sampled_from(LINES), max_size=8))
 def test_neighbours_never_change_a_csv_row(values):
     decoder = open_decoder("csv", "s string, n int")

@@ -16,6 +16,7 @@ from spark_plugin.export.decode import JsonDecoder
 from spark_plugin.export.evolution import evolve
 from spark_plugin.export.given_schema import infer_schema
 from tests.support.lake_tables import FORMATS, places, read_table, target_in
+from tests.support.seeds import examples
 from tests.unit.spark_plugin.test_export_evolution import export, rows, send
 from tests.unit.spark_plugin.test_spark_corrupt_batches import audit
 
@@ -149,7 +150,7 @@ def leaves(value, path=()):
     return set() if value is None else {(path, json.dumps(value))}
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.dictionaries(NAMES, VALUES, max_size=4), min_size=1, max_size=6))
 def test_every_field_is_in_a_column_or_in_the_rest(records):
     values = pa.array([json.dumps(each).encode() for each in records], pa.binary())
