@@ -26,6 +26,8 @@ from plugins.native.queues.snapshot import Fate, Run, Snapshot, decode_snapshot,
 from tests.fuzz.registry import packed
 from tests.support.growth import Work, grows_linearly
 
+pytestmark = pytest.mark.slow
+
 ID = "00112233445566778899aabbccddeeff"
 
 

@@ -10,6 +10,8 @@ from tests.mutants.__main__ import ROOT, known_survivors
 from tests.mutants.modules import TESTS
 from tests.mutants.operators import mutants
 
+pytestmark = pytest.mark.slow
+
 SOURCE = '''
 """A module."""
 from __future__ import annotations

@@ -16,6 +16,8 @@ from plugins.journal.producers import ProducerTable
 from plugins.journal.walk import walk
 from tests.support.growth import Work, grows_linearly
 
+pytestmark = pytest.mark.slow
+
 
 def segment(batches: int) -> bytes:
     return b"".join(

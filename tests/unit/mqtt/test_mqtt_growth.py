@@ -39,6 +39,8 @@ from plugins.mqtt.wire import variable_bytes
 from tests.support.growth import Work, grows_linearly
 from tests.support.mqtt_bench import Bench
 
+pytestmark = pytest.mark.slow
+
 
 def fed(packet: bytes, version: int, step: int | None = None) -> Work:
     """Feed a decoder with the bytes, at once or in pieces."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import datetime
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.errors import InvalidRequest
+from broker_core.api.errors import CorruptBatch, InvalidRequest
 from broker_core.api.record_batch import RecordBatch, encode
 from broker_core.api.record_headers import encode_headers
 from broker_core.api.types import Columns, Compression
 from plugins.native.sdk.arrow import COLUMNS, arrow_schema, from_arrow, to_arrow
+from tests.unit.broker_core import test_record_batch_later as later
+
+pa = pytest.importorskip("pyarrow", reason="needs lakemq[spark]")
 
 CELLS = st.none() | st.binary(max_size=20)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), CELLS), max_size=3).map(tuple)
@@ -125,3 +127,16 @@ def test_strings_and_slices_are_taken_from_arrow():
 def test_columns_that_do_not_fit_are_named(columns, problem):
     with pytest.raises(InvalidRequest, match=problem):
         from_arrow(pa.record_batch(columns))
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_a_batch_whose_columns_are_opened_later_gives_the_same(compression):
+    data = encode(later.COLUMNS, compression=compression, offset_deltas=[0, 4, 9], base_offset=70)
+    assert to_arrow(RecordBatch(data, columns_later=True)) == to_arrow(RecordBatch(data))
+
+
+@pytest.mark.parametrize(("position", "value", "sparse"), later.FORGERIES)
+def test_wrong_lengths_and_offsets_are_found(position, value, sparse):
+    data = later.forged(position, value, sparse=sparse)
+    with pytest.raises(CorruptBatch):
+        to_arrow(RecordBatch(data, columns_later=True))
