@@ -136,7 +136,7 @@ def test_no_address_of_a_registry_is_written_down() -> None:
     guilty = [
         name
         for name in listed
-        if Path(name).suffix in {".txt", ".toml", ".cfg", ".md", ".yml", ".py", ".sh", ""}
+        if Path(name).suffix in {".txt", ".toml", ".cfg", ".md", ".yml", ".yaml", ".py", ".sh", ""}
         and (ROOT / name).is_file()
         and (ROOT / name) != Path(__file__)
         and pattern.search((ROOT / name).read_text(errors="replace"))

@@ -79,3 +79,14 @@ def test_commands_exist(page: Path) -> None:
         assert used - {"--help"} <= known, f"{page.name}: {line}"
         incomplete = hasattr(command, "commands") and not command.invoke_without_command
         assert not incomplete, f"{page.name}: {line}: no such command"
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", ".github/workflows/ci.yml", ".pre-commit-config.yaml"]
+)
+def test_make_targets_exist(name: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = (ROOT / name).read_text()
+    lines = re.findall(r"(?:`|\$ |run: |entry: )make((?: (?:--)?[a-z-]+)+)", text)
+    named = {word for line in lines for word in line.split() if not word.startswith("--")}
+    assert named and named <= targets, named - targets

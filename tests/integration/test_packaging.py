@@ -23,7 +23,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT))
     (wheel,) = folder.glob("lakemq-*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        tops = {name.split("/")[0] for name in archive.namelist()}
+        names = set(archive.namelist())
+    tops = {name.split("/")[0] for name in names}
+    typed = {top for top in tops if f"{top}/py.typed" in names}
+    assert typed == {top for top in tops if not top.endswith(".dist-info")}
     assert {name for name in tops if not name.endswith(".dist-info")} == {
         "lakemq", "meta_service", "broker_core", "plugins", "spark_plugin", "pyspark_lakemq",
     }  # fmt: skip
