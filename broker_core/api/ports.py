@@ -79,7 +79,7 @@ class PartitionLog(Protocol):
         """Take one batch whose header, body CRC and size the caller has checked.
 
         A topic's `batch_bytes_max` is asked of producers when their batch comes; what was taken
-        then (staged, delayed, a dead letter) is appended whatever the limit has become.
+        then (staged, scheduled, a dead letter) is appended whatever the limit has become.
 
         The log assigns offsets in the order of calls and stamps the header. Never raises: the
         future fails with StorageFenced, StorageFull, OutOfOrderSequence, ProducerFenced, or

@@ -41,8 +41,8 @@ from broker_core.api.transactions import (
 from broker_core.api.types import AppendResult, Operation, Principal, Resource
 from broker_core.settings import TransactionSettings
 from broker_core.transactions import state as states
-from broker_core.transactions.coordinator_log import CoordinatorLog
-from broker_core.transactions.formats import TIMER, StagedKey
+from broker_core.transactions.coordinator_log import OwnerStates, StagedBatches
+from broker_core.transactions.formats import SCHEDULER, StagedKey
 from broker_core.transactions.owned import Owned, Participants, Work, decide_all
 from broker_core.transactions.staged import Limits, Staged, StagedTable
 from broker_core.transactions.state import Pending, Target, check_epoch, outcome_of
@@ -85,7 +85,8 @@ class Coordinator:
         self._settings = settings
         self._now_ms = now_ms
         self._steady_ms = steady_ms
-        self._log = CoordinatorLog(broker)
+        self._states = OwnerStates(broker)
+        self._batches = StagedBatches(broker)
         self._staged = StagedTable(
             Limits(
                 settings.owner_bytes_max, settings.staged_bytes_max, settings.owner_batches_max
@@ -108,10 +109,10 @@ class Coordinator:
     async def start(self) -> None:
         """Read back what is on disk; go on with commits that were decided."""
         steady_ms = self._steady_ms()
-        for owner, state in (await self._log.load_states()).items():
-            if owner.kind != TIMER:
+        for owner, state in (await self._states.load()).items():
+            if owner.kind != SCHEDULER:
                 self._owners[owner] = Owned(state)
-        async for staged in self._log.load_staged():
+        async for staged in self._batches.load():
             owned = self._owners.get(staged.key.place.owner)
             if owned is not None and owned.needs(staged.key.place):
                 self._staged.load(staged, steady_ms)
@@ -180,7 +181,7 @@ class Coordinator:
         if self._staged.dropped == self._freed_at:
             return
         self._freed_at = self._staged.dropped
-        await self._log.free(self._staged.lowest_offsets)
+        await self._batches.free(self._staged.lowest_offsets)
 
     # -- owners
 
@@ -203,8 +204,9 @@ class Coordinator:
         return asked_ms
 
     async def _open(self, owner: Owner, timeout_ms: int, principal: Principal) -> states.OwnerState:
-        await self._log.ensure_topics()
-        self._log.check_home(owner)
+        await self._batches.ensure()
+        await self._states.ensure()
+        self._states.check_home(owner)
         owned = self._owners.get(owner)
         if owned is None:
             self._shares.take(owner, principal)
@@ -212,7 +214,7 @@ class Coordinator:
         async with owned.lock:
             await self._applied(owner, owned)
             state = states.opened(owned.known, timeout_ms, self._now_ms())
-            await self._log.append_state(owner, state, state.updated_ms)
+            await self._states.append(owner, state)
             self.counters.fenced += owned.known is not None
             owned.known = state
             self._staged.drop(owner)
@@ -278,7 +280,7 @@ class Coordinator:
             found.when_durable(kept)
             return kept
         self._staged.check_room(key.place.owner, len(batch))
-        staged, written = self._log.append_staged(key, batch, self._now_ms())
+        staged, written = self._batches.append(key, batch)
         self._staged.add(staged, steady_ms)
         staged.when_durable(kept)
         written.add_done_callback(lambda done: self._written(staged, done))
@@ -350,7 +352,7 @@ class Coordinator:
         pending = Pending(targets, decided)
         state = states.committed(owned.state, batch_id, pending, fresh, self._now_ms())
         try:
-            await self._log.append_state(owner, state, state.updated_ms)
+            await self._states.append(owner, state)
         except BaseException:
             undo()
             raise
@@ -385,13 +387,15 @@ class Coordinator:
         self._spawn(self._apply(owner, owned, resumed))
 
     async def _apply(self, owner: Owner, owned: Owned, resumed: bool) -> None:
-        work = Work(owned, self._broker, self._log, self._participants, self._noted)
-        await work.run(owner, resumed, self._now_ms)
+        work = Work(
+            owned, self._broker, self._states, self._participants, self._noted, self._batches.read
+        )
+        await work.run(owner, resumed)
         self._staged.drop(owner, up_to=owned.state.last_batch_id)
         owned.finish()
         self.counters.applying -= 1
         with suppress(LakeMQError):  # the next start finds everything there, and does nothing
-            await self._log.append_state(owner, owned.state, self._now_ms())
+            await self._states.append(owner, owned.state)
 
     def _noted(self, _: int) -> None:
         self.counters.applied_batches += 1
@@ -436,7 +440,7 @@ class Coordinator:
     async def _forget(self, owner: Owner, owned: Owned) -> None:
         async with owned.lock:
             await self._applied(owner, owned)
-            await self._log.append_state(owner, None, self._now_ms())
+            await self._states.append(owner, None)
             self._staged.drop(owner)
             self._owners.pop(owner, None)
 

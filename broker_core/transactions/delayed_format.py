@@ -1,4 +1,4 @@
-"""Records of the topic of delayed batches: bytes <-> values. Pure.
+"""Records of the topic of schedules: bytes <-> values.
 
 `docs/formats/transactions.md` gives every byte. Little-endian.
 """
@@ -15,8 +15,8 @@ _HEAD: Final = struct.Struct("<BBq")
 _REST: Final = struct.Struct("<B16sIIH")
 
 
-class Delayed(NamedTuple):
-    """A batch that waits, as it is stored."""
+class StoredSchedule(NamedTuple):
+    """A scheduled batch, as it is stored."""
 
     deliver_at_ms: int
     keep_timestamps: bool
@@ -27,57 +27,57 @@ class Delayed(NamedTuple):
     batch: bytes
 
 
-class Ended(NamedTuple):
+class EndedSchedule(NamedTuple):
     """It was delivered or cancelled."""
 
     ended_ms: int
 
 
-def encode_id(schedule_id: str) -> bytes:
+def encode_schedule_id(schedule_id: str) -> bytes:
     return bytes((_VERSION,)) + schedule_id.encode()
 
 
-def decode_id(key: bytes) -> str:
+def decode_schedule_id(key: bytes) -> str:
     """ValueError: not a key of this version."""
     if len(key) < 2 or key[0] != _VERSION:
-        raise ValueError(f"not an id of a delayed batch: {key[:32]!r}")
+        raise ValueError(f"not the id of a schedule: {key[:32]!r}")
     return key[1:].decode()
 
 
-def encode_delayed(delayed: Delayed) -> bytes:
-    topic = delayed.topic.encode()
+def encode_schedule(stored: StoredSchedule) -> bytes:
+    topic = stored.topic.encode()
     return b"".join(
         (
-            _HEAD.pack(_VERSION, _WAITING, delayed.deliver_at_ms),
+            _HEAD.pack(_VERSION, _WAITING, stored.deliver_at_ms),
             _REST.pack(
-                delayed.keep_timestamps, bytes.fromhex(delayed.topic_id), delayed.partition,
-                delayed.records, len(topic),
+                stored.keep_timestamps, bytes.fromhex(stored.topic_id), stored.partition,
+                stored.records, len(topic),
             ),
             topic,
-            delayed.batch,
+            stored.batch,
         )
     )  # fmt: skip
 
 
-def encode_ended(ended: Ended) -> bytes:
+def encode_ended(ended: EndedSchedule) -> bytes:
     return _HEAD.pack(_VERSION, _ENDED, ended.ended_ms)
 
 
-def decode_delayed(value: bytes) -> Delayed | Ended:
+def decode_schedule(value: bytes) -> StoredSchedule | EndedSchedule:
     """ValueError: not a value of this version."""
     try:
         version, kind, time_ms = _HEAD.unpack_from(value)
         if version != _VERSION or kind not in (_WAITING, _ENDED):
-            raise ValueError(f"version {version} and kind {kind} of a delayed batch")
+            raise ValueError(f"version {version} and kind {kind} of a schedule")
         if kind == _ENDED:
-            return Ended(time_ms)
+            return EndedSchedule(time_ms)
         keep, topic_id, partition, records, size = _REST.unpack_from(value, _HEAD.size)
     except struct.error as error:
-        raise ValueError(f"a delayed batch of {len(value)} bytes: {error}") from None
+        raise ValueError(f"a schedule of {len(value)} bytes: {error}") from None
     at = _HEAD.size + _REST.size
     if len(value) < at + size:
-        raise ValueError(f"a delayed batch of {len(value)} bytes")
+        raise ValueError(f"a schedule of {len(value)} bytes")
     topic = value[at : at + size].decode()
-    return Delayed(
+    return StoredSchedule(
         time_ms, bool(keep), topic, topic_id.hex(), partition, records, value[at + size :]
     )

@@ -1,120 +1,111 @@
-"""The topic of delayed batches: appended to, read back. Edge: awaits the broker."""
+"""Scheduled batches on disk: the state topic of schedules, appended to and read back."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
 
 from broker_core.api.errors import CorruptLog
 from broker_core.api.partitioner import partition_of
 from broker_core.api.ports import Broker
-from broker_core.api.record_batch import HEADER_BYTES, encode, pack_header, read_header
-from broker_core.api.types import Acks, AppendResult, Columns, Offset
-from broker_core.transactions.coordinator_log import PARTITIONS, batches_of, rows_of
+from broker_core.api.record_batch import HEADER_BYTES, pack_header, read_header
+from broker_core.api.state_topic import StateTopic
+from broker_core.api.types import Acks, AppendResult
+from broker_core.transactions.coordinator_log import PARTITIONS
 from broker_core.transactions.delayed_format import (
-    Delayed,
-    Ended,
-    decode_delayed,
-    decode_id,
-    encode_delayed,
+    EndedSchedule,
+    StoredSchedule,
+    decode_schedule,
+    decode_schedule_id,
     encode_ended,
-    encode_id,
+    encode_schedule,
+    encode_schedule_id,
 )
-from broker_core.transactions.formats import DELAYED_TOPIC
+from broker_core.transactions.formats import SCHEDULES_TOPIC
 from broker_core.transactions.state import Entry
-from broker_core.transactions.timer import Waiting
-
-_log = logging.getLogger("lakemq.schedules")
+from broker_core.transactions.timer import PendingSchedule
 
 
-class DelayedLog:
-    """Delayed batches on disk."""
+class ScheduleLog:
+    """One record for each schedule, by its id."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        self._topic = StateTopic(
+            broker, SCHEDULES_TOPIC, partitions=PARTITIONS, acks=Acks.REPLICATED, large_values=True
+        )
+
+    async def ensure(self) -> None:
+        await self._topic.ensure()
 
     def append(
-        self, schedule_id: str, delayed: Delayed, now_ms: int
-    ) -> tuple[Waiting, asyncio.Future[AppendResult]]:
-        """The waiting batch, and when it is on disk. One target partition's are all in one."""
-        place = f"{delayed.topic}/{delayed.partition}".encode()
-        number = partition_of(place, PARTITIONS)
-        log = self._broker.partition(DELAYED_TOPIC, number)
-        value = encode_delayed(delayed)
-        batch = encode(Columns([value], [encode_id(schedule_id)]), now_ms=now_ms)
-        offset = log.log_end_offset
-        written = log.append(batch, read_header(batch), Acks.REPLICATED)
-        return _waiting(schedule_id, delayed, number, offset, len(value)), written
+        self, schedule_id: str, stored: StoredSchedule
+    ) -> tuple[PendingSchedule, asyncio.Future[AppendResult]]:
+        """The pending schedule, and when it is on disk. Those for one target partition are all in
+        one partition."""
+        number = partition_of(f"{stored.topic}/{stored.partition}".encode(), PARTITIONS)
+        value = encode_schedule(stored)
+        offset = self._topic.log(number).log_end_offset
+        written = self._topic.put(encode_schedule_id(schedule_id), value, partition=number)
+        return _pending(schedule_id, stored, number, offset, len(value)), written
 
     def append_ended(
         self, number: int, schedule_ids: Sequence[str], now_ms: int
     ) -> asyncio.Future[AppendResult]:
         """They were delivered or cancelled. Done when that is on disk."""
-        return self._append_all(number, schedule_ids, encode_ended(Ended(now_ms)), now_ms)
+        value = encode_ended(EndedSchedule(now_ms))
+        return self._write_all(number, schedule_ids, value)
 
-    def append_forgotten(
-        self, number: int, schedule_ids: Sequence[str], now_ms: int
-    ) -> asyncio.Future[AppendResult]:
+    def delete(self, number: int, schedule_ids: Sequence[str]) -> asyncio.Future[AppendResult]:
         """Nothing need be known of them any more."""
-        return self._append_all(number, schedule_ids, None, now_ms)
+        return self._write_all(number, schedule_ids, None)
 
-    def _append_all(
-        self, number: int, schedule_ids: Sequence[str], value: bytes | None, now_ms: int
+    def _write_all(
+        self, number: int, schedule_ids: Sequence[str], value: bytes | None
     ) -> asyncio.Future[AppendResult]:
-        columns = Columns([value] * len(schedule_ids), [encode_id(each) for each in schedule_ids])
-        batch = encode(columns, now_ms=now_ms)
-        log = self._broker.partition(DELAYED_TOPIC, number)
-        return log.append(batch, read_header(batch), Acks.REPLICATED)
+        entries = {encode_schedule_id(each): value for each in schedule_ids}
+        return self._topic.write(entries, partition=number)
 
-    async def load(self) -> AsyncIterator[tuple[str, int, Waiting | Ended | None]]:
-        """(id, partition, what was last known of it so far), in order; None: forgotten."""
-        async for number, batch in batches_of(self._broker, DELAYED_TOPIC):
-            for key, value, offset in zip(
-                batch.keys(), batch.values(), batch.offsets(), strict=True
-            ):
-                try:
-                    schedule_id = decode_id(key or b"")
-                    found = None if value is None else decode_delayed(value)
-                except ValueError as error:
-                    _log.error("a record of %s is left alone: %s", DELAYED_TOPIC, error)
-                    continue
-                if isinstance(found, Delayed):
-                    size = len(value or b"")
-                    waiting = _waiting(schedule_id, found, number, offset, size)
-                    waiting.durable = True
-                    yield schedule_id, number, waiting
-                else:
-                    yield schedule_id, number, found
+    async def load(self) -> AsyncIterator[tuple[str, int, PendingSchedule | EndedSchedule | None]]:
+        """(id, partition, what was last known of it so far), in order; None: deleted."""
+        async for record in self._topic.records():
+            try:
+                schedule_id = decode_schedule_id(record.key)
+                found = None if record.value is None else decode_schedule(record.value)
+            except ValueError as error:
+                self._topic.skip(record, error)
+                continue
+            if isinstance(found, StoredSchedule):
+                size = len(record.value or b"")
+                pending = _pending(schedule_id, found, record.partition, record.offset, size)
+                pending.durable = True
+                yield schedule_id, record.partition, pending
+            else:
+                yield schedule_id, record.partition, found
 
     async def read(self, entry: Entry) -> bytes:
         """The batch as it shall be appended to its partition."""
-        log = self._broker.partition(DELAYED_TOPIC, entry.log_partition)
-        got = await log.fetch(Offset(entry.offset), bytes_max=1)
-        for value, offset in rows_of(got.data, DELAYED_TOPIC, entry.log_partition):
-            if offset == entry.offset and value is not None:
-                found = decode_delayed(value)
-                if isinstance(found, Delayed):
-                    return at_its_time(found)
-        raise CorruptLog(f"{DELAYED_TOPIC}-{entry.log_partition} has no batch at {entry.offset}")
+        found = decode_schedule(await self._topic.value_at(entry.log_partition, entry.offset))
+        if isinstance(found, StoredSchedule):
+            return at_its_time(found)
+        raise CorruptLog(f"{SCHEDULES_TOPIC}-{entry.log_partition} has no batch at {entry.offset}")
 
 
-def at_its_time(delayed: Delayed) -> bytes:
+def at_its_time(stored: StoredSchedule) -> bytes:
     """The batch with the time it was due as its first timestamp, unless it keeps its own."""
-    if delayed.keep_timestamps:
-        return delayed.batch
-    header = read_header(delayed.batch)
+    if stored.keep_timestamps:
+        return stored.batch
+    header = read_header(stored.batch)
     moved = header._replace(
-        base_timestamp_ms=delayed.deliver_at_ms,
-        max_timestamp_ms=delayed.deliver_at_ms + header.max_timestamp_ms - header.base_timestamp_ms,
+        base_timestamp_ms=stored.deliver_at_ms,
+        max_timestamp_ms=stored.deliver_at_ms + header.max_timestamp_ms - header.base_timestamp_ms,
     )
-    return pack_header(moved) + delayed.batch[HEADER_BYTES:]
+    return pack_header(moved) + stored.batch[HEADER_BYTES:]
 
 
-def _waiting(
-    schedule_id: str, delayed: Delayed, number: int, offset: int, size_bytes: int
-) -> Waiting:
-    return Waiting(
-        schedule_id, delayed.deliver_at_ms, delayed.topic, delayed.topic_id, delayed.partition,
-        delayed.records, size_bytes, number, offset,
+def _pending(
+    schedule_id: str, stored: StoredSchedule, number: int, offset: int, size_bytes: int
+) -> PendingSchedule:
+    return PendingSchedule(
+        schedule_id, stored.deliver_at_ms, stored.topic, stored.topic_id, stored.partition,
+        stored.records, size_bytes, number, offset,
     )  # fmt: skip

@@ -13,12 +13,12 @@ from broker_core.transactions.state import Entry, OwnerState, Pending, Target
 
 STAGED_TOPIC: Final = "_lakemq_staged"
 TRANSACTIONS_TOPIC: Final = "_lakemq_transactions"
-DELAYED_TOPIC: Final = "_lakemq_delayed"
-TIMER: Final = "timer"
-"""Kind of the owners that deliver delayed batches, one a partition of their topic."""
+SCHEDULES_TOPIC: Final = "_lakemq_delayed"
+SCHEDULER: Final = "scheduler"
+"""Kind of the owners that deliver scheduled batches, one for each partition of their topic."""
 
 _VERSION: Final = 1
-_KINDS: Final = {SINK: 1, TRANSACTION: 2, TIMER: 3}
+_KINDS: Final = {SINK: 1, TRANSACTION: 2, SCHEDULER: 3}
 _NAMES: Final = {number: name for name, number in _KINDS.items()}
 _OWNER: Final = struct.Struct("<BBH")
 _STAGED: Final = struct.Struct("<IqIII16sIIIH")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from broker_core.api.backoff import Backoff
 from broker_core.api.errors import InvalidRequest, LakeMQError
 from broker_core.api.ports import Broker
 from broker_core.api.transaction_ports import Participant
@@ -18,12 +20,17 @@ from broker_core.api.transactions import (
     StagePlace,
 )
 from broker_core.transactions.applier import Applier, ReadEntry
-from broker_core.transactions.coordinator_log import CoordinatorLog
+from broker_core.transactions.coordinator_log import OwnerStates
 from broker_core.transactions.state import OwnerState, Target, applied, progressed
 
 _log = logging.getLogger("lakemq.transactions")
-_PAUSE_FIRST_S: Final = 0.05
-_PAUSE_MOST_S: Final = 5.0
+_PAUSE_FIRST_MS: Final = 50
+_PAUSE_MAX_MS: Final = 5_000
+_rng: Final = random.Random()
+
+
+def _backoff() -> Backoff:
+    return Backoff(_PAUSE_FIRST_MS, _PAUSE_MAX_MS, _rng.random)
 
 
 class Participants:
@@ -82,7 +89,7 @@ class Owned:
         self.lock = asyncio.Lock()
         self.detail = ""
         self.delivering: list[str] = []
-        """Ids of delayed batches, when this owner is a timer's."""
+        """Ids of the schedules being delivered, when the owner is a scheduler."""
         self._applied = asyncio.Event()
         self._applied.set()
 
@@ -141,35 +148,37 @@ class Work:
         self,
         owned: Owned,
         broker: Broker,
-        log: CoordinatorLog,
+        states: OwnerStates,
         participants: Participants,
         noted: Callable[[int], None],
-        read: ReadEntry | None = None,
+        read: ReadEntry,
+        *,
+        notes_progress: bool = True,
     ) -> None:
+        """`notes_progress`: whether targets that are done before the others are noted down, as
+        transactions do; scheduled batches are marked when all are done."""
         self._owned = owned
-        self._log = log
+        self._states = states
         self._participants = participants
-        self._notes_progress = read is None
-        """Where one target is done before the others, only a transaction notes it down; delayed
-        batches are marked when all are done."""
-        self._applier = Applier(broker, read or log.read_staged, noted)
+        self._notes_progress = notes_progress
+        self._applier = Applier(broker, read, noted)
 
-    async def run(self, owner: Owner, resumed: bool, now_ms: Callable[[], int]) -> None:
+    async def run(self, owner: Owner, resumed: bool) -> None:
         """Returns when all records and effects are where they belong."""
         pending = self._owned.state.pending
         assert pending is not None
         effects = asyncio.ensure_future(self._apply_effects(owner, pending.effects))
         try:
-            targets, pause_s = list(pending.targets), _PAUSE_FIRST_S
+            targets, backoff = list(pending.targets), _backoff()
             while targets:
                 left, reason = await self._applier.apply(
                     self._owned.state, targets, resumed=resumed
                 )
                 if left:
                     self._complain(owner, reason)
-                    await self._progress(owner, targets, left, effects.done(), now_ms())
-                    await asyncio.sleep(pause_s)
-                targets, resumed, pause_s = left, True, min(_PAUSE_MOST_S, 2 * pause_s)
+                    await self._progress(owner, targets, left, effects.done())
+                    await asyncio.sleep(backoff.next_s())
+                targets, resumed = left, True
             await effects
         finally:
             effects.cancel()
@@ -185,7 +194,6 @@ class Work:
         before: list[Target],
         left: list[Target],
         effects_done: bool,
-        now_ms: int,
     ) -> None:
         """Note down what is done, so that a restart need not look for it: by then its records may
         have been compacted away."""
@@ -193,17 +201,16 @@ class Work:
             return
         self._owned.known = progressed(self._owned.state, left, effects_done)
         with suppress(LakeMQError):
-            await self._log.append_state(owner, self._owned.state, now_ms)
+            await self._states.append(owner, self._owned.state)
 
     async def _apply_effects(self, owner: Owner, effects: Sequence[tuple[str, bytes]]) -> None:
         for name, data in effects:
             participant = await self._participants.wait(name)
-            pause_s = _PAUSE_FIRST_S
+            backoff = _backoff()
             while True:
                 try:
                     await participant.apply(data)
                     break
                 except LakeMQError as error:
                     self._complain(owner, error)
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(_PAUSE_MOST_S, 2 * pause_s)
+                    await asyncio.sleep(backoff.next_s())

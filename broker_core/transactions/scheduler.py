@@ -1,22 +1,24 @@
-"""Delayed batches: kept until their time, then appended to their partition, once. Implements the
-`Schedules` port. Edge: clock and broker.
+"""Scheduled batches: kept until their time, then appended to their partition exactly once.
+Implements the `Schedules` port.
 
-Delivering is a commit like any other: one durable record names what is delivered now, then it is
-appended with the producer's identity of that record, then it is marked as delivered. Whoever goes
-on after a crash finds out what is there already. The clock is the wall clock, looked at once a
-second at least: when it jumps ahead, what became due by that is delivered; when it jumps back, it
-waits longer.
+A delivery is a commit like any other: one durable record names what is delivered, then it is
+appended with the producer id and epoch of that record, then it is marked as delivered. After a
+crash the batches that were appended already are found by that producer id. The clock is the wall
+clock, read once a second at least: when it jumps ahead, what became due is delivered; when it jumps
+back, deliveries come later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from broker_core.admission import Admission
+from broker_core.api.backoff import Backoff
 from broker_core.api.errors import LakeMQError, NotLeader, UnknownSchedule
 from broker_core.api.ports import Broker
 from broker_core.api.schedules import (
@@ -29,24 +31,27 @@ from broker_core.api.transactions import Owner
 from broker_core.api.types import AppendResult, Operation, Principal, Resource
 from broker_core.settings import ScheduleSettings
 from broker_core.transactions import state as states
-from broker_core.transactions.coordinator_log import PARTITIONS, CoordinatorLog
-from broker_core.transactions.delayed_format import Delayed, Ended
-from broker_core.transactions.delayed_log import DelayedLog
-from broker_core.transactions.formats import TIMER
+from broker_core.transactions.coordinator_log import PARTITIONS, OwnerStates
+from broker_core.transactions.delayed_format import EndedSchedule, StoredSchedule
+from broker_core.transactions.delayed_log import ScheduleLog
+from broker_core.transactions.formats import SCHEDULER
 from broker_core.transactions.owned import Owned, Participants, Work
 from broker_core.transactions.state import OwnerState, Pending
-from broker_core.transactions.timer import Timer, TimerLimits, Waiting
+from broker_core.transactions.timer import PendingSchedule, ScheduleLimits, ScheduleQueue
 
 _log = logging.getLogger("lakemq.schedules")
 
 _LOOK_S: Final = 1.0
 _PAUSE_S: Final = 1.0
+_PAUSE_FIRST_MS: Final = 50
+_PAUSE_MAX_MS: Final = 5_000
+_rng: Final = random.Random()
 _BATCHES_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 16 * 1024 * 1024
 
 
 class Scheduler:
-    """All delayed batches of this node; each partition of their topic delivers for itself."""
+    """All schedules of this node; each partition of their topic delivers on its own."""
 
     def __init__(
         self,
@@ -62,10 +67,11 @@ class Scheduler:
         self.now_ms = now_ms
         self._broker = broker
         self._settings = settings
-        self._log = CoordinatorLog(broker)
-        self._delayed = DelayedLog(broker)
-        self._timer = Timer(
-            TimerLimits(settings.batches_max, settings.bytes_max, settings.horizon_ms)
+        self._states = OwnerStates(broker)
+        self._log = ScheduleLog(broker)
+        self._participants = Participants()
+        self._queue = ScheduleQueue(
+            ScheduleLimits(settings.batches_max, settings.bytes_max, settings.horizon_ms)
         )
         self._owned = [Owned(OwnerState()) for _ in range(PARTITIONS)]
         self._wake = [asyncio.Event() for _ in range(PARTITIONS)]
@@ -74,11 +80,11 @@ class Scheduler:
     # -- life
 
     async def start(self) -> None:
-        """Read back what waits; go on with deliveries that were decided."""
-        for owner, state in (await self._log.load_states()).items():
-            if owner.kind == TIMER and int(owner.name) < PARTITIONS:
+        """Read back what is pending; continue deliveries that were decided."""
+        for owner, state in (await self._states.load()).items():
+            if owner.kind == SCHEDULER and int(owner.name) < PARTITIONS:
                 self._owned[int(owner.name)] = Owned(state)
-        async for schedule_id, number, found in self._delayed.load():
+        async for schedule_id, number, found in self._log.load():
             self._load(schedule_id, number, found)
         for number, owned in enumerate(self._owned):
             for waiting in self._decided(number, owned):
@@ -86,20 +92,22 @@ class Scheduler:
         self._count()
         self._tasks = [asyncio.create_task(self._run(number)) for number in range(PARTITIONS)]
 
-    def _load(self, schedule_id: str, number: int, found: Waiting | Ended | None) -> None:
-        if isinstance(found, Waiting):
-            self._timer.add(found)
+    def _load(
+        self, schedule_id: str, number: int, found: PendingSchedule | EndedSchedule | None
+    ) -> None:
+        if isinstance(found, PendingSchedule):
+            self._queue.add(found)
             return
-        newer = self._timer.find(schedule_id)
+        newer = self._queue.find(schedule_id)
         if newer is not None and newer.log_partition != number:
-            return  # The id was used again since, for another partition.
-        if isinstance(found, Ended):
-            self._timer.end(schedule_id, number, found.ended_ms)
+            return  # the id was used again since, for another partition
+        if isinstance(found, EndedSchedule):
+            self._queue.end(schedule_id, number, found.ended_ms)
         else:
-            self._timer.forget(schedule_id)
+            self._queue.delete(schedule_id)
 
     async def stop(self) -> None:
-        """What is being delivered goes on at the next start."""
+        """What is being delivered is continued at the next start."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -112,21 +120,22 @@ class Scheduler:
         self._broker.partition(asked.topic, asked.partition)
         header = self._admission.header(info, asked.batch)
         await self._admission.check(info, asked.batch, header)
-        await self._log.ensure_topics()
-        ended_ms = self._timer.ended_ms(asked.schedule_id)
+        await self._states.ensure()
+        await self._log.ensure()
+        ended_ms = self._queue.ended_ms(asked.schedule_id)
         if ended_ms is not None:
             return ScheduleAnswer(min(asked.deliver_at_ms, ended_ms), True)
-        found = self._timer.find(asked.schedule_id)
+        found = self._queue.find(asked.schedule_id)
         if found is None:
             now_ms = self.now_ms()
             size = len(asked.batch)
-            self._timer.check(asked.schedule_id, asked.deliver_at_ms, size, now_ms)
-            delayed = Delayed(
+            self._queue.check(asked.schedule_id, asked.deliver_at_ms, size, now_ms)
+            stored = StoredSchedule(
                 asked.deliver_at_ms, asked.keep_timestamps, asked.topic, info.topic_id,
                 asked.partition, header.record_count, asked.batch,
             )  # fmt: skip
-            waiting, written = self._delayed.append(asked.schedule_id, delayed, now_ms)
-            self._timer.add(waiting)
+            waiting, written = self._log.append(asked.schedule_id, stored)
+            self._queue.add(waiting)
             waiting.written = written
             written.add_done_callback(lambda done: self._written(waiting, done))
         else:
@@ -135,37 +144,37 @@ class Scheduler:
             await asyncio.shield(waiting.written)
         return ScheduleAnswer(waiting.deliver_at_ms, found is not None)
 
-    def _written(self, waiting: Waiting, done: asyncio.Future[AppendResult]) -> None:
+    def _written(self, waiting: PendingSchedule, done: asyncio.Future[AppendResult]) -> None:
         if done.cancelled() or done.exception() is not None:
-            if self._timer.find(waiting.schedule_id) is waiting:
-                self._timer.remove(waiting.schedule_id)
+            if self._queue.find(waiting.schedule_id) is waiting:
+                self._queue.remove(waiting.schedule_id)
             return
         waiting.written = None
-        self._timer.became_durable(waiting)
+        self._queue.became_durable(waiting)
         self.counters.scheduled += 1
         self._count()
         self._wake[waiting.log_partition].set()
 
     async def cancel(self, schedule_id: str, *, principal: Principal) -> None:
-        waiting = self._timer.find(schedule_id)
+        waiting = self._queue.find(schedule_id)
         if waiting is None or not waiting.durable or waiting.delivering:
             raise UnknownSchedule(
-                f"nothing waits under {schedule_id[:100]!r}; it may have been delivered"
+                f"unknown schedule {schedule_id[:100]!r}; it may have been delivered or cancelled"
             )
         self._broker.authorize(principal, Operation.WRITE, Resource("topic", waiting.topic))
-        waiting.delivering = True  # from here on it is not delivered, however long this takes
+        waiting.delivering = True  # from here on it is not delivered, however long the append takes
         await asyncio.shield(self._cancel(waiting))
 
-    def _cancel(self, waiting: Waiting) -> asyncio.Future[Any]:
+    def _cancel(self, waiting: PendingSchedule) -> asyncio.Future[Any]:
         async def cancel() -> None:
             number, now_ms = waiting.log_partition, self.now_ms()
             try:
-                await self._delayed.append_ended(number, [waiting.schedule_id], now_ms)
+                await self._log.append_ended(number, [waiting.schedule_id], now_ms)
             except LakeMQError:
-                self._timer.put_back([waiting])
+                self._queue.put_back([waiting])
                 self._wake[number].set()
                 raise
-            self._timer.end(waiting.schedule_id, number, now_ms)
+            self._queue.end(waiting.schedule_id, number, now_ms)
             self.counters.cancelled += 1
             self._count()
 
@@ -186,24 +195,24 @@ class Scheduler:
             )  # fmt: skip
         return found
 
-    def _may_describe(self, topic: str, principal: Principal) -> Iterator[Waiting]:
-        judged: dict[str, bool] = {}
-        for each in self._timer.upcoming():
+    def _may_describe(self, topic: str, principal: Principal) -> Iterator[PendingSchedule]:
+        allowed: dict[str, bool] = {}
+        for each in self._queue.upcoming():
             if each.delivering or (topic and each.topic != topic):
                 continue
-            if each.topic not in judged:
+            if each.topic not in allowed:
                 resource = Resource("topic", each.topic)
                 try:
                     self._broker.authorize(principal, Operation.DESCRIBE, resource)
-                    judged[each.topic] = True
+                    allowed[each.topic] = True
                 except LakeMQError:
-                    judged[each.topic] = False
-            if judged[each.topic]:
+                    allowed[each.topic] = False
+            if allowed[each.topic]:
                 yield each
 
     def _count(self) -> None:
-        self.counters.waiting = len(self._timer)
-        self.counters.waiting_bytes = self._timer.size_bytes
+        self.counters.waiting = len(self._queue)
+        self.counters.waiting_bytes = self._queue.size_bytes
 
     # -- delivering
 
@@ -214,17 +223,17 @@ class Scheduler:
                 if owned.state.pending is not None:
                     await self._finish(number, owned, resumed=True)
                 await self._wait(number)
-                due = self._timer.take_due(number, self.now_ms(), _BATCHES_AT_ONCE, _BYTES_AT_ONCE)
+                due = self._queue.take_due(number, self.now_ms(), _BATCHES_AT_ONCE, _BYTES_AT_ONCE)
                 if due:
                     await self._deliver(number, owned, due)
-                await self._forget(number)
+                await self._delete_ended(number)
             except LakeMQError as error:
-                _log.warning("delayed batches of partition %d: %s", number, error)
+                _log.warning("could not deliver schedules of partition %d yet: %s", number, error)
                 await asyncio.sleep(_PAUSE_S)
 
     async def _wait(self, number: int) -> None:
-        """Until something is due, something new has come, or it is time to look at the clock."""
-        next_ms = self._timer.next_ms(number)
+        """Until a schedule is due, a new one is on disk, or the clock is to be read again."""
+        next_ms = self._queue.next_ms(number)
         wait_s = _LOOK_S
         if next_ms is not None:
             wait_s = min(_LOOK_S, max(0.0, (next_ms - self.now_ms()) / 1000))
@@ -233,7 +242,7 @@ class Scheduler:
             async with asyncio.timeout(wait_s):
                 await self._wake[number].wait()
 
-    async def _deliver(self, number: int, owned: Owned, due: Sequence[Waiting]) -> None:
+    async def _deliver(self, number: int, owned: Owned, due: Sequence[PendingSchedule]) -> None:
         ready = [each for each in due if self._is_ready(each)]
         chosen = {each.schedule_id for each in ready}
         later = [each for each in due if each.schedule_id not in chosen]
@@ -241,18 +250,18 @@ class Scheduler:
             if ready:
                 await self._decide(number, owned, ready)
         except LakeMQError as error:
-            if error.retriable:  # else the decision may be on disk: the next start knows
-                self._timer.put_back(due)
+            if error.retriable:  # else the decision may be on disk, which the next start finds out
+                self._queue.put_back(due)
             raise
         if ready:
             self.counters.late_ms = max(0, self.now_ms() - ready[0].deliver_at_ms)
             await self._finish(number, owned, resumed=False)
         if later:
             await asyncio.sleep(_PAUSE_S)
-            self._timer.put_back(later)
+            self._queue.put_back(later)
 
-    def _is_ready(self, waiting: Waiting) -> bool:
-        """Whether its partition takes records; what has no partition any more goes with it."""
+    def _is_ready(self, waiting: PendingSchedule) -> bool:
+        """Whether its partition takes records; true where the topic is gone with its records."""
         try:
             info = self._broker.topic(waiting.topic)
             if info.topic_id != waiting.topic_id:
@@ -265,7 +274,7 @@ class Scheduler:
         except LakeMQError:
             return True
 
-    async def _decide(self, number: int, owned: Owned, ready: Sequence[Waiting]) -> None:
+    async def _decide(self, number: int, owned: Owned, ready: Sequence[PendingSchedule]) -> None:
         fresh = await self._broker.allocate_producer_id() if owned.state.needs_producer_id else None
         floors: dict[tuple[str, int], int] = {}
         for each in ready:
@@ -280,46 +289,48 @@ class Scheduler:
         batch_id = owned.state.last_batch_id + 1
         state = states.committed(owned.state, batch_id, Pending(targets), fresh, self.now_ms())
         owned.delivering = [each.schedule_id for each in ready]
-        await self._log.append_state(Owner(TIMER, str(number)), state, state.updated_ms)
+        await self._states.append(Owner(SCHEDULER, str(number)), state)
         owned.known = state
 
-    def _decided(self, number: int, owned: Owned) -> list[Waiting]:
-        """What the decision that is pending is about, as far as it still waits."""
+    def _decided(self, number: int, owned: Owned) -> list[PendingSchedule]:
+        """The schedules of the decision that is pending, as far as they have not ended."""
         targets = owned.state.pending.targets if owned.state.pending else ()
-        return self._timer.at(
+        return self._queue.at(
             number, {entry.offset for target in targets for entry in target.entries}
         )
 
     async def _finish(self, number: int, owned: Owned, *, resumed: bool) -> None:
-        """Append what is decided, mark it as delivered, then forget the decision."""
-        owner = Owner(TIMER, str(number))
+        """Append what is decided, mark it as delivered, then clear the decision."""
+        owner = Owner(SCHEDULER, str(number))
         ids = [
             *owned.delivering,
             *(each.schedule_id for each in self._decided(number, owned)),
         ]
         work = Work(
-            owned, self._broker, self._log, Participants(), self._delivered, self._delayed.read
-        )
-        await work.run(owner, resumed, self.now_ms)
+            owned, self._broker, self._states, self._participants, self._delivered, self._log.read,
+            notes_progress=False,
+        )  # fmt: skip
+        await work.run(owner, resumed)
+        backoff = Backoff(_PAUSE_FIRST_MS, _PAUSE_MAX_MS, _rng.random)
         while ids:
             try:
-                await self._delayed.append_ended(number, sorted(set(ids)), self.now_ms())
+                await self._log.append_ended(number, sorted(set(ids)), self.now_ms())
                 break
             except LakeMQError as error:
-                _log.warning("delivered batches are not marked yet: %s", error)
-                await asyncio.sleep(_PAUSE_S)
+                _log.warning("could not mark delivered schedules yet: %s", error)
+                await asyncio.sleep(backoff.next_s())
         for each in set(ids):
-            self._timer.end(each, number, self.now_ms())
+            self._queue.end(each, number, self.now_ms())
         owned.delivering = []
         owned.finish()
         self._count()
-        await self._log.append_state(owner, owned.state, self.now_ms())
+        await self._states.append(owner, owned.state)
 
     def _delivered(self, _: int) -> None:
         self.counters.delivered += 1
 
-    async def _forget(self, number: int) -> None:
+    async def _delete_ended(self, number: int) -> None:
         """Ids that ended long ago need not be remembered."""
-        gone = self._timer.forgotten(number, self.now_ms() - self._settings.remembered_ms)
+        gone = self._queue.expire_ended(number, self.now_ms() - self._settings.remembered_ms)
         if gone:
-            await self._delayed.append_forgotten(number, gone, self.now_ms())
+            await self._log.delete(number, gone)

@@ -1,7 +1,7 @@
-"""What waits for its time: a heap by time, an index by id, limits. Pure; `now_ms` comes in.
+"""The queue of schedules: a heap by time, an index by id, limits.
 
-Ids that were delivered or cancelled are remembered for a while, so that asking again for one of
-them does not do it again.
+Ids that were delivered or cancelled are remembered for a while, so that a client that asks again
+for one of them does not schedule it twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ID_BYTES_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class TimerLimits:
+class ScheduleLimits:
     batches_max: int
     bytes_max: int
     horizon_ms: int
@@ -28,8 +28,8 @@ class TimerLimits:
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
-    """One batch that waits."""
+class PendingSchedule:
+    """One batch that waits for its time."""
 
     schedule_id: str
     deliver_at_ms: int
@@ -43,26 +43,26 @@ class Waiting:
     durable: bool = False
     delivering: bool = False
     written: Any = None
-    """The caller's own; not looked at here."""
+    """The append under way, for the caller alone."""
 
     @property
     def entry(self) -> Entry:
         return Entry(self.log_partition, self.offset, self.records)
 
 
-class Timer:
-    """All that waits on this node."""
+class ScheduleQueue:
+    """All schedules of this node that have not been delivered."""
 
-    def __init__(self, limits: TimerLimits) -> None:
+    def __init__(self, limits: ScheduleLimits) -> None:
         self.size_bytes = 0
         self._limits = limits
-        self._heaps: dict[int, list[tuple[int, int, Waiting]]] = {}
-        """By partition of the topic of delayed batches; only what is durable."""
+        self._heaps: dict[int, list[tuple[int, int, PendingSchedule]]] = {}
+        """By partition of the topic of schedules; only what is durable."""
         self._tie = count()
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, PendingSchedule] = {}
         self._done: dict[int, OrderedDict[str, int]] = {}
-        """Partition of the topic of delayed batches -> id -> when it ended."""
-        self._places: dict[tuple[int, int], Waiting] = {}
+        """Partition of the topic of schedules -> id -> when it ended."""
+        self._by_offset: dict[tuple[int, int], PendingSchedule] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -80,13 +80,15 @@ class Timer:
                 f"deliver_at_ms is {deliver_at_ms}; it takes 0 to {now_ms + limits.horizon_ms} now"
             )
         if len(self._waiting) >= limits.batches_max:
-            raise StagingFull(f"{len(self._waiting)} batches wait for their time, the most")
+            raise StagingFull(
+                f"{len(self._waiting)} batches are scheduled; schedules.batches_max allows no more"
+            )
         if self.size_bytes + size_bytes > limits.bytes_max:
             raise StagingFull(
-                f"{self.size_bytes} bytes wait for their time; {limits.bytes_max} is the most"
+                f"{self.size_bytes} bytes are scheduled; schedules.bytes_max is {limits.bytes_max}"
             )
 
-    def find(self, schedule_id: str) -> Waiting | None:
+    def find(self, schedule_id: str) -> PendingSchedule | None:
         return self._waiting.get(schedule_id)
 
     def ended_ms(self, schedule_id: str) -> int | None:
@@ -94,36 +96,36 @@ class Timer:
         found = (done.get(schedule_id) for done in self._done.values())
         return next((each for each in found if each is not None), None)
 
-    def at(self, log_partition: int, offsets: Iterable[int]) -> list[Waiting]:
-        """What waits and lies at these offsets."""
-        found = [self._places.get((log_partition, offset)) for offset in offsets]
+    def at(self, log_partition: int, offsets: Iterable[int]) -> list[PendingSchedule]:
+        """The pending schedules whose records have these offsets."""
+        found = [self._by_offset.get((log_partition, offset)) for offset in offsets]
         return [each for each in found if each is not None]
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: PendingSchedule) -> None:
         """The newest of an id counts."""
         self.remove(waiting.schedule_id)
-        self.forget(waiting.schedule_id)
+        self.delete(waiting.schedule_id)
         self._waiting[waiting.schedule_id] = waiting
-        self._places[waiting.log_partition, waiting.offset] = waiting
+        self._by_offset[waiting.log_partition, waiting.offset] = waiting
         self.size_bytes += waiting.size_bytes
         if waiting.durable:
             self._push(waiting)
 
-    def _push(self, waiting: Waiting) -> None:
+    def _push(self, waiting: PendingSchedule) -> None:
         heap = self._heaps.setdefault(waiting.log_partition, [])
         heapq.heappush(heap, (waiting.deliver_at_ms, next(self._tie), waiting))
 
-    def remove(self, schedule_id: str) -> Waiting | None:
-        """It does not wait any more; its place in the heap goes when its time comes."""
+    def remove(self, schedule_id: str) -> PendingSchedule | None:
+        """It is not pending any more; its heap entry is dropped when its time comes."""
         waiting = self._waiting.pop(schedule_id, None)
         if waiting is not None:
             self.size_bytes -= waiting.size_bytes
-            self._places.pop((waiting.log_partition, waiting.offset), None)
-            self._tidy(waiting.log_partition)
+            self._by_offset.pop((waiting.log_partition, waiting.offset), None)
+            self._compact_heap(waiting.log_partition)
         return waiting
 
-    def _tidy(self, log_partition: int) -> None:
-        """Take what does not count out of the heap, when that is most of it."""
+    def _compact_heap(self, log_partition: int) -> None:
+        """Drop heap entries that do not count, when they are most of the heap."""
         heap = self._heaps.get(log_partition, [])
         if len(heap) > 2 * len(self._waiting) + 64:
             kept = [each for each in heap if self._counts(each[2])]
@@ -137,18 +139,18 @@ class Timer:
         done[schedule_id] = now_ms
         done.move_to_end(schedule_id)
 
-    def forget(self, schedule_id: str) -> None:
-        """Nothing is known of it any more."""
+    def delete(self, schedule_id: str) -> None:
+        """Nothing is remembered of it any more."""
         self.remove(schedule_id)
         for done in self._done.values():
             done.pop(schedule_id, None)
 
-    def _counts(self, waiting: Waiting) -> bool:
-        """Whether its place in the heap stands for something."""
+    def _counts(self, waiting: PendingSchedule) -> bool:
+        """Whether its heap entry is still to be delivered."""
         return self._waiting.get(waiting.schedule_id) is waiting and not waiting.delivering
 
     def next_ms(self, log_partition: int) -> int | None:
-        """When the next one of a partition is due; None: nothing waits."""
+        """When the next one of a partition is due; None: nothing is pending."""
         heap = self._heaps.get(log_partition, [])
         while heap and not self._counts(heap[0][2]):
             heapq.heappop(heap)
@@ -156,10 +158,10 @@ class Timer:
 
     def take_due(
         self, log_partition: int, now_ms: int, batches_max: int, bytes_max: int
-    ) -> list[Waiting]:
-        """What is due, in the order of time, as much as goes at a time. Each is given once, unless
-        it is put back."""
-        found: list[Waiting] = []
+    ) -> list[PendingSchedule]:
+        """What is due, in the order of time, up to the limits but one at least. Each is given once,
+        unless it is put back."""
+        found: list[PendingSchedule] = []
         size = 0
         while (due_ms := self.next_ms(log_partition)) is not None and due_ms <= now_ms:
             waiting = self._heaps[log_partition][0][2]
@@ -171,20 +173,20 @@ class Timer:
             size += waiting.size_bytes
         return found
 
-    def put_back(self, some: Iterable[Waiting]) -> None:
+    def put_back(self, some: Iterable[PendingSchedule]) -> None:
         """They could not be delivered now."""
         for waiting in some:
             waiting.delivering = False
             self._push(waiting)
 
-    def became_durable(self, waiting: Waiting) -> None:
-        """From now on it may be delivered, even if its time came meanwhile."""
+    def became_durable(self, waiting: PendingSchedule) -> None:
+        """It may be delivered from now on, also if its time has come meanwhile."""
         waiting.durable = True
         if self._counts(waiting):
             self._push(waiting)
 
-    def forgotten(self, log_partition: int, ended_before_ms: int) -> list[str]:
-        """Ids that ended before then, and need not be remembered longer."""
+    def expire_ended(self, log_partition: int, ended_before_ms: int) -> list[str]:
+        """Forget the ids that ended before then; returns them."""
         done = self._done.get(log_partition, OrderedDict())
         found = []
         while done:
@@ -195,6 +197,6 @@ class Timer:
             found.append(schedule_id)
         return found
 
-    def upcoming(self) -> Iterator[Waiting]:
-        """Everything that waits, next first."""
+    def upcoming(self) -> Iterator[PendingSchedule]:
+        """Everything that is pending, next first."""
         return iter(sorted(self._waiting.values(), key=lambda each: each.deliver_at_ms))

@@ -124,7 +124,7 @@ def test_limits_and_wrong_requests_are_told(client: lakemq.SyncClient, topic: st
         send(topic, b"%d" % number, delay=LATER, partition=0)
     with (
         lakemq.connect(client.bootstrap, timeout_s=0.2) as hasty,
-        pytest.raises(lakemq.StagingFull, match="100 batches wait"),
+        pytest.raises(lakemq.StagingFull, match="100 batches are scheduled"),
     ):
         hasty.schedules.send(topic, b"x", delay=LATER)
 
@@ -151,7 +151,7 @@ def test_the_command_lists_and_cancels(client: lakemq.SyncClient, topic: str) ->
     assert command("cancel", "wake-up").returncode == 0
     assert client.schedules.waiting(topic) == []
     gone = command("cancel", "wake-up")
-    assert gone.returncode == 1 and "nothing waits under" in gone.stderr
+    assert gone.returncode == 1 and "unknown schedule" in gone.stderr
 
 
 def test_what_waits_survives_a_restart(tmp_path: Path) -> None:

@@ -131,8 +131,9 @@ class Run:
 
 
 async def test_scheduled_records_appear_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owned, "_PAUSE_FIRST_S", 0.0)
+    monkeypatch.setattr(owned, "_PAUSE_FIRST_MS", 0)
     monkeypatch.setattr(scheduler, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(scheduler, "_PAUSE_FIRST_MS", 0)
     monkeypatch.setattr(scheduler, "_LOOK_S", 0.001)
     crashes = 0
     for seed in SEEDS:

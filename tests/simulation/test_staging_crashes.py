@@ -243,7 +243,7 @@ class Run:
 async def test_commits_appear_once_and_whole_whatever_happens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(owned, "_PAUSE_FIRST_S", 0.0)
+    monkeypatch.setattr(owned, "_PAUSE_FIRST_MS", 0)
     crashes = 0
     for seed in SEEDS:
         run = Run(seed)

@@ -12,13 +12,13 @@ from broker_core.api.errors import InvalidRequest
 from broker_core.api.transactions import Owner, StagePlace
 from broker_core.api.types import TopicConfig, TopicPartition
 from broker_core.transactions.delayed_format import (
-    Delayed,
-    Ended,
-    decode_delayed,
-    decode_id,
-    encode_delayed,
+    EndedSchedule,
+    StoredSchedule,
+    decode_schedule,
+    decode_schedule_id,
     encode_ended,
-    encode_id,
+    encode_schedule,
+    encode_schedule_id,
 )
 from broker_core.transactions.formats import (
     StagedKey,
@@ -121,20 +121,21 @@ def queue_records(data: bytes) -> None:
 
 
 @target("coordination.transactions", seeds=[
-    encode_owner(Owner("transaction", "t")), encode_state(STATE), encode_id("a"),
+    encode_owner(Owner("transaction", "t")), encode_state(STATE), encode_schedule_id("a"),
     encode_staged_key(StagedKey(StagePlace(Owner("sink", "s"), 2, 3, 4, 5, 6), "r", ID, 7, 8, 9)),
-    encode_delayed(Delayed(5, True, "rooms", ID, 1, 2, b"batch")), encode_ended(Ended(5)),
+    encode_schedule(StoredSchedule(5, True, "rooms", ID, 1, 2, b"batch")),
+    encode_ended(EndedSchedule(5)),
 ])  # fmt: skip
 def transactions(data: bytes) -> None:
-    """Staged batches, owners' states, delayed batches: read, or ValueError."""
+    """Staged batches, owners' states, schedules: read, or ValueError."""
     _round(
         data,
         (decode_owner, encode_owner),
         (decode_staged_key, encode_staged_key),
         (decode_state, encode_state),
-        (decode_id, encode_id),
-        (decode_delayed, lambda one: (encode_ended if isinstance(one, Ended) else encode_delayed)(
-            one
+        (decode_schedule_id, encode_schedule_id),
+        (decode_schedule, lambda one: (
+            encode_ended(one) if isinstance(one, EndedSchedule) else encode_schedule(one)
         )),
     )  # fmt: skip
 

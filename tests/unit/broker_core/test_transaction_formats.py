@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from broker_core.api.transactions import Owner, StagePlace
 from broker_core.transactions.delayed_format import (
-    Delayed,
-    Ended,
-    decode_delayed,
-    decode_id,
-    encode_delayed,
+    EndedSchedule,
+    StoredSchedule,
+    decode_schedule,
+    decode_schedule_id,
     encode_ended,
-    encode_id,
+    encode_schedule,
+    encode_schedule_id,
 )
 from broker_core.transactions.formats import (
     StagedKey,
@@ -37,7 +37,7 @@ STATE = OwnerState(
     2, 3, 4, 5, 60_000, 1_700_000_000_000,
     Pending((Target("rooms", TOPIC_ID, 1, 9, (Entry(2, 10, 11),)),), (("offsets", b"xy"),)),
 )  # fmt: skip
-DELAYED = Delayed(1_700_000_000_000, True, "rooms", TOPIC_ID, 1, 2, b"batch")
+DELAYED = StoredSchedule(1_700_000_000_000, True, "rooms", TOPIC_ID, 1, 2, b"batch")
 
 GOLDEN = {
     "owner": (encode_owner(Owner("transaction", "t")), "0102010074"),
@@ -58,14 +58,14 @@ GOLDEN = {
         "02000a000000000000000b000000"
         "0700020000006f6666736574737879",
     ),
-    "delayed": (
-        encode_delayed(DELAYED),
+    "scheduled": (
+        encode_schedule(DELAYED),
         "01010068e5cf8b010000"
         "0100112233445566778899aabbccddeeff01000000020000000500726f6f6d73"
         "6261746368",
     ),
-    "ended": (encode_ended(Ended(5)), "01020500000000000000"),
-    "id": (encode_id("a"), "0161"),
+    "ended": (encode_ended(EndedSchedule(5)), "01020500000000000000"),
+    "id": (encode_schedule_id("a"), "0161"),
 }
 
 
@@ -76,7 +76,7 @@ def test_bytes_never_change(name: str) -> None:
 
 
 owners = st.builds(
-    Owner, st.sampled_from(["sink", "transaction", "timer"]), st.text(min_size=1, max_size=20)
+    Owner, st.sampled_from(["sink", "transaction", "scheduler"]), st.text(min_size=1, max_size=20)
 )
 u32 = st.integers(0, 2**32 - 1)
 i64 = st.integers(-(2**63), 2**63 - 1)
@@ -89,18 +89,18 @@ targets = st.builds(Target, topics, topic_ids, u32, i64, st.lists(entries, max_s
 effects = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=9)), max_size=3).map(tuple)
 pendings = st.none() | st.builds(Pending, st.lists(targets, max_size=3).map(tuple), effects)
 states = st.builds(OwnerState, u32, i64, i64, st.integers(0, 65535), u32, i64, pendings)
-delayeds = st.builds(Delayed, i64, st.booleans(), topics, topic_ids, u32, u32, st.binary())
+schedules = st.builds(StoredSchedule, i64, st.booleans(), topics, topic_ids, u32, u32, st.binary())
 
 
-@given(owners, keys, states, delayeds)
+@given(owners, keys, states, schedules)
 def test_what_is_written_is_read_back(
-    owner: Owner, key: StagedKey, state: OwnerState, delayed: Delayed
+    owner: Owner, key: StagedKey, state: OwnerState, stored: StoredSchedule
 ) -> None:
     assert decode_owner(encode_owner(owner)) == owner
     assert decode_staged_key(encode_staged_key(key)) == key
     assert decode_state(encode_state(state)) == state
-    assert decode_delayed(encode_delayed(delayed)) == delayed
-    assert decode_id(encode_id(owner.name)) == owner.name
+    assert decode_schedule(encode_schedule(stored)) == stored
+    assert decode_schedule_id(encode_schedule_id(owner.name)) == owner.name
 
 
 @given(states, keys, st.data())
@@ -116,6 +116,6 @@ def test_cut_bytes_are_told(state: OwnerState, key: StagedKey, data: st.DataObje
 
 
 @pytest.mark.parametrize("value", [b"", b"\x01", b"\x01\x03" + bytes(8), b"\x01\x01" + bytes(20)])
-def test_no_delayed_batch(value: bytes) -> None:
+def test_what_is_not_a_schedule_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError):
-        decode_delayed(value)
+        decode_schedule(value)

@@ -14,7 +14,7 @@ from broker_core.api.transactions import Owner, StagePlace
 from broker_core.api.types import ANONYMOUS, Columns, Leadership, TopicInfo
 from broker_core.settings import ScheduleSettings, TransactionSettings
 from broker_core.transactions.coordinator import Coordinator
-from broker_core.transactions.coordinator_log import CoordinatorLog
+from broker_core.transactions.coordinator_log import OwnerStates
 from broker_core.transactions.formats import TRANSACTIONS_TOPIC
 from broker_core.transactions.scheduler import Scheduler
 from tests.support.crashing_broker import CrashingBroker, Disk
@@ -66,7 +66,7 @@ async def test_records_for_another_nodes_partition_are_refused(broker: CrashingB
 
 
 async def test_an_owner_has_one_home(broker: CrashingBroker) -> None:
-    await CoordinatorLog(broker).ensure_topics()
+    await OwnerStates(broker).ensure()
     info = broker.disk.topics[TRANSACTIONS_TOPIC]
     elsewhere = (Leadership("other", 1),) * info.partitions
     broker.disk.topics[TRANSACTIONS_TOPIC] = TopicInfo(
