@@ -110,6 +110,10 @@ class CoreBroker:
         await self._scheduler.start()
         self._catalog.start(revision + 1)
 
+    async def refresh(self) -> None:
+        """Know what the catalog says now, without waiting for its watch. Raises MetaError."""
+        await self._catalog.refresh()
+
     async def stop(self) -> None:
         """Stop what `start` started, in reverse, and append what was gathered."""
         await self._scheduler.stop()

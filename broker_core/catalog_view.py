@@ -47,6 +47,12 @@ class CatalogView:
             await self.apply(topic)
         return revision, topics
 
+    async def refresh(self) -> None:
+        """Apply all topics as the catalog has them now."""
+        _, topics = await self._meta.topics()
+        for topic in topics:
+            await self.apply(topic)
+
     def start(self, revision: int) -> None:
         """Follow the catalog from `revision` on."""
         self._follower = asyncio.create_task(self._follow(revision))

@@ -247,6 +247,8 @@ class Node:
         registration = Registration(self._member.control(), node, self._load, self._fail)
         await registration.start()
         self._stack.push_async_callback(registration.stop)
+        # topics made before any node had registered have their leader now
+        await self.broker.refresh()
         for listener in self.listeners:
             if isinstance(listener, AdminListener):
                 listener.ready = True

@@ -16,12 +16,13 @@ def leadership(topic: TopicInfo, partition: int) -> Leadership:
 
 
 def leads(node_id: str, topic: TopicInfo, partition: int) -> bool:
-    """Whether the node leads the partition. A partition without a leader is served by the nodes
-    that hold a replica of it, so that it stays readable and a node that starts alone is not
-    refused; one without replicas is served by any node."""
+    """Whether the node leads the partition. Where the catalog names no leader, the nodes that hold
+    a replica do, so that a fenced node goes on with what only it has. A partition without replicas
+    is led by nobody: it was created before any node had registered, and the catalog gives it to the
+    first one that does."""
     lead = leadership(topic, partition)
     if lead.leader is None:
-        return not lead.replicas or node_id in lead.replicas
+        return node_id in lead.replicas
     return lead.leader == node_id
 
 

@@ -81,6 +81,10 @@ def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
     """The client is known: open its session, and answer once that is kept."""
     hub, packet = connection.hub, connection.connect
     assert packet is not None
+    reference = hub.redirects.get(connection.arrival.listener)
+    if reference and packet.version == V5:
+        connection.redirect(False, now_ms, reference)
+        return
     if not hub.has_room_for_session(connection.client_id, principal):
         raise ProtocolError("too many sessions", Reason.QUOTA_EXCEEDED)
     if hub.is_anothers(connection.client_id, principal):

@@ -25,6 +25,7 @@ from plugins.mqtt import authenticating
 from plugins.mqtt.appends import Lane
 from plugins.mqtt.authenticating import Dialogue
 from plugins.mqtt.bans import Bans
+from plugins.mqtt.cluster_leaders import ClusterLeaders
 from plugins.mqtt.config import BindingSettings, MqttSettings
 from plugins.mqtt.delayed import Delays
 from plugins.mqtt.delaying import release_due
@@ -163,6 +164,7 @@ class MqttEngine:
                     end = self.broker.partition(topic, partition).high_watermark
                     self.hub.positions[topic, partition] = end
         self._taps.append(self.broker.on_access_change(self.hub.access_changed))
+        self._taps += ClusterLeaders(self.hub, self.broker).start()
         if self.settings.durable:
             await self.journal.recover()
         early, self._early = self._early, None

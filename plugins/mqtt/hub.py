@@ -7,15 +7,16 @@ append wait in `appends`, both until the server takes them at the end of the loo
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from broker_core.api.errors import LakeMQError, Undecided
+from broker_core.api.errors import LakeMQError, NotLeader, Undecided
 from broker_core.api.types import AccessContext, Acks, Operation, Principal, Resource
 from broker_core.api.user_shares import UserShares, owner_of
 from plugins.mqtt import history
-from plugins.mqtt.appends import Appends, Receiver
+from plugins.mqtt.appends import Appends, Outcome, Receiver
 from plugins.mqtt.bans import BanRules, Bans
 from plugins.mqtt.bindings import Binding, binding_of
 from plugins.mqtt.delayed import Delays
@@ -98,6 +99,8 @@ class Counters:
     publishes_received: int = 0
     publishes_refused: int = 0
     publishes_failed: int = 0
+    publishes_not_led: int = 0
+    """Those of them whose partition another node leads."""
     express_delivered: int = 0
     packets_invalid: int = 0
     keep_alive_timeouts: int = 0
@@ -110,9 +113,30 @@ class Counters:
     bytes_received: int = 0
     bytes_sent: int = 0
 
+    def failed(self, error: LakeMQError) -> None:
+        """A publish was not stored."""
+        self.publishes_failed += 1
+        self.publishes_not_led += isinstance(error, NotLeader)
+
+
+class Unattended(Receiver):
+    """Hears what becomes of publishes whose client is not there to be told, like wills."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+
+    def settled(
+        self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
+    ) -> None:
+        if isinstance(outcome, LakeMQError):
+            self._counters.failed(outcome)
+
 
 class Hub:
     """The MQTT side of one node."""
+
+    redirects: Mapping[str, str] = MappingProxyType({})
+    """Listener -> address of the other node that leads all that is bound, if one does."""
 
     def __init__(
         self,
@@ -413,7 +437,7 @@ class Hub:
         by_client = binding.key_is_client_id
         key = (client_id if by_client else packet.topic).encode()
         headers = record_headers(packet, client_id, key_is_client_id=by_client) + headers
-        self.store(binding, principal, key, packet, headers, receiver)
+        self.store(binding, principal, key, packet, headers, receiver or Unattended(self.counters))
 
     # -- sessions
 

@@ -34,6 +34,10 @@ def _growing(hub: Hub) -> dict[str, tuple[Read, str]]:
         "publishes.received": (lambda: counters.publishes_received, "PUBLISH packets from clients"),
         "publishes.refused": (lambda: counters.publishes_refused, "publishes without permission"),
         "publishes.failed": (lambda: counters.publishes_failed, "publishes that were not stored"),
+        "publishes.not_led": (
+            lambda: counters.publishes_not_led,
+            "those of them whose partition another node leads",
+        ),
         "publishes.sent": (lambda: delivery.sent, "PUBLISH packets to clients"),
         "packets.invalid": (lambda: counters.packets_invalid, "connections ended by a bad packet"),
         "keep_alive.timeouts": (lambda: counters.keep_alive_timeouts, "clients silent too long"),

@@ -309,7 +309,7 @@ def settled(
         if qos == 2 or (qos and live):
             _acknowledge(connection, packet_id, qos, outcome, now_ms)
         return
-    connection.hub.counters.publishes_failed += 1
+    connection.hub.counters.failed(outcome)
     connection.inflow.qos_2.discard(packet_id)
     if qos == 2 and connection.session is not None:
         connection.session.incoming.pop(packet_id, None)

@@ -17,7 +17,7 @@ from broker_core.api.errors import (
     UnknownTopic,
 )
 from broker_core.api.internal_topics import is_internal
-from broker_core.api.leadership import check_leads, check_partition
+from broker_core.api.leadership import check_leads, check_partition, leads
 from broker_core.api.record_batch import BatchHeader, RecordBatch, stamp
 from broker_core.api.types import (
     Acks,
@@ -220,15 +220,19 @@ class CrashingBroker:
 
     def partition(self, topic: str, partition: int) -> CrashingLog:
         check_partition(self.topic(topic), partition)
-        if not is_internal(topic):
+        if self.topic(topic).leaders and not is_internal(topic):
             check_leads(self.node_id, self.topic(topic), partition)
         place = (topic, partition)
         if place not in self._logs:
             self._logs[place] = CrashingLog(self, place)
         return self._logs[place]
 
+    def serves(self, topic: str, partition: int) -> bool:
+        return not self.topic(topic).leaders or leads(self.node_id, self.topic(topic), partition)
+
     def check_leads(self, topic: str, partition: int, role: str) -> None:
-        check_leads(self.node_id, self.topic(topic), partition, role=role)
+        if self.topic(topic).leaders:
+            check_leads(self.node_id, self.topic(topic), partition, role=role)
 
     def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> None:
         pass

@@ -105,6 +105,17 @@ class MemoryBroker:
     async def delete_topic(self, name: str) -> None:
         del self._topics[name]
 
+    def nodes(self) -> Sequence[NodeInfo]:
+        return ()
+
+    def watch_nodes(self, on_change: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def watch_topics(
+        self, on_change: Callable[[str, TopicInfo | None], None]
+    ) -> Callable[[], None]:
+        return lambda: None
+
     def serves(self, topic: str, partition: int) -> bool:
         return True
 

@@ -34,15 +34,15 @@ def topic(*leaders: Leadership) -> TopicInfo:
         (Leadership("you", 1, ("me", "you")), False),
         (Leadership(None, 1, ("me",)), True),
         (Leadership(None, 1, ("you",)), False),
-        (Leadership(None, 0), True),
+        (Leadership(None, 0), False),
     ],
 )
 def test_who_leads(lead: Leadership, expected: bool) -> None:
     assert leads("me", topic(lead), 0) is expected
 
 
-def test_a_partition_the_catalog_does_not_know_yet_is_ours() -> None:
-    assert leads("me", topic(), 3)
+def test_nobody_leads_a_partition_that_the_catalog_has_not_placed() -> None:
+    assert not leads("me", topic(), 3)
 
 
 @pytest.fixture

@@ -1,0 +1,76 @@
+"""Which other node leads all that is bound, if one does: MQTT 5 clients are sent there at CONNECT.
+
+Such a client could store nothing here, and would hear nothing that is stored. Where leadership is
+spread over nodes no server is the right one; publishes to other nodes' partitions are refused then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from broker_core.api.errors import UnknownTopic
+from broker_core.api.ports import Broker
+from broker_core.api.types import NodeInfo, TopicInfo
+from plugins.mqtt.hub import Hub
+
+_ANY_HOST: Final = ("0.0.0.0:", "[::]:")
+"""A listener on all interfaces has no address that clients could be told."""
+
+
+def sole_leader(
+    node_id: str, topics: Sequence[TopicInfo], nodes: Iterable[NodeInfo]
+) -> Mapping[str, str]:
+    """Listener name -> `host:port` of the one active node, not `node_id`, that leads every
+    partition of the topics; empty where there is no such node."""
+    leaders = {each.leader for topic in topics for each in topic.leaders}
+    if len(leaders) != 1 or leaders & {None, node_id}:
+        return {}
+    for node in nodes:
+        if node.node_id in leaders and node.state == "active":
+            return {
+                name: address
+                for name, address in node.addresses.items()
+                if not address.startswith(_ANY_HOST)
+            }
+    return {}
+
+
+class ClusterLeaders:
+    """Keeps `Hub.redirects` and `Hub.positions` in step with the catalog."""
+
+    def __init__(self, hub: Hub, broker: Broker) -> None:
+        self._hub = hub
+        self._broker = broker
+        self._topics = frozenset(binding.topic for binding in hub.bindings)
+
+    def start(self) -> list[Callable[[], None]]:
+        """Follow topics and nodes from now on; returns the removals."""
+        self._update()
+        return [
+            self._broker.watch_topics(self._topic_changed),
+            self._broker.watch_nodes(self._update),
+        ]
+
+    def _topic_changed(self, name: str, topic: TopicInfo | None) -> None:
+        if name not in self._topics:
+            return
+        if topic is not None:
+            self._note_positions(topic)
+        self._update()
+
+    def _note_positions(self, topic: TopicInfo) -> None:
+        """A partition that this node leads by now is delivered from its end on."""
+        for number in range(topic.partitions):
+            key = (topic.name, number)
+            if key not in self._hub.positions and self._broker.serves(*key):
+                self._hub.positions[key] = self._broker.partition(*key).high_watermark
+
+    def _update(self) -> None:
+        topics = []
+        for name in self._topics:
+            try:
+                topics.append(self._broker.topic(name))
+            except UnknownTopic:
+                continue
+        self._hub.redirects = sole_leader(self._broker.node_id, topics, self._broker.nodes())
