@@ -13,10 +13,7 @@ class Target(Protocol):
     kv: Any
     cluster: Any
     topics: Any
-    leases: Any
     auth: Any
-    journal: Any
-    mqtt: Any
     schemas: Any
     writes: Any
     """Puts, deletes and transactions; see `api.writes`."""

@@ -18,10 +18,8 @@ from typing import Any, Final
 import grpc
 
 from meta_service.api import auth_pb2_grpc as auth_rpc
-from meta_service.api import journal_pb2_grpc as journal_rpc
 from meta_service.api import meta_pb2 as pb
 from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api import mqtt_pb2_grpc as mqtt_rpc
 from meta_service.api import schemas_pb2_grpc as schemas_rpc
 from meta_service.api.auth_calls import AuthCalls
 from meta_service.api.calls import Stub, Target
@@ -41,8 +39,6 @@ from meta_service.api.errors import (
     SessionExpired,
 )
 from meta_service.api.failures import Refused, error_of_failure
-from meta_service.api.journal_calls import JournalCalls
-from meta_service.api.mqtt_calls import MqttCalls
 from meta_service.api.schema_calls import SchemaCalls
 from meta_service.api.session import Session
 from meta_service.api.types import (
@@ -88,10 +84,7 @@ class _Channel:
         self.kv: Any = rpc.KvStub(self._channel)
         self.cluster: Any = rpc.ClusterStub(self._channel)
         self.topics: Any = rpc.TopicsStub(self._channel)
-        self.leases: Any = rpc.LeasesStub(self._channel)
         self.schemas: Any = schemas_rpc.SchemasStub(self._channel)
-        self.mqtt: Any = mqtt_rpc.MqttStub(self._channel)
-        self.journal: Any = journal_rpc.JournalStub(self._channel)
         self.auth: Any = auth_rpc.AuthStub(self._channel)
         self.writes = Writes(self.kv)
 
@@ -100,7 +93,7 @@ class _Channel:
         await self._channel.close()
 
 
-class RemoteClient(ControlCalls, AuthCalls, JournalCalls, MqttCalls, SchemaCalls):
+class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
     """Implements `MetaClient` over gRPC. Addresses are `host:port` of any members."""
 
     def __init__(
@@ -225,8 +218,8 @@ class RemoteClient(ControlCalls, AuthCalls, JournalCalls, MqttCalls, SchemaCalls
             after = found[-1].key if found else b""
         return revision, found
 
-    async def put(self, key: bytes, value: bytes, *, lease_id: int = 0) -> int:
-        request = pb.PutRequest(key=key, value=value, lease_id=lease_id)
+    async def put(self, key: bytes, value: bytes) -> int:
+        request = pb.PutRequest(key=key, value=value)
         return int((await self._write(lambda t: t.writes.put, request)).revision)
 
     async def delete(self, key: bytes) -> int:

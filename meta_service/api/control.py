@@ -1,4 +1,4 @@
-"""What brokers of a cluster call beyond `MetaClient`: heartbeats, drains, in-sync sets, leases."""
+"""What brokers of a cluster call beyond `MetaClient`: heartbeats, drains, in-sync sets."""
 
 from __future__ import annotations
 
@@ -147,34 +147,6 @@ class ControlCalls(Calls):
             in_sync=in_sync,
         )
         return int((await self._write(lambda t: t.topics.ChangeInSync, request)).partition_epoch)
-
-    # ------------------------------------------------------------ leases
-
-    async def grant_lease(self, ttl_s: float) -> int:
-        """The id of a new lease, which ends when it is not kept alive for that long."""
-        lease_id = self._dice.getrandbits(62) + 1
-        request = pb.GrantLeaseRequest(lease_id=lease_id, ttl_ms=int(ttl_s * 1000))
-        await self._write(lambda t: t.leases.Grant, request)
-        return lease_id
-
-    async def keep_alive(self, lease_id: int, *, period_s: float) -> AsyncIterator[int]:
-        """Keep a lease until the iterator is closed; gives its time (ms) each time.
-
-        Raises NotFound when the lease has ended.
-        """
-
-        async def requests() -> AsyncIterator[pb.KeepAliveRequest]:
-            while True:
-                yield pb.KeepAliveRequest(lease_id=lease_id)
-                await asyncio.sleep(period_s)
-
-        answer_s = period_s + _ANSWER_S
-        async for response in self._resumed(lambda t: t.leases.KeepAlive, requests, answer_s):
-            yield response.ttl_ms
-
-    async def revoke_lease(self, lease_id: int) -> None:
-        """End a lease; its keys go with it. Raises NotFound."""
-        await self._write(lambda t: t.leases.Revoke, pb.RevokeLeaseRequest(lease_id=lease_id))
 
 
 async def _each_within(responses: Any, answer_s: float) -> AsyncGenerator[Any]:

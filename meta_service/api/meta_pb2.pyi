@@ -356,11 +356,8 @@ class PutRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     ONCE_FIELD_NUMBER: _builtins.int
-    LEASE_ID_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     value: _builtins.bytes
-    lease_id: _builtins.int
-    """0: none"""
     @_builtins.property
     def once(self) -> Global___Once: ...
     def __init__(
@@ -369,11 +366,10 @@ class PutRequest(_message.Message):
         key: _builtins.bytes = ...,
         value: _builtins.bytes = ...,
         once: Global___Once | None = ...,
-        lease_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["once", b"once"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "lease_id", b"lease_id", "once", b"once", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "once", b"once", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -450,22 +446,18 @@ class Operation(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
-    LEASE_ID_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     value: _builtins.bytes
     """absent: delete the key"""
-    lease_id: _builtins.int
-    """0: none"""
     def __init__(
         self,
         *,
         key: _builtins.bytes = ...,
         value: _builtins.bytes | None = ...,
-        lease_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "key", b"key", "lease_id", b"lease_id", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "key", b"key", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
@@ -1144,97 +1136,6 @@ class ChangeInSyncResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChangeInSyncResponse: _TypeAlias = ChangeInSyncResponse  # noqa: Y015
-
-@_typing.final
-class GrantLeaseRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    LEASE_ID_FIELD_NUMBER: _builtins.int
-    TTL_MS_FIELD_NUMBER: _builtins.int
-    ONCE_FIELD_NUMBER: _builtins.int
-    lease_id: _builtins.int
-    """random, not 0"""
-    ttl_ms: _builtins.int
-    @_builtins.property
-    def once(self) -> Global___Once: ...
-    def __init__(
-        self,
-        *,
-        lease_id: _builtins.int = ...,
-        ttl_ms: _builtins.int = ...,
-        once: Global___Once | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["once", b"once"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "once", b"once", "ttl_ms", b"ttl_ms"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GrantLeaseRequest: _TypeAlias = GrantLeaseRequest  # noqa: Y015
-
-@_typing.final
-class Lease(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    LEASE_ID_FIELD_NUMBER: _builtins.int
-    TTL_MS_FIELD_NUMBER: _builtins.int
-    lease_id: _builtins.int
-    ttl_ms: _builtins.int
-    def __init__(
-        self,
-        *,
-        lease_id: _builtins.int = ...,
-        ttl_ms: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "ttl_ms", b"ttl_ms"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Lease: _TypeAlias = Lease  # noqa: Y015
-
-@_typing.final
-class KeepAliveRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    LEASE_ID_FIELD_NUMBER: _builtins.int
-    lease_id: _builtins.int
-    def __init__(
-        self,
-        *,
-        lease_id: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___KeepAliveRequest: _TypeAlias = KeepAliveRequest  # noqa: Y015
-
-@_typing.final
-class RevokeLeaseRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    LEASE_ID_FIELD_NUMBER: _builtins.int
-    ONCE_FIELD_NUMBER: _builtins.int
-    lease_id: _builtins.int
-    @_builtins.property
-    def once(self) -> Global___Once: ...
-    def __init__(
-        self,
-        *,
-        lease_id: _builtins.int = ...,
-        once: Global___Once | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["once", b"once"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "once", b"once"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RevokeLeaseRequest: _TypeAlias = RevokeLeaseRequest  # noqa: Y015
 
 @_typing.final
 class RegisterNodeRequest(_message.Message):

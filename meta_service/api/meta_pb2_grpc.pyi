@@ -322,55 +322,6 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
 
 def add_TopicsServicer_to_server(servicer: TopicsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
-class LeasesStub:
-    """Timed rights. Keys put with a lease die with it."""
-
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> LeasesAsyncStub: ...
-    Grant: _grpc.UnaryUnaryMultiCallable[_meta_pb2.GrantLeaseRequest, _meta_pb2.Lease]
-    KeepAlive: _grpc.StreamStreamMultiCallable[_meta_pb2.KeepAliveRequest, _meta_pb2.Lease]
-    """Each message keeps a lease alive for its whole time again. Only the leader listens."""
-    Revoke: _grpc.UnaryUnaryMultiCallable[_meta_pb2.RevokeLeaseRequest, _meta_pb2.WriteResponse]
-
-@_typing.type_check_only
-class LeasesAsyncStub(LeasesStub):
-    """Timed rights. Keys put with a lease die with it."""
-
-    def __init__(self, channel: _aio.Channel) -> None: ...
-    Grant: _aio.UnaryUnaryMultiCallable[_meta_pb2.GrantLeaseRequest, _meta_pb2.Lease]  # type: ignore[assignment]
-    KeepAlive: _aio.StreamStreamMultiCallable[_meta_pb2.KeepAliveRequest, _meta_pb2.Lease]  # type: ignore[assignment]
-    """Each message keeps a lease alive for its whole time again. Only the leader listens."""
-    Revoke: _aio.UnaryUnaryMultiCallable[_meta_pb2.RevokeLeaseRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
-
-class LeasesServicer(metaclass=_abc_1.ABCMeta):
-    """Timed rights. Keys put with a lease die with it."""
-
-    @_abc_1.abstractmethod
-    def Grant(
-        self,
-        request: _meta_pb2.GrantLeaseRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_meta_pb2.Lease, _abc.Awaitable[_meta_pb2.Lease]]: ...
-
-    @_abc_1.abstractmethod
-    def KeepAlive(
-        self,
-        request_iterator: _MaybeAsyncIterator[_meta_pb2.KeepAliveRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_meta_pb2.Lease], _abc.AsyncIterator[_meta_pb2.Lease]]:
-        """Each message keeps a lease alive for its whole time again. Only the leader listens."""
-
-    @_abc_1.abstractmethod
-    def Revoke(
-        self,
-        request: _meta_pb2.RevokeLeaseRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_meta_pb2.WriteResponse, _abc.Awaitable[_meta_pb2.WriteResponse]]: ...
-
-def add_LeasesServicer_to_server(servicer: LeasesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
-
 class MaintenanceStub:
     """For operators."""
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from meta_service.api.auth import AuthPort
-from meta_service.api.journal import JournalPort
-from meta_service.api.mqtt import MqttPort
 from meta_service.api.schemas import SchemasPort
 
 
@@ -155,7 +153,7 @@ class MetaStatus:
     detail: Mapping[str, str | int] = field(default_factory=dict)
 
 
-class MetaClient(AuthPort, JournalPort, MqttPort, SchemasPort, Protocol):
+class MetaClient(AuthPort, SchemasPort, Protocol):
     """What brokers call. Reads are linearizable unless `stale`; raises `MetaError`s."""
 
     async def status(self) -> MetaStatus: ...

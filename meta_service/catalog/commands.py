@@ -31,7 +31,7 @@ PARTITIONS_MAX: Final = 10_000
 AVOID_MAX: Final = 1000
 
 Operation = tuple[bytes, bytes | None, int]
-"""(key, value or None to delete it, lease id or 0)."""
+"""(key, value or None to delete it, 0: a retired field)."""
 
 
 @command("cluster")
@@ -57,7 +57,7 @@ class SetFeatureLevel(Command):
 @command("tick")
 @dataclass(frozen=True, slots=True)
 class Tick(Command):
-    """Bring time into the catalog: leases and sessions end by it and by no clock."""
+    """Bring time into the catalog: client sessions end by it and by no clock."""
 
     now_ms: int
 
@@ -98,11 +98,11 @@ class Txn(Command):
             check_key(key, "compare.key")
             check_integer(revision, "compare.mod_revision", 0, 2**63)
         for operation in (*self.then, *self.otherwise):
-            key, value, lease_id = check_items(operation, "operation", 3)
+            key, value, retired = check_items(operation, "operation", 3)
             check_key(key, "operation.key")
             if value is not None:
                 check_blob(value, "operation.value", VALUE_BYTES_MAX)
-            check_integer(lease_id, "operation.lease_id", 0, 2**63)
+            check_integer(retired, "operation", 0, 2**63)
 
 
 @command("node")

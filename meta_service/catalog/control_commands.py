@@ -1,4 +1,4 @@
-"""Commands of the controller, and leases. Pure."""
+"""Commands of the controller. Pure."""
 
 from __future__ import annotations
 
@@ -22,30 +22,6 @@ NODE_STATES: Final = (FENCED, ACTIVE, DRAINING)
 TOPICS_MAX: Final = 1000
 """Topics in one command, so that none takes long."""
 REPLICAS_MAX: Final = 32
-
-
-@command("lease+")
-@dataclass(frozen=True, slots=True)
-class GrantLease(Command):
-    """A right that ends when it is not kept alive. Its time is counted by the leader, not here."""
-
-    lease_id: int
-    ttl_ms: int
-
-    def check(self) -> None:
-        check_integer(self.lease_id, "lease_id", 1, 2**63 - 1)
-        check_integer(self.ttl_ms, "ttl_ms", 100, 24 * 3600 * 1000)
-
-
-@command("lease-")
-@dataclass(frozen=True, slots=True)
-class RevokeLease(Command):
-    """End a lease; its keys go with it."""
-
-    lease_id: int
-
-    def check(self) -> None:
-        check_integer(self.lease_id, "lease_id", 1, 2**63 - 1)
 
 
 @command("sessions-")

@@ -62,14 +62,13 @@ class Draft:
         row = self._rows[key] = decode_row(data) if data is not None else None
         return row
 
-    def put_row(self, key: bytes, value: bytes, lease_id: int = 0) -> None:
+    def put_row(self, key: bytes, value: bytes) -> None:
         before = self.row(key)
         row = Row(
             value,
             before.create_revision if before else self.revision,
             self.revision,
             before.version + 1 if before else 1,
-            lease_id,
         )
         self.set(KEYS + key, encode_row(row))
         self._rows[key] = row

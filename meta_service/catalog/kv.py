@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from meta_service.api.errors import AlreadyExists, InvalidArgument
@@ -14,16 +15,18 @@ from meta_service.catalog.commands import (
     Tick,
     Txn,
 )
+from meta_service.catalog.control_commands import ExpireSessions
 from meta_service.catalog.draft import Draft
-from meta_service.catalog.leases import attach
 from meta_service.catalog.tables import (
     CLUSTER_KEY,
     ID_BLOCKS,
+    RESULTS,
     SESSIONS,
     Session,
     decode_number,
     encode_number,
     pack,
+    unpack,
 )
 
 
@@ -40,12 +43,11 @@ def _mod_revision(draft: Draft, key: bytes) -> int:
 
 def _operate(draft: Draft, operations: tuple[Operation, ...]) -> int:
     deleted = 0
-    for key, value, lease_id in operations:
-        attach(draft, key, lease_id if value is not None else 0)
+    for key, value, _ in operations:
         if value is None:
             deleted += draft.delete_row(key)
         else:
-            draft.put_row(key, value, lease_id)
+            draft.put_row(key, value)
     return deleted
 
 
@@ -87,3 +89,18 @@ def allocate_ids(draft: Draft, command: AllocateIds) -> Any:
     first = decode_number(draft.get(key))
     draft.set(key, encode_number(first + command.count))
     return first
+
+
+def expire_sessions(draft: Draft, command: ExpireSessions) -> Any:
+    """Number of sessions forgotten."""
+    idle = (
+        key[len(SESSIONS) :]
+        for key, data in draft.scan(SESSIONS)
+        if unpack(data)[1] + command.idle_ms < draft.state.uptime_ms
+    )
+    expired = list(itertools.islice(idle, command.count))
+    for client_id in expired:
+        for key, _ in list(draft.scan(RESULTS + client_id)):
+            draft.set(key, None)
+        draft.set(SESSIONS + client_id, None)
+    return len(expired)

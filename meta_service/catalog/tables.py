@@ -22,10 +22,6 @@ ID_BLOCKS: Final = b"i"
 """`i` + kind -> next id that nobody has (8 bytes, little-endian)."""
 REPLICA_COUNTS: Final = b"n"
 """`n` + node id -> partition replicas placed there (8 bytes, little-endian)."""
-LEASES: Final = b"l"
-"""`l` + lease id (8 bytes, big-endian) -> lease."""
-LEASE_KEYS: Final = b"L"
-"""`L` + lease id (8 bytes, big-endian) + key -> nothing: the key dies with the lease."""
 STATE_KEY: Final = b"mstate"
 CLUSTER_KEY: Final = b"mcluster"
 """The cluster id, 32 hex digits."""
@@ -45,14 +41,12 @@ _PACK_BYTES: Final = 1024
 
 
 class Row(NamedTuple):
-    """One key of the KV space."""
+    """One key of the KV space. What is stored has 8 bytes more, of a retired field."""
 
     value: bytes
     create_revision: int
     mod_revision: int
     version: int
-    lease_id: int = 0
-    """0: none."""
 
 
 class State(NamedTuple):
@@ -86,12 +80,12 @@ class Session(NamedTuple):
 
 
 def encode_row(row: Row) -> bytes:
-    return _ROW.pack(row.create_revision, row.mod_revision, row.version, row.lease_id) + row.value
+    return _ROW.pack(row.create_revision, row.mod_revision, row.version, 0) + row.value
 
 
 def decode_row(data: bytes) -> Row:
-    create, mod, version, lease = _ROW.unpack_from(data)
-    return Row(data[_ROW.size :], create, mod, version, lease)
+    create, mod, version, _ = _ROW.unpack_from(data)
+    return Row(data[_ROW.size :], create, mod, version)
 
 
 def encode_state(state: State) -> bytes:

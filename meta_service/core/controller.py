@@ -23,7 +23,6 @@ from meta_service.catalog.control_commands import (
     ElectLeaders,
     ExpireSessions,
     RetireNode,
-    RevokeLease,
     SetNodeState,
 )
 from meta_service.catalog.moves import LEVEL
@@ -32,9 +31,8 @@ from meta_service.catalog.partitions import settle_topic
 from meta_service.catalog.results import value_of
 from meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX
 from meta_service.catalog.topics import decode_topic
-from meta_service.core.collector import Collector
 from meta_service.core.gateway import Gateway
-from meta_service.core.heartbeat import Lessor, NodeMonitor, Verdict
+from meta_service.core.heartbeat import NodeMonitor, Verdict
 from meta_service.core.mover import Mover
 
 LOG: Final = logging.getLogger(__name__)
@@ -55,19 +53,14 @@ class Controller:
     def __init__(
         self,
         gateway: Gateway,
-        leases: Callable[[], dict[int, int]],
         has_sessions: Callable[[], bool],
         feature_levels: Callable[[], tuple[int, int]],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`leases()`: stored lease id -> ttl (ms). `feature_levels()`: (the cluster's, the highest
-        that all members know)."""
+        """`feature_levels()`: (the cluster's, the highest that all members know)."""
         self.monitor = NodeMonitor()
-        self.lessor = Lessor()
-        self.collector = Collector(gateway)
         self.mover = Mover(gateway, self.monitor.loads)
         self._gateway = gateway
-        self._stored_leases = leases
         self._has_sessions = has_sessions
         self._feature_levels = feature_levels
         self._now_s = now_s
@@ -117,8 +110,6 @@ class Controller:
             await self._carry_out(verdict)
         await self._settle_partitions(now_s)
         await self.mover.step(now_s)
-        await self.collector.step()
-        await self._end_leases()
         await self._keep_time(now_s)
 
     async def _lead(self) -> bool:
@@ -132,8 +123,6 @@ class Controller:
             now_s = self._now_s()
             self.monitor.restart(now_s)
             self.mover.restart()
-            self.collector.restart()
-            self.lessor.restart(self._stored_leases(), now_s)
             self._settled_revision = self._settled_preferred = -1
             self._nodes_changed_s = now_s
             self._leading_term = term
@@ -211,11 +200,6 @@ class Controller:
 
     async def _elect_in(self, names: Sequence[str], preferred: bool) -> None:
         value_of(await self._gateway.propose(ElectLeaders(tuple(names), preferred)))
-
-    async def _end_leases(self) -> None:
-        for lease_id in self.lessor.expired(self._now_s()):
-            await self._gateway.propose(RevokeLease(lease_id))
-            self.lessor.revoked(lease_id)
 
     async def _keep_time(self, now_s: float) -> None:
         """Bring the time, and forget clients that are gone."""

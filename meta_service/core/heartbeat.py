@@ -118,34 +118,3 @@ class NodeMonitor:
             return 0.0
         doubled: float = CALM_S * 2 ** (record.fenced - 1)
         return min(CALM_S_MAX, doubled)
-
-
-class Lessor:
-    """When leases end: the leader's monotonic clock, and nobody else's."""
-
-    def __init__(self) -> None:
-        self._ends: dict[int, float] = {}
-        self._ttl_ms: dict[int, int] = {}
-
-    def restart(self, leases: Mapping[int, int], now_s: float) -> None:
-        """This member has become the leader: every lease gets its whole time (ms) again."""
-        self._ttl_ms = dict(leases)
-        self._ends = {lease: now_s + ttl_ms / 1000 for lease, ttl_ms in leases.items()}
-
-    def granted(self, lease_id: int, ttl_ms: int, now_s: float) -> None:
-        self._ttl_ms[lease_id] = ttl_ms
-        self._ends[lease_id] = now_s + ttl_ms / 1000
-
-    def keep(self, lease_id: int, now_s: float) -> int | None:
-        """Its whole time again (ms); None: there is no such lease."""
-        ttl_ms = self._ttl_ms.get(lease_id)
-        if ttl_ms is not None:
-            self._ends[lease_id] = now_s + ttl_ms / 1000
-        return ttl_ms
-
-    def revoked(self, lease_id: int) -> None:
-        self._ends.pop(lease_id, None)
-        self._ttl_ms.pop(lease_id, None)
-
-    def expired(self, now_s: float) -> list[int]:
-        return [lease for lease, end in self._ends.items() if end <= now_s]

@@ -54,10 +54,7 @@ class LocalTarget:
         self.kv: Any = _LocalStub(services.kv)
         self.cluster: Any = _LocalStub(services.cluster)
         self.topics: Any = _LocalStub(services.topics)
-        self.leases: Any = _LocalStub(services.leases)
         self.schemas: Any = _LocalStub(services.schemas)
-        self.mqtt: Any = _LocalStub(services.mqtt)
-        self.journal: Any = _LocalStub(services.journal)
         self.auth: Any = _LocalStub(services.auth)
         self.writes = Writes(self.kv)
 

@@ -16,8 +16,6 @@ from meta_service.api.calls import Stub, Target
 from meta_service.api.convert import node_message, node_of
 from meta_service.api.errors import InvalidArgument
 from meta_service.api.failures import error_of_failure
-from meta_service.api.journal_calls import JournalCalls
-from meta_service.api.mqtt_calls import MqttCalls
 from meta_service.api.schema_calls import SchemaCalls
 from meta_service.api.types import (
     Compare,
@@ -62,7 +60,7 @@ def refuse_reserved(key: bytes) -> None:
         raise InvalidArgument("key: keys that begin with a zero byte are reserved")
 
 
-class LocalClient(AuthCalls, JournalCalls, MqttCalls, SchemaCalls):
+class LocalClient(AuthCalls, SchemaCalls):
     """Implements `MetaClient` over the member of this process."""
 
     def __init__(self, gateway: Gateway, status: Callable[[], MetaStatus], target: Target) -> None:

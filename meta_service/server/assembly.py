@@ -23,14 +23,12 @@ from meta_service.catalog.results import value_of
 from meta_service.catalog.tables import (
     CLUSTER_KEY,
     KEYS,
-    LEASES,
     SESSIONS,
     Row,
     State,
     decode_events,
     decode_row,
     event_key,
-    unpack,
 )
 from meta_service.core.bridge import Bridge
 from meta_service.core.cache import Cache
@@ -52,7 +50,6 @@ from meta_service.storage.snapshots import SnapshotMaker, list_snapshots
 from meta_service.storage.store import Store, copy_database
 
 _POLL_S: Final = 0.005
-_LEASES_MAX: Final = 1_000_000
 
 
 class NoWire:
@@ -164,9 +161,7 @@ class Assembly:
             poller=self.mailbox,
         )
         self.gateway.attach(self.node, self.mailbox)
-        self.controller = Controller(
-            self.gateway, self._stored_leases, self._has_sessions, self._feature_levels
-        )
+        self.controller = Controller(self.gateway, self._has_sessions, self._feature_levels)
         self._warm()
         self.thread = RaftThread(self.node, self.mailbox, self.gateway.on_failed)
 
@@ -227,12 +222,6 @@ class Assembly:
             self.wire.on_disconnected = self.node.peer_disconnected
             port = self.wire.start(self.membership.host, self.membership.raft_port)
             self.raft_address = self.raft_address or join_host(self.membership.host, port)
-
-    def _stored_leases(self) -> dict[int, int]:
-        """Lease id -> the time it lives without being kept alive (ms)."""
-        return {
-            int.from_bytes(key[1:], "big"): unpack(data)[0] for key, data in self.store.scan(LEASES)
-        }
 
     def _feature_levels(self) -> tuple[int, int]:
         """(the cluster's feature level, the highest that all members are known to know)."""

@@ -1,4 +1,4 @@
-"""gRPC methods for nodes that live and die: heartbeats, draining, in-sync sets, leases."""
+"""gRPC methods for nodes that live and die: heartbeats, draining, in-sync sets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
 from meta_service.api import meta_pb2 as pb
-from meta_service.api import meta_pb2_grpc as rpc
 from meta_service.api.convert import node_message
 from meta_service.api.errors import CompareFailed, InvalidArgument, NoLeader, NotFound, NotLeader
 from meta_service.catalog.command_codec import Command
@@ -16,15 +15,13 @@ from meta_service.catalog.control_commands import (
     DRAINING,
     FENCED,
     ChangeInSync,
-    GrantLease,
     RemoveNode,
-    RevokeLease,
     SetNodeState,
 )
 from meta_service.catalog.moves import SetRebalance
 from meta_service.catalog.nodes import decode_node, node_key
 from meta_service.server.failures import Context, streaming, unary
-from meta_service.server.services import ClusterService, Service, Shared, TopicsService
+from meta_service.server.services import ClusterService, Shared, TopicsService
 
 if TYPE_CHECKING:
     from meta_service.api.types import NodeRegistration
@@ -164,43 +161,3 @@ class ControlledTopicsService(TopicsService):
         )
         result = await self._propose(command, request.once)
         return pb.ChangeInSyncResponse(partition_epoch=result.payload)
-
-
-class LeasesService(Service, rpc.LeasesServicer):
-    """Implements `Leases`."""
-
-    def __init__(self, shared: Shared, controller: Controller, now_s: Callable[[], float]) -> None:
-        super().__init__(*shared)
-        self._controller = controller
-        self._now_s = now_s
-
-    @unary
-    async def Grant(self, request: pb.GrantLeaseRequest, context: Context) -> pb.Lease:
-        await self._propose(GrantLease(request.lease_id, request.ttl_ms), request.once)
-        self._controller.lessor.granted(request.lease_id, request.ttl_ms, self._now_s())
-        return pb.Lease(lease_id=request.lease_id, ttl_ms=request.ttl_ms)
-
-    def keep(self, lease_id: int) -> int:
-        """The time it has again (ms). Raises NotLeader, NoLeader, NotFound."""
-        if self._gateway.leading_term() is None:
-            raise NotLeader("this member is not the leader")
-        if not self._controller.is_active:
-            raise NoLeader("the leader is not ready yet")
-        ttl_ms = self._controller.lessor.keep(lease_id, self._now_s())
-        if ttl_ms is None:
-            raise NotFound(f"lease {lease_id} does not exist")
-        return ttl_ms
-
-    @streaming
-    async def KeepAlive(
-        self, requests: AsyncIterator[pb.KeepAliveRequest], context: Context
-    ) -> AsyncIterator[pb.Lease]:
-        async for request in requests:
-            ttl_ms = self.keep(request.lease_id)
-            yield pb.Lease(lease_id=request.lease_id, ttl_ms=ttl_ms)
-
-    @unary
-    async def Revoke(self, request: pb.RevokeLeaseRequest, context: Context) -> pb.WriteResponse:
-        result = await self._propose(RevokeLease(request.lease_id), request.once)
-        self._controller.lessor.revoked(request.lease_id)
-        return pb.WriteResponse(revision=result.revision)

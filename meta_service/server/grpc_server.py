@@ -11,9 +11,7 @@ import grpc
 
 from meta_service.api import auth_pb2_grpc as auth_rpc
 from meta_service.api import discovery_pb2_grpc as discovery_rpc
-from meta_service.api import journal_pb2_grpc as journal_rpc
 from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api import mqtt_pb2_grpc as mqtt_rpc
 from meta_service.api import schemas_pb2_grpc as schemas_rpc
 from meta_service.api.errors import StartupFailed
 from meta_service.api.hosts import is_loopback, join_host
@@ -22,12 +20,9 @@ from meta_service.server.auth_service import AuthService
 from meta_service.server.control_services import (
     ControlledClusterService,
     ControlledTopicsService,
-    LeasesService,
 )
 from meta_service.server.discovery_service import DiscoveryService
-from meta_service.server.journal_service import JournalService
 from meta_service.server.maintenance import MaintenanceService
-from meta_service.server.mqtt_service import MqttService
 from meta_service.server.schemas_service import SchemasService
 from meta_service.server.services import KvService
 
@@ -55,11 +50,8 @@ class Services:
     kv: KvService
     cluster: ControlledClusterService
     topics: ControlledTopicsService
-    leases: LeasesService
     maintenance: MaintenanceService
     auth: AuthService
-    journal: JournalService
-    mqtt: MqttService
     schemas: SchemasService
     discovery: DiscoveryService
 
@@ -73,11 +65,8 @@ class GrpcServer:
         rpc.add_KvServicer_to_server(services.kv, self._server)
         rpc.add_ClusterServicer_to_server(services.cluster, self._server)
         rpc.add_TopicsServicer_to_server(services.topics, self._server)
-        rpc.add_LeasesServicer_to_server(services.leases, self._server)
         rpc.add_MaintenanceServicer_to_server(services.maintenance, self._server)
         schemas_rpc.add_SchemasServicer_to_server(services.schemas, self._server)
-        mqtt_rpc.add_MqttServicer_to_server(services.mqtt, self._server)
-        journal_rpc.add_JournalServicer_to_server(services.journal, self._server)
         auth_rpc.add_AuthServicer_to_server(services.auth, self._server)
 
     async def start(

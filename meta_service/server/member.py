@@ -166,13 +166,10 @@ class MetaMember:
         from meta_service.server.control_services import (
             ControlledClusterService,
             ControlledTopicsService,
-            LeasesService,
         )
         from meta_service.server.discovery_service import DiscoveryService
         from meta_service.server.grpc_server import Services
-        from meta_service.server.journal_service import JournalService
         from meta_service.server.maintenance import MaintenanceService
-        from meta_service.server.mqtt_service import MqttService
         from meta_service.server.schemas_service import SchemasService
         from meta_service.server.services import KvService
 
@@ -182,13 +179,10 @@ class MetaMember:
             KvService(*shared),
             ControlledClusterService(shared, controller, time.monotonic),
             ControlledTopicsService(shared, controller),
-            LeasesService(shared, controller, time.monotonic),
             MaintenanceService(
                 gateway, assembly.snapshots, assembly.cluster_id, self._leader_address
             ),
             AuthService(*shared),
-            JournalService(*shared),
-            MqttService(*shared),
             SchemasService(*shared),
             DiscoveryService(assembly, allowed),
         )
@@ -214,7 +208,7 @@ class MetaMember:
         return self._control
 
     def control(self) -> RoutedClient:
-        """The same with all that brokers of a cluster call: heartbeats, leases, in-sync sets."""
+        """The same with all that brokers of a cluster call: heartbeats, drains, in-sync sets."""
         return self._control
 
     def status(self) -> MetaStatus:

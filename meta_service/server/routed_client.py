@@ -13,7 +13,6 @@ import grpc
 from meta_service.api.auth import AuthChange
 from meta_service.api.calls import Target
 from meta_service.api.client import RemoteClient
-from meta_service.api.mqtt import MqttChange
 from meta_service.api.schemas import SubjectChange
 from meta_service.api.types import KeyValue, MetaStatus, TopicChange, WatchEvent
 from meta_service.core.in_process import HERE, LocalTarget
@@ -63,9 +62,6 @@ class RoutedClient(RemoteClient):
 
     def watch_auth(self, start_revision: int) -> AsyncIterator[AuthChange]:
         return self.local.watch_auth(start_revision)
-
-    def watch_mqtt(self, start_revision: int) -> AsyncIterator[MqttChange]:
-        return self.local.watch_mqtt(start_revision)
 
     def watch_subjects(self, start_revision: int) -> AsyncIterator[SubjectChange]:
         return self.local.watch_subjects(start_revision)

@@ -100,11 +100,11 @@ def _header(once: pb.Once | None) -> Header:
 
 
 def _operations(messages: Iterable[pb.Operation]) -> tuple[Operation, ...]:
-    return tuple((m.key, m.value if m.HasField("value") else None, m.lease_id) for m in messages)
+    return tuple((m.key, m.value if m.HasField("value") else None, 0) for m in messages)
 
 
 def _put(request: pb.PutRequest) -> Txn:
-    return Txn((), ((request.key, request.value, request.lease_id),))
+    return Txn((), ((request.key, request.value, 0),))
 
 
 def _delete(request: pb.DeleteRequest) -> Txn:

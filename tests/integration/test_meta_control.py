@@ -1,4 +1,4 @@
-"""The controller of running members: heartbeats, fencing, draining, leases."""
+"""The controller of running members: heartbeats, fencing, draining."""
 
 from __future__ import annotations
 
@@ -160,33 +160,3 @@ async def test_the_in_sync_set_changes_by_compare_and_set(client: RemoteClient) 
     assert await change(0) == 1
     with pytest.raises(CompareFailed, match="partition epoch 1"):
         await change(0)
-
-
-async def test_a_lease_keeps_its_keys_while_it_is_kept_alive(client: RemoteClient) -> None:
-    lease = await client.grant_lease(1.2)
-    await client.put(b"mine", b"1", lease_id=lease)
-
-    async def keep() -> None:
-        async for _ in client.keep_alive(lease, period_s=0.15):
-            pass
-
-    keeping = asyncio.create_task(keep())
-    await asyncio.sleep(1.5)
-    assert await client.get(b"mine") is not None
-    keeping.cancel()
-    await asyncio.gather(keeping, return_exceptions=True)
-    begin = time.monotonic()
-    while await client.get(b"mine") is not None:
-        assert time.monotonic() < begin + 30
-        await asyncio.sleep(0.02)
-    with pytest.raises(NotFound):
-        await anext(client.keep_alive(lease, period_s=0.1))
-
-
-async def test_a_revoked_lease_takes_its_keys_at_once(client: RemoteClient) -> None:
-    lease = await client.grant_lease(60)
-    await client.put(b"mine", b"1", lease_id=lease)
-    await client.revoke_lease(lease)
-    assert await client.get(b"mine") is None
-    with pytest.raises(NotFound):
-        await client.put(b"mine", b"1", lease_id=lease)

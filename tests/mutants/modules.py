@@ -39,10 +39,7 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "meta_service/test_meta_catalog", "meta_service/test_meta_control",
         "meta_service/test_meta_format_page",
     ),
-    "meta_service/catalog/journal.py": ("meta_service/test_meta_journal",),
-    "meta_service/catalog/leases.py": ("meta_service/test_meta_control",),
     "meta_service/catalog/moves.py": ("meta_service/test_meta_balance",),
-    "meta_service/catalog/mqtt.py": ("meta_service/test_meta_mqtt",),
     "meta_service/catalog/nodes.py": (
         "meta_service/test_meta_control", "meta_service/test_meta_catalog",
     ),

@@ -27,8 +27,6 @@ PROTOS = (
     "plugins/native/schemas.proto",
     "meta_service/api/meta.proto",
     "meta_service/api/auth.proto",
-    "meta_service/api/journal.proto",
-    "meta_service/api/mqtt.proto",
     "meta_service/api/schemas.proto",
     "meta_service/api/discovery.proto",
 )

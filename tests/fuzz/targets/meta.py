@@ -16,8 +16,7 @@ from meta_service.catalog.command_codec import (
     decode_command,
     encode_command,
 )
-from meta_service.catalog.commands import AllocateIds, RegisterNode
-from meta_service.catalog.mqtt import ClaimSession, JoinShared
+from meta_service.catalog.commands import AllocateIds, RegisterNode, RegisterStorage
 from meta_service.catalog.tables import STATE_KEY, State, encode_state
 from meta_service.raft.log_format import (
     RECORD_MAGIC,
@@ -87,8 +86,9 @@ def log(data: bytes) -> None:
 
 KINDS = {kind: len(_FIELDS[made]) for kind, made in sorted(_KINDS.items())}
 COMMANDS = [
-    encode_command(ClaimSession("c", "n1", False, 60, 5), Header(b"i" * 16, 1, 0)),
-    encode_command(JoinShared("g", "a/#", "c", "n1")),
+    encode_command(
+        RegisterStorage("n1", {}, "r", "0.1", 3, True, "0" * 32), Header(b"i" * 16, 1, 0)
+    ),
     encode_command(AllocateIds("producer", 100)),
     encode_command(RegisterNode("n1", {"native": "h:1"}, "", "0.1", 2, True)),
 ]
@@ -100,7 +100,7 @@ COMMANDS = [
 def commands(data: bytes) -> None:
     """A command is checked, or InvalidArgument or UnsupportedCommand; one that is decoded changes
     the catalog or answers an error, and none trips a bug."""
-    store, state = MemoryStore(), State(feature_level=2)
+    store, state = MemoryStore(), State(feature_level=3)
     for index, each in enumerate([*pieces(data), _any_command(data)], 1):
         with contextlib.suppress(InvalidArgument, UnsupportedCommand):
             header, command = decode_command(each)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meta_service.api.errors import InvalidArgument, UnsupportedCommand
 from meta_service.catalog import apply as apply_module
 from meta_service.catalog.apply import MemberTooOld
-from meta_service.catalog.command_codec import Header, decode_command
+from meta_service.catalog.command_codec import RETIRED_KINDS, Header, command, decode_command
 from meta_service.catalog.commands import (
     AllocateIds,
     AlterTopic,
@@ -33,6 +33,7 @@ from meta_service.catalog.tables import (
     decode_events,
     decode_row,
     event_key,
+    pack,
 )
 from meta_service.catalog.topics import topic_key
 from tests.support.seeds import examples
@@ -55,10 +56,10 @@ def test_a_mutation_takes_a_revision_and_a_row_counts_its_writes() -> None:
     assert catalog.do(put(b"a", b"1")).result.revision == 1
     assert catalog.do(put(b"a", b"2")).result.revision == 2
     row = decode_row(catalog.store.get(KEYS + b"a") or b"")
-    assert row == (b"2", 1, 2, 2, 0)
+    assert row == (b"2", 1, 2, 2)
     catalog.do(put(b"a", None))
     catalog.do(put(b"a", b"3"))
-    assert decode_row(catalog.store.get(KEYS + b"a") or b"") == (b"3", 4, 4, 1, 0)
+    assert decode_row(catalog.store.get(KEYS + b"a") or b"") == (b"3", 4, 4, 1)
 
 
 def test_deleting_what_is_absent_takes_no_revision() -> None:
@@ -192,6 +193,22 @@ def test_a_command_above_the_feature_level_changes_nothing(
     assert not catalog.do(SetFeatureLevel(2)).result.code
     assert not catalog.do(Tick(5)).result.code
     assert catalog.do(SetFeatureLevel(1)).result.code == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("kind", RETIRED_KINDS)
+def test_a_retired_command_changes_nothing(kind: str) -> None:
+    """Old logs may hold them."""
+    catalog = Catalog()
+    catalog.do(SetFeatureLevel(3))
+    applied = catalog.apply_bytes(pack((kind, b"", 0, 0, ["a", 1])))
+    assert applied.result.code == "UNSUPPORTED_COMMAND"
+    assert (applied.writes, applied.rows) == ({}, [])
+    assert applied.state.applied_index == 2
+
+
+def test_a_retired_kind_is_not_used_again() -> None:
+    with pytest.raises(AssertionError):
+        command(RETIRED_KINDS[0])(SetFeatureLevel)
 
 
 def test_a_member_that_does_not_know_the_feature_level_stops() -> None:

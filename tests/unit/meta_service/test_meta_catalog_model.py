@@ -31,23 +31,11 @@ from meta_service.catalog.commands import (
 from meta_service.catalog.control_commands import (
     ChangeInSync,
     ElectLeaders,
-    GrantLease,
     RemoveNode,
     RetireNode,
-    RevokeLease,
     SetNodeState,
 )
-from meta_service.catalog.journal import BeginUpload, ChangeManifest, CollectTopic, DropGarbage
 from meta_service.catalog.moves import FinishMoves, SetRebalance, StartMoves
-from meta_service.catalog.mqtt import (
-    ClaimSession,
-    EndSession,
-    ExpireMqttSessions,
-    JoinShared,
-    LeaveShared,
-    ReleaseSession,
-    SaveSession,
-)
 from meta_service.catalog.nodes import decode_node, node_key
 from meta_service.catalog.schemas import DeleteSchema, RegisterSchema, SetCompatibility
 from meta_service.catalog.tables import (
@@ -73,11 +61,7 @@ _few = st.integers(0, 3)
 _keys = st.sampled_from([b"a", b"b"])
 _some = st.lists(_nodes, min_size=1, max_size=3, unique=True).map(tuple)
 _none_or = st.none() | st.integers(0, 30)
-_operation = st.tuples(_keys, st.none() | st.binary(max_size=2), st.sampled_from([0, 0, 7]))
-_who = (_topics, _ids, st.just(0), _nodes, _few)
-_segment = st.tuples(
-    _few, st.integers(4, 6), _few, st.sampled_from(["x", "y"]), st.just(b""), st.just(0)
-)
+_operation = st.tuples(_keys, st.none() | st.binary(max_size=2), st.just(0))
 
 COMMANDS: dict[type[Command], tuple[Any, ...]] = {
     Txn: (
@@ -113,26 +97,10 @@ COMMANDS: dict[type[Command], tuple[Any, ...]] = {
     StartMoves: (st.lists(st.tuples(_topics, _ids, _few, _few, _some), max_size=2).map(tuple),),
     FinishMoves: (st.lists(_topics, max_size=2).map(tuple),),
     SetRebalance: (st.booleans(), st.just(()), st.integers(1, 5)),
-    GrantLease: (st.just(7), st.just(1000)),
-    RevokeLease: (st.just(7),),
     DeleteUser: (st.just("ann"), _none_or),
     RegisterSchema: (st.just("s"), st.just("avro"), st.sampled_from(["1", "2"]), st.none() | _few),
     DeleteSchema: (st.just("s"), st.none() | st.integers(1, 3)),
     SetCompatibility: (st.sampled_from(["", "s"]), st.sampled_from([None, "none"])),
-    ClaimSession: (st.just("c"), _nodes, st.booleans(), _few, st.integers(0, 9000)),
-    SaveSession: (st.just("c"), st.integers(0, 20), st.binary(max_size=2)),
-    ReleaseSession: (st.just("c"), st.integers(0, 20), st.none() | _few, st.integers(0, 9000)),
-    EndSession: (st.just("c"), _none_or),
-    ExpireMqttSessions: (st.just(("c",)), st.integers(0, 9000)),
-    JoinShared: (st.just("g"), st.just("f"), st.sampled_from(["c", "d"]), _nodes),
-    LeaveShared: (st.just("g"), st.just("f"), st.sampled_from(["c", "d"])),
-    BeginUpload: (*_who, st.sampled_from(["x", "y"])),
-    ChangeManifest: (
-        *_who, st.lists(_segment, max_size=1).map(tuple), st.lists(_few, max_size=1).map(tuple),
-        st.none() | st.integers(0, 6), st.just(()), st.none(),
-    ),
-    DropGarbage: (st.just(("x", "y")),),
-    CollectTopic: (_ids, st.just(())),
 }  # fmt: skip
 
 _create = _topics.flatmap(
@@ -326,7 +294,7 @@ def test_from_level_two_on_a_topic_knows_its_replication() -> None:
 
 
 class CatalogModel(RuleBasedStateMachine):
-    """Keys, leases, ids and retries beside dicts."""
+    """Keys, ids and retries beside dicts."""
 
     @initialize()
     def begin(self) -> None:
@@ -336,8 +304,6 @@ class CatalogModel(RuleBasedStateMachine):
         self.sequence = 0
         self.answers: dict[int, tuple[Command, Any]] = {}
         self.values: dict[bytes, tuple[bytes, int]] = {}
-        self.of_lease: set[bytes] = set()
-        self.lease = False
         self.next_id = 0
 
     def _do(self, command: Command) -> Any:
@@ -346,38 +312,18 @@ class CatalogModel(RuleBasedStateMachine):
         self.answers[self.sequence] = (command, result)
         return result
 
-    @rule(key=_keys, value=st.none() | st.binary(max_size=2), expected=st.none() | st.booleans(),
-          leased=st.booleans())  # fmt: skip
-    def write(self, key: bytes, value: bytes | None, expected: bool | None, leased: bool) -> None:
+    @rule(key=_keys, value=st.none() | st.binary(max_size=2), expected=st.none() | st.booleans())
+    def write(self, key: bytes, value: bytes | None, expected: bool | None) -> None:
         revision = self.values.get(key, (b"", 0))[1]
         compares = () if expected is None else ((key, revision if expected else revision + 1),)
-        result = self._do(Txn(compares, ((key, value, 7 if leased else 0),)))
-        if expected is not False and leased and not self.lease and value is not None:
-            assert result.code == "NOT_FOUND"
-            return
+        result = self._do(Txn(compares, ((key, value, 0),)))
         assert result.payload[0] is (expected is not False)
         if expected is False:
             return
-        self.of_lease.discard(key)
         if value is None:
             self.values.pop(key, None)
         else:
             self.values[key] = (value, result.revision)
-            if leased:
-                self.of_lease.add(key)
-
-    @rule()
-    def grant(self) -> None:
-        assert bool(self._do(GrantLease(7, 1000)).code) is self.lease
-        self.lease = True
-
-    @rule()
-    def revoke(self) -> None:
-        assert bool(self._do(RevokeLease(7)).code) is not self.lease
-        for key in self.of_lease:
-            del self.values[key]
-        self.of_lease.clear()
-        self.lease = False
 
     @rule(count=st.integers(1, 4))
     def allocate(self, count: int) -> None:
@@ -399,7 +345,6 @@ class CatalogModel(RuleBasedStateMachine):
     def is_alike(self) -> None:
         rows = {k[1:]: decode_row(d) for k, d in _scan(self.catalog, b"") if k[1:2] != b"\0"}
         assert {key: (row.value, row.mod_revision) for key, row in rows.items()} == self.values
-        assert {key for key, row in rows.items() if row.lease_id} == self.of_lease
 
 
 def _plain(result: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Leaders, in-sync sets, leases and heartbeats: the rules, without a clock."""
+"""Leaders, in-sync sets and heartbeats: the rules, without a clock."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ from meta_service.catalog.control_commands import (
     ChangeInSync,
     ElectLeaders,
     ExpireSessions,
-    GrantLease,
     RemoveNode,
-    RevokeLease,
     SetNodeState,
 )
 from meta_service.catalog.nodes import decode_node, node_key
 from meta_service.catalog.partitions import settle
-from meta_service.catalog.tables import LEASE_KEYS, LEASES, RESULTS, SESSIONS
-from meta_service.core.heartbeat import CALM_S, SILENCE_S, Lessor, NodeMonitor, Verdict
+from meta_service.catalog.tables import RESULTS, SESSIONS
+from meta_service.core.heartbeat import CALM_S, SILENCE_S, NodeMonitor, Verdict
 from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 
@@ -333,46 +331,7 @@ def test_whatever_happens_no_acknowledged_record_is_given_up(
         old = new
 
 
-# ------------------------------------------------------------ leases and sessions
-
-
-def put(key: bytes, lease_id: int, value: bytes | None = b"v") -> Txn:
-    return Txn((), ((key, value, lease_id),))
-
-
-def test_the_keys_of_a_lease_die_with_it() -> None:
-    catalog = Catalog()
-    catalog.do(GrantLease(7, 1000))
-    catalog.do(put(b"a", 7))
-    catalog.do(put(b"b", 7))
-    catalog.do(put(b"c", 0))
-    applied = catalog.do(RevokeLease(7))
-    assert applied.result.payload == 2
-    assert [key for key, row in applied.rows] == [b"a", b"b"]
-    assert (catalog.value(b"a"), catalog.value(b"c")) == (None, b"v")
-    assert list(catalog.store.scan(LEASES)) == list(catalog.store.scan(LEASE_KEYS)) == []
-
-
-def test_a_key_put_anew_leaves_its_lease() -> None:
-    catalog = Catalog()
-    catalog.do(GrantLease(7, 1000))
-    catalog.do(GrantLease(8, 1000))
-    catalog.do(put(b"a", 7))
-    catalog.do(put(b"a", 8))
-    catalog.do(put(b"b", 7))
-    catalog.do(put(b"b", 0))
-    catalog.do(put(b"c", 7))
-    catalog.do(put(b"c", 0, None))
-    assert catalog.do(RevokeLease(7)).result.payload == 0
-    assert catalog.do(RevokeLease(8)).result.payload == 1
-    assert (catalog.value(b"a"), catalog.value(b"b")) == (None, b"v")
-
-
-def test_an_unknown_lease_is_refused() -> None:
-    catalog = Catalog()
-    assert catalog.do(put(b"a", 7)).result.code == "NOT_FOUND"
-    assert catalog.value(b"a") is None
-    assert catalog.do(RevokeLease(7)).result.code == "NOT_FOUND"
+# ------------------------------------------------------------ client sessions
 
 
 def test_clients_that_are_silent_are_forgotten_by_uptime() -> None:
@@ -380,10 +339,10 @@ def test_clients_that_are_silent_are_forgotten_by_uptime() -> None:
     catalog.do(Tick(1_000_000))
     for client in (b"a" * 16, b"b" * 16):
         catalog.do(OpenSession(client))
-        catalog.do(put(b"k", 0), Header(client, 1, 0))
+        catalog.do(Txn((), ((b"k", b"v", 0),)), Header(client, 1, 0))
     for minute in range(1, 41):
         catalog.do(Tick(1_000_000 + minute * 60_000))
-        catalog.do(put(b"k", 0), Header(b"b" * 16, minute + 1, minute))
+        catalog.do(Txn((), ((b"k", b"v", 0),)), Header(b"b" * 16, minute + 1, minute))
     assert catalog.do(ExpireSessions(30 * 60_000, 100)).result.payload == 1
     assert [key[1:] for key, _ in catalog.store.scan(SESSIONS)] == [b"b" * 16]
     assert len(list(catalog.store.scan(RESULTS))) == 1
@@ -478,21 +437,3 @@ def test_a_pause_breaks_the_calm() -> None:
     assert monitor.verdicts([registration("fenced")], 11.6) == []
     monitor.beat("n", 1, 12.0, {})
     assert monitor.verdicts([registration("fenced")], 12.1) == [Verdict("n", 1, "active")]
-
-
-def test_a_lease_ends_by_the_leaders_clock_alone() -> None:
-    lessor = Lessor()
-    lessor.granted(1, 5000, 100.0)
-    assert lessor.expired(104.9) == []
-    assert lessor.keep(1, 104.9) == 5000
-    assert lessor.expired(109.8) == []
-    assert lessor.expired(109.9) == [1]
-    lessor.revoked(1)
-    assert lessor.keep(1, 110.0) is None
-
-
-def test_a_new_leader_gives_every_lease_its_whole_time() -> None:
-    lessor = Lessor()
-    lessor.restart({1: 5000, 2: 1000}, 100.0)
-    assert lessor.expired(101.0) == [2]
-    assert sorted(lessor.expired(105.0)) == [1, 2]

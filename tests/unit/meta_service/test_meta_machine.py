@@ -6,8 +6,7 @@ import pytest
 
 from meta_service.catalog.apply import Applied
 from meta_service.catalog.command_codec import Command, Header, encode_command
-from meta_service.catalog.commands import OpenSession, Txn
-from meta_service.catalog.control_commands import GrantLease, RevokeLease
+from meta_service.catalog.commands import CreateTopic, OpenSession, RegisterNode, Txn
 from meta_service.storage.machine import StateMachine
 from tests.support.meta_disk import MemoryStore
 
@@ -25,9 +24,8 @@ COMMANDS: list[tuple[Command, Header]] = [
     (put(b"a", b"1", expected=0), Header(CLIENT, 1, 0)),  # a retry
     (put(b"a", b"2", expected=0), Header(CLIENT, 2, 1)),  # the compare fails
     (put(b"a", b"3", expected=1), Header(CLIENT, 3, 2)),
-    (GrantLease(7, 10_000), Header()),
-    (Txn((), ((b"leased", b"5", 7),)), Header()),
-    (RevokeLease(7), Header()),  # scans for what those before it attached to the lease
+    (CreateTopic("t", "0" * 32, 1, 1, {}), Header()),
+    (RegisterNode("n", {}, "", "1", 1, False), Header()),  # scans for topics without replicas
     (Txn((), ((b"a", None, 0), (b"b", b"4", 0))), Header(CLIENT, 4, 2)),
 ]
 
