@@ -79,7 +79,7 @@ lint: $(FAST_VENV)/.ready  ## lint, format and import contracts, in seconds (wha
 
 check: $(READY) lint  ## lint, types, import contracts, generated files, architecture
 	$(BIN)/mypy
-	$(BIN)/python -m tests.support.generated --check
+	$(BIN)/python -m tools.generated --check
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
 fix: $(FAST_VENV)/.ready  ## format, and mend what lint can mend
@@ -87,7 +87,7 @@ fix: $(FAST_VENV)/.ready  ## format, and mend what lint can mend
 	$(FAST_VENV)/bin/ruff format .
 
 generate: $(READY)  ## write generated files anew: protocol code, docs/configuration.md, ...
-	$(BIN)/python -m tests.support.generated --write
+	$(BIN)/python -m tools.generated --write
 
 constraints: $(READY)  ## pin what is installed now
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt

@@ -23,11 +23,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from broker_core.api.record_batch import HEADER_BYTES, check_body, encode, read_header
-from broker_core.api.types import Acks, Columns, Offset, TopicConfig, TopicInfo
-from plugins.journal.partition_log import JournalLog
-from plugins.journal.settings import JournalSettings
-from plugins.journal.storage import JournalStorage
+from lakemq.broker_core.api.records.batch import HEADER_BYTES, check_body, encode, read_header
+from lakemq.broker_core.api.types import Acks, Columns, Offset, TopicConfig, TopicInfo
+from lakemq.plugins.journal.log.partition_log import JournalLog
+from lakemq.plugins.journal.settings import JournalSettings
+from lakemq.plugins.journal.storage import JournalStorage
 
 CONFIG = TopicConfig(retention_ms=None)
 VALUE = os.urandom(50).hex().encode()  # 100 bytes
@@ -110,7 +110,7 @@ async def read_all(log: JournalLog, bytes_max: int) -> float:
 
 async def large_batches(folder: Path) -> Result:
     data, count = batch_of(1000), 5000
-    storage = await open_storage(folder, tail_bytes_max=1024**3, tail_total_bytes_max=1024**3)
+    storage = await open_storage(folder, tail_max_bytes=1024**3, tail_total_max_bytes=1024**3)
     (log,) = await open_logs(storage, 1)
     took = await append_all(log, data, count, 32)
     flushes = storage.counters.flushes
@@ -125,7 +125,7 @@ async def large_batches(folder: Path) -> Result:
     tail = await read_all(log, 1 << 20)
     lines.append(f"out, from memory: {count * 1000 / tail / 1e6:.1f} M records/s")
     await storage.stop()
-    storage = await open_storage(folder, tail_bytes_max=0)
+    storage = await open_storage(folder, tail_max_bytes=0)
     (log,) = await open_logs(storage, 1)
     disk = await read_all(log, 1 << 20)
     lines.append(
@@ -264,7 +264,7 @@ def preallocated_writes(folder: Path, portion: bytes, count: int) -> float:
 async def fill(folder: Path, gigabytes: float, partitions: int) -> None:
     """In a child: write that much, evenly, say so, and go on appending until killed."""
     data = batch_of(1000)
-    storage = await open_storage(folder, tail_total_bytes_max=0)
+    storage = await open_storage(folder, tail_total_max_bytes=0)
     logs = await open_logs(storage, partitions)
     rounds = int(gigabytes * 1e9 / len(data) / partitions)
     for _ in range(rounds):
@@ -296,7 +296,7 @@ def make_start(gigabytes: float) -> Callable[[Path], Awaitable[Result]]:
             if state.startswith("kill"):
                 forget_page_cache(folder)
             began = time.perf_counter()
-            storage = await open_storage(folder, tail_total_bytes_max=0)
+            storage = await open_storage(folder, tail_total_max_bytes=0)
             logs = await open_logs(storage, 1000)
             took = time.perf_counter() - began
             size = sum(log.folder.size_bytes() for log in logs) / 1e9

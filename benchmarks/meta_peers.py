@@ -20,7 +20,7 @@ from typing import Any
 
 import grpc
 
-from tests.support.meta_group import Certificates, channel_credentials, free_ports
+from tests.support.meta.group import Certificates, channel_credentials, free_ports
 
 VALUE = bytes(100)
 Call = Callable[[int], Awaitable[Any]]

@@ -14,10 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from lakemq.meta_service.api.settings import MetaSettings
+from lakemq.meta_service.api.types import MetaClient
+from lakemq.meta_service.server.member import MetaMember
 from lakemq.runtime import loop_factory, settle
-from meta_service.api.settings import MetaSettings
-from meta_service.api.types import MetaClient
-from meta_service.server.member import MetaMember
 
 
 def member_in(folder: Path) -> MetaMember:

@@ -26,12 +26,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.meta_peers import VALUE, Call, EtcdGroup, StockGroup, has_etcd
+from lakemq.meta_service.api.errors import MetaError
+from lakemq.meta_service.api.settings import MetaSettings
+from lakemq.meta_service.api.types import MetaClient
+from lakemq.meta_service.server.member import MetaMember
 from lakemq.runtime import loop_factory, settle
-from meta_service.api.errors import MetaError
-from meta_service.api.settings import MetaSettings
-from meta_service.api.types import MetaClient
-from meta_service.server.member import MetaMember
-from tests.support.meta_group import Group
+from tests.support.meta.group import Group
 
 FIGURES: dict[str, list[float]] = {}
 """What -> its value in every round."""

@@ -17,14 +17,14 @@ from pathlib import Path
 import psutil
 
 from benchmarks.mqtt_load import start
-from broker_core.api.types import ANONYMOUS
-from plugins.mqtt.delivery import DeliveryLimits
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.packets import V311, Connect
-from plugins.mqtt.sessions import Session
-from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex
-from plugins.mqtt.topics import Address
-from tests.support.node import NodeProcess
+from lakemq.broker_core.api.types import ANONYMOUS
+from lakemq.plugins.mqtt.routing.subscriptions import Subscription, SubscriptionIndex
+from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import V311, Connect
+from lakemq.plugins.mqtt.wire.topics import Address
+from tests.support.node.node import NodeProcess
 
 
 def open_idle(port: int, first: int, count: int, pipe: Pipe) -> None:

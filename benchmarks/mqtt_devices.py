@@ -18,7 +18,7 @@ from pathlib import Path
 import paho.mqtt.client as paho
 import psutil
 
-from tests.support.node import NodeProcess
+from tests.support.node.node import NodeProcess
 
 DEVICES = 13
 READINGS = 9357

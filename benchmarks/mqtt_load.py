@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy
 
-from plugins.mqtt.codec import Decoder
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.packets import V311, Connect, Filter, Publish, Subscribe
+from lakemq.plugins.mqtt.wire.codec import Decoder
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import V311, Connect, Filter, Publish, Subscribe
 
 SPAWN = get_context("spawn")
 CHUNK_BYTES = 1 << 18

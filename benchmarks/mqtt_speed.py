@@ -32,9 +32,9 @@ from benchmarks.mqtt_load import (
     start,
     timed,
 )
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.packets import V311, Publish
-from tests.support.node import NodeProcess
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import V311, Publish
+from tests.support.node.node import NodeProcess
 
 PAYLOAD_BYTES = 100
 Result = dict[str, float]
@@ -60,7 +60,7 @@ def wait_for(port: int) -> None:
 
 @contextlib.contextmanager
 def lakemq(folder: Path) -> Iterator[tuple[int, int]]:
-    buffers = {"LAKEMQ_PLUGINS__MQTT__WRITE_BUFFER_BYTES_MAX": str(256 * 1024 * 1024)}
+    buffers = {"LAKEMQ_PLUGINS__MQTT__WRITE_BUFFER_MAX_BYTES": str(256 * 1024 * 1024)}
     with NodeProcess(folder, environment=buffers) as node:
         yield node.mqtt_port, node.pid
 

@@ -27,7 +27,7 @@ import psutil  # type: ignore[import-untyped]  # has no types of its own
 import pyarrow as pa
 
 import lakemq
-from tests.support.node import NodeProcess
+from tests.support.node.node import NodeProcess
 
 VALUE = b"x" * 100
 BLOCK = 50_000
@@ -87,7 +87,7 @@ async def lakemq_figures(folder: Path, records: int, seconds: float) -> list[Fig
 async def produce(client: lakemq.Client, broker: psutil.Process, records: int) -> list[Figure]:
     columns = lakemq.Columns([VALUE] * BLOCK)
     table = pa.table({"value": pa.array(columns.values, pa.binary())})
-    async with await client.producer(batch_bytes_max=4 << 20) as producer:
+    async with await client.producer(batch_max_bytes=4 << 20) as producer:
 
         async def blocks(send: Callable[[], Coroutine[Any, Any, object]]) -> int:
             for _ in range(records // BLOCK // 4):

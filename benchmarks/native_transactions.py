@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import lakemq
-from tests.support.node import NodeProcess
+from tests.support.node.node import NodeProcess
 
 ROUNDS = 3
 BATCHES = 100
@@ -30,7 +30,7 @@ def staged(client: lakemq.SyncClient) -> None:
     session = client.staging.open_sink("benchmark")
     for batch_id in range(ROUNDS):
         begin = time.perf_counter()
-        with client.staging.writer(session, batch_id, 0, batch_bytes_max=2 << 20) as writer:
+        with client.staging.writer(session, batch_id, 0, batch_max_bytes=2 << 20) as writer:
             for number in range(BATCHES):
                 writer.send_batch("staged", columns, partition=number % 4)
             winner = writer.finish()

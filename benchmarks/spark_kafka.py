@@ -27,7 +27,7 @@ import pyspark
 import lakemq
 from benchmarks.kafka import Missing, classpath, kafka
 from benchmarks.spark_lake import produce
-from tests.support.node import NodeProcess
+from tests.support.node.node import NodeProcess
 
 OTHERS = ("4.2.0", "4.0.0")
 CLIENTS = "3.9.2"

@@ -21,12 +21,12 @@ from pathlib import Path
 
 import lakemq
 from benchmarks.spark_reads import SMALL_ROWS, cpu_s, small_ms
-from spark_plugin.export.run import open_exporter
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.target import Target
-from spark_plugin.session import open_session
-from tests.support.lake_tables import target_in
-from tests.support.node import NodeProcess
+from lakemq.spark_plugin.export.job.run import open_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.session import open_session
+from tests.support.node.node import NodeProcess
+from tests.support.spark.lake_tables import target_in
 
 BATCH = 8192
 JSON_SCHEMA = "device string, time timestamp_ms, celsius double, ok boolean, note string, n bigint"

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 SMALL_ROWS = 1000
 SMALL_BATCHES = 40
-SMALL_S_MAX = 90
+SMALL_MAX_S = 90
 BATCHES = 4
 
 
@@ -107,7 +107,7 @@ def small_ms(start: Callable[[str], Any]) -> float:
     with a checkpoint folder; the first ones warm up."""
     with tempfile.TemporaryDirectory() as folder:
         query = start(folder)
-        give_up_s = time.monotonic() + SMALL_S_MAX
+        give_up_s = time.monotonic() + SMALL_MAX_S
         while len(query.recentProgress) < SMALL_BATCHES and time.monotonic() < give_up_s:
             time.sleep(0.2)
         query.stop()

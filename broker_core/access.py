@@ -9,16 +9,16 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, Protocol, runtime_checkable
 
-from broker_core.api.errors import (
+from lakemq.broker_core.api.errors import (
     LakeMQError,
     NotAuthenticated,
     NotAuthorized,
     Unavailable,
     UnknownMechanism,
 )
-from broker_core.api.hosts import is_loopback
-from broker_core.api.internal_topics import is_internal, refusal
-from broker_core.api.ports import (
+from lakemq.broker_core.api.hosts import is_loopback
+from lakemq.broker_core.api.internal_topics import is_internal, refusal
+from lakemq.broker_core.api.ports import (
     AskingAuthorizer,
     Authenticator,
     Authorizer,
@@ -26,7 +26,7 @@ from broker_core.api.ports import (
     Exchange,
     Mechanism,
 )
-from broker_core.api.types import (
+from lakemq.broker_core.api.types import (
     ANONYMOUS,
     NO_CONTEXT,
     AccessContext,
@@ -34,10 +34,10 @@ from broker_core.api.types import (
     Principal,
     Resource,
 )
-from broker_core.security.attempts import AttemptRules, Attempts
-from broker_core.security.quotas import Quotas, Use
-from broker_core.security.session_tokens import SessionTokens
-from broker_core.security.tokens import ExpiredToken
+from lakemq.broker_core.security.authn.attempts import AttemptRules, Attempts
+from lakemq.broker_core.security.authn.session_tokens import SessionTokens
+from lakemq.broker_core.security.authn.tokens import ExpiredToken
+from lakemq.broker_core.security.quotas import Quotas, Use
 
 log = logging.getLogger(__name__)
 Anonymous = Literal["loopback", "never", "always"]

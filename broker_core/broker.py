@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from broker_core.access import Access
-from broker_core.admission import Admission
-from broker_core.api.errors import LakeMQError
-from broker_core.api.ports import Credentials, Exchange, PartitionLog, Storage, Tap
-from broker_core.api.schedules import Schedules
-from broker_core.api.schemas import Schemas
-from broker_core.api.transaction_ports import Transactions
-from broker_core.api.types import (
+from lakemq.broker_core.access import Access
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.ports import Credentials, Exchange, PartitionLog, Storage, Tap
+from lakemq.broker_core.api.schedules import Schedules
+from lakemq.broker_core.api.schemas.types import Schemas
+from lakemq.broker_core.api.transactions.ports import Transactions
+from lakemq.broker_core.api.types import (
     NO_CONTEXT,
     AccessContext,
     Acks,
@@ -29,21 +28,26 @@ from broker_core.api.types import (
     TopicConfig,
     TopicInfo,
 )
-from broker_core.catalog_view import CatalogView
-from broker_core.cluster_nodes import ClusterNodes, node_infos
-from broker_core.interception import Interception
-from broker_core.meta_failures import broker_error
-from broker_core.partitions import Partitions
-from broker_core.producer_ids import ProducerIds
-from broker_core.publishing.record_writer import RecordWriter
-from broker_core.schemas import SchemaRegistry
-from broker_core.security.quotas import Use
-from broker_core.settings import ScheduleSettings, TopicSettings, TransactionSettings
-from broker_core.topic_admin import TopicAdmin, default_topic_config
-from broker_core.transactions.coordinator import Coordinator
-from broker_core.transactions.scheduler import Scheduler
-from meta_service.api.errors import MetaError
-from meta_service.api.types import MetaClient
+from lakemq.broker_core.catalog_view import CatalogView
+from lakemq.broker_core.cluster_nodes import ClusterNodes, node_infos
+from lakemq.broker_core.configuration.settings import (
+    ScheduleSettings,
+    TopicSettings,
+    TransactionSettings,
+)
+from lakemq.broker_core.meta_failures import broker_error
+from lakemq.broker_core.partitions import Partitions
+from lakemq.broker_core.publishing.admission import Admission
+from lakemq.broker_core.publishing.interception import Interception
+from lakemq.broker_core.publishing.producer_ids import ProducerIds
+from lakemq.broker_core.publishing.record_writer import RecordWriter
+from lakemq.broker_core.scheduling.scheduler import Scheduler
+from lakemq.broker_core.schemas import SchemaRegistry
+from lakemq.broker_core.security.quotas import Use
+from lakemq.broker_core.topic_admin import TopicAdmin, default_topic_config
+from lakemq.broker_core.transactions.coordinator import Coordinator
+from lakemq.meta_service.api.errors import MetaError
+from lakemq.meta_service.api.types import MetaClient
 
 
 class CoreBroker:

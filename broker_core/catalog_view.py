@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from broker_core.api.errors import LakeMQError
-from broker_core.api.types import Leadership, TopicConfig, TopicInfo
-from broker_core.partitions import Partitions
-from broker_core.topic_names import config_from_catalog
-from meta_service.api.errors import MetaError
-from meta_service.api.types import MetaClient, TopicDescription
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.types import Leadership, TopicConfig, TopicInfo
+from lakemq.broker_core.partitions import Partitions
+from lakemq.broker_core.topic_names import config_from_catalog
+from lakemq.meta_service.api.errors import MetaError
+from lakemq.meta_service.api.types import MetaClient, TopicDescription
 
 _RETRY_S: Final = 0.1
-_RETRY_S_MAX: Final = 5.0
+_RETRY_MAX_S: Final = 5.0
 _log: Final = logging.getLogger(__name__)
 
 
@@ -88,7 +88,7 @@ class CatalogView:
                     raise
                 _log.warning("cannot open topic %s yet, trying again: %s", described.name, error)
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _RETRY_S_MAX)
+            pause_s = min(2 * pause_s, _RETRY_MAX_S)
 
     async def apply(self, described: TopicDescription) -> TopicInfo:
         """Make this node agree with the catalog about one topic; an older revision than the one

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from broker_core.api.types import NodeInfo
-from meta_service.api.errors import MetaError
-from meta_service.api.types import MetaClient, NodeRegistration
+from lakemq.broker_core.api.types import NodeInfo
+from lakemq.meta_service.api.errors import MetaError
+from lakemq.meta_service.api.types import MetaClient, NodeRegistration
 
 _log: Final = logging.getLogger(__name__)
 _POLL_S: Final = 2.0

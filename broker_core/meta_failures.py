@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_core.api.errors import (
+from lakemq.broker_core.api.errors import (
     InvalidRequest,
     LakeMQError,
     OutcomeUnknown,
@@ -10,7 +10,7 @@ from broker_core.api.errors import (
     Unavailable,
     UnknownTopic,
 )
-from meta_service.api.errors import AlreadyExists, InvalidArgument, MetaError, NotFound
+from lakemq.meta_service.api.errors import AlreadyExists, InvalidArgument, MetaError, NotFound
 
 
 def broker_error(error: MetaError, name: str) -> LakeMQError:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker_core.api.errors import UnknownTopic
-from broker_core.api.internal_topics import is_internal
-from broker_core.api.leadership import check_leads, check_partition, leadership, leads
-from broker_core.api.ports import PartitionLog, Storage, Tap
-from broker_core.api.types import PartitionStatus, TopicInfo
-from broker_core.taps import Taps
+from lakemq.broker_core.api.errors import UnknownTopic
+from lakemq.broker_core.api.internal_topics import is_internal
+from lakemq.broker_core.api.leadership import check_leads, check_partition, leadership, leads
+from lakemq.broker_core.api.ports import PartitionLog, Storage, Tap
+from lakemq.broker_core.api.types import PartitionStatus, TopicInfo
+from lakemq.broker_core.taps import Taps
 
 
 class Partitions:

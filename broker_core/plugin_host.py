@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import pluggy
 
-from broker_core.api.errors import ConfigError, PluginError
-from broker_core.api.hooks import ENTRY_POINT_GROUP, PROJECT, PluginHooks
-from broker_core.api.settings import PluginSettings
-from broker_core.config import ConfigSource, joined
+from lakemq.broker_core.api.errors import ConfigError, PluginError
+from lakemq.broker_core.api.hooks import ENTRY_POINT_GROUP, PROJECT, PluginHooks
+from lakemq.broker_core.api.settings import PluginSettings
+from lakemq.broker_core.configuration.config import ConfigSource, joined
 
 BUILT_IN: Final = ("journal", "mqtt", "native", "bridge")
 """Plugins that are on without a section."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from broker_core.api.errors import (
+from lakemq.broker_core.api.errors import (
     IncompatibleSchema,
     InvalidRequest,
     LakeMQError,
@@ -24,26 +24,26 @@ from broker_core.api.errors import (
     Unavailable,
     UnknownSchema,
 )
-from broker_core.api.json_validation import STEPS_MAX, TooManySteps
-from broker_core.api.record_batch import RecordBatch
-from broker_core.api.schema_formats import (
+from lakemq.broker_core.api.records.batch import RecordBatch
+from lakemq.broker_core.api.schemas.formats import (
     AvroFormat,
     Format,
     JsonFormat,
     ProtobufFormat,
     open_schema,
 )
-from broker_core.api.schema_rules import (
+from lakemq.broker_core.api.schemas.json_validation import STEPS_MAX, TooManySteps
+from lakemq.broker_core.api.schemas.rules import (
     avro_problems,
     directions,
     json_problems,
     protobuf_problems,
 )
-from broker_core.api.schemas import SchemaInfo, SubjectInfo, unframed
-from broker_core.api.types import TopicInfo
-from meta_service.api import errors as meta_errors
-from meta_service.api.schemas import COMPATIBILITIES, Schema, Subject
-from meta_service.api.types import MetaClient
+from lakemq.broker_core.api.schemas.types import SchemaInfo, SubjectInfo, unframed
+from lakemq.broker_core.api.types import TopicInfo
+from lakemq.meta_service.api import errors as meta_errors
+from lakemq.meta_service.api.schemas import COMPATIBILITIES, Schema, Subject
+from lakemq.meta_service.api.types import MetaClient
 
 _log = logging.getLogger("lakemq.schemas")
 _TRIES: Final = 5

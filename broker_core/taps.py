@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from broker_core.api.ports import PartitionLog, Tap
+from lakemq.broker_core.api.ports import PartitionLog, Tap
 
 
 class _Registration:

@@ -6,22 +6,22 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from broker_core.api.errors import InvalidRequest, TopicExists, UnknownTopic
-from broker_core.api.types import TopicConfig, TopicInfo
-from broker_core.catalog_view import CatalogView
-from broker_core.meta_failures import broker_error
-from broker_core.partitions import Partitions
-from broker_core.schemas import SchemaRegistry
-from broker_core.settings import TopicSettings
-from broker_core.topic_names import (
+from lakemq.broker_core.api.errors import InvalidRequest, TopicExists, UnknownTopic
+from lakemq.broker_core.api.types import TopicConfig, TopicInfo
+from lakemq.broker_core.catalog_view import CatalogView
+from lakemq.broker_core.configuration.settings import TopicSettings
+from lakemq.broker_core.meta_failures import broker_error
+from lakemq.broker_core.partitions import Partitions
+from lakemq.broker_core.schemas import SchemaRegistry
+from lakemq.broker_core.topic_names import (
     altered_config,
     check_config,
     check_topic_name,
     config_from_catalog,
     config_to_catalog,
 )
-from meta_service.api.errors import MetaError
-from meta_service.api.types import MetaClient, TopicDescription
+from lakemq.meta_service.api.errors import MetaError
+from lakemq.meta_service.api.types import MetaClient, TopicDescription
 
 PARTITIONS_MAX: Final = 10_000
 
@@ -29,7 +29,7 @@ PARTITIONS_MAX: Final = 10_000
 def default_topic_config(settings: TopicSettings) -> TopicConfig:
     """Section `[topics]` as a topic config; -1 there means without limit."""
     values = settings.model_dump(exclude={"partitions"})
-    for name in ("retention_bytes", "retention_ms", "timestamp_ahead_ms_max"):
+    for name in ("retention_bytes", "retention_ms", "timestamp_ahead_max_ms"):
         values[name] = None if values[name] == -1 else values[name]
     return TopicConfig(**values)
 

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from broker_core.api.errors import InvalidRequest, InvalidTopicName
-from broker_core.api.types import TopicConfig
+from lakemq.broker_core.api.errors import InvalidRequest, InvalidTopicName
+from lakemq.broker_core.api.types import TopicConfig
 
-NAME_BYTES_MAX: Final = 249
+NAME_MAX_BYTES: Final = 249
 """As in Kafka, whose tools many users also have."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
     """Raises InvalidTopicName, telling the rule that is broken."""
-    if not name or len(name) > NAME_BYTES_MAX:
+    if not name or len(name) > NAME_MAX_BYTES:
         raise InvalidTopicName(
-            f"a topic name has 1 to {NAME_BYTES_MAX} characters, not {len(name)}"
+            f"a topic name has 1 to {NAME_MAX_BYTES} characters, not {len(name)}"
         )
     if name in (".", ".."):
         raise InvalidTopicName(f"{name!r} is not a topic name")
@@ -34,13 +34,13 @@ def check_topic_name(name: str) -> None:
 # The catalog keeps its own key for these settings, so that a field may be renamed while topics on
 # disk stay readable. Each right side is a stored name, which never changes.
 _CATALOG_KEYS: Final = {
-    "segment_bytes_max":
+    "segment_max_bytes":
         "segment_bytes_max",  # stored name
-    "segment_age_ms_max":
+    "segment_age_max_ms":
         "segment_age_ms_max",  # stored name
-    "batch_bytes_max":
+    "batch_max_bytes":
         "batch_bytes_max",  # stored name
-    "timestamp_ahead_ms_max":
+    "timestamp_ahead_max_ms":
         "timestamp_ahead_ms_max",  # stored name
 }  # fmt: skip
 _FIELDS: Final = {key: name for name, key in _CATALOG_KEYS.items()}
@@ -78,7 +78,7 @@ def check_config(config: TopicConfig) -> None:
         raise InvalidRequest(f"cleanup is {config.cleanup!r}; it takes delete, compact or both")
     if config.retention_by not in ("append", "record"):
         raise InvalidRequest(f"retention_by is {config.retention_by!r}; it takes append or record")
-    for name in ("retention_ms", "retention_bytes", "timestamp_ahead_ms_max"):
+    for name in ("retention_ms", "retention_bytes", "timestamp_ahead_max_ms"):
         limit = getattr(config, name)
         if limit is not None and limit < 0:
             raise InvalidRequest(f"{name} is {limit}; it takes 0 and more, or none")
@@ -86,7 +86,7 @@ def check_config(config: TopicConfig) -> None:
         raise InvalidRequest(
             f"compression is {config.compression!r}; it takes producer, none, lz4 or zstd"
         )
-    if not 1024 <= config.batch_bytes_max <= 256 * 1024 * 1024:
-        raise InvalidRequest(f"batch_bytes_max is {config.batch_bytes_max}; 1 KiB to 256 MiB")
-    if config.segment_bytes_max < 4096 or config.segment_age_ms_max < 1000:
-        raise InvalidRequest("segment_bytes_max takes 4096 and more, segment_age_ms_max 1000")
+    if not 1024 <= config.batch_max_bytes <= 256 * 1024 * 1024:
+        raise InvalidRequest(f"batch_max_bytes is {config.batch_max_bytes}; 1 KiB to 256 MiB")
+    if config.segment_max_bytes < 4096 or config.segment_age_max_ms < 1000:
+        raise InvalidRequest("segment_max_bytes takes 4096 and more, segment_age_max_ms 1000")

@@ -12,7 +12,7 @@ import argparse
 
 from pyspark.sql import DataFrame
 
-from spark_plugin.session import open_session
+from lakemq.spark_plugin.session import open_session
 
 READINGS = (
     "CAST(key AS string) AS name",

@@ -1,9 +1,31 @@
 """LakeMQ: one broker for the whole road from a device to a lakehouse table.
 
-`import lakemq` is the Python SDK: `lakemq.connect(...)` blocks, `lakemq.Client(...)` is asyncio.
+`import lakemq` is the Python SDK: `lakemq.connect(...)` blocks, `lakemq.Client(...)` is asyncio. The
+SDK is loaded on first use of one of its names (PEP 562), so that a broker, which imports `lakemq.node`,
+does not load a client.
 """
 
-from plugins.native.sdk import *  # noqa: F403  the SDK's public names are its `__all__`
-from plugins.native.sdk import __all__ as _sdk
+from __future__ import annotations
 
-__all__ = [*_sdk]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lakemq.plugins.native.sdk import *  # noqa: F403
+
+_SDK = "lakemq.plugins.native.sdk"
+
+
+def __getattr__(name: str) -> object:
+    """A public name of the SDK, or `__all__`, which lists them."""
+    if name == "__all__" or not name.startswith("_"):
+        sdk = import_module(_SDK)
+        if name == "__all__" or name in sdk.__all__:
+            value: object = getattr(sdk, name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *import_module(_SDK).__all__})

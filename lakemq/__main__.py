@@ -1,5 +1,5 @@
 """`python -m lakemq` is the `lakemq` command."""
 
-from lakemq.cli import main
+from lakemq.cli.main import main
 
 main()

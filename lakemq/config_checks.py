@@ -10,10 +10,10 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from pydantic import BaseModel
 
-from broker_core.api.errors import ConfigError
-from broker_core.config import Config
-from broker_core.plugin_host import LoadedPlugin
-from broker_core.security.rule_book import RuleBook
+from lakemq.broker_core.api.errors import ConfigError
+from lakemq.broker_core.configuration.config import Config
+from lakemq.broker_core.plugin_host import LoadedPlugin
+from lakemq.broker_core.security.authz.rule_book import RuleBook
 
 Place = tuple[str | int, ...]
 """Path of a section or setting in the configuration: names of tables, numbers in lists."""

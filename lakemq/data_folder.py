@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from broker_core.api.errors import StartupError
+from lakemq.broker_core.api.errors import StartupError
 
 FORMAT: Final = 1
 _LOCK: Final = "lock"

@@ -14,8 +14,9 @@ from typing import Any
 
 from opentelemetry.metrics import Observation
 
-from broker_core.api.errors import LakeMQError, PluginError, StartupError
-from broker_core.api.ports import (
+from lakemq.admin.server import AdminListener
+from lakemq.broker_core.api.errors import LakeMQError, PluginError, StartupError
+from lakemq.broker_core.api.ports import (
     Administered,
     Interceptor,
     Listener,
@@ -23,24 +24,23 @@ from broker_core.api.ports import (
     PluginContext,
     Storage,
 )
-from broker_core.api.stored_batches import SKIPPED
-from broker_core.api.types import PluginInfo
-from broker_core.broker import CoreBroker
-from broker_core.config import Config
-from broker_core.interception import Interception
-from broker_core.interception_metrics import register_interception_metrics
-from broker_core.plugin_host import LoadedPlugin, PluginHost
-from broker_core.security.assembly import Security
-from broker_core.security.metrics import register_metrics
-from lakemq.admin import AdminListener
+from lakemq.broker_core.api.records.stored import SKIPPED
+from lakemq.broker_core.api.types import PluginInfo
+from lakemq.broker_core.broker import CoreBroker
+from lakemq.broker_core.configuration.config import Config
+from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost
+from lakemq.broker_core.publishing.interception import Interception
+from lakemq.broker_core.publishing.interception_metrics import register_interception_metrics
+from lakemq.broker_core.security.assembly import Security
+from lakemq.broker_core.security.metrics import register_metrics
 from lakemq.config_checks import check_together
 from lakemq.data_folder import DataFolder, storage_id
 from lakemq.loop_watchdog import LoopWatchdog
+from lakemq.meta_service.api.errors import StartupFailed
+from lakemq.meta_service.api.types import NodeRegistration
+from lakemq.meta_service.server.member import MetaMember
 from lakemq.registration import Registration
 from lakemq.telemetry import Telemetry
-from meta_service.api.errors import StartupFailed
-from meta_service.api.types import NodeRegistration
-from meta_service.server.member import MetaMember
 
 log = logging.getLogger(__name__)
 VERSION = version("lakemq")

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from broker_core.api.errors import StartupError
-from meta_service.api.client import RemoteClient
-from meta_service.api.errors import AlreadyExists, CompareFailed, MetaError, NotFound
-from meta_service.api.types import STORAGE_LEVEL, NodeRegistration
+from lakemq.broker_core.api.errors import StartupError
+from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.errors import AlreadyExists, CompareFailed, MetaError, NotFound
+from lakemq.meta_service.api.types import STORAGE_LEVEL, NodeRegistration
 
 log = logging.getLogger(__name__)
 ACTIVE_MAX_S: Final = 2.5

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Final
 
-from broker_core.api.errors import ConfigError
+from lakemq.broker_core.api.errors import ConfigError
 
 GC_THRESHOLDS: Final = (50_000, 20, 50)
 """Records and packets make and drop many objects in each turn of the loop, and hardly a cycle; with

@@ -9,7 +9,7 @@ from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from broker_core.settings import TelemetrySettings
+from lakemq.broker_core.configuration.settings import TelemetrySettings
 
 
 class Telemetry:

@@ -16,6 +16,6 @@ __all__ = ["register"]
 def register(spark: SparkSession) -> None:
     """Make `format("lakemq")` known to a session. Not needed where the package is installed: Spark
     then finds it by itself, through `pyspark_lakemq`. Needed after `spark-submit --py-files`."""
-    from spark_plugin.source import LakeMQSource
+    from lakemq.spark_plugin.source.source import LakeMQSource
 
     spark.dataSource.register(LakeMQSource)

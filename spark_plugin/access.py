@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
-from spark_plugin.errors import OptionError
-from spark_plugin.tiered_options import Tiered, tiered_of
+from lakemq.spark_plugin.errors import OptionError
+from lakemq.spark_plugin.tiered_options import Tiered, tiered_of
 
 ACCESS_OPTIONS: Final = (
     "tls", "tls.ca", "tls.certificate", "tls.key", "tls.serverName", "token", "username",

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from spark_plugin.export.column_types import REST
+from lakemq.spark_plugin.export.decoding.column_types import REST
 
 if TYPE_CHECKING:
-    from spark_plugin.export.compaction import Compacted
-    from spark_plugin.export.report import CommitReport
+    from lakemq.spark_plugin.export.job.report import CommitReport
+    from lakemq.spark_plugin.export.maintenance.compaction import Compacted
 
 
 def progress_bar(console: Console) -> Progress:

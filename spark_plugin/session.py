@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_plugin.errors import ExportError, MissingDependency
+from lakemq.spark_plugin.errors import ExportError, MissingDependency
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

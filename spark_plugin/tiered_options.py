@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from spark_plugin.errors import OptionError
+from lakemq.spark_plugin.errors import OptionError
 
 STORE_PREFIX: Final = "tieredStore."
 TIERED_OPTIONS: Final = ("tiered", f"{STORE_PREFIX}url")

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from broker_core.api.hooks import PluginHooks
-from broker_core.config import SECTIONS, ConfigSource
-from broker_core.plugin_host import HOOKS, PluginHost
+from lakemq.broker_core.api.hooks import PluginHooks
+from lakemq.broker_core.configuration.config import SECTIONS, ConfigSource
+from lakemq.broker_core.plugin_host import HOOKS, PluginHost
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("lakemq", "meta_service", "broker_core", "plugins", "spark_plugin", "pyspark_lakemq")

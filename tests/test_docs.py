@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from tests.support.node import NodeProcess
+from tests.support.node.node import NodeProcess
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -62,7 +62,7 @@ def test_toml_parses_and_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_exist(page: Path) -> None:
-    from lakemq import cli
+    from lakemq.cli import main as cli
 
     if not any(info.name == "produce" for info in cli.app.registered_commands):
         cli._add_plugin_commands()

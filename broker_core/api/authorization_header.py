@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import NamedTuple
 
-from broker_core.api.errors import NotAuthenticated
+from lakemq.broker_core.api.errors import NotAuthenticated
 
 
 class Shown(NamedTuple):

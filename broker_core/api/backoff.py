@@ -1,3 +1,3 @@
 """Exponential backoff with jitter, for every plugin: the MetaService's own."""
 
-from meta_service.api.backoff import Backoff as Backoff
+from lakemq.meta_service.api.backoff import Backoff as Backoff

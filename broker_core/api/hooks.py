@@ -9,7 +9,7 @@ from typing import Final
 
 import pluggy
 
-from broker_core.api.ports import (
+from lakemq.broker_core.api.ports import (
     Authenticator,
     Authorizer,
     Broker,
@@ -20,7 +20,7 @@ from broker_core.api.ports import (
     PluginContext,
     Storage,
 )
-from broker_core.api.settings import PluginSettings
+from lakemq.broker_core.api.settings import PluginSettings
 
 PROJECT: Final = "lakemq"
 ENTRY_POINT_GROUP: Final = "lakemq.plugins"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_core.api.access import Operation
+from lakemq.broker_core.api.access import Operation
 
 INTERNAL_PREFIXES: Final = ("__", "_lakemq_")
 UNDECIDED: Final = ("_lakemq_staged", "_lakemq_delayed")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_core.api.errors import NotLeader, StaleEpoch, UnknownPartition
-from broker_core.api.types import Leadership, TopicInfo
+from lakemq.broker_core.api.errors import NotLeader, StaleEpoch, UnknownPartition
+from lakemq.broker_core.api.types import Leadership, TopicInfo
 
 NO_LEADER: Final = Leadership(None, 0)
 

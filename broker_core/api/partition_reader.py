@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from broker_core.api.errors import OffsetOutOfRange
-from broker_core.api.ports import PartitionLog
-from broker_core.api.record_batch import CONTROL, RecordBatch, split
-from broker_core.api.stored_batches import open_stored
-from broker_core.api.types import CommittedBatch, Offset
+from lakemq.broker_core.api.errors import OffsetOutOfRange
+from lakemq.broker_core.api.ports import PartitionLog
+from lakemq.broker_core.api.records.batch import CONTROL, RecordBatch, split
+from lakemq.broker_core.api.records.stored import open_stored
+from lakemq.broker_core.api.types import CommittedBatch, Offset
 
 FETCH_BYTES: Final = 1024 * 1024
 

@@ -13,13 +13,13 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from opentelemetry.metrics import Meter
 
-from broker_core.api.errors import LakeMQError
-from broker_core.api.record_batch import BatchHeader
-from broker_core.api.schedules import Schedules
-from broker_core.api.schemas import Schemas
-from broker_core.api.settings import PluginSettings
-from broker_core.api.transaction_ports import Transactions
-from broker_core.api.types import (
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.records.batch import BatchHeader
+from lakemq.broker_core.api.schedules import Schedules
+from lakemq.broker_core.api.schemas.types import Schemas
+from lakemq.broker_core.api.settings import PluginSettings
+from lakemq.broker_core.api.transactions.ports import Transactions
+from lakemq.broker_core.api.types import (
     NO_CONTEXT,
     Accepted,
     AccessContext,
@@ -40,7 +40,7 @@ from broker_core.api.types import (
     TopicConfig,
     TopicInfo,
 )
-from broker_core.api.types import Credentials as Credentials  # pure, so it lives there
+from lakemq.broker_core.api.types import Credentials as Credentials  # pure, so it lives there
 
 Tap = Callable[[Sequence[CommittedBatch]], None]
 """Called with batches that became readable, in offset order, once per flush. Must not block or
@@ -78,7 +78,7 @@ class PartitionLog(Protocol):
     def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
         """Take one batch whose header, body CRC and size the caller has checked.
 
-        A topic's `batch_bytes_max` is asked of producers when their batch comes; what was taken
+        A topic's `batch_max_bytes` is asked of producers when their batch comes; what was taken
         then (staged, scheduled, a dead letter) is appended whatever the limit has become.
 
         The log assigns offsets in the order of calls and stamps the header. Never raises: the

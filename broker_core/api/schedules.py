@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from broker_core.api.types import Principal
+from lakemq.broker_core.api.types import Principal
 
 
 class ScheduleAsked(NamedTuple):
@@ -56,7 +56,7 @@ class ScheduleCounters:
 
 
 class Schedules(Protocol):
-    """The scheduler. Errors are those of `broker_core.api.errors`."""
+    """The scheduler. Errors are those of `lakemq.broker_core.api.errors`."""
 
     @property
     def counters(self) -> ScheduleCounters: ...

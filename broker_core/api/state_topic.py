@@ -19,20 +19,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from broker_core.api.backoff import Backoff
-from broker_core.api.errors import (
+from lakemq.broker_core.api.backoff import Backoff
+from lakemq.broker_core.api.errors import (
     CorruptLog,
     InvalidRequest,
     LakeMQError,
     TopicExists,
     UnknownTopic,
 )
-from broker_core.api.internal_topics import is_internal
-from broker_core.api.partition_reader import committed_batches, open_batch
-from broker_core.api.partitioner import partition_of
-from broker_core.api.ports import Broker, PartitionLog
-from broker_core.api.record_batch import BODY_BYTES_MAX, RecordBatch, encode, read_header
-from broker_core.api.types import (
+from lakemq.broker_core.api.internal_topics import is_internal
+from lakemq.broker_core.api.partition_reader import committed_batches, open_batch
+from lakemq.broker_core.api.ports import Broker, PartitionLog
+from lakemq.broker_core.api.records.batch import BODY_MAX_BYTES, RecordBatch, encode, read_header
+from lakemq.broker_core.api.records.partitioner import partition_of
+from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,
     Columns,
@@ -131,11 +131,11 @@ class StateTopic:
             cleanup="compact" if self._compacted else "delete",
             retention_ms=None,
             retention_bytes=None,
-            segment_bytes_max=LARGE_SEGMENT_BYTES if self._large_values else SEGMENT_BYTES,
+            segment_max_bytes=LARGE_SEGMENT_BYTES if self._large_values else SEGMENT_BYTES,
         )
         if not self._large_values:
             return lasting
-        return replace(lasting, compression="producer", batch_bytes_max=BODY_BYTES_MAX)
+        return replace(lasting, compression="producer", batch_max_bytes=BODY_MAX_BYTES)
 
     def partition_of(self, text: bytes) -> int:
         """The partition that everything about `text` is in. Raises UnknownTopic."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Final, Literal
 
-from broker_core.api.errors import ConfigError
+from lakemq.broker_core.api.errors import ConfigError
 
 ClientCertificate = Literal["none", "optional", "required"]
 """Whether a client may, or must, show a certificate of its own."""

@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
-from broker_core.api.access import ANONYMOUS as ANONYMOUS
-from broker_core.api.access import NO_CONTEXT as NO_CONTEXT
-from broker_core.api.access import Accepted as Accepted
-from broker_core.api.access import AccessContext as AccessContext
-from broker_core.api.access import Challenge as Challenge
-from broker_core.api.access import Credentials as Credentials
-from broker_core.api.access import Operation as Operation
-from broker_core.api.access import Principal as Principal
-from broker_core.api.access import Resource as Resource
-from broker_core.api.access import Rule as Rule
+from lakemq.broker_core.api.access import ANONYMOUS as ANONYMOUS
+from lakemq.broker_core.api.access import NO_CONTEXT as NO_CONTEXT
+from lakemq.broker_core.api.access import Accepted as Accepted
+from lakemq.broker_core.api.access import AccessContext as AccessContext
+from lakemq.broker_core.api.access import Challenge as Challenge
+from lakemq.broker_core.api.access import Credentials as Credentials
+from lakemq.broker_core.api.access import Operation as Operation
+from lakemq.broker_core.api.access import Principal as Principal
+from lakemq.broker_core.api.access import Resource as Resource
+from lakemq.broker_core.api.access import Rule as Rule
 
 Offset = NewType("Offset", int)
 """Record number in a partition; the first record ever appended has offset 0."""
@@ -71,9 +71,9 @@ class TopicPartition(NamedTuple):
 class TopicConfig:
     """Settings of one topic. Storage engines obey them; `None` means without limit."""
 
-    segment_bytes_max: int = 256 * 1024 * 1024
+    segment_max_bytes: int = 256 * 1024 * 1024
     """A segment is rolled when the next batch would make it larger than this (bytes)."""
-    segment_age_ms_max: int = 24 * 60 * 60 * 1000
+    segment_age_max_ms: int = 24 * 60 * 60 * 1000
     """A segment is rolled when its first record is older than this (ms)."""
     retention_bytes: int | None = None
     """Oldest sealed segments of a partition are deleted while it is larger than this (bytes)."""
@@ -89,9 +89,9 @@ class TopicConfig:
     """How long a record with a null value outlives compaction (ms)."""
     compression: str = "producer"
     """`none`, `lz4`, `zstd`, or `producer`: batches stay as their producer made them."""
-    batch_bytes_max: int = 16 * 1024 * 1024
+    batch_max_bytes: int = 16 * 1024 * 1024
     """Largest record batch accepted (bytes, header included)."""
-    timestamp_ahead_ms_max: int | None = 24 * 60 * 60 * 1000
+    timestamp_ahead_max_ms: int | None = 24 * 60 * 60 * 1000
     """How far a record's timestamp may be ahead of the broker's clock (ms); records from before
     1970 are never taken."""
     schema: str = ""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
-from broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.errors import LakeMQError
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from broker_core.access import Access
-from broker_core.admission import Admission
-from broker_core.api.errors import LakeMQError
-from broker_core.api.internal_topics import is_internal
-from broker_core.api.leadership import check_partition
-from broker_core.api.types import (
+from lakemq.broker_core.access import Access
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.internal_topics import is_internal
+from lakemq.broker_core.api.leadership import check_partition
+from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,
     Columns,
@@ -24,11 +23,12 @@ from broker_core.api.types import (
     Resource,
     TopicInfo,
 )
-from broker_core.interception import Interception, Piece
-from broker_core.partitions import Partitions
-from broker_core.producer_ids import ProducerIds
-from broker_core.publisher import Outcomes, Publisher
-from broker_core.schemas import SchemaRegistry
+from lakemq.broker_core.partitions import Partitions
+from lakemq.broker_core.publishing.admission import Admission
+from lakemq.broker_core.publishing.interception import Interception, Piece
+from lakemq.broker_core.publishing.producer_ids import ProducerIds
+from lakemq.broker_core.publishing.publisher import Outcomes, Publisher
+from lakemq.broker_core.schemas import SchemaRegistry
 
 
 class RecordWriter:

@@ -8,28 +8,29 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from broker_core.access import Access
-from broker_core.api.access import Credentials, Principal
-from broker_core.api.connection_limits import peer_of
-from broker_core.api.ports import Authenticator, Authorizer, Mechanism
-from broker_core.security.attempts import Attempts
-from broker_core.security.certificates import CertificateAuthenticator
-from broker_core.security.http_callback import HttpAuthenticator
-from broker_core.security.http_rules import HttpAuthorizer
-from broker_core.security.kept import KeptAccess
-from broker_core.security.kept_forms import limits_of
-from broker_core.security.password_users import (
+from lakemq.broker_core.access import Access
+from lakemq.broker_core.api.access import Credentials, Principal
+from lakemq.broker_core.api.limits.connection_limits import peer_of
+from lakemq.broker_core.api.ports import Authenticator, Authorizer, Mechanism
+from lakemq.broker_core.security.authn.attempts import Attempts
+from lakemq.broker_core.security.authn.certificates import CertificateAuthenticator
+from lakemq.broker_core.security.authn.http_callback import HttpAuthenticator
+from lakemq.broker_core.security.authn.password_users import (
     FileUsers,
     PasswordAuthenticator,
     ScramMechanism,
     Users,
 )
-from broker_core.security.passwords import PasswordChecker
-from broker_core.security.quotas import Quotas
-from broker_core.security.rule_book import RuleBook
-from broker_core.security.scram import HASHES
-from broker_core.security.session_tokens import SessionTokens, node_key
-from broker_core.security.settings import (
+from lakemq.broker_core.security.authn.passwords import PasswordChecker
+from lakemq.broker_core.security.authn.scram import HASHES
+from lakemq.broker_core.security.authn.session_tokens import SessionTokens, node_key
+from lakemq.broker_core.security.authn.tokens import TokenAuthenticator
+from lakemq.broker_core.security.authz.http_rules import HttpAuthorizer
+from lakemq.broker_core.security.authz.rule_book import RuleBook
+from lakemq.broker_core.security.kept import KeptAccess
+from lakemq.broker_core.security.kept_forms import limits_of
+from lakemq.broker_core.security.quotas import Quotas
+from lakemq.broker_core.security.settings import (
     AuthenticatorSettings,
     CertificateSettings,
     HttpSettings,
@@ -38,9 +39,8 @@ from broker_core.security.settings import (
     SecuritySettings,
     UsersSettings,
 )
-from broker_core.security.tokens import TokenAuthenticator
-from meta_service.api.auth import Quota
-from meta_service.api.types import MetaClient
+from lakemq.meta_service.api.auth import Quota
+from lakemq.meta_service.api.types import MetaClient
 
 _LOOK_EVERY_S: Final = 1.0
 

@@ -11,12 +11,12 @@ from typing import Any, Final, TypeVar
 import aiohttp
 from pydantic import ValidationError
 
-from broker_core.api.errors import ConfigError
-from broker_core.api.settings import Section
-from broker_core.security.settings import HttpService
+from lakemq.broker_core.api.errors import ConfigError
+from lakemq.broker_core.api.settings import Section
+from lakemq.broker_core.security.settings import HttpService
 
 AnswerType = TypeVar("AnswerType", bound=Section)
-ANSWER_BYTES_MAX: Final = 256 * 1024
+ANSWER_MAX_BYTES: Final = 256 * 1024
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _FIELD: Final = re.compile(r"\{([a-z_]+)\}")
 
@@ -67,9 +67,9 @@ class HttpCalls:
                     settings.method, settings.url, headers=self._headers, allow_redirects=False,
                     **how,
                 ) as response:  # fmt: skip
-                    data = await response.content.read(ANSWER_BYTES_MAX + 1)
-                    while len(data) <= ANSWER_BYTES_MAX and not response.content.at_eof():
-                        data += await response.content.read(ANSWER_BYTES_MAX + 1 - len(data))
+                    data = await response.content.read(ANSWER_MAX_BYTES + 1)
+                    while len(data) <= ANSWER_MAX_BYTES and not response.content.at_eof():
+                        data += await response.content.read(ANSWER_MAX_BYTES + 1 - len(data))
                     return response.status, data
         except TimeoutError:
             raise NoAnswer(f"nothing within {settings.timeout_ms} ms") from None
@@ -93,7 +93,7 @@ def answer_of(kind: type[AnswerType], status: int, data: bytes) -> AnswerType:
         return kind.model_validate({"result": "deny"})
     if status == 204:
         return kind.model_validate({"result": "allow"})
-    if status != 200 or len(data) > ANSWER_BYTES_MAX:
+    if status != 200 or len(data) > ANSWER_MAX_BYTES:
         raise NoAnswer(f"status {status}, {len(data)} bytes")
     try:
         return kind.model_validate_json(data)

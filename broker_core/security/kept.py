@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from broker_core.api.access import Principal, Rule
-from broker_core.security.kept_forms import record_of, rule_of
-from broker_core.security.rules import check_rule
-from broker_core.security.users import UserRecord
-from meta_service.api.auth import AuthCopy, Quota, User
-from meta_service.api.errors import MetaError
-from meta_service.api.types import Compare, MetaClient, Put
+from lakemq.broker_core.api.access import Principal, Rule
+from lakemq.broker_core.security.authn.users import UserRecord
+from lakemq.broker_core.security.authz.rules import check_rule
+from lakemq.broker_core.security.kept_forms import record_of, rule_of
+from lakemq.meta_service.api.auth import AuthCopy, Quota, User
+from lakemq.meta_service.api.errors import MetaError
+from lakemq.meta_service.api.types import Compare, MetaClient, Put
 
 log = logging.getLogger(__name__)
 _AGAIN_AFTER_S: Final = 1.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from broker_core.api.access import Rule
-from broker_core.security.quotas import Limits
-from broker_core.security.scram import ScramKeys
-from broker_core.security.users import UserRecord
-from meta_service.api.auth import AclRule, Quota, ScramCredential, User, canonical_kind
+from lakemq.broker_core.api.access import Rule
+from lakemq.broker_core.security.authn.scram import ScramKeys
+from lakemq.broker_core.security.authn.users import UserRecord
+from lakemq.broker_core.security.quotas import Limits
+from lakemq.meta_service.api.auth import AclRule, Quota, ScramCredential, User, canonical_kind
 
 
 def record_of(user: User) -> UserRecord:

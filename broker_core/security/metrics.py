@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 if TYPE_CHECKING:
-    from broker_core.security.assembly import Security
+    from lakemq.broker_core.security.assembly import Security
 
 Read = Callable[[], int]
 

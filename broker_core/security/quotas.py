@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from broker_core.api.access import Principal
+from lakemq.broker_core.api.access import Principal
 
 PRINCIPALS_MAX: Final = 50_000
 """Principals whose use is remembered; the longest quiet are forgotten first."""

@@ -6,12 +6,12 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from broker_core.api.access import Rule
-from broker_core.api.settings import Section
-from broker_core.security.attempts import AttemptRules
-from broker_core.security.quotas import Limits
-from broker_core.security.rules import check_rule
-from meta_service.api.auth import canonical_kind
+from lakemq.broker_core.api.access import Rule
+from lakemq.broker_core.api.settings import Section
+from lakemq.broker_core.security.authn.attempts import AttemptRules
+from lakemq.broker_core.security.authz.rules import check_rule
+from lakemq.broker_core.security.quotas import Limits
+from lakemq.meta_service.api.auth import canonical_kind
 
 Algorithm = Literal[
     "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
@@ -280,7 +280,7 @@ class SecuritySettings(Section):
     """The same for all users of one address; 0: never."""
     lockout_ms: int = Field(default=1_000, ge=1)
     """First wait, doubled by each further failure (ms)."""
-    lockout_ms_max: int = Field(default=60_000, ge=1)
+    lockout_max_ms: int = Field(default=60_000, ge=1)
     """Longest wait (ms)."""
     token_lifetime_ms: int = Field(default=3_600_000, ge=10_000)
     """How long a token holds that a native client gets for a SCRAM exchange (ms)."""
@@ -304,7 +304,7 @@ class SecuritySettings(Section):
             self.failures_max,
             self.failures_per_host_max,
             self.lockout_ms,
-            max(self.lockout_ms, self.lockout_ms_max),
+            max(self.lockout_ms, self.lockout_max_ms),
         )
 
 

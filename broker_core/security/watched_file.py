@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from broker_core.api.errors import ConfigError, LakeMQError
-from broker_core.api.watched_files import WatchedFiles
+from lakemq.broker_core.api.errors import ConfigError, LakeMQError
+from lakemq.broker_core.api.watched_files import WatchedFiles
 
 T = TypeVar("T")
 

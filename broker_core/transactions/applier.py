@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from broker_core.api.errors import LakeMQError, UnknownTopic
-from broker_core.api.ports import Broker, PartitionLog
-from broker_core.api.record_batch import HEADER_BYTES, pack_header, read_header, split
-from broker_core.api.types import Acks, AppendResult, Offset
-from broker_core.transactions.state import Entry, OwnerState, Target
+from lakemq.broker_core.api.errors import LakeMQError, UnknownTopic
+from lakemq.broker_core.api.ports import Broker, PartitionLog
+from lakemq.broker_core.api.records.batch import HEADER_BYTES, pack_header, read_header, split
+from lakemq.broker_core.api.types import Acks, AppendResult, Offset
+from lakemq.broker_core.transactions.state import Entry, OwnerState, Target
 
 ReadEntry = Callable[[Entry], Awaitable[bytes]]
 """Gives the batch that an entry stands for."""

@@ -14,8 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from broker_core.admission import Admission
-from broker_core.api.errors import (
+from lakemq.broker_core.api.errors import (
     BatchCommitted,
     InvalidRequest,
     LakeMQError,
@@ -23,10 +22,10 @@ from broker_core.api.errors import (
     UnknownTopic,
     UnknownTransaction,
 )
-from broker_core.api.name_shares import NameShares
-from broker_core.api.ports import Broker
-from broker_core.api.transaction_ports import Participant
-from broker_core.api.transactions import (
+from lakemq.broker_core.api.limits.name_shares import NameShares
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.transactions.ports import Participant
+from lakemq.broker_core.api.transactions.types import (
     SINK,
     CommitAnswer,
     CommitOutcome,
@@ -38,14 +37,15 @@ from broker_core.api.transactions import (
     TransactionCounters,
     Winner,
 )
-from broker_core.api.types import AppendResult, Operation, Principal, Resource
-from broker_core.settings import TransactionSettings
-from broker_core.transactions import state as states
-from broker_core.transactions.coordinator_log import OwnerStates, StagedBatches
-from broker_core.transactions.formats import SCHEDULER, StagedKey
-from broker_core.transactions.owned import Owned, Participants, Work, decide_all
-from broker_core.transactions.staged import Limits, Staged, StagedTable
-from broker_core.transactions.state import Pending, Target, check_epoch, outcome_of
+from lakemq.broker_core.api.types import AppendResult, Operation, Principal, Resource
+from lakemq.broker_core.configuration.settings import TransactionSettings
+from lakemq.broker_core.publishing.admission import Admission
+from lakemq.broker_core.transactions import state as states
+from lakemq.broker_core.transactions.coordinator_log import OwnerStates, StagedBatches
+from lakemq.broker_core.transactions.formats import SCHEDULER, StagedKey
+from lakemq.broker_core.transactions.owned import Owned, Participants, Work, decide_all
+from lakemq.broker_core.transactions.staged import Limits, Staged, StagedTable
+from lakemq.broker_core.transactions.state import Pending, Target, check_epoch, outcome_of
 
 _log = logging.getLogger("lakemq.transactions")
 _T = TypeVar("_T")
@@ -89,7 +89,7 @@ class Coordinator:
         self._batches = StagedBatches(broker)
         self._staged = StagedTable(
             Limits(
-                settings.owner_bytes_max, settings.staged_bytes_max, settings.owner_batches_max
+                settings.owner_max_bytes, settings.staged_max_bytes, settings.owner_batches_max
             )
         )  # fmt: skip
         self._owners: dict[Owner, Owned] = {}
@@ -197,9 +197,9 @@ class Coordinator:
         if not asked_ms:
             sink = owner.kind == SINK
             return settings.sink_timeout_ms if sink else settings.transaction_timeout_ms
-        if not 100 <= asked_ms <= settings.timeout_ms_max:
+        if not 100 <= asked_ms <= settings.timeout_max_ms:
             raise InvalidRequest(
-                f"timeout_ms is {asked_ms}; it takes 100 to {settings.timeout_ms_max}"
+                f"timeout_ms is {asked_ms}; it takes 100 to {settings.timeout_max_ms}"
             )
         return asked_ms
 

@@ -7,12 +7,12 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
-from broker_core.api.errors import LakeMQError
-from broker_core.api.ports import Broker
-from broker_core.api.state_topic import StateTopic
-from broker_core.api.transactions import Owner
-from broker_core.api.types import Acks, AppendResult, Offset
-from broker_core.transactions.formats import (
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.state_topic import StateTopic
+from lakemq.broker_core.api.transactions.types import Owner
+from lakemq.broker_core.api.types import Acks, AppendResult, Offset
+from lakemq.broker_core.transactions.formats import (
     STAGED_TOPIC,
     TRANSACTIONS_TOPIC,
     StagedKey,
@@ -23,8 +23,8 @@ from broker_core.transactions.formats import (
     encode_staged_key,
     encode_state,
 )
-from broker_core.transactions.staged import Staged
-from broker_core.transactions.state import Entry, OwnerState
+from lakemq.broker_core.transactions.staged import Staged
+from lakemq.broker_core.transactions.state import Entry, OwnerState
 
 _log = logging.getLogger("lakemq.transactions")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from broker_core.api.transactions import SINK, TRANSACTION, Owner, StagePlace
-from broker_core.transactions.state import Entry, OwnerState, Pending, Target
+from lakemq.broker_core.api.transactions.types import SINK, TRANSACTION, Owner, StagePlace
+from lakemq.broker_core.transactions.state import Entry, OwnerState, Pending, Target
 
 STAGED_TOPIC: Final = "_lakemq_staged"
 TRANSACTIONS_TOPIC: Final = "_lakemq_transactions"

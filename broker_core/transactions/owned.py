@@ -9,19 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from broker_core.api.backoff import Backoff
-from broker_core.api.errors import InvalidRequest, LakeMQError
-from broker_core.api.ports import Broker
-from broker_core.api.transaction_ports import Participant
-from broker_core.api.transactions import (
-    Effect,
-    Owner,
-    OwnerStatus,
-    StagePlace,
-)
-from broker_core.transactions.applier import Applier, ReadEntry
-from broker_core.transactions.coordinator_log import OwnerStates
-from broker_core.transactions.state import OwnerState, Target, applied, progressed
+from lakemq.broker_core.api.backoff import Backoff
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.transactions.ports import Participant
+from lakemq.broker_core.api.transactions.types import Effect, Owner, OwnerStatus, StagePlace
+from lakemq.broker_core.transactions.applier import Applier, ReadEntry
+from lakemq.broker_core.transactions.coordinator_log import OwnerStates
+from lakemq.broker_core.transactions.state import OwnerState, Target, applied, progressed
 
 _log = logging.getLogger("lakemq.transactions")
 _PAUSE_FIRST_MS: Final = 50

@@ -9,18 +9,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker_core.api.errors import InvalidRequest, StagingFull, TransactionAborted, Unavailable
-from broker_core.api.transactions import Owner, StagePlace, Winner
-from broker_core.transactions.formats import StagedKey
-from broker_core.transactions.state import Entry
+from lakemq.broker_core.api.errors import (
+    InvalidRequest,
+    StagingFull,
+    TransactionAborted,
+    Unavailable,
+)
+from lakemq.broker_core.api.transactions.types import Owner, StagePlace, Winner
+from lakemq.broker_core.transactions.formats import StagedKey
+from lakemq.broker_core.transactions.state import Entry
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What may be staged at a time."""
 
-    owner_bytes_max: int
-    total_bytes_max: int
+    owner_max_bytes: int
+    total_max_bytes: int
     owner_batches_max: int
 
 
@@ -118,13 +123,13 @@ class StagedTable:
         """Raises StagingFull."""
         batches, owned_bytes = self.size_of(owner)
         limits = self._limits
-        if owned_bytes + size_bytes > limits.owner_bytes_max:
+        if owned_bytes + size_bytes > limits.owner_max_bytes:
             raise StagingFull(
-                f"{owner} has {owned_bytes} bytes staged; {limits.owner_bytes_max} is the most"
+                f"{owner} has {owned_bytes} bytes staged; {limits.owner_max_bytes} is the most"
             )
-        if self.total_bytes + size_bytes > limits.total_bytes_max:
+        if self.total_bytes + size_bytes > limits.total_max_bytes:
             raise StagingFull(
-                f"{self.total_bytes} bytes are staged in all; {limits.total_bytes_max} is the most"
+                f"{self.total_bytes} bytes are staged in all; {limits.total_max_bytes} is the most"
             )
         if batches >= limits.owner_batches_max:
             raise StagingFull(f"{owner} has {batches} batches staged, the most")

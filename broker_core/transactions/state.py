@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from broker_core.api.errors import InvalidRequest, ProducerFenced
-from broker_core.api.transactions import CommitOutcome, Owner, Winner
+from lakemq.broker_core.api.errors import InvalidRequest, ProducerFenced
+from lakemq.broker_core.api.transactions.types import CommitOutcome, Owner, Winner
 
 PRODUCER_EPOCH_MAX: Final = 0xFFFF
-NAME_BYTES_MAX: Final = 249
+NAME_MAX_BYTES: Final = 249
 BATCH_ID_MAX: Final = 2**63 - 1
 
 
@@ -67,9 +67,9 @@ class OwnerState:
 
 def check_owner(owner: Owner) -> None:
     """Raises InvalidRequest."""
-    if not 1 <= len(owner.name.encode()) <= NAME_BYTES_MAX or not owner.name.isprintable():
+    if not 1 <= len(owner.name.encode()) <= NAME_MAX_BYTES or not owner.name.isprintable():
         raise InvalidRequest(
-            f"{owner.kind} id is {owner.name[:300]!r}; it takes 1 to {NAME_BYTES_MAX} printable "
+            f"{owner.kind} id is {owner.name[:300]!r}; it takes 1 to {NAME_MAX_BYTES} printable "
             "characters"
         )
 

@@ -49,8 +49,8 @@ def tell_story(console: Console, chosen: Path | None, rows: int | None) -> bool:
     """Imports what the story needs only now, so that a missing part is told in one sentence."""
     try:
         from examples.air_quality.story import Story, StoryFailed
-        from spark_plugin.errors import MissingDependency
-        from spark_plugin.session import check_installed
+        from lakemq.spark_plugin.errors import MissingDependency
+        from lakemq.spark_plugin.session import check_installed
     except ImportError as error:
         raise DemoFailed(
             f"Python package {error.name} is missing: pip install -e '.[spark,demo]' installs it"

@@ -20,8 +20,8 @@ IN_FLIGHT_MAX: Final = 50
 """Publishes that one device has sent and not seen acknowledged."""
 _KEEPALIVE_S: Final = 60
 _RECONNECT_S: Final = 0.25
-_SELECT_S_MAX: Final = 0.1
-_SILENCE_S_MAX: Final = 60.0
+_SELECT_MAX_S: Final = 0.1
+_SILENCE_MAX_S: Final = 60.0
 """No acknowledgement of any device for so long: the replay is given up."""
 
 
@@ -154,8 +154,8 @@ class Fleet:
                 if acknowledged != before:
                     heard_at = now
                     self._on_progress(acknowledged)
-                elif now - heard_at > _SILENCE_S_MAX:
-                    raise ReplayFailed(f"no acknowledgement for {_SILENCE_S_MAX:.0f} s")
+                elif now - heard_at > _SILENCE_MAX_S:
+                    raise ReplayFailed(f"no acknowledgement for {_SILENCE_MAX_S:.0f} s")
         finally:
             for device in self._devices:
                 device.disconnect()
@@ -171,6 +171,6 @@ class Fleet:
             device.keep_alive()
         sockets = {device.socket(): device for device in self._devices if device.socket()}
         writers = [socket for socket, device in sockets.items() if device.wants_write()]
-        readable, _, _ = select.select(list(sockets), writers, [], _SELECT_S_MAX)
+        readable, _, _ = select.select(list(sockets), writers, [], _SELECT_MAX_S)
         for each in readable:
             sockets[each].read()

@@ -12,8 +12,8 @@ from typing import Final
 
 LAKEMQ: Final = str(Path(sys.executable).with_name("lakemq"))
 """The `lakemq` command of the environment that runs this program."""
-_START_S_MAX: Final = 30.0
-_STOP_S_MAX: Final = 30.0
+_START_MAX_S: Final = 30.0
+_STOP_MAX_S: Final = 30.0
 
 
 class NodeFailed(Exception):
@@ -39,7 +39,7 @@ class Node:
                 self.command, stdout=subprocess.PIPE, stderr=log, text=True
             )
         assert self._process.stdout is not None
-        patience = threading.Timer(_START_S_MAX, self._process.kill)
+        patience = threading.Timer(_START_MAX_S, self._process.kill)
         patience.start()
         try:
             for line in self._process.stdout:  # ends when the node does
@@ -57,10 +57,10 @@ class Node:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:
-            status = self._process.wait(_STOP_S_MAX)
+            status = self._process.wait(_STOP_MAX_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise NodeFailed(f"the node did not stop in {_STOP_S_MAX:.0f} s") from None
+            raise NodeFailed(f"the node did not stop in {_STOP_MAX_S:.0f} s") from None
         self._forget()
         if status != 0:
             raise NodeFailed(f"the node stopped with status {status}:\n{self._last_words()}")

@@ -26,7 +26,7 @@ from examples.air_quality.tail import Tail
 
 DATA: Final = Path(__file__).with_name("AirQualityUCI.csv")
 PARTITIONS: Final = 4
-_TAIL_S_MAX: Final = 30.0
+_TAIL_MAX_S: Final = 30.0
 _WIDTH: Final = 100
 CONFIG: Final = f"""\
 # A node that is in nobody's way: every listener takes a port that is free.
@@ -110,7 +110,7 @@ class Story:
                 progress.update(reader, completed=tail.seen, note=tail.latest)
 
             Fleet(readings, lambda: self._node.addresses["mqtt"], advance).replay()
-            deadline = time.monotonic() + _TAIL_S_MAX
+            deadline = time.monotonic() + _TAIL_MAX_S
             while tail.seen < total and tail.failure is None and time.monotonic() < deadline:
                 time.sleep(0.05)
                 advance(total)

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from deltalake import DeltaTable
 
 from examples.air_quality.readings import Figures, Reading
-from spark_plugin.session import open_session
+from lakemq.spark_plugin.session import open_session
 
 # What a record holds: the MQTT topic name as key, the device's JSON as value. FAILFAST: a payload
 # that is no reading is an error, not a missing value.

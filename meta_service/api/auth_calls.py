@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, cast
 
-from meta_service.api import auth_pb2 as pb
-from meta_service.api.auth import (
+from lakemq.meta_service.api.auth import (
     AclRule,
     AuthChange,
     AuthCopy,
@@ -17,9 +16,10 @@ from meta_service.api.auth import (
     Quota,
     User,
 )
-from meta_service.api.auth_convert import entry_message, entry_of
-from meta_service.api.calls import Calls
-from meta_service.api.errors import Compacted
+from lakemq.meta_service.api.auth_convert import entry_message, entry_of
+from lakemq.meta_service.api.calls import Calls
+from lakemq.meta_service.api.errors import Compacted
+from lakemq.meta_service.proto import auth_pb2 as pb
 
 _KINDS: Final = ("user", "rule", "quota")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from meta_service.api import auth_pb2 as pb
-from meta_service.api.auth import AclRule, Entry, Quota, ScramCredential, User
-from meta_service.api.errors import InvalidArgument
+from lakemq.meta_service.api.auth import AclRule, Entry, Quota, ScramCredential, User
+from lakemq.meta_service.api.errors import InvalidArgument
+from lakemq.meta_service.proto import auth_pb2 as pb
 
 
 def entry_message(entry: Entry) -> pb.AuthEntry:

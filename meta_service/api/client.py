@@ -17,14 +17,10 @@ from typing import Any, Final
 
 import grpc
 
-from meta_service.api import auth_pb2_grpc as auth_rpc
-from meta_service.api import meta_pb2 as pb
-from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api import schemas_pb2_grpc as schemas_rpc
-from meta_service.api.auth_calls import AuthCalls
-from meta_service.api.calls import Stub, Target
-from meta_service.api.control import ControlCalls
-from meta_service.api.convert import (
+from lakemq.meta_service.api.auth_calls import AuthCalls
+from lakemq.meta_service.api.calls import Stub, Target
+from lakemq.meta_service.api.control import ControlCalls
+from lakemq.meta_service.api.convert import (
     config_messages,
     key_value_of,
     node_message,
@@ -32,16 +28,11 @@ from meta_service.api.convert import (
     status_of,
     topic_of,
 )
-from meta_service.api.errors import (
-    MetaError,
-    NoLeader,
-    OutcomeUnknown,
-    SessionExpired,
-)
-from meta_service.api.failures import Refused, error_of_failure
-from meta_service.api.schema_calls import SchemaCalls
-from meta_service.api.session import Session
-from meta_service.api.types import (
+from lakemq.meta_service.api.errors import MetaError, NoLeader, OutcomeUnknown, SessionExpired
+from lakemq.meta_service.api.failures import Refused, error_of_failure
+from lakemq.meta_service.api.schema_calls import SchemaCalls
+from lakemq.meta_service.api.session import Session
+from lakemq.meta_service.api.types import (
     Compare,
     Delete,
     KeyValue,
@@ -52,14 +43,18 @@ from meta_service.api.types import (
     TopicDescription,
     WatchEvent,
 )
-from meta_service.api.writes import Writes
+from lakemq.meta_service.api.writes import Writes
+from lakemq.meta_service.proto import auth_pb2_grpc as auth_rpc
+from lakemq.meta_service.proto import meta_pb2 as pb
+from lakemq.meta_service.proto import meta_pb2_grpc as rpc
+from lakemq.meta_service.proto import schemas_pb2_grpc as schemas_rpc
 
-MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
 _PAUSE_S: Final = 0.02
-_PAUSE_S_MAX: Final = 0.2
+_PAUSE_MAX_S: Final = 0.2
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_MAX_BYTES),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -158,7 +153,7 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
                 self._turn(leader)
             if not leader:
                 await asyncio.sleep(pause_s * (0.5 + self._dice.random()))
-                pause_s = min(pause_s * 2, _PAUSE_S_MAX)
+                pause_s = min(pause_s * 2, _PAUSE_MAX_S)
 
     async def _write(self, stub: Stub, request: Any) -> Any:
         """A command: applied once, whatever is lost on the way."""

@@ -10,10 +10,10 @@ from typing import Any, Final, Literal
 
 import grpc
 
-from meta_service.api import meta_pb2 as pb
-from meta_service.api.calls import Calls
-from meta_service.api.failures import error_of_failure
-from meta_service.api.types import Rebalance, ReplicaMove
+from lakemq.meta_service.api.calls import Calls
+from lakemq.meta_service.api.failures import error_of_failure
+from lakemq.meta_service.api.types import Rebalance, ReplicaMove
+from lakemq.meta_service.proto import meta_pb2 as pb
 
 Load = Mapping[str, float]
 RebalanceAction = Literal["plan", "start", "stop"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from meta_service.api import meta_pb2 as pb
-from meta_service.api.types import (
+from lakemq.meta_service.api.types import (
     KeyValue,
     MetaStatus,
     NodeRegistration,
     PartitionDescription,
     TopicDescription,
 )
+from lakemq.meta_service.proto import meta_pb2 as pb
 
 ConfigMapping = Mapping[str, str | int | None]
 

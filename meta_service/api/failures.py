@@ -6,7 +6,7 @@ from typing import Final
 
 import grpc
 
-from meta_service.api.errors import (
+from lakemq.meta_service.api.errors import (
     BY_CODE,
     Compacted,
     MetaError,

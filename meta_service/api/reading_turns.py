@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from meta_service.api.fair_line import FairLine
+from lakemq.meta_service.api.fair_line import FairLine
 
 
 class ReadingTurns:

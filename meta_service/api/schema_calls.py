@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from meta_service.api import schemas_pb2 as pb
-from meta_service.api.calls import Calls
-from meta_service.api.schemas import Schema, Subject, SubjectChange
+from lakemq.meta_service.api.calls import Calls
+from lakemq.meta_service.api.schemas import Schema, Subject, SubjectChange
+from lakemq.meta_service.proto import schemas_pb2 as pb
 
 
 def schema_of(message: pb.Schema) -> Schema:

@@ -53,5 +53,5 @@ class MetaSettings(BaseModel):
     ca_shared_with_clients: bool = False
     """Whether `tls_ca` may have signed the certificates of clients too (a listener's `tls_ca`).
     If it may not, such a node does not start."""
-    start_s_max: Annotated[float, Field(gt=0)] = 60.0
+    start_max_s: Annotated[float, Field(gt=0)] = 60.0
     """A starting node waits this long for a majority of the members (s)."""

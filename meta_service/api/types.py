@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from meta_service.api.auth import AuthPort
-from meta_service.api.schemas import SchemasPort
+from lakemq.meta_service.api.auth import AuthPort
+from lakemq.meta_service.api.schemas import SchemasPort
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import grpc
 
-from meta_service.api import meta_pb2 as pb
-from meta_service.api.errors import BY_CODE, MetaError, OutcomeUnknown, Overloaded
-from meta_service.api.failures import Refused, error_of_failure
+from lakemq.meta_service.api.errors import BY_CODE, MetaError, OutcomeUnknown, Overloaded
+from lakemq.meta_service.api.failures import Refused, error_of_failure
+from lakemq.meta_service.proto import meta_pb2 as pb
 
 CALLS_MAX: Final = 2
 """Calls under way; what comes meanwhile waits and goes together. More calls would be smaller."""

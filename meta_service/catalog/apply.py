@@ -10,25 +10,22 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from meta_service.api.errors import (
+from lakemq.meta_service.api.errors import (
     InvalidArgument,
     MetaError,
     Overloaded,
     SessionExpired,
     UnsupportedCommand,
 )
-from meta_service.catalog import (
-    entries,
-    kv,
-    moves,
-    nodes,
-    partitions,
-    schemas,
-    topics,
+from lakemq.meta_service.catalog import entries, kv, nodes, partitions, schemas, topics
+from lakemq.meta_service.catalog.auth import DELETIONS, PutQuota, PutRule, PutUser
+from lakemq.meta_service.catalog.command_codec import (
+    FEATURE_LEVEL,
+    Command,
+    Header,
+    decode_command,
 )
-from meta_service.catalog.auth import DELETIONS, PutQuota, PutRule, PutUser
-from meta_service.catalog.command_codec import FEATURE_LEVEL, Command, Header, decode_command
-from meta_service.catalog.commands import (
+from lakemq.meta_service.catalog.commands import (
     AllocateIds,
     AlterTopic,
     CreateTopic,
@@ -43,7 +40,7 @@ from meta_service.catalog.commands import (
     Tick,
     Txn,
 )
-from meta_service.catalog.control_commands import (
+from lakemq.meta_service.catalog.control_commands import (
     ChangeInSync,
     ElectLeaders,
     ExpireSessions,
@@ -51,9 +48,9 @@ from meta_service.catalog.control_commands import (
     RetireNode,
     SetNodeState,
 )
-from meta_service.catalog.draft import Draft, View
-from meta_service.catalog.results import Result, decode_result, encode_result
-from meta_service.catalog.tables import (
+from lakemq.meta_service.catalog.draft import Draft, View
+from lakemq.meta_service.catalog.results import Result, decode_result, encode_result
+from lakemq.meta_service.catalog.tables import (
     GROUP_KEY,
     SESSIONS,
     Row,
@@ -65,15 +62,16 @@ from meta_service.catalog.tables import (
     result_key,
     unpack,
 )
+from lakemq.meta_service.control import moves
 
 HISTORY_REVISIONS_MAX: Final = 100_000
 """Revisions that a watch can go back."""
-HISTORY_BYTES_MAX: Final = 64 * 1024 * 1024
+HISTORY_MAX_BYTES: Final = 64 * 1024 * 1024
 UNACKNOWLEDGED_MAX: Final = 4096
 """Results kept for one client."""
 _TRIM_MAX: Final = 16
 """History entries dropped by one command, so that none takes long."""
-TICK_MS_MAX: Final = 120_000
+TICK_MAX_MS: Final = 120_000
 """Time between two ticks that counts as uptime."""
 _MINUTE_MS: Final = 60_000
 
@@ -165,7 +163,7 @@ def _chain(state: State, writes: dict[bytes, bytes | None]) -> bytes:
 
 
 def _advance_clock(state: State, clock_ms: int) -> State:
-    passed_ms = min(clock_ms - state.clock_ms, TICK_MS_MAX) if state.clock_ms else 0
+    passed_ms = min(clock_ms - state.clock_ms, TICK_MAX_MS) if state.clock_ms else 0
     return state._replace(clock_ms=clock_ms, uptime_ms=state.uptime_ms + passed_ms)
 
 
@@ -211,7 +209,7 @@ def _trim_history(draft: Draft, revision: int, size: int) -> tuple[int, int, int
     oldest = draft.state.compact_revision
     for _ in range(_TRIM_MAX):
         if revision - oldest <= 1 or not (
-            revision - oldest > HISTORY_REVISIONS_MAX or size > HISTORY_BYTES_MAX
+            revision - oldest > HISTORY_REVISIONS_MAX or size > HISTORY_MAX_BYTES
         ):
             break
         oldest += 1

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from meta_service.api.auth import AclRule, Entry, EntryKind, Quota, ScramCredential, User
-from meta_service.api.errors import InvalidArgument
-from meta_service.catalog.command_codec import (
+from lakemq.meta_service.api.auth import AclRule, Entry, EntryKind, Quota, ScramCredential, User
+from lakemq.meta_service.api.errors import InvalidArgument
+from lakemq.meta_service.catalog.command_codec import (
     Command,
     check_blob,
     check_integer,
@@ -18,7 +18,7 @@ from meta_service.catalog.command_codec import (
     check_text,
     command,
 )
-from meta_service.catalog.entries import (
+from lakemq.meta_service.catalog.entries import (
     DeleteEntry,
     PutEntry,
     check_choice,
@@ -28,7 +28,7 @@ from meta_service.catalog.entries import (
     check_tuple,
     check_word,
 )
-from meta_service.catalog.tables import unpack
+from lakemq.meta_service.catalog.tables import unpack
 
 AUTH_PREFIX: Final = b"\x00auth/"
 USER_PREFIX: Final = AUTH_PREFIX + b"user/"

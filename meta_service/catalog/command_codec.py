@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 import msgpack
 
-from meta_service.api.errors import InvalidArgument, UnsupportedCommand
-from meta_service.catalog.tables import pack
+from lakemq.meta_service.api.errors import InvalidArgument, UnsupportedCommand
+from lakemq.meta_service.catalog.tables import pack
 
-COMMAND_BYTES_MAX: Final = 1024 * 1024
+COMMAND_MAX_BYTES: Final = 1024 * 1024
 """Largest command (bytes)."""
-KEY_BYTES_MAX: Final = 4096
+KEY_MAX_BYTES: Final = 4096
 FEATURE_LEVEL: Final = 3
 """Highest feature level that this code understands. What belongs to each is in
 `docs/formats/meta.md`."""
@@ -81,8 +81,8 @@ def encode_command(command: Command, header: Header = Header()) -> bytes:  # noq
     command.check()
     values = [getattr(command, name) for name in _FIELDS[type(command)]]
     data = pack((command.kind, *header, values))
-    if len(data) > COMMAND_BYTES_MAX:
-        raise InvalidArgument(f"the command has {len(data)} bytes, {COMMAND_BYTES_MAX} are allowed")
+    if len(data) > COMMAND_MAX_BYTES:
+        raise InvalidArgument(f"the command has {len(data)} bytes, {COMMAND_MAX_BYTES} are allowed")
     return data
 
 
@@ -142,7 +142,7 @@ def check_hex(value: object, what: str) -> None:
 
 
 def check_key(value: object, what: str) -> None:
-    check_blob(value, what, KEY_BYTES_MAX)
+    check_blob(value, what, KEY_MAX_BYTES)
     if not value:
         raise InvalidArgument(f"{what}: must not be empty")
     if isinstance(value, bytes) and value[:1] == b"\x00":

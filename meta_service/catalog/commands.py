@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from meta_service.api.errors import InvalidArgument
-from meta_service.api.types import STORAGE_LEVEL
-from meta_service.catalog.command_codec import (
+from lakemq.meta_service.api.errors import InvalidArgument
+from lakemq.meta_service.api.types import STORAGE_LEVEL
+from lakemq.meta_service.catalog.command_codec import (
     CLIENT_ID_BYTES,
     Command,
     check_blob,
@@ -24,7 +24,7 @@ from meta_service.catalog.command_codec import (
     command,
 )
 
-VALUE_BYTES_MAX: Final = 512 * 1024
+VALUE_MAX_BYTES: Final = 512 * 1024
 OPERATIONS_MAX: Final = 1024
 """Compares and operations in one transaction."""
 PARTITIONS_MAX: Final = 10_000
@@ -101,7 +101,7 @@ class Txn(Command):
             key, value, retired = check_items(operation, "operation", 3)
             check_key(key, "operation.key")
             if value is not None:
-                check_blob(value, "operation.value", VALUE_BYTES_MAX)
+                check_blob(value, "operation.value", VALUE_MAX_BYTES)
             check_integer(retired, "operation", 0, 2**63)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from meta_service.api.errors import InvalidArgument
-from meta_service.catalog.command_codec import (
+from lakemq.meta_service.api.errors import InvalidArgument
+from lakemq.meta_service.catalog.command_codec import (
     Command,
     check_hex,
     check_integer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from meta_service.catalog.tables import KEYS, Row, State, decode_row, encode_row
+from lakemq.meta_service.catalog.tables import KEYS, Row, State, decode_row, encode_row
 
 
 class View(Protocol):

@@ -11,10 +11,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
-from meta_service.catalog.command_codec import Command, check_integer
-from meta_service.catalog.draft import Draft
-from meta_service.catalog.tables import pack
+from lakemq.meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
+from lakemq.meta_service.catalog.command_codec import Command, check_integer
+from lakemq.meta_service.catalog.draft import Draft
+from lakemq.meta_service.catalog.tables import pack
 
 LABEL_CHARACTERS_MAX: Final = 249
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from meta_service.api.errors import AlreadyExists, InvalidArgument
-from meta_service.catalog.commands import (
+from lakemq.meta_service.api.errors import AlreadyExists, InvalidArgument
+from lakemq.meta_service.catalog.commands import (
     AllocateIds,
     OpenSession,
     Operation,
@@ -15,9 +15,9 @@ from meta_service.catalog.commands import (
     Tick,
     Txn,
 )
-from meta_service.catalog.control_commands import ExpireSessions
-from meta_service.catalog.draft import Draft
-from meta_service.catalog.tables import (
+from lakemq.meta_service.catalog.control_commands import ExpireSessions
+from lakemq.meta_service.catalog.draft import Draft
+from lakemq.meta_service.catalog.tables import (
     CLUSTER_KEY,
     ID_BLOCKS,
     RESULTS,

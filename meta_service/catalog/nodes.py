@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from meta_service.api.errors import AlreadyExists, CompareFailed, InvalidArgument, NotFound
-from meta_service.api.types import NodeRegistration
-from meta_service.catalog.commands import RegisterNode, RegisterStorage
-from meta_service.catalog.control_commands import (
+from lakemq.meta_service.api.errors import AlreadyExists, CompareFailed, InvalidArgument, NotFound
+from lakemq.meta_service.api.types import NodeRegistration
+from lakemq.meta_service.catalog.commands import RegisterNode, RegisterStorage
+from lakemq.meta_service.catalog.control_commands import (
     ACTIVE,
     DRAINING,
     FENCED,
@@ -16,9 +16,9 @@ from meta_service.catalog.control_commands import (
     RetireNode,
     SetNodeState,
 )
-from meta_service.catalog.draft import Draft
-from meta_service.catalog.placement import Candidate
-from meta_service.catalog.tables import (
+from lakemq.meta_service.catalog.draft import Draft
+from lakemq.meta_service.catalog.placement import Candidate
+from lakemq.meta_service.catalog.tables import (
     KEYS,
     NODE_PREFIX,
     REPLICA_COUNTS,

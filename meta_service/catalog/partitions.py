@@ -11,12 +11,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
-from meta_service.api.types import PartitionDescription, TopicDescription
-from meta_service.catalog.control_commands import ACTIVE, DRAINING, ChangeInSync, ElectLeaders
-from meta_service.catalog.draft import Draft
-from meta_service.catalog.nodes import all_nodes
-from meta_service.catalog.topics import find_topic, save_topic, topic_key
+from lakemq.meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
+from lakemq.meta_service.api.types import PartitionDescription, TopicDescription
+from lakemq.meta_service.catalog.control_commands import (
+    ACTIVE,
+    DRAINING,
+    ChangeInSync,
+    ElectLeaders,
+)
+from lakemq.meta_service.catalog.draft import Draft
+from lakemq.meta_service.catalog.nodes import all_nodes
+from lakemq.meta_service.catalog.topics import find_topic, save_topic, topic_key
 
 UNCLEAN: Final = "unclean_leader_election"
 """Setting of a topic: a replica that lacks records may lead rather than nobody. Off by default."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from meta_service.api.errors import BY_CODE, Compacted, MetaError
-from meta_service.catalog.tables import pack, unpack
+from lakemq.meta_service.api.errors import BY_CODE, Compacted, MetaError
+from lakemq.meta_service.catalog.tables import pack, unpack
 
 
 class Result(NamedTuple):

@@ -5,19 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from meta_service.api.errors import CompareFailed, InvalidArgument, NotFound, Overloaded
-from meta_service.api.schemas import COMPATIBILITIES, SCHEMA_TYPES, Schema, Subject
-from meta_service.catalog.command_codec import Command, check_integer, check_text, command
-from meta_service.catalog.draft import Draft
-from meta_service.catalog.entries import check_choice, check_label
-from meta_service.catalog.tables import ID_BLOCKS, decode_number, encode_number, pack, unpack
+from lakemq.meta_service.api.errors import CompareFailed, InvalidArgument, NotFound, Overloaded
+from lakemq.meta_service.api.schemas import COMPATIBILITIES, SCHEMA_TYPES, Schema, Subject
+from lakemq.meta_service.catalog.command_codec import Command, check_integer, check_text, command
+from lakemq.meta_service.catalog.draft import Draft
+from lakemq.meta_service.catalog.entries import check_choice, check_label
+from lakemq.meta_service.catalog.tables import (
+    ID_BLOCKS,
+    decode_number,
+    encode_number,
+    pack,
+    unpack,
+)
 
 SCHEMA_PREFIX: Final = b"\x00schema/"
 SUBJECT_PREFIX: Final = SCHEMA_PREFIX + b"subject/"
 ID_PREFIX: Final = SCHEMA_PREFIX + b"id/"
 DEFAULT_KEY: Final = SCHEMA_PREFIX + b"default"
 LEVEL: Final = 2
-TEXT_BYTES_MAX: Final = 256 * 1024
+TEXT_MAX_BYTES: Final = 256 * 1024
 VERSIONS_MAX: Final = 1000
 """Versions that one subject has at a time."""
 _ID_COUNTER: Final = ID_BLOCKS + b"schema"
@@ -37,9 +43,9 @@ class RegisterSchema(Command):
     def check(self) -> None:
         check_label(self.subject, "subject")
         check_choice(self.schema_type, "schema_type", SCHEMA_TYPES)
-        check_text(self.text, "text", TEXT_BYTES_MAX)
-        if not 0 < len(self.text.encode(errors="replace")) <= TEXT_BYTES_MAX:
-            raise InvalidArgument(f"text: must be 1 to {TEXT_BYTES_MAX} bytes")
+        check_text(self.text, "text", TEXT_MAX_BYTES)
+        if not 0 < len(self.text.encode(errors="replace")) <= TEXT_MAX_BYTES:
+            raise InvalidArgument(f"text: must be 1 to {TEXT_MAX_BYTES} bytes")
         if self.expected_version is not None:
             check_integer(self.expected_version, "expected_version", 0, 2**31)
 

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from meta_service.api.errors import AlreadyExists, InvalidArgument, NotFound
-from meta_service.api.types import PartitionDescription, TopicDescription
-from meta_service.catalog.commands import (
+from lakemq.meta_service.api.errors import AlreadyExists, InvalidArgument, NotFound
+from lakemq.meta_service.api.types import PartitionDescription, TopicDescription
+from lakemq.meta_service.catalog.commands import (
     AlterTopic,
     CreateTopic,
     DeleteTopic,
     GrowTopic,
     PlaceTopic,
 )
-from meta_service.catalog.draft import Draft
-from meta_service.catalog.nodes import candidates
-from meta_service.catalog.placement import place
-from meta_service.catalog.tables import (
+from lakemq.meta_service.catalog.draft import Draft
+from lakemq.meta_service.catalog.nodes import candidates
+from lakemq.meta_service.catalog.placement import place
+from lakemq.meta_service.catalog.tables import (
     KEYS,
     REPLICA_COUNTS,
     TOPIC_PREFIX,

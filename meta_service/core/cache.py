@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Iterator, Sequence
 
-from meta_service.catalog.tables import Row, prefix_end
+from lakemq.meta_service.catalog.tables import Row, prefix_end
 
 
 class Cache:

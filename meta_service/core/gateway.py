@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from meta_service.api.errors import MetaError, OutcomeUnknown, StorageFailed
-from meta_service.catalog.apply import Applied
-from meta_service.catalog.command_codec import Command, Header, encode_command
-from meta_service.catalog.results import Result, error_of
-from meta_service.catalog.tables import RESERVED, Row
-from meta_service.core.bridge import Bridge
-from meta_service.core.cache import Cache
-from meta_service.core.metrics import Latencies
-from meta_service.core.watches import WatchHub
-from meta_service.raft.mailbox import Mailbox
-from meta_service.raft.node import RaftNode
-from meta_service.raft.state import Answer
+from lakemq.meta_service.api.errors import MetaError, OutcomeUnknown, StorageFailed
+from lakemq.meta_service.catalog.apply import Applied
+from lakemq.meta_service.catalog.command_codec import Command, Header, encode_command
+from lakemq.meta_service.catalog.results import Result, error_of
+from lakemq.meta_service.catalog.tables import RESERVED, Row
+from lakemq.meta_service.control.metrics import Latencies
+from lakemq.meta_service.core.cache import Cache
+from lakemq.meta_service.core.loop_queue import Bridge
+from lakemq.meta_service.core.watches import WatchHub
+from lakemq.meta_service.raft.node import RaftNode
+from lakemq.meta_service.raft.state import Answer
+from lakemq.meta_service.raft.thread_queue import Mailbox
 
 _MESSAGES = {
     "NOT_LEADER": "this member is not the leader",

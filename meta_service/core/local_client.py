@@ -10,14 +10,13 @@ from typing import Any, Final
 
 import grpc
 
-from meta_service.api import meta_pb2 as pb
-from meta_service.api.auth_calls import AuthCalls
-from meta_service.api.calls import Stub, Target
-from meta_service.api.convert import node_message, node_of
-from meta_service.api.errors import InvalidArgument
-from meta_service.api.failures import error_of_failure
-from meta_service.api.schema_calls import SchemaCalls
-from meta_service.api.types import (
+from lakemq.meta_service.api.auth_calls import AuthCalls
+from lakemq.meta_service.api.calls import Stub, Target
+from lakemq.meta_service.api.convert import node_message, node_of
+from lakemq.meta_service.api.errors import InvalidArgument
+from lakemq.meta_service.api.failures import error_of_failure
+from lakemq.meta_service.api.schema_calls import SchemaCalls
+from lakemq.meta_service.api.types import (
     Compare,
     Delete,
     KeyValue,
@@ -28,8 +27,8 @@ from meta_service.api.types import (
     TopicDescription,
     WatchEvent,
 )
-from meta_service.catalog.command_codec import Command
-from meta_service.catalog.commands import (
+from lakemq.meta_service.catalog.command_codec import Command
+from lakemq.meta_service.catalog.commands import (
     AllocateIds,
     AlterTopic,
     CreateTopic,
@@ -37,13 +36,14 @@ from meta_service.catalog.commands import (
     Operation,
     Txn,
 )
-from meta_service.catalog.nodes import decode_node
-from meta_service.catalog.results import Result, value_of
-from meta_service.catalog.tables import NODE_PREFIX, RESERVED, TOPIC_PREFIX, Row
-from meta_service.catalog.topics import decode_topic, topic_key
-from meta_service.core.gateway import Gateway
+from lakemq.meta_service.catalog.nodes import decode_node
+from lakemq.meta_service.catalog.results import Result, value_of
+from lakemq.meta_service.catalog.tables import NODE_PREFIX, RESERVED, TOPIC_PREFIX, Row
+from lakemq.meta_service.catalog.topics import decode_topic, topic_key
+from lakemq.meta_service.core.gateway import Gateway
+from lakemq.meta_service.proto import meta_pb2 as pb
 
-CALL_S_MAX: Final = 10.0
+CALL_MAX_S: Final = 10.0
 
 
 def key_value(key: bytes, row: Row) -> KeyValue:
@@ -78,7 +78,7 @@ class LocalClient(AuthCalls, SchemaCalls):
 
     async def _call(self, stub: Stub, request: Any) -> Any:
         try:
-            return await stub(self._target)(request, timeout=CALL_S_MAX)
+            return await stub(self._target)(request, timeout=CALL_MAX_S)
         except grpc.aio.AioRpcError as failure:
             raise error_of_failure(failure)[0] from failure
 

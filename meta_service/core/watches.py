@@ -13,12 +13,12 @@ import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
-from meta_service.api.errors import Compacted, MetaError
-from meta_service.api.types import WatchEvent
-from meta_service.catalog.tables import RESERVED
+from lakemq.meta_service.api.errors import Compacted, MetaError
+from lakemq.meta_service.api.types import WatchEvent
+from lakemq.meta_service.catalog.tables import RESERVED
 
 RECENT_REVISIONS_MAX: Final = 8192
-RECENT_BYTES_MAX: Final = 16 * 1024 * 1024
+RECENT_MAX_BYTES: Final = 16 * 1024 * 1024
 _BATCH: Final = 256
 """Revisions read from the store at once."""
 _GROUP: Final = 50
@@ -66,7 +66,7 @@ class WatchHub:
         self._recent.append((revision, events, size))
         self._recent_bytes += size
         while len(self._recent) > 1 and (
-            len(self._recent) > RECENT_REVISIONS_MAX or self._recent_bytes > RECENT_BYTES_MAX
+            len(self._recent) > RECENT_REVISIONS_MAX or self._recent_bytes > RECENT_MAX_BYTES
         ):
             self._recent_bytes -= self._recent.popleft()[2]
         self.revision, self.compact_revision = revision, compact_revision

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from meta_service.raft.engine import CANDIDATE, CLOCK, DICE, FOLLOWER
-from meta_service.raft.recovery import Recovery
-from meta_service.raft.state import Message
+from lakemq.meta_service.raft.engine import CANDIDATE, CLOCK, DICE, FOLLOWER
+from lakemq.meta_service.raft.recovery import Recovery
+from lakemq.meta_service.raft.state import Message
 
 
 class Elections(Recovery):
@@ -31,7 +31,7 @@ class Elections(Recovery):
     def _election_timeout_s(self) -> float:
         timing = self.timing
         return (
-            timing.election_s_min + (timing.election_s_max - timing.election_s_min) * DICE.random()
+            timing.election_min_s + (timing.election_max_s - timing.election_min_s) * DICE.random()
         )
 
     @property
@@ -83,7 +83,7 @@ class Elections(Recovery):
     def _leader_is_alive(self) -> bool:
         if self.is_leader:
             return True
-        return CLOCK() < self._heard_leader + self.timing.election_s_min
+        return CLOCK() < self._heard_leader + self.timing.election_min_s
 
     @property
     def _others_have_entries(self) -> bool:
@@ -173,7 +173,7 @@ class Elections(Recovery):
         ]
         if not ready:
             return False
-        self._handing_over_until = CLOCK() + self.timing.election_s_min
+        self._handing_over_until = CLOCK() + self.timing.election_min_s
         self._heir = min(ready, key=self._lag)
         self._ask_heir()
         return True

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
-from meta_service.api.errors import StartupFailed
+from lakemq.meta_service.api.errors import StartupFailed
 
 VERSION: Final = "0.3.17"
 SOURCE_SHA256: Final = {

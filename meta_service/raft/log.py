@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, overload
 
-from meta_service.raft.files import Disk, File
-from meta_service.raft.log_format import (
+from lakemq.meta_service.raft.files import Disk, File
+from lakemq.meta_service.raft.log_format import (
     LOG_HEADER,
     Entry,
     LogDamaged,

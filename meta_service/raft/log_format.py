@@ -29,7 +29,7 @@ VOTE_HEADER: Final = struct.Struct("<8sIIQ")
 """Magic, CRC32C of what follows it, length of the name, term. Then the name voted for."""
 VOTE_MAGIC: Final = b"LMQVOTE\x01"
 
-ENTRY_BYTES_MAX: Final = 16 * 1024 * 1024
+ENTRY_MAX_BYTES: Final = 16 * 1024 * 1024
 """Largest payload of one entry that a reader accepts."""
 
 
@@ -79,7 +79,7 @@ def _read_record(data: bytes, position: int) -> tuple[Entry, int, int] | None:
         return None
     magic, crc, length, flags, index, term, synced = RECORD_HEADER.unpack_from(data, position)
     start = position + RECORD_HEADER.size
-    if magic != RECORD_MAGIC or flags or length > ENTRY_BYTES_MAX or start + length > len(data):
+    if magic != RECORD_MAGIC or flags or length > ENTRY_MAX_BYTES or start + length > len(data):
         return None
     if google_crc32c.value(data[position + _CRC_ENDS : start + length]) != crc:
         return None

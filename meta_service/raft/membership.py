@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from meta_service.raft.engine import CLOCK, MEMBERSHIP, peer_named
-from meta_service.raft.log_format import Entry
-from meta_service.raft.state import EngineState
+from lakemq.meta_service.raft.engine import CLOCK, MEMBERSHIP, peer_named
+from lakemq.meta_service.raft.log_format import Entry
+from lakemq.meta_service.raft.state import EngineState
 
 _MEMBERSHIP_BYTE = bytes([MEMBERSHIP])
 LAG_MAX = 100
@@ -171,8 +171,8 @@ class Membership(EngineState):
 
     def _answers(self, peer: Any) -> bool:
         silent_s = CLOCK() - self.response_time.get(peer, float("-inf"))
-        silent_s_max = HEARTBEATS_MISSED_MAX * self.timing.heartbeat_s
-        return peer in self.connected and silent_s < silent_s_max
+        silent_max_s = HEARTBEATS_MISSED_MAX * self.timing.heartbeat_s
+        return peer in self.connected and silent_s < silent_max_s
 
     def _lag(self, peer: Any) -> int:
         """Entries that it is not known to have."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meta_service.raft.elections import Elections
-from meta_service.raft.engine import (
+from lakemq.meta_service.raft.elections import Elections
+from lakemq.meta_service.raft.engine import (
     CLOCK,
     FOLLOWER,
     LEADER,
@@ -20,13 +20,13 @@ from meta_service.raft.engine import (
     SyncObjConf,
     peer_named,
 )
-from meta_service.raft.log import RaftLog
-from meta_service.raft.log_format import Entry
-from meta_service.raft.membership import Group, decode_group
-from meta_service.raft.recovery import Recovery
-from meta_service.raft.replication import Replication
-from meta_service.raft.snapshot_transfer import SnapshotTransfer
-from meta_service.raft.state import (
+from lakemq.meta_service.raft.log import RaftLog
+from lakemq.meta_service.raft.log_format import Entry
+from lakemq.meta_service.raft.membership import Group, decode_group
+from lakemq.meta_service.raft.recovery import Recovery
+from lakemq.meta_service.raft.replication import Replication
+from lakemq.meta_service.raft.snapshot_transfer import SnapshotTransfer
+from lakemq.meta_service.raft.state import (
     APPLIED,
     NO_LEADER,
     NOT_LEADER,
@@ -83,11 +83,11 @@ class RaftNode(Elections, SnapshotTransfer):
         network.outgoing = self._on_engine_message
         conf = SyncObjConf(
             autoTick=False,
-            raftMinTimeout=timing.election_s_min,
-            raftMaxTimeout=timing.election_s_max,
+            raftMinTimeout=timing.election_min_s,
+            raftMaxTimeout=timing.election_max_s,
             appendEntriesPeriod=timing.heartbeat_s,
             leaderFallbackTimeout=timing.leader_fallback_s,
-            connectionTimeout=timing.election_s_max * 3,
+            connectionTimeout=timing.election_max_s * 3,
             journalFile=log,
             pollerType=poller,
         )
@@ -276,7 +276,7 @@ class RaftNode(Elections, SnapshotTransfer):
         index = self.snapshots.finished()
         if index is not None:
             self.log.compact_to(min(index, self.applied_index))
-        if self.log.size_bytes > self.timing.log_bytes_max and self.snapshots.begin():
+        if self.log.size_bytes > self.timing.log_max_bytes and self.snapshots.begin():
             self.log_snapshots += 1
 
     log_snapshots = 0

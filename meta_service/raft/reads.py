@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from meta_service.raft.engine import CLOCK
-from meta_service.raft.replication import Replication
-from meta_service.raft.state import APPLIED, NO_LEADER, NOT_LEADER, Answer
+from lakemq.meta_service.raft.engine import CLOCK
+from lakemq.meta_service.raft.replication import Replication
+from lakemq.meta_service.raft.state import APPLIED, NO_LEADER, NOT_LEADER, Answer
 
 
 class _Read(NamedTuple):

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from meta_service.raft.engine import DICE, NO_OP
-from meta_service.raft.membership import Membership
-from meta_service.raft.state import Message
+from lakemq.meta_service.raft.engine import DICE, NO_OP
+from lakemq.meta_service.raft.membership import Membership
+from lakemq.meta_service.raft.state import Message
 
 _NO_OP_BYTE = bytes([NO_OP])
 _NONCES = 2**53

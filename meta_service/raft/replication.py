@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from meta_service.raft.engine import CLOCK
-from meta_service.raft.log import LogFailed
-from meta_service.raft.log_format import Entry
-from meta_service.raft.recovery import Recovery
-from meta_service.raft.state import Message
+from lakemq.meta_service.raft.engine import CLOCK
+from lakemq.meta_service.raft.log import LogFailed
+from lakemq.meta_service.raft.log_format import Entry
+from lakemq.meta_service.raft.recovery import Recovery
+from lakemq.meta_service.raft.state import Message
 
 
 class Replication(Recovery):
@@ -77,7 +77,7 @@ class Replication(Recovery):
         sent = False
         while self._may_send(peer, is_heartbeat and not sent):
             start = self.next_index[peer]
-            entries = self.log.entries_from(start, self.timing.batch_bytes_max)
+            entries = self.log.entries_from(start, self.timing.batch_max_bytes)
             self.next_index[peer] = start + len(entries)
             self._append_message(peer, start, entries)
             sent = True

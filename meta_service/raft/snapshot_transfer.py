@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from meta_service.raft.engine import CLOCK
-from meta_service.raft.membership import decode_group
-from meta_service.raft.reads import Reads
-from meta_service.raft.state import Message, SnapshotSink, SnapshotSource
+from lakemq.meta_service.raft.engine import CLOCK
+from lakemq.meta_service.raft.membership import decode_group
+from lakemq.meta_service.raft.reads import Reads
+from lakemq.meta_service.raft.state import Message, SnapshotSink, SnapshotSource
 
 
 @dataclass

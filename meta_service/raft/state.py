@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from meta_service.raft.engine import LEADER, Private, SyncObj, Transport
-from meta_service.raft.log import RaftLog
+from lakemq.meta_service.raft.engine import LEADER, Private, SyncObj, Transport
+from lakemq.meta_service.raft.log import RaftLog
 
 Message = dict[str, Any]
 """One message between members; `type` and `term` are always there."""
@@ -25,18 +25,18 @@ OUTCOME_UNKNOWN: Final = "OUTCOME_UNKNOWN"
 class RaftTiming:
     """Seconds, and limits of what is under way."""
 
-    election_s_min: float = 0.5
-    election_s_max: float = 1.2
+    election_min_s: float = 0.5
+    election_max_s: float = 1.2
     heartbeat_s: float = 0.05
     leader_fallback_s: float = 1.0
     """A leader that has not heard from a majority for so long steps down (check-quorum)."""
-    batch_bytes_max: int = 256 * 1024
+    batch_max_bytes: int = 256 * 1024
     """Entries in one append message (bytes)."""
     window_entries: int = 8192
     """Entries sent to a member beyond what it acknowledged."""
     waiting_max: int = 20_000
     """Commands in the log that are not committed yet; more are refused."""
-    log_bytes_max: int = 16 * 1024 * 1024
+    log_max_bytes: int = 16 * 1024 * 1024
     """The log is shortened behind a snapshot when it is larger than this (bytes)."""
     chunk_bytes: int = 256 * 1024
     """Of a snapshot, in one message (bytes)."""

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from meta_service.raft.mailbox import Mailbox
-from meta_service.raft.node import RaftNode
+from lakemq.meta_service.raft.node import RaftNode
+from lakemq.meta_service.raft.thread_queue import Mailbox
 
 _WAIT_S: Final = 0.02
 """Longest wait of one tick, so that heartbeats and elections are on time."""

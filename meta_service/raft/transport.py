@@ -22,12 +22,12 @@ from typing import Any, Final
 import grpc
 import msgpack
 
-from meta_service.api.errors import StartupFailed
-from meta_service.raft.mailbox import Mailbox
-from meta_service.raft.membership import MEMBERS_MAX
-from meta_service.raft.state import Message
-from meta_service.raft.wire_format import (
-    MESSAGE_BYTES_MAX,
+from lakemq.meta_service.api.errors import StartupFailed
+from lakemq.meta_service.raft.membership import MEMBERS_MAX
+from lakemq.meta_service.raft.state import Message
+from lakemq.meta_service.raft.thread_queue import Mailbox
+from lakemq.meta_service.raft.wire_format import (
+    MESSAGE_MAX_BYTES,
     BadMessage,
     decode_message,
     encode_message,
@@ -35,7 +35,7 @@ from meta_service.raft.wire_format import (
 
 LOG: Final = logging.getLogger(__name__)
 STREAM: Final = "/lakemq.raft.v1.Raft/Stream"
-FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + 1024 * 1024
+FRAME_MAX_BYTES: Final = MESSAGE_MAX_BYTES + 1024 * 1024
 _FRAME_TARGET_BYTES: Final = 512 * 1024
 _FRAME_MESSAGES_MAX: Final = 256
 _QUEUE_MESSAGES_MAX: Final = 4096
@@ -43,8 +43,8 @@ _WAITING_MAX: Final = 10_000
 _CONNECT_S: Final = 1.0
 _PAUSE_S: Final = 0.1
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
-    ("grpc.max_send_message_length", FRAME_BYTES_MAX),
+    ("grpc.max_receive_message_length", FRAME_MAX_BYTES),
+    ("grpc.max_send_message_length", FRAME_MAX_BYTES),
     ("grpc.keepalive_time_ms", 2_000),
     ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.keepalive_permit_without_calls", 1),

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgpack
 
-from meta_service.raft.log_format import ENTRY_BYTES_MAX, Entry
+from lakemq.meta_service.raft.log_format import ENTRY_MAX_BYTES, Entry
 
-MESSAGE_BYTES_MAX: Final = 2 * 1024 * 1024
+MESSAGE_MAX_BYTES: Final = 2 * 1024 * 1024
 """Largest message between members (bytes)."""
 INDEX_MAX: Final = 2**62
 
@@ -60,7 +60,7 @@ def encode_message(message: dict[str, Any]) -> bytes:
 
 def decode_message(data: bytes) -> dict[str, Any]:
     """Raises BadMessage."""
-    if len(data) > MESSAGE_BYTES_MAX:
+    if len(data) > MESSAGE_MAX_BYTES:
         raise BadMessage(f"a message of {len(data)} bytes")
     try:
         message = msgpack.unpackb(data, use_list=False, raw=False, max_ext_len=0)
@@ -97,7 +97,7 @@ def _is_entry(value: object) -> bool:
         isinstance(value, tuple)
         and len(value) == 3
         and isinstance(value[0], bytes)
-        and 1 <= len(value[0]) <= ENTRY_BYTES_MAX
+        and 1 <= len(value[0]) <= ENTRY_MAX_BYTES
         and _is("index", value[1])
         and _is("index", value[2])
     )

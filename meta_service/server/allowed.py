@@ -11,16 +11,16 @@ from typing import Any, Final
 
 import grpc
 
-from meta_service.api.errors import InvalidArgument, MetaError, Overloaded, PermissionDenied
-from meta_service.api.reading_turns import ReadingTurns
-from meta_service.server.failures import Context, abort
+from lakemq.meta_service.api.errors import InvalidArgument, MetaError, Overloaded, PermissionDenied
+from lakemq.meta_service.api.reading_turns import ReadingTurns
+from lakemq.meta_service.server.failures import Context, abort
 
 _TURNS: Final = 2
 """Requests of callers without certificates that are read at a time, each of up to 4 MiB."""
 _WAITING_MAX: Final = 1024
 _WAITING_PER_PEER_MAX: Final = 256
-_KNOWN_S_MAX: Final = 30.0
-_UNKNOWN_S_MAX: Final = 1.0
+_KNOWN_MAX_S: Final = 30.0
+_UNKNOWN_MAX_S: Final = 1.0
 """A request comes with its call; so long it may take."""
 _SHOWN_MAX: Final = 200
 """Characters of a certificate's names that are repeated in an answer."""
@@ -118,9 +118,9 @@ class CertificateCheck(grpc.aio.ServerInterceptor):
         try:
             if names is not None:
                 await self._check(names, requests, context)
-                return await _first(requests, _KNOWN_S_MAX) if one else requests
+                return await _first(requests, _KNOWN_MAX_S) if one else requests
             async with self._turns.turn(context.peer()):
-                first = await _first(requests, _UNKNOWN_S_MAX)
+                first = await _first(requests, _UNKNOWN_MAX_S)
             return first if one else _chained(first, requests)
         except MetaError as error:
             return await abort(context, error)
@@ -139,7 +139,7 @@ class CertificateCheck(grpc.aio.ServerInterceptor):
             with contextlib.suppress(MetaError):
                 async with self._turns.turn(context.peer()):
                     for _ in range(2):  # the message, and the end
-                        await _first(requests, _UNKNOWN_S_MAX)
+                        await _first(requests, _UNKNOWN_MAX_S)
             raise
 
 

@@ -15,12 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from meta_service.api.errors import MetaError, NoLeader, NotLeader, OutcomeUnknown, StartupFailed
-from meta_service.api.hosts import join_host
-from meta_service.catalog.command_codec import FEATURE_LEVEL
-from meta_service.catalog.commands import SetClusterId
-from meta_service.catalog.results import value_of
-from meta_service.catalog.tables import (
+from lakemq.meta_service.api.errors import (
+    MetaError,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+    StartupFailed,
+)
+from lakemq.meta_service.api.hosts import join_host
+from lakemq.meta_service.catalog.command_codec import FEATURE_LEVEL
+from lakemq.meta_service.catalog.commands import SetClusterId
+from lakemq.meta_service.catalog.results import value_of
+from lakemq.meta_service.catalog.tables import (
     CLUSTER_KEY,
     KEYS,
     SESSIONS,
@@ -30,24 +36,24 @@ from meta_service.catalog.tables import (
     decode_row,
     event_key,
 )
-from meta_service.core.bridge import Bridge
-from meta_service.core.cache import Cache
-from meta_service.core.controller import Controller
-from meta_service.core.gateway import Gateway
-from meta_service.core.watches import Events, WatchHub
-from meta_service.raft.files import Folder
-from meta_service.raft.log import LogFailed, RaftLog, reconcile
-from meta_service.raft.log_format import LogDamaged
-from meta_service.raft.mailbox import Mailbox
-from meta_service.raft.membership import Group, decode_group
-from meta_service.raft.node import RaftNode
-from meta_service.raft.state import Message, RaftTiming
-from meta_service.raft.thread import RaftThread
-from meta_service.raft.transport import GrpcWire, Identity, Pem
-from meta_service.storage.first_group import read_first_group, write_first_group
-from meta_service.storage.machine import StateMachine
-from meta_service.storage.snapshots import SnapshotMaker, list_snapshots
-from meta_service.storage.store import Store, copy_database
+from lakemq.meta_service.control.controller import Controller
+from lakemq.meta_service.core.cache import Cache
+from lakemq.meta_service.core.gateway import Gateway
+from lakemq.meta_service.core.loop_queue import Bridge
+from lakemq.meta_service.core.watches import Events, WatchHub
+from lakemq.meta_service.raft.files import Folder
+from lakemq.meta_service.raft.log import LogFailed, RaftLog, reconcile
+from lakemq.meta_service.raft.log_format import LogDamaged
+from lakemq.meta_service.raft.membership import Group, decode_group
+from lakemq.meta_service.raft.node import RaftNode
+from lakemq.meta_service.raft.state import Message, RaftTiming
+from lakemq.meta_service.raft.thread import RaftThread
+from lakemq.meta_service.raft.thread_queue import Mailbox
+from lakemq.meta_service.raft.transport import GrpcWire, Identity, Pem
+from lakemq.meta_service.storage.first_group import read_first_group, write_first_group
+from lakemq.meta_service.storage.machine import StateMachine
+from lakemq.meta_service.storage.snapshots import SnapshotMaker, list_snapshots
+from lakemq.meta_service.storage.store import Store, copy_database
 
 _POLL_S: Final = 0.005
 

@@ -6,13 +6,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from meta_service.api import auth_pb2 as pb
-from meta_service.api import auth_pb2_grpc as rpc
-from meta_service.api import meta_pb2
-from meta_service.api.auth import AclRule, kind_complaint
-from meta_service.api.auth_convert import entry_message, entry_of
-from meta_service.api.errors import InvalidArgument
-from meta_service.catalog.auth import (
+from lakemq.meta_service.api.auth import AclRule, kind_complaint
+from lakemq.meta_service.api.auth_convert import entry_message, entry_of
+from lakemq.meta_service.api.errors import InvalidArgument
+from lakemq.meta_service.catalog.auth import (
     AUTH_PREFIX,
     DELETIONS,
     PREFIXES,
@@ -20,8 +17,11 @@ from meta_service.catalog.auth import (
     identify,
     put_command,
 )
-from meta_service.server.failures import Context, streaming, unary
-from meta_service.server.services import ANSWER_BYTES_MAX, Service
+from lakemq.meta_service.proto import auth_pb2 as pb
+from lakemq.meta_service.proto import auth_pb2_grpc as rpc
+from lakemq.meta_service.proto import meta_pb2
+from lakemq.meta_service.server.failures import Context, streaming, unary
+from lakemq.meta_service.server.services import ANSWER_MAX_BYTES, Service
 
 
 def expected(request: Any) -> int | None:
@@ -63,7 +63,7 @@ class AuthService(Service, rpc.AuthServicer):
             if request.name and key != prefix:
                 break
             size += 2 * (len(key) + len(row.value)) + 40
-            if response.entries and size > ANSWER_BYTES_MAX:
+            if response.entries and size > ANSWER_MAX_BYTES:
                 response.next = last
                 break
             response.entries.append(entry_message(decode_entry(key, row.value, row.mod_revision)))

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
-from meta_service.api import meta_pb2 as pb
-from meta_service.api.convert import node_message
-from meta_service.api.errors import CompareFailed, InvalidArgument, NoLeader, NotFound, NotLeader
-from meta_service.catalog.command_codec import Command
-from meta_service.catalog.commands import RegisterNode, RegisterStorage
-from meta_service.catalog.control_commands import (
+from lakemq.meta_service.api.convert import node_message
+from lakemq.meta_service.api.errors import (
+    CompareFailed,
+    InvalidArgument,
+    NoLeader,
+    NotFound,
+    NotLeader,
+)
+from lakemq.meta_service.catalog.command_codec import Command
+from lakemq.meta_service.catalog.commands import RegisterNode, RegisterStorage
+from lakemq.meta_service.catalog.control_commands import (
     ACTIVE,
     DRAINING,
     FENCED,
@@ -18,14 +23,15 @@ from meta_service.catalog.control_commands import (
     RemoveNode,
     SetNodeState,
 )
-from meta_service.catalog.moves import SetRebalance
-from meta_service.catalog.nodes import decode_node, node_key
-from meta_service.server.failures import Context, streaming, unary
-from meta_service.server.services import ClusterService, Shared, TopicsService
+from lakemq.meta_service.catalog.nodes import decode_node, node_key
+from lakemq.meta_service.control.moves import SetRebalance
+from lakemq.meta_service.proto import meta_pb2 as pb
+from lakemq.meta_service.server.failures import Context, streaming, unary
+from lakemq.meta_service.server.services import ClusterService, Shared, TopicsService
 
 if TYPE_CHECKING:
-    from meta_service.api.types import NodeRegistration
-    from meta_service.core.controller import Controller
+    from lakemq.meta_service.api.types import NodeRegistration
+    from lakemq.meta_service.control.controller import Controller
 
 
 MOVES_AT_ONCE: Final = 20

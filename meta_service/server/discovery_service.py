@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from meta_service.api import discovery_pb2 as pb
-from meta_service.api import discovery_pb2_grpc as rpc
-from meta_service.api.errors import InvalidArgument, NotLeader, PermissionDenied
-from meta_service.core.gateway import Gateway
-from meta_service.raft.membership import Refused
-from meta_service.raft.node import RaftNode
-from meta_service.server.allowed import Allowed, names_of
-from meta_service.server.assembly import Assembly
-from meta_service.server.failures import Context, unary
-from meta_service.server.maintenance import settle_change
+from lakemq.meta_service.api.errors import InvalidArgument, NotLeader, PermissionDenied
+from lakemq.meta_service.core.gateway import Gateway
+from lakemq.meta_service.proto import discovery_pb2 as pb
+from lakemq.meta_service.proto import discovery_pb2_grpc as rpc
+from lakemq.meta_service.raft.membership import Refused
+from lakemq.meta_service.raft.node import RaftNode
+from lakemq.meta_service.server.allowed import Allowed, names_of
+from lakemq.meta_service.server.assembly import Assembly
+from lakemq.meta_service.server.failures import Context, unary
+from lakemq.meta_service.server.maintenance import settle_change
 
-ID_BYTES_MAX: Final = 255
+ID_MAX_BYTES: Final = 255
 _SETTLE_S: Final = 5.0
 
 
@@ -52,7 +52,7 @@ class DiscoveryService(rpc.DiscoveryServicer):
     @unary
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
         name, address = request.member_id, request.address
-        if not name or len(name.encode()) > ID_BYTES_MAX or ":" not in address:
+        if not name or len(name.encode()) > ID_MAX_BYTES or ":" not in address:
             raise InvalidArgument("join: a member needs an id and an address `host:raft_port`")
         self._check_certificate(context, name)
         if self._gateway.leading_term() is None:

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
 
-from meta_service.api.errors import Compacted, MetaError
+from lakemq.meta_service.api.errors import Compacted, MetaError
 
 LOG: Final = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -9,28 +9,28 @@ from typing import Final
 
 import grpc
 
-from meta_service.api import auth_pb2_grpc as auth_rpc
-from meta_service.api import discovery_pb2_grpc as discovery_rpc
-from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api import schemas_pb2_grpc as schemas_rpc
-from meta_service.api.errors import StartupFailed
-from meta_service.api.hosts import is_loopback, join_host
-from meta_service.server.allowed import Allowed, CertificateCheck
-from meta_service.server.auth_service import AuthService
-from meta_service.server.control_services import (
+from lakemq.meta_service.api.errors import StartupFailed
+from lakemq.meta_service.api.hosts import is_loopback, join_host
+from lakemq.meta_service.proto import auth_pb2_grpc as auth_rpc
+from lakemq.meta_service.proto import discovery_pb2_grpc as discovery_rpc
+from lakemq.meta_service.proto import meta_pb2_grpc as rpc
+from lakemq.meta_service.proto import schemas_pb2_grpc as schemas_rpc
+from lakemq.meta_service.server.allowed import Allowed, CertificateCheck
+from lakemq.meta_service.server.auth_service import AuthService
+from lakemq.meta_service.server.control_services import (
     ControlledClusterService,
     ControlledTopicsService,
 )
-from meta_service.server.discovery_service import DiscoveryService
-from meta_service.server.maintenance import MaintenanceService
-from meta_service.server.schemas_service import SchemasService
-from meta_service.server.services import KvService
+from lakemq.meta_service.server.discovery_service import DiscoveryService
+from lakemq.meta_service.server.maintenance import MaintenanceService
+from lakemq.meta_service.server.schemas_service import SchemasService
+from lakemq.meta_service.server.services import KvService
 
-MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
 _STOP_S: Final = 0.5
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_MAX_BYTES),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.lookahead_bytes", 16 * 1024),

@@ -18,17 +18,17 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from meta_service.api import discovery_pb2 as pb
-from meta_service.api import discovery_pb2_grpc as rpc
-from meta_service.api.errors import (
+from lakemq.meta_service.api.errors import (
     InvalidArgument,
     MetaError,
     NotLeader,
     PermissionDenied,
     StartupFailed,
 )
-from meta_service.api.failures import error_of_failure
-from meta_service.api.hosts import join_host
+from lakemq.meta_service.api.failures import error_of_failure
+from lakemq.meta_service.api.hosts import join_host
+from lakemq.meta_service.proto import discovery_pb2 as pb
+from lakemq.meta_service.proto import discovery_pb2_grpc as rpc
 
 LOG: Final = logging.getLogger(__name__)
 _ANSWER_S: Final = 2.0

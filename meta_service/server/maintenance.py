@@ -6,25 +6,25 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
-from meta_service.api import meta_pb2 as pb
-from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api.errors import (
+from lakemq.meta_service.api.errors import (
     InvalidArgument,
     NotLeader,
     OutcomeUnknown,
     Overloaded,
     StorageFailed,
 )
-from meta_service.core.gateway import Gateway
-from meta_service.raft.membership import Group, Refused
-from meta_service.raft.node import RaftNode
-from meta_service.server.failures import Context, streaming, unary
-from meta_service.storage.snapshot_stream import FolderSource
-from meta_service.storage.snapshots import SnapshotMaker
+from lakemq.meta_service.core.gateway import Gateway
+from lakemq.meta_service.proto import meta_pb2 as pb
+from lakemq.meta_service.proto import meta_pb2_grpc as rpc
+from lakemq.meta_service.raft.membership import Group, Refused
+from lakemq.meta_service.raft.node import RaftNode
+from lakemq.meta_service.server.failures import Context, streaming, unary
+from lakemq.meta_service.storage.snapshot_stream import FolderSource
+from lakemq.meta_service.storage.snapshots import SnapshotMaker
 
 CHUNK_BYTES: Final = 512 * 1024
 _POLL_S: Final = 0.01
-_SNAPSHOT_S_MAX: Final = 60.0
+_SNAPSHOT_MAX_S: Final = 60.0
 _TRANSFER_S: Final = 0.3
 _TRANSFERS_MAX: Final = 10
 
@@ -51,7 +51,7 @@ class MaintenanceService(rpc.MaintenanceServicer):
     async def _fresh_snapshot(self) -> int:
         """Log index of a durable snapshot that holds everything applied by now."""
         wanted: int = await self._gateway.run(lambda node: node.machine.applied_index)
-        async with asyncio.timeout(_SNAPSHOT_S_MAX):
+        async with asyncio.timeout(_SNAPSHOT_MAX_S):
             while True:
                 newest = self._snapshots.newest()
                 if newest is not None and newest.log_index >= wanted:

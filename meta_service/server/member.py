@@ -7,21 +7,21 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meta_service.api.errors import StartupFailed
-from meta_service.api.hosts import is_loopback, is_wildcard, join_host
-from meta_service.api.settings import MetaSettings
-from meta_service.api.types import MetaClient, MetaStatus
+from lakemq.meta_service.api.errors import StartupFailed
+from lakemq.meta_service.api.hosts import is_loopback, is_wildcard, join_host
+from lakemq.meta_service.api.settings import MetaSettings
+from lakemq.meta_service.api.types import MetaClient, MetaStatus
 
-_GIVE_WAY_S_MAX = 0.5
+_GIVE_WAY_MAX_S = 0.5
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
-    from meta_service.raft.transport import Pem
-    from meta_service.server.allowed import Allowed
-    from meta_service.server.assembly import Assembly, Membership
-    from meta_service.server.grpc_server import GrpcServer, Services
-    from meta_service.server.routed_client import RoutedClient
+    from lakemq.meta_service.raft.transport import Pem
+    from lakemq.meta_service.server.allowed import Allowed
+    from lakemq.meta_service.server.assembly import Assembly, Membership
+    from lakemq.meta_service.server.grpc_server import GrpcServer, Services
+    from lakemq.meta_service.server.routed_client import RoutedClient
 
 
 def _reachable(bound: str, raft_address: str) -> str:
@@ -64,14 +64,18 @@ class MetaMember:
     async def start(self) -> None:
         """Returns when the member can serve. Raises StartupFailed with one clear line."""
         # Loads pysyncobj, whose check may refuse, and RocksDB: not before a member is wanted.
-        from meta_service.core import metrics
-        from meta_service.core.in_process import LocalTarget
-        from meta_service.core.local_client import LocalClient
-        from meta_service.raft.state import RaftTiming
-        from meta_service.server.assembly import Assembly
-        from meta_service.server.grpc_server import GrpcServer
-        from meta_service.server.routed_client import RoutedClient
-        from meta_service.server.tls import channel_credentials, load_pem, server_credentials
+        from lakemq.meta_service.control import metrics
+        from lakemq.meta_service.core.in_process import LocalTarget
+        from lakemq.meta_service.core.local_client import LocalClient
+        from lakemq.meta_service.raft.state import RaftTiming
+        from lakemq.meta_service.server.assembly import Assembly
+        from lakemq.meta_service.server.grpc_server import GrpcServer
+        from lakemq.meta_service.server.routed_client import RoutedClient
+        from lakemq.meta_service.server.tls import (
+            channel_credentials,
+            load_pem,
+            server_credentials,
+        )
 
         pem = load_pem(self._settings)
         membership = self._membership(pem)
@@ -102,21 +106,21 @@ class MetaMember:
 
     async def _begin(self, assembly: Assembly, pem: Pem | None) -> str:
         """Find the group if there is none yet, then run. Returns the cluster id."""
-        from meta_service.server.joining import Joining
-        from meta_service.server.tls import channel_credentials
+        from lakemq.meta_service.server.joining import Joining
+        from lakemq.meta_service.server.tls import channel_credentials
 
         settings = self._settings
         if not assembly.needs_group:
-            return await assembly.start(settings.start_s_max)
+            return await assembly.start(settings.start_max_s)
         joining = Joining(settings.join, channel_credentials(pem), self._node_id)
         expect = 0 if assembly.has_begun else settings.expect
-        found = await joining.find(expect, settings.start_s_max)
+        found = await joining.find(expect, settings.start_max_s)
         if found is None:
             assembly.begin_alone()
-            return await assembly.start(settings.start_s_max)
+            return await assembly.start(settings.start_max_s)
         assembly.begin_with(found.members)
         self._joining = asyncio.create_task(joining.join(found, assembly.raft_address))
-        starting = asyncio.create_task(assembly.start(settings.start_s_max))
+        starting = asyncio.create_task(assembly.start(settings.start_max_s))
         await asyncio.wait({self._joining, starting}, return_when=asyncio.FIRST_COMPLETED)
         if self._joining.done() and (error := self._joining.exception()) is not None:
             starting.cancel()
@@ -124,7 +128,7 @@ class MetaMember:
         return await starting
 
     def _membership(self, pem: Pem | None) -> Membership:
-        from meta_service.server.assembly import Membership
+        from lakemq.meta_service.server.assembly import Membership
 
         members = dict(self._settings.members)
         if members and not self._settings.join and self._node_id not in members:
@@ -162,16 +166,16 @@ class MetaMember:
         return join_host(self._host, settings.raft_port) if settings.raft_port else ""
 
     def _services(self, assembly: Assembly, allowed: Allowed) -> Services:
-        from meta_service.server.auth_service import AuthService
-        from meta_service.server.control_services import (
+        from lakemq.meta_service.server.auth_service import AuthService
+        from lakemq.meta_service.server.control_services import (
             ControlledClusterService,
             ControlledTopicsService,
         )
-        from meta_service.server.discovery_service import DiscoveryService
-        from meta_service.server.grpc_server import Services
-        from meta_service.server.maintenance import MaintenanceService
-        from meta_service.server.schemas_service import SchemasService
-        from meta_service.server.services import KvService
+        from lakemq.meta_service.server.discovery_service import DiscoveryService
+        from lakemq.meta_service.server.grpc_server import Services
+        from lakemq.meta_service.server.maintenance import MaintenanceService
+        from lakemq.meta_service.server.schemas_service import SchemasService
+        from lakemq.meta_service.server.services import KvService
 
         gateway, controller = assembly.gateway, assembly.controller
         shared = (gateway, self.status, self._leader_address)
@@ -188,8 +192,8 @@ class MetaMember:
         )
 
     def _allowed(self, assembly: Assembly) -> Allowed:
-        from meta_service.catalog.nodes import node_key
-        from meta_service.server.allowed import Allowed
+        from lakemq.meta_service.catalog.nodes import node_key
+        from lakemq.meta_service.server.allowed import Allowed
 
         def is_known(name: str) -> bool:
             group = assembly.node.group
@@ -241,7 +245,7 @@ class MetaMember:
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)
         if self._assembly is not None:
-            await self._assembly.give_way(_GIVE_WAY_S_MAX)
+            await self._assembly.give_way(_GIVE_WAY_MAX_S)
         server, self._server = self._server, None
         if server is not None:
             await self._control.close()

@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc
 
-from meta_service.api.auth import AuthChange
-from meta_service.api.calls import Target
-from meta_service.api.client import RemoteClient
-from meta_service.api.schemas import SubjectChange
-from meta_service.api.types import KeyValue, MetaStatus, TopicChange, WatchEvent
-from meta_service.core.in_process import HERE, LocalTarget
-from meta_service.core.local_client import LocalClient
-from meta_service.server.grpc_server import Services
+from lakemq.meta_service.api.auth import AuthChange
+from lakemq.meta_service.api.calls import Target
+from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.schemas import SubjectChange
+from lakemq.meta_service.api.types import KeyValue, MetaStatus, TopicChange, WatchEvent
+from lakemq.meta_service.core.in_process import HERE, LocalTarget
+from lakemq.meta_service.core.local_client import LocalClient
+from lakemq.meta_service.server.grpc_server import Services
 
 
 class RoutedClient(RemoteClient):

@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from meta_service.api import meta_pb2
-from meta_service.api import schemas_pb2 as pb
-from meta_service.api import schemas_pb2_grpc as rpc
-from meta_service.api.schema_calls import schema_message, subject_message
-from meta_service.api.schemas import DEFAULT_COMPATIBILITY, Schema
-from meta_service.catalog.schemas import (
+from lakemq.meta_service.api.schema_calls import schema_message, subject_message
+from lakemq.meta_service.api.schemas import DEFAULT_COMPATIBILITY, Schema
+from lakemq.meta_service.catalog.schemas import (
     DEFAULT_KEY,
     SUBJECT_PREFIX,
     DeleteSchema,
@@ -21,9 +18,12 @@ from meta_service.catalog.schemas import (
     id_key,
     subject_key,
 )
-from meta_service.catalog.tables import unpack
-from meta_service.server.failures import Context, streaming, unary
-from meta_service.server.services import ANSWER_BYTES_MAX, Service
+from lakemq.meta_service.catalog.tables import unpack
+from lakemq.meta_service.proto import meta_pb2
+from lakemq.meta_service.proto import schemas_pb2 as pb
+from lakemq.meta_service.proto import schemas_pb2_grpc as rpc
+from lakemq.meta_service.server.failures import Context, streaming, unary
+from lakemq.meta_service.server.services import ANSWER_MAX_BYTES, Service
 
 
 class SchemasService(Service, rpc.SchemasServicer):
@@ -77,7 +77,7 @@ class SchemasService(Service, rpc.SchemasServicer):
             if request.name and key != prefix:
                 break
             size += 2 * (len(key) + len(row.value)) + 40
-            if response.subjects and size > ANSWER_BYTES_MAX:
+            if response.subjects and size > ANSWER_MAX_BYTES:
                 response.more = True
                 break
             subject = decode_subject(key, row.value, row.mod_revision)

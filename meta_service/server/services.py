@@ -6,20 +6,18 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
-from meta_service.api import meta_pb2 as pb
-from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api.convert import (
+from lakemq.meta_service.api.convert import (
     config_of,
     key_value_message,
     node_message,
     status_message,
     topic_message,
 )
-from meta_service.api.errors import InvalidArgument, NotLeader
-from meta_service.api.types import MetaStatus
-from meta_service.api.writes import WRITES_MAX
-from meta_service.catalog.command_codec import Command, Header
-from meta_service.catalog.commands import (
+from lakemq.meta_service.api.errors import InvalidArgument, NotLeader
+from lakemq.meta_service.api.types import MetaStatus
+from lakemq.meta_service.api.writes import WRITES_MAX
+from lakemq.meta_service.catalog.command_codec import Command, Header
+from lakemq.meta_service.catalog.commands import (
     AllocateIds,
     AlterTopic,
     CreateTopic,
@@ -30,21 +28,23 @@ from meta_service.catalog.commands import (
     PlaceTopic,
     Txn,
 )
-from meta_service.catalog.nodes import decode_node
-from meta_service.catalog.results import Result, value_of
-from meta_service.catalog.tables import NODE_PREFIX, RESERVED, TOPIC_PREFIX
-from meta_service.catalog.topics import decode_topic, topic_key
-from meta_service.core.gateway import Gateway, Proposal
-from meta_service.core.local_client import key_value, refuse_reserved
-from meta_service.core.watches import Events
-from meta_service.server.failures import Context, streaming, unary
+from lakemq.meta_service.catalog.nodes import decode_node
+from lakemq.meta_service.catalog.results import Result, value_of
+from lakemq.meta_service.catalog.tables import NODE_PREFIX, RESERVED, TOPIC_PREFIX
+from lakemq.meta_service.catalog.topics import decode_topic, topic_key
+from lakemq.meta_service.core.gateway import Gateway, Proposal
+from lakemq.meta_service.core.local_client import key_value, refuse_reserved
+from lakemq.meta_service.core.watches import Events
+from lakemq.meta_service.proto import meta_pb2 as pb
+from lakemq.meta_service.proto import meta_pb2_grpc as rpc
+from lakemq.meta_service.server.failures import Context, streaming, unary
 
-ANSWER_BYTES_MAX: Final = 3 * 1024 * 1024
+ANSWER_MAX_BYTES: Final = 3 * 1024 * 1024
 """Keys and values in one answer to Range; gRPC's own limit is 4 MiB."""
 PROGRESS_S: Final = 1.0
 """A quiet watch hears the current revision this often."""
 _NEWS_MAX: Final = 256
-_NEWS_BYTES_MAX: Final = 16 * 1024
+_NEWS_MAX_BYTES: Final = 16 * 1024
 """Of a revision's news that are kept for the next watcher."""
 
 
@@ -164,7 +164,7 @@ class KvService(Service, rpc.KvServicer):
                 continue
             size += len(key) + len(row.value) + 40
             full = bool(request.limit) and len(response.kvs) == request.limit
-            if full or (response.kvs and size > ANSWER_BYTES_MAX):
+            if full or (response.kvs and size > ANSWER_MAX_BYTES):
                 response.more = True
                 break
             response.kvs.append(key_value_message(key_value(key, row)))
@@ -215,7 +215,7 @@ class KvService(Service, rpc.KvServicer):
             news = pb.WatchResponse(revision=revision, events=messages)
             if len(self._made) >= _NEWS_MAX:
                 self._made.clear()
-            if news.ByteSize() <= _NEWS_BYTES_MAX:
+            if news.ByteSize() <= _NEWS_MAX_BYTES:
                 self._made[prefix, revision] = news
         return news
 
@@ -296,7 +296,7 @@ class TopicsService(Service, rpc.TopicsServicer):
             if wanted and key not in wanted:
                 continue
             size += 2 * (len(key) + len(row.value)) + 40
-            if response.topics and size > ANSWER_BYTES_MAX:
+            if response.topics and size > ANSWER_MAX_BYTES:
                 response.more = True
                 break
             response.topics.append(topic_message(decode_topic(key, row.value, row.mod_revision)))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import grpc
 
-from meta_service.api.errors import StartupFailed
-from meta_service.api.settings import MetaSettings
-from meta_service.raft.transport import Pem
+from lakemq.meta_service.api.errors import StartupFailed
+from lakemq.meta_service.api.settings import MetaSettings
+from lakemq.meta_service.raft.transport import Pem
 
 
 def load_pem(settings: MetaSettings) -> Pem | None:

@@ -16,12 +16,12 @@ from typing import BinaryIO, Final, NamedTuple
 
 import google_crc32c
 
-from meta_service.api.errors import InvalidArgument, StorageFailed
-from meta_service.catalog.tables import CLUSTER_KEY, GROUP_KEY
-from meta_service.raft.files import Folder
-from meta_service.raft.log import RaftLog
-from meta_service.storage.snapshot_stream import FolderSink
-from meta_service.storage.store import Store, copy_database
+from lakemq.meta_service.api.errors import InvalidArgument, StorageFailed
+from lakemq.meta_service.catalog.tables import CLUSTER_KEY, GROUP_KEY
+from lakemq.meta_service.raft.files import Folder
+from lakemq.meta_service.raft.log import RaftLog
+from lakemq.meta_service.storage.snapshot_stream import FolderSink
+from lakemq.meta_service.storage.store import Store, copy_database
 
 MAGIC: Final = b"LMQBACK\x01"
 _NOTE: Final = struct.Struct("<QQQ32s")

@@ -11,9 +11,9 @@ from typing import Final
 
 import google_crc32c
 
-from meta_service.api.errors import StartupFailed
-from meta_service.raft.files import Folder
-from meta_service.raft.membership import Group, decode_group, encode_group
+from lakemq.meta_service.api.errors import StartupFailed
+from lakemq.meta_service.raft.files import Folder
+from lakemq.meta_service.raft.membership import Group, decode_group, encode_group
 
 NAME: Final = "raft.group"
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
-from meta_service.catalog.apply import Applied, apply, keep_group
-from meta_service.catalog.draft import View
-from meta_service.catalog.results import Result
-from meta_service.catalog.tables import GROUP_KEY, STATE_KEY, State, encode_state
-from meta_service.raft.state import SnapshotSink
+from lakemq.meta_service.catalog.apply import Applied, apply, keep_group
+from lakemq.meta_service.catalog.draft import View
+from lakemq.meta_service.catalog.results import Result
+from lakemq.meta_service.catalog.tables import GROUP_KEY, STATE_KEY, State, encode_state
+from lakemq.meta_service.raft.state import SnapshotSink
 
-_BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+_BATCH_MAX_BYTES: Final = 4 * 1024 * 1024
 """Commands that are kept in memory before they are stored (bytes)."""
 
 
@@ -91,7 +91,7 @@ class StateMachine:
         applied = apply(self._ahead, self.state, index, term, command)
         self._take(applied)
         self._applied_bytes += len(command)
-        if self._applied_bytes > _BATCH_BYTES_MAX:
+        if self._applied_bytes > _BATCH_MAX_BYTES:
             self.flush()
         return applied.result
 

@@ -16,10 +16,10 @@ from typing import BinaryIO, Final, NamedTuple
 
 import msgpack
 
-from meta_service.raft.files import sync_folder, sync_tree
+from lakemq.meta_service.raft.files import sync_folder, sync_tree
 
 MANIFEST_NAME: Final = "lakemq.manifest"
-_MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
+_MANIFEST_MAX_BYTES: Final = 4 * 1024 * 1024
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -146,7 +146,7 @@ class FolderSink:
             if len(self._head) < 4:
                 return
             length = int.from_bytes(self._head[:4], "little")
-            if length > min(_MANIFEST_BYTES_MAX, self.size):
+            if length > min(_MANIFEST_MAX_BYTES, self.size):
                 raise BadSnapshot(f"a manifest of {length} bytes")
             if len(self._head) < 4 + length:
                 return

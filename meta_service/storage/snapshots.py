@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from meta_service.api.errors import StorageFailed
-from meta_service.raft.files import sync_folder, sync_tree
-from meta_service.storage.snapshot_stream import FolderSink, FolderSource, write_manifest
-from meta_service.storage.store import Store
+from lakemq.meta_service.api.errors import StorageFailed
+from lakemq.meta_service.raft.files import sync_folder, sync_tree
+from lakemq.meta_service.storage.snapshot_stream import FolderSink, FolderSource, write_manifest
+from lakemq.meta_service.storage.store import Store
 
 LOG: Final = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"snapshot-(\d{20})-(\d{20})")

@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import rocksdict
 
-from meta_service.api.errors import StartupFailed, StorageFailed
-from meta_service.catalog.tables import STATE_KEY, State, decode_state
-from meta_service.raft.files import sync_folder, sync_tree
-from meta_service.raft.state import SnapshotSink
-from meta_service.storage.snapshot_stream import MANIFEST_NAME, FolderSink
+from lakemq.meta_service.api.errors import StartupFailed, StorageFailed
+from lakemq.meta_service.catalog.tables import STATE_KEY, State, decode_state
+from lakemq.meta_service.raft.files import sync_folder, sync_tree
+from lakemq.meta_service.raft.state import SnapshotSink
+from lakemq.meta_service.storage.snapshot_stream import MANIFEST_NAME, FolderSink
 
 _MEMTABLE_BYTES: Final = 16 * 1024 * 1024
 

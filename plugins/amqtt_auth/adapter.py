@@ -18,9 +18,9 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 from dacite import Config, DaciteError, from_dict
 
-from broker_core.api.errors import NotAuthenticated, PluginError
-from broker_core.api.types import AccessContext, Credentials, Operation, Principal, Resource
-from plugins.amqtt_auth.config import AmqttPluginSettings
+from lakemq.broker_core.api.errors import NotAuthenticated, PluginError
+from lakemq.broker_core.api.types import AccessContext, Credentials, Operation, Principal, Resource
+from lakemq.plugins.amqtt_auth.config import AmqttPluginSettings
 
 log = logging.getLogger(__name__)
 _ACTIONS: Final = {Operation.WRITE: Action.PUBLISH, Operation.READ: Action.SUBSCRIBE}

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from broker_core.api.settings import PluginSettings, Section
+from lakemq.broker_core.api.settings import PluginSettings, Section
 
 
 class AmqttPluginSettings(Section):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker_core.api.errors import PluginError
-from broker_core.api.hooks import hookimpl
-from broker_core.api.ports import Authenticator, Authorizer, PluginContext
-from broker_core.api.settings import PluginSettings
-from plugins.amqtt_auth.config import AmqttAuthSettings
+from lakemq.broker_core.api.errors import PluginError
+from lakemq.broker_core.api.hooks import hookimpl
+from lakemq.broker_core.api.ports import Authenticator, Authorizer, PluginContext
+from lakemq.broker_core.api.settings import PluginSettings
+from lakemq.plugins.amqtt_auth.config import AmqttAuthSettings
 
 if TYPE_CHECKING:
-    from plugins.amqtt_auth.adapter import Loaded
+    from lakemq.plugins.amqtt_auth.adapter import Loaded
 
 
 @hookimpl
@@ -24,7 +24,7 @@ def register_authenticator(context: PluginContext) -> Authenticator | None:
     loaded = _loaded(context)
     if loaded is None or not loaded.authenticators:
         return None
-    from plugins.amqtt_auth.adapter import AmqttAuthenticator
+    from lakemq.plugins.amqtt_auth.adapter import AmqttAuthenticator
 
     return AmqttAuthenticator(loaded.authenticators)
 
@@ -34,7 +34,7 @@ def register_authorizer(context: PluginContext) -> Authorizer | None:
     loaded = _loaded(context)
     if loaded is None or not loaded.topic_plugins:
         return None
-    from plugins.amqtt_auth.adapter import AmqttAuthorizer
+    from lakemq.plugins.amqtt_auth.adapter import AmqttAuthorizer
 
     return AmqttAuthorizer(loaded.topic_plugins)
 
@@ -45,7 +45,7 @@ def _loaded(context: PluginContext) -> Loaded | None:
     if not settings.plugins:
         return None
     try:
-        from plugins.amqtt_auth.adapter import load
+        from lakemq.plugins.amqtt_auth.adapter import load
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("amqtt", "dacite"):
             raise

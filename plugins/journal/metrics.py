@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 if TYPE_CHECKING:
-    from plugins.journal.storage import JournalStorage
+    from lakemq.plugins.journal.storage import JournalStorage
 
 _COUNTERS: Final = (
     ("appended_records", "1", "Records that became durable."),

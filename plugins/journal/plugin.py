@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import cast
 
-from broker_core.api.hooks import hookimpl
-from broker_core.api.ports import Commands, PluginContext, Storage
-from broker_core.api.settings import PluginSettings
-from plugins.journal.commands import journal_app
-from plugins.journal.metrics import register_metrics
-from plugins.journal.settings import JournalSettings
-from plugins.journal.storage import JournalStorage
+from lakemq.broker_core.api.hooks import hookimpl
+from lakemq.broker_core.api.ports import Commands, PluginContext, Storage
+from lakemq.broker_core.api.settings import PluginSettings
+from lakemq.plugins.journal.metrics import register_metrics
+from lakemq.plugins.journal.settings import JournalSettings
+from lakemq.plugins.journal.storage import JournalStorage
+from lakemq.plugins.journal.tools.commands import journal_app
 
 
 @hookimpl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, SecretStr
 
-from broker_core.api.settings import PluginSettings
+from lakemq.broker_core.api.settings import PluginSettings
 
 _MIB = 1024 * 1024
 
@@ -16,19 +16,19 @@ class JournalSettings(PluginSettings):
     """Threads that write and fsync; so many partitions are fsynced at the same time."""
     read_threads: int = Field(default=4, ge=1, le=256)
     """Threads that read what is no longer in memory."""
-    unflushed_bytes_max: int = Field(default=64 * _MIB, ge=_MIB)
+    unflushed_max_bytes: int = Field(default=64 * _MIB, ge=_MIB)
     """Appends of one partition that wait for the disk (bytes); more are refused, to be retried."""
-    unflushed_total_bytes_max: int = Field(default=256 * _MIB, ge=_MIB)
+    unflushed_total_max_bytes: int = Field(default=256 * _MIB, ge=_MIB)
     """The same over all partitions (bytes)."""
-    tail_bytes_max: int = Field(default=8 * _MIB, ge=0)
+    tail_max_bytes: int = Field(default=8 * _MIB, ge=0)
     """Newest batches of each partition that are held in memory for readers (bytes)."""
-    tail_total_bytes_max: int = Field(default=256 * _MIB, ge=0)
+    tail_total_max_bytes: int = Field(default=256 * _MIB, ge=0)
     """The same over all partitions (bytes), shared evenly among them."""
     index_interval_bytes: int = Field(default=64 * 1024, ge=1024)
     """Distance of index entries in a segment (bytes)."""
     checkpoint_interval_bytes: int = Field(default=8 * _MIB, ge=64 * 1024)
     """How much of a partition a start after a crash has to scan at most (bytes)."""
-    free_bytes_min: int = Field(default=64 * _MIB, ge=0)
+    free_min_bytes: int = Field(default=64 * _MIB, ge=0)
     """Free space below which appends are refused, so that retention still can work (bytes)."""
     maintenance_interval_ms: int = Field(default=10_000, ge=100)
     """How often space, segment age, retention and compaction are looked at (ms)."""
@@ -40,7 +40,7 @@ class JournalSettings(PluginSettings):
     """How many different keys one compaction holds in memory; what has more is done in steps."""
     compaction_dirty_ratio_min: float = Field(default=0.5, ge=0, le=1)
     """Share of sealed bytes that must be new before a topic is compacted again."""
-    compaction_lag_ms_max: int = Field(default=24 * 60 * 60 * 1000, ge=0)
+    compaction_lag_max_ms: int = Field(default=24 * 60 * 60 * 1000, ge=0)
     """Age of the oldest new segment at which a topic is compacted whatever its share is (ms)."""
     tiering_url: str = ""
     """Object store for sealed segments: `s3://bucket/prefix`, `gs://`, `az://` (these need the

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from broker_core.api.errors import (
+from lakemq.broker_core.api.errors import (
     ConfigError,
     StartupError,
     StorageFenced,
@@ -25,8 +25,19 @@ from broker_core.api.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from broker_core.api.types import TopicInfo
-from plugins.journal.files import (
+from lakemq.broker_core.api.types import TopicInfo
+from lakemq.plugins.journal.log.context import Counters, LogContext
+from lakemq.plugins.journal.log.flusher import Flusher, ThreadFlusher
+from lakemq.plugins.journal.log.folder import IndexCache
+from lakemq.plugins.journal.log.partition_log import JournalLog
+from lakemq.plugins.journal.log.recovery import (
+    Recovered,
+    Recovery,
+    RecoveryContext,
+    create_partition,
+)
+from lakemq.plugins.journal.maintenance.housekeeping import DELETED, Maintenance
+from lakemq.plugins.journal.segment.files import (
     NO_DESCRIPTOR,
     NO_SPACE,
     OPEN_FILES_FEW,
@@ -35,14 +46,8 @@ from plugins.journal.files import (
     FolderLock,
     raise_open_files_limit,
 )
-from plugins.journal.flusher import Flusher, ThreadFlusher
-from plugins.journal.log_context import Counters, LogContext
-from plugins.journal.log_folder import IndexCache
-from plugins.journal.maintenance import DELETED, Maintenance
-from plugins.journal.object_store import ObjectStore, open_store
-from plugins.journal.partition_log import JournalLog
-from plugins.journal.recovery import Recovered, Recovery, RecoveryContext, create_partition
-from plugins.journal.settings import JournalSettings
+from lakemq.plugins.journal.settings import JournalSettings
+from lakemq.plugins.journal.tiering.object_store import ObjectStore, open_store
 
 _log = logging.getLogger("lakemq.journal")
 TOPICS: Final = "topics"
@@ -136,8 +141,8 @@ class JournalStorage:
         """What all logs share."""
         settings = self.settings
         return LogContext(
-            loop, flusher, readers, remote_readers, self._now_ms, settings.unflushed_bytes_max,
-            settings.unflushed_total_bytes_max, settings.checkpoint_interval_bytes,
+            loop, flusher, readers, remote_readers, self._now_ms, settings.unflushed_max_bytes,
+            settings.unflushed_total_max_bytes, settings.checkpoint_interval_bytes,
             settings.producers_max, self.counters,
         )  # fmt: skip
 
@@ -300,7 +305,7 @@ class JournalStorage:
         return self._context
 
     def _tail_share(self, logs: int) -> int:
-        return min(self.settings.tail_bytes_max, self.settings.tail_total_bytes_max // max(1, logs))
+        return min(self.settings.tail_max_bytes, self.settings.tail_total_max_bytes // max(1, logs))
 
     def _share_tails(self) -> None:
         """Divide the memory for tails evenly; each log obeys at its next flush or tick."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from broker_core.api.errors import UnknownTopic
-from broker_core.api.ports import Broker
-from broker_core.api.types import NodeInfo, TopicInfo
-from plugins.mqtt.hub import Hub
+from lakemq.broker_core.api.errors import UnknownTopic
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.types import NodeInfo, TopicInfo
+from lakemq.plugins.mqtt.routing.hub import Hub
 
 _ANY_HOST: Final = ("0.0.0.0:", "[::]:")
 """A listener on all interfaces has no address that clients could be told."""

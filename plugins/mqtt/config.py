@@ -8,18 +8,18 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from broker_core.api.internal_topics import users_topic
-from broker_core.api.settings import PluginSettings, Port, Section, Unlimited
-from broker_core.api.types import TopicConfig
-from plugins.mqtt.bans import BanRules
-from plugins.mqtt.bindings import Binding
-from plugins.mqtt.delayed import DelayLimits
-from plugins.mqtt.delivery import DeliveryLimits
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import NO_LOCAL
-from plugins.mqtt.reasons import MqttError
-from plugins.mqtt.rewrite import RewriteRule
-from plugins.mqtt.topics import LEVELS_MAX, check_topic_filter
+from lakemq.broker_core.api.internal_topics import users_topic
+from lakemq.broker_core.api.settings import PluginSettings, Port, Section, Unlimited
+from lakemq.broker_core.api.types import TopicConfig
+from lakemq.plugins.mqtt.routing.bans import BanRules
+from lakemq.plugins.mqtt.routing.bindings import Binding
+from lakemq.plugins.mqtt.routing.delayed import DelayLimits
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.routing.rewrite import RewriteRule
+from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.wire.packets import NO_LOCAL
+from lakemq.plugins.mqtt.wire.reasons import MqttError
+from lakemq.plugins.mqtt.wire.topics import LEVELS_MAX, check_topic_filter
 
 _LONGEST_S = 0xFFFF_FFFF
 
@@ -103,12 +103,12 @@ class ListenerSettings(Section):
     """Origins of web pages that may open a WebSocket, beside those of the same host; `*`: any."""
     connections_max: int = Field(default=100_000, ge=1)
     """Most connections at once."""
-    connects_per_s_max: int = Field(default=0, ge=0)
+    connects_max_per_s: int = Field(default=0, ge=0)
     """Most new connections a second; beyond, they are closed at once. 0: without limit."""
-    publishes_per_s_max: int = Field(default=0, ge=0)
+    publishes_max_per_s: int = Field(default=0, ge=0)
     """Publishes a second of all its clients together, above which they are read more slowly; 0: no
     limit."""
-    bytes_per_s_max: int = Field(default=0, ge=0)
+    bytes_max_per_s: int = Field(default=0, ge=0)
     """The same in bytes."""
 
     @field_validator("proxy_from")
@@ -198,11 +198,11 @@ class MqttSettings(PluginSettings):
     """Further listeners: TLS, WebSocket, unix socket, behind a load balancer."""
     bindings: list[BindingSettings] = Field(default_factory=lambda: [BindingSettings()])
     """Which topic name is stored in which topic; without a match: in none, memory alone."""
-    packet_bytes_max: int = Field(default=1024 * 1024, ge=256, le=268_435_460)
+    packet_max_bytes: int = Field(default=1024 * 1024, ge=256, le=268_435_460)
     """Largest packet taken from a client (bytes)."""
-    connect_bytes_max: int = Field(default=64 * 1024, ge=256, le=268_435_460)
+    connect_max_bytes: int = Field(default=64 * 1024, ge=256, le=268_435_460)
     """Largest CONNECT taken (bytes), will and password included; so is each packet of a client that
-    is not let in yet. `packet_bytes_max` holds besides."""
+    is not let in yet. `packet_max_bytes` holds besides."""
     topic_levels_max: int = Field(default=LEVELS_MAX, ge=8, le=65_536)
     """Most levels of a topic name or filter. A publish beyond it is refused (0x90), a subscription
     too (0x8F)."""
@@ -217,19 +217,19 @@ class MqttSettings(PluginSettings):
     unauthenticated_peer_max: int = Field(default=500, ge=0)
     """Most of them from one address; beyond, they are closed at once. 0: without a bound of its
     own."""
-    unauthenticated_memory_bytes_max: int = Field(default=32 * 1024 * 1024, ge=2 * 1024 * 1024)
+    unauthenticated_memory_max_bytes: int = Field(default=32 * 1024 * 1024, ge=2 * 1024 * 1024)
     """Most memory that they may take at each listener: half of it for the connections themselves
     (about 8 KiB each, 56 KiB with TLS, 320 KiB with TLS where uvloop is not used), half for what
     they sent; when that is full, who sent most is dropped."""
     sessions_max: int = Field(default=1_000_000, ge=1)
     """Most sessions, connected or not."""
-    client_id_bytes_max: int = Field(default=256, ge=23, le=65_535)
+    client_id_max_bytes: int = Field(default=256, ge=23, le=65_535)
     """Longest client identifier (bytes)."""
-    keep_alive_s_max: int = Field(default=0, ge=0, le=65_535)
+    keep_alive_max_s: int = Field(default=0, ge=0, le=65_535)
     """Longest keep-alive interval granted to MQTT 5 clients (s); 0: whatever they ask."""
     connect_timeout_ms: int = Field(default=10_000, ge=100)
     """Time from accepting a connection to its CONNECT (ms)."""
-    session_expiry_s_max: int = Field(default=7 * 24 * 3600, ge=0, le=_LONGEST_S)
+    session_expiry_max_s: int = Field(default=7 * 24 * 3600, ge=0, le=_LONGEST_S)
     """Longest time a session outlives its connection (s); 4294967295: for ever. Sessions of 3.1.1
     clients that are not clean get this."""
     session_of_another_user: Literal["refuse", "replace"] = "refuse"
@@ -263,11 +263,11 @@ class MqttSettings(PluginSettings):
     """Most subscriptions of one session."""
     replays_max: int = Field(default=1000, ge=0)
     """Most subscriptions of connected clients that read history (`$replay/...`) at once."""
-    delayed_s_max: int = Field(default=4_294_967, ge=0)
+    delayed_max_s: int = Field(default=4_294_967, ge=0)
     """Longest delay of a publish to `$delayed/<seconds>/...` (s); longer ones are refused."""
     delayed_count_max: int = Field(default=100_000, ge=0)
     """Most publishes that are delayed at once."""
-    delayed_bytes_max: int = Field(default=64 * 1024 * 1024, ge=0)
+    delayed_max_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
     """Most bytes of them; they are held in memory beside the journal."""
     shared_strategy: Literal[
         "round_robin", "random", "sticky", "hash_client", "hash_topic", "least_inflight"
@@ -275,8 +275,8 @@ class MqttSettings(PluginSettings):
     """Who of a `$share` group gets the next publish."""
     queue_count_max: int = Field(default=10_000, ge=1)
     """Most QoS 1 and 2 publishes that come and wait for one session while its client is away. Of a
-    connected client, `queue_bytes_max` alone counts."""
-    queue_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024)
+    connected client, `queue_max_bytes` alone counts."""
+    queue_max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Most bytes that wait for one session, in memory or in the journal: topic name, payload,
     properties, and 240 for each publish."""
     queue_expiry_s: int = Field(default=0, ge=0)
@@ -286,18 +286,18 @@ class MqttSettings(PluginSettings):
     """What happens when a session's queue is full."""
     retained_count_max: int = Field(default=100_000, ge=0)
     """Most retained messages."""
-    retained_bytes_max: int = Field(default=256 * 1024 * 1024, ge=0)
+    retained_max_bytes: int = Field(default=256 * 1024 * 1024, ge=0)
     """Most bytes of retained messages."""
-    write_buffer_bytes_max: int = Field(default=4 * 1024 * 1024, ge=4096)
+    write_buffer_max_bytes: int = Field(default=4 * 1024 * 1024, ge=4096)
     """Bytes waiting for one socket above which its client counts as slow: QoS 0 is dropped, QoS 1
     and 2 wait in its session's queue."""
     appends_inflight_max: int = Field(default=10_000, ge=1)
     """Publishes of one connection being stored above which nothing more is read from it."""
-    appends_inflight_bytes_max: int = Field(default=8 * 1024 * 1024, ge=1024)
+    appends_inflight_max_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
     """The same in bytes."""
-    publishes_per_s_max: int = Field(default=0, ge=0)
+    publishes_max_per_s: int = Field(default=0, ge=0)
     """Publishes a second of one connection above which it is read more slowly; 0: no limit."""
-    bytes_per_s_max: int = Field(default=0, ge=0)
+    bytes_max_per_s: int = Field(default=0, ge=0)
     """The same in bytes."""
     banned_client_ids: list[str] = Field(default_factory=list)
     """Client ids that may not connect."""
@@ -383,13 +383,13 @@ class MqttSettings(PluginSettings):
         return Limits(**{name: getattr(self, name) for name in Limits.__dataclass_fields__})
 
     def delay_limits(self) -> DelayLimits:
-        return DelayLimits(self.delayed_s_max, self.delayed_count_max, self.delayed_bytes_max)
+        return DelayLimits(self.delayed_max_s, self.delayed_count_max, self.delayed_max_bytes)
 
     def delivery_limits(self) -> DeliveryLimits:
         return DeliveryLimits(
             self.inflight_max,
             self.queue_count_max,
-            self.queue_bytes_max,
+            self.queue_max_bytes,
             self.queue_full,
             1000 * self.queue_expiry_s,
         )

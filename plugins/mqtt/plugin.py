@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker_core.api.errors import PluginError
-from broker_core.api.hooks import hookimpl
-from broker_core.api.ports import Broker, Commands, Listener, PluginContext
-from broker_core.api.settings import PluginSettings
-from plugins.mqtt import commands
-from plugins.mqtt.config import MqttSettings
-from plugins.mqtt.engine import MqttEngine
-from plugins.mqtt.metrics import register_metrics
-from plugins.mqtt.server import MqttListener
+from lakemq.broker_core.api.errors import PluginError
+from lakemq.broker_core.api.hooks import hookimpl
+from lakemq.broker_core.api.ports import Broker, Commands, Listener, PluginContext
+from lakemq.broker_core.api.settings import PluginSettings
+from lakemq.plugins.mqtt.config import MqttSettings
+from lakemq.plugins.mqtt.ops import commands
+from lakemq.plugins.mqtt.ops.metrics import register_metrics
+from lakemq.plugins.mqtt.server.engine import MqttEngine
+from lakemq.plugins.mqtt.server.tcp import MqttListener
 
 
 @hookimpl

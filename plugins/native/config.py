@@ -6,8 +6,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from broker_core.api.hosts import is_loopback
-from broker_core.api.settings import PluginSettings, Port
+from lakemq.broker_core.api.hosts import is_loopback
+from lakemq.broker_core.api.settings import PluginSettings, Port
 
 
 class NativeSettings(PluginSettings):
@@ -29,8 +29,8 @@ class NativeSettings(PluginSettings):
     every client must show a certificate; its common name is then the user."""
     insecure: bool = False
     """Take a `host` that other machines reach without TLS: who reads along sees every record."""
-    message_bytes_max: int = Field(default=17 * 1024 * 1024, ge=1024 * 1024, le=288 * 1024 * 1024)
-    """Largest message taken from a client; leave room for a topic's `batch_bytes_max` (bytes)."""
+    message_max_bytes: int = Field(default=17 * 1024 * 1024, ge=1024 * 1024, le=288 * 1024 * 1024)
+    """Largest message taken from a client; leave room for a topic's `batch_max_bytes` (bytes)."""
     connections_max: int = Field(default=1024, ge=16)
     """Connections at a time. One address (IPv6: one /64) has half of them; those that have not
     authenticated have a quarter, of which one address has a quarter. Keep it below the process's
@@ -42,7 +42,7 @@ class NativeSettings(PluginSettings):
     produce_bytes_in_flight_max: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024)
     """Un-acknowledged bytes that one produce stream may have; the broker reads no more of the
     stream until some are acknowledged."""
-    fetch_bytes_max: int = Field(default=8 * 1024 * 1024, ge=64 * 1024, le=256 * 1024 * 1024)
+    fetch_max_bytes: int = Field(default=8 * 1024 * 1024, ge=64 * 1024, le=256 * 1024 * 1024)
     """Most bytes of record batches in one fetch answer; a larger single batch is still sent."""
     fetch_wait_ms: int = Field(default=1000, ge=1, le=60_000)
     """How long a following fetch waits at the high watermark before it looks around (ms)."""

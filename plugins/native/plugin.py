@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker_core.api.hooks import hookimpl
-from broker_core.api.ports import Broker, Commands, Listener, PluginContext
-from broker_core.api.settings import PluginSettings
-from plugins.native.config import NativeSettings
+from lakemq.broker_core.api.hooks import hookimpl
+from lakemq.broker_core.api.ports import Broker, Commands, Listener, PluginContext
+from lakemq.broker_core.api.settings import PluginSettings
+from lakemq.plugins.native.config import NativeSettings
 
 
 @hookimpl
@@ -17,7 +17,7 @@ def register_settings() -> type[PluginSettings]:
 
 @hookimpl
 def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Listener]:
-    from plugins.native.server import NativeListener
+    from lakemq.plugins.native.server.server import NativeListener
 
     assert isinstance(context.settings, NativeSettings)
     return [NativeListener(broker, context.settings, context.meter)]
@@ -25,13 +25,13 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
 
 @hookimpl
 def register_commands() -> Commands:
-    from plugins.native.admin_commands import cluster
-    from plugins.native.commands import consume, produce, topic
-    from plugins.native.group_commands import group
-    from plugins.native.queue_commands import queue
-    from plugins.native.schedule_commands import schedule
-    from plugins.native.schema_commands import schema
-    from plugins.native.transaction_commands import transaction
+    from lakemq.plugins.native.cli.admin import cluster
+    from lakemq.plugins.native.cli.commands import consume, produce, topic
+    from lakemq.plugins.native.cli.groups import group
+    from lakemq.plugins.native.cli.queues import queue
+    from lakemq.plugins.native.cli.schedules import schedule
+    from lakemq.plugins.native.cli.schemas import schema
+    from lakemq.plugins.native.cli.transactions import transaction
 
     return [
         ("topic", topic), ("group", group), ("queue", queue), ("schema", schema),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from spark_plugin.errors import OptionError
+from lakemq.spark_plugin.errors import OptionError
 
 TableFormat = Literal["delta", "iceberg", "parquet"]
 ROUTE_PLACEHOLDER: Final = "{route}"

@@ -8,7 +8,7 @@ from typing import Any, Final, assert_never
 
 import msgpack
 
-from spark_plugin.export.table import WrittenFile
+from lakemq.spark_plugin.export.tables.table import WrittenFile
 
 
 @dataclass(frozen=True, slots=True)

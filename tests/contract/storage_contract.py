@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
-from broker_core.api.errors import OffsetOutOfRange, OutOfOrderSequence, Unavailable
-from broker_core.api.ports import PartitionLog, Storage
-from broker_core.api.record_batch import (
+from lakemq.broker_core.api.errors import OffsetOutOfRange, OutOfOrderSequence, Unavailable
+from lakemq.broker_core.api.ports import PartitionLog, Storage
+from lakemq.broker_core.api.records.batch import (
     NOT_IDEMPOTENT,
     ProducerStamp,
     RecordBatch,
@@ -21,7 +21,7 @@ from broker_core.api.record_batch import (
     read_header,
     split,
 )
-from broker_core.api.types import Acks, Columns, CommittedBatch, Offset, Record, TopicInfo
+from lakemq.broker_core.api.types import Acks, Columns, CommittedBatch, Offset, Record, TopicInfo
 
 MakeStorage = Callable[[], Storage]
 

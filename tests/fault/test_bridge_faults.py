@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from lakemq import connect
-from plugins.native.sdk import NewRecord
-from tests.support.node import PORTS_FREE, NodeProcess
-from tests.support.ports import free_port
+from lakemq.plugins.native.sdk import NewRecord
+from tests.support.node.node import PORTS_FREE, NodeProcess
+from tests.support.node.ports import free_port
 from tests.support.remote_brokers import (
     MOSQUITTO,
     BrokerProcess,
@@ -39,8 +39,8 @@ LINK = """
 [[plugins.bridge.links]]
 name = "remote"
 url = "mqtt://127.0.0.1:{port}"
-retry_ms_min = 50
-retry_ms_max = 200
+retry_min_ms = 50
+retry_max_ms = 200
 ack_timeout_ms = 3000
 inflight_max = 50
 commit_ms = 100

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.killed_export import POINTS, ends, start, together
-from tests.support.lake_tables import FORMATS, data_paths, named_files, read_table, target_in
-from tests.support.node import NodeProcess, ports_kept
+from tests.support.node.node import NodeProcess, ports_kept
+from tests.support.spark.killed_export import POINTS, ends, start, together
+from tests.support.spark.lake_tables import FORMATS, data_paths, named_files, read_table, target_in
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 ALL = bool(os.environ.get("LAKEMQ_EXPORT_KILLS"))

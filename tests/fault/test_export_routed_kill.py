@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.killed_export import ends, start
-from tests.support.lake_tables import FORMATS, places, read_table, routed_target_in
-from tests.support.node import NodeProcess
+from tests.support.node.node import NodeProcess
+from tests.support.spark.killed_export import ends, start
+from tests.support.spark.lake_tables import FORMATS, places, read_table, routed_target_in
 
 ALL = bool(os.environ.get("LAKEMQ_EXPORT_KILLS"))
 """Every format, and every commit of a run."""

@@ -20,11 +20,12 @@ import psutil
 import pytest
 
 import lakemq
-from spark_plugin.errors import NoTable
-from spark_plugin.export.open_table import open_table
-from spark_plugin.export.run import all_targets
-from spark_plugin.export.target import Target
-from tests.support.lake_tables import (
+from lakemq.spark_plugin.errors import NoTable
+from lakemq.spark_plugin.export.job.run import all_targets
+from lakemq.spark_plugin.export.tables.open_table import open_table
+from lakemq.spark_plugin.export.target import Target
+from tests.support.node.node import NodeProcess, ports_kept
+from tests.support.spark.lake_tables import (
     FORMATS,
     data_paths,
     places,
@@ -32,7 +33,6 @@ from tests.support.lake_tables import (
     routed_target_in,
     target_in,
 )
-from tests.support.node import NodeProcess, ports_kept
 
 pytestmark = [
     pytest.mark.fault,

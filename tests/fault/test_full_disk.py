@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 pytestmark = pytest.mark.fault
 
@@ -89,10 +89,10 @@ async def stored(client: lakemq.Client) -> list[int]:
 
 async def test_what_others_write_fills_the_disk(tmp_path: Path) -> None:
     """The broker looks at the space at its start only, and so meets the end of it in a write."""
-    settings = "free_bytes_min = 0\nmaintenance_interval_ms = 3600000\n"
+    settings = "free_min_bytes = 0\nmaintenance_interval_ms = 3600000\n"
     with node_on_small_disk(tmp_path, settings) as (node, ballast):
         async with lakemq.Client(node.native, timeout_s=100) as client:
-            await client.create_topic("t", partitions=1, config={"segment_bytes_max": "500000"})
+            await client.create_topic("t", partitions=1, config={"segment_max_bytes": "500000"})
             async with await client.producer(delivery_timeout_ms=300) as producer:
                 await producer.send("t", b"0")
                 grow(ballast, 0)
@@ -113,14 +113,14 @@ async def test_what_others_write_fills_the_disk(tmp_path: Path) -> None:
 
 
 async def test_the_reserve_is_kept_and_lets_records_be_deleted(tmp_path: Path) -> None:
-    settings = f"free_bytes_min = {RESERVE_MIB * _MIB}\nmaintenance_interval_ms = 500\n"
+    settings = f"free_min_bytes = {RESERVE_MIB * _MIB}\nmaintenance_interval_ms = 500\n"
     with node_on_small_disk(tmp_path, settings) as (node, ballast):
         async with lakemq.Client(node.native, timeout_s=100) as client:
-            await client.create_topic("t", partitions=1, config={"segment_bytes_max": "500000"})
+            await client.create_topic("t", partitions=1, config={"segment_max_bytes": "500000"})
             async with await client.producer(delivery_timeout_ms=300) as producer:
                 taken, error = await fill(producer, range(200))
                 assert isinstance(error, lakemq.StorageFull) and error.retriable, repr(error)
-                assert "free_bytes_min" in str(error) and len(taken) > 10
+                assert "free_min_bytes" in str(error) and len(taken) > 10
                 assert free_bytes(ballast) > (RESERVE_MIB - 1) * _MIB
                 assert await stored(client) == taken
                 await client.admin.delete_records("t", {0: len(taken)})

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.api.types import TopicConfig, TopicInfo
-from plugins.journal.settings import JournalSettings
-from plugins.journal.storage import JournalStorage
+from lakemq.broker_core.api.types import TopicConfig, TopicInfo
+from lakemq.plugins.journal.settings import JournalSettings
+from lakemq.plugins.journal.storage import JournalStorage
 from tests.contract.storage_contract import read_all
 
-TOPIC = TopicInfo("t", "d" * 32, 2, TopicConfig(segment_bytes_max=64 * 1024, retention_ms=None))
+TOPIC = TopicInfo("t", "d" * 32, 2, TopicConfig(segment_max_bytes=64 * 1024, retention_ms=None))
 
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from plugins.journal.settings import JournalSettings
-from plugins.journal.storage import JournalStorage
+from lakemq.plugins.journal.settings import JournalSettings
+from lakemq.plugins.journal.storage import JournalStorage
 from tests.contract.storage_contract import append, batch_of
 from tests.fault.test_journal_kill import TOPIC
 

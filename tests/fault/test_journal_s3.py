@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.api.errors import Unavailable
-from broker_core.api.types import Offset, TopicConfig, TopicInfo
-from plugins.journal.settings import JournalSettings
-from plugins.journal.storage import JournalStorage
+from lakemq.broker_core.api.errors import Unavailable
+from lakemq.broker_core.api.types import Offset, TopicConfig, TopicInfo
+from lakemq.plugins.journal.settings import JournalSettings
+from lakemq.plugins.journal.storage import JournalStorage
 from tests.contract.storage_contract import append, batch_of, read_all
 from tests.unit.journal.rig import until
 
@@ -20,7 +20,7 @@ pytest.importorskip("obstore")
 moto_server = pytest.importorskip("moto.server")
 
 TOPIC = TopicInfo(
-    "t", "f" * 32, 1, TopicConfig(segment_bytes_max=4000, retention_bytes=None, retention_ms=None)
+    "t", "f" * 32, 1, TopicConfig(segment_max_bytes=4000, retention_bytes=None, retention_ms=None)
 )
 
 
@@ -47,8 +47,8 @@ def settings_for(endpoint: str) -> JournalSettings:
             "tiering_options": options,
             "tiering_local_bytes": 0,
             "maintenance_interval_ms": 100,
-            "free_bytes_min": 0,
-            "tail_bytes_max": 0,
+            "free_min_bytes": 0,
+            "tail_max_bytes": 0,
         }  # fmt: skip
     )
 
@@ -72,7 +72,7 @@ async def test_segments_move_to_s3_and_are_read_from_there(server: str, tmp_path
     await storage.start()
     log = await storage.open_partition(TOPIC, 0)
     assert [record.value for record in await read_all(log, 500)] == values
-    shorter = TopicConfig(segment_bytes_max=4000, retention_bytes=8000, retention_ms=None)
+    shorter = TopicConfig(segment_max_bytes=4000, retention_bytes=8000, retention_ms=None)
     await storage.configure_topic(TopicInfo(TOPIC.name, TOPIC.topic_id, 1, shorter))
     await until(lambda: log.log_start_offset > 0 and not log.folder.manifest.garbage)
     left = keys(server)

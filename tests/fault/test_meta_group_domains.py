@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from meta_service.api.auth import AuthChange, AuthCopy, User
-from meta_service.api.client import RemoteClient
-from meta_service.api.errors import UnsupportedCommand
-from meta_service.api.types import TopicChange
-from tests.support.meta_group import Group
+from lakemq.meta_service.api.auth import AuthChange, AuthCopy, User
+from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.errors import UnsupportedCommand
+from lakemq.meta_service.api.types import TopicChange
+from tests.support.meta.group import Group
 
 pytestmark = pytest.mark.fault
 

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from meta_service.api.client import RemoteClient
-from tests.support.meta_group import Group
-from tests.support.meta_load import Load
+from lakemq.meta_service.api.client import RemoteClient
+from tests.support.meta.group import Group
+from tests.support.meta.load import Load
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 ROUNDS = int(os.environ.get("LAKEMQ_FAULT_ROUNDS", "1"))
@@ -25,7 +25,7 @@ ROUNDS = int(os.environ.get("LAKEMQ_FAULT_ROUNDS", "1"))
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     # A small log, so that snapshots, compaction and snapshot transfer strike all the time.
-    group = Group(tmp_path_factory.mktemp("group"), timing={"log_bytes_max": 200_000})
+    group = Group(tmp_path_factory.mktemp("group"), timing={"log_max_bytes": 200_000})
     yield group
     group.stop()
 
@@ -71,7 +71,7 @@ async def test_kill_9_of_the_leader_under_load(group: Group, client: RemoteClien
     gaps = []
     for _ in range(ROUNDS):
         leader = await group.leader()
-        load.gap_s_max = 0.0
+        load.gap_max_s = 0.0
         acked = len(load.acked)
         group.kill(leader)
         async with asyncio.timeout(60):
@@ -79,7 +79,7 @@ async def test_kill_9_of_the_leader_under_load(group: Group, client: RemoteClien
                 await asyncio.sleep(0.02)
                 if len(load.acked) > acked + 50:
                     break
-        gaps.append(load.gap_s_max)
+        gaps.append(load.gap_max_s)
         group.start(leader)
         await asyncio.to_thread(group.wait_ready, leader)
         await asyncio.sleep(0.3)

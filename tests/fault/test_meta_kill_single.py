@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from meta_service.api.settings import MetaSettings
-from meta_service.server.member import MetaMember
+from lakemq.meta_service.api.settings import MetaSettings
+from lakemq.meta_service.server.member import MetaMember
 
 pytestmark = pytest.mark.fault
 SMALL = 100_000
 
 
 def write_until_killed(
-    folder: Path, acked: Path, log_bytes_max: int, run: int, promises: int
+    folder: Path, acked: Path, log_max_bytes: int, run: int, promises: int
 ) -> None:
     """Killed as soon as so many writes more were acknowledged, and a small log was shortened."""
     before = acked.read_bytes().count(b"\n") if acked.exists() else 0
@@ -28,10 +28,10 @@ def write_until_killed(
         [
             sys.executable,
             "-m",
-            "tests.support.meta_writer",
+            "tests.support.meta.writer",
             str(folder),
             str(acked),
-            str(log_bytes_max),
+            str(log_max_bytes),
             str(run),
         ],
         stdout=subprocess.PIPE,
@@ -41,7 +41,7 @@ def write_until_killed(
         assert process.stdout.readline() == b"ready\n"
         deadline = time.monotonic() + 120
         while acked.read_bytes().count(b"\n") < before + promises or (
-            log_bytes_max <= SMALL and not list(folder.glob("snapshot-*"))
+            log_max_bytes <= SMALL and not list(folder.glob("snapshot-*"))
         ):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -61,13 +61,13 @@ async def stored(folder: Path) -> dict[str, int]:
         await member.stop()
 
 
-@pytest.mark.parametrize("log_bytes_max", [64 * 1024 * 1024, SMALL])
-async def test_nothing_acknowledged_is_lost(tmp_path: Path, log_bytes_max: int) -> None:
+@pytest.mark.parametrize("log_max_bytes", [64 * 1024 * 1024, SMALL])
+async def test_nothing_acknowledged_is_lost(tmp_path: Path, log_max_bytes: int) -> None:
     """The second size makes snapshots and compactions follow each other without a pause."""
-    dice = random.Random(log_bytes_max)
+    dice = random.Random(log_max_bytes)
     folder, acked = tmp_path / "meta", tmp_path / "acked"
     for run in range(3):
-        write_until_killed(folder, acked, log_bytes_max, run, dice.randint(300, 1500))
+        write_until_killed(folder, acked, log_max_bytes, run, dice.randint(300, 1500))
     rows = await stored(folder)
     promises = [line.split() for line in acked.read_text().splitlines()]
     assert len(promises) > 900

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from meta_service.api.client import RemoteClient
-from meta_service.api.errors import MetaError
-from tests.support.meta_group import Group
-from tests.support.meta_load import Load
-from tests.support.meta_network import Network, why_not
+from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.errors import MetaError
+from tests.support.meta.group import Group
+from tests.support.meta.load import Load
+from tests.support.meta.network import Network, why_not
 
 REASON = why_not()
 long_run = pytest.mark.skipif(

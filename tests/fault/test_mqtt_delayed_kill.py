@@ -12,8 +12,8 @@ import paho.mqtt.client as paho
 import pytest
 
 import lakemq
-from tests.support.faithful_paho import Paho
-from tests.support.node import NodeProcess
+from tests.support.mqtt.faithful_paho import Paho
+from tests.support.node.node import NodeProcess
 
 pytestmark = pytest.mark.fault
 COUNT = 40

@@ -16,8 +16,8 @@ import paho.mqtt.client as paho
 import pytest
 
 import lakemq
-from tests.support.faithful_paho import Paho
-from tests.support.node import NodeProcess, ports_kept
+from tests.support.mqtt.faithful_paho import Paho
+from tests.support.node.node import NodeProcess, ports_kept
 
 pytestmark = pytest.mark.fault
 WAIT_S = 60

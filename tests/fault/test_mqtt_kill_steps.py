@@ -1,7 +1,7 @@
 """Goal: QoS 2 is exactly once from client to client, whichever of its steps the broker dies at.
 
 Method: one paho client with a session of its own publishes numbers to itself. The broker is killed
-with SIGKILL at each named step in turn (`tests/support/mqtt_crash_points.py`), and started again on
+with SIGKILL at each named step in turn (`tests/support/mqtt/crash_points.py`), and started again on
 the same folder with the next one armed; so also what is finished after a crash crashes again. All
 13 steps are taken with LAKEMQ_EVERY_CRASH_POINT=1, else four.
 """
@@ -20,9 +20,9 @@ import paho.mqtt.client as paho
 import pytest
 
 import lakemq
-from tests.support.faithful_paho import Paho
-from tests.support.mqtt_crash_points import POINTS, VARIABLE
-from tests.support.node import NodeProcess, ports_kept
+from tests.support.mqtt.crash_points import POINTS, VARIABLE
+from tests.support.mqtt.faithful_paho import Paho
+from tests.support.node.node import NodeProcess, ports_kept
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 STEPS = list(POINTS)
@@ -42,7 +42,7 @@ class ArmedNode(NodeProcess):
         # NodeProcess calls a Python with `-m lakemq`; this one leaves those two words out.
         program.write_text(
             f"#!/bin/sh\nshift 2\nexec {shlex.quote(sys.executable)} "
-            f'-m tests.support.mqtt_crash_points "$@"\n'
+            f'-m tests.support.mqtt.crash_points "$@"\n'
         )
         program.chmod(0o700)
         super().__init__(folder, config, python=str(program), cwd=ROOT)

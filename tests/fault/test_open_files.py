@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 pytestmark = pytest.mark.fault
 

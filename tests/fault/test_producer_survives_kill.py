@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.node import NodeProcess, ports_kept
+from tests.support.node.node import NodeProcess, ports_kept
 
 RECORDS = 2000
 KILLS = int(os.environ.get("LAKEMQ_KILLS", "3"))
@@ -30,7 +30,7 @@ async def test_no_loss_no_duplicate_order_kept(tmp_path: Path) -> None:
     try:
         async with lakemq.Client(node.native, timeout_s=100) as client:
             await client.create_topic("t", partitions=2)
-            async with await client.producer(batch_bytes_max=3000) as producer:
+            async with await client.producer(batch_max_bytes=3000) as producer:
                 chaos = asyncio.create_task(kill_again_and_again(node, dice))
                 futures = []
                 number = 0

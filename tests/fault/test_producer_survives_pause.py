@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import lakemq
-from tests.support.node import NodeProcess, ports_kept
+from tests.support.node.node import NodeProcess, ports_kept
 
 KILLS = int(os.environ.get("LAKEMQ_KILLS", "2"))
 
@@ -41,7 +41,7 @@ async def stored(client: lakemq.Client, partition: int) -> list[int]:
 async def test_a_broker_that_stands_still_costs_only_time(tmp_path: Path) -> None:
     async with on_fixed_port(tmp_path) as node, lakemq.Client(node.native, timeout_s=100) as client:
         await client.create_topic("t", partitions=1)
-        async with await client.producer(batch_bytes_max=2000) as producer:
+        async with await client.producer(batch_max_bytes=2000) as producer:
             acks = []
             for number in range(1200):
                 if number % 400 == 200:
@@ -67,7 +67,7 @@ async def test_columns_and_records_survive_kills_on_a_busy_machine(tmp_path: Pat
             lakemq.Client(node.native, timeout_s=100) as client,
         ):
             await client.create_topic("t", partitions=1)
-            async with await client.producer(batch_bytes_max=4000) as producer:
+            async with await client.producer(batch_max_bytes=4000) as producer:
                 chaos = asyncio.create_task(kill(node, dice))
                 number = 0
                 while not chaos.done() or number < 2000:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.node import NodeProcess, ports_kept
+from tests.support.node.node import NodeProcess, ports_kept
 
 pytestmark = pytest.mark.fault
 ROOT = Path(__file__).parents[2]

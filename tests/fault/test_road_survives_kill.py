@@ -30,7 +30,7 @@ from examples.air_quality.comparison import compare
 from examples.air_quality.demo import JAVA_OPTIONS
 from examples.air_quality.devices import IN_FLIGHT_MAX, Fleet
 from examples.air_quality.readings import TOPIC, Reading, parse
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 KILLS = int(os.environ.get("LAKEMQ_KILLS", "2"))
 ROWS = 200 * (KILLS + 1)
@@ -47,7 +47,7 @@ topic = "{TOPIC}"
 
 [topics]
 partitions = 3
-segment_bytes_max = 65536
+segment_max_bytes = 65536
 """
 
 

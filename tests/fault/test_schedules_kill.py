@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.node import NodeProcess, ports_kept
+from tests.support.node.node import NodeProcess, ports_kept
 
 RECORDS = int(os.environ.get("LAKEMQ_KILL_RECORDS", "200"))
 KILLS = int(os.environ.get("LAKEMQ_KILLS", "3"))

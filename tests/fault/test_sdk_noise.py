@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import lakemq
-from tests.support.node import NodeProcess, ports_kept
+from tests.support.node.node import NodeProcess, ports_kept
 
 SCRIPT = """
 import asyncio, gc, sys, threading

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support import killed_sink
-from tests.support.node import NodeProcess
+from tests.support.node.node import NodeProcess
+from tests.support.spark import killed_sink
 
 pytestmark = [
     pytest.mark.fault,

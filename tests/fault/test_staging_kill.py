@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.node import NodeProcess, ports_kept
+from tests.support.node.node import NodeProcess, ports_kept
 
 BATCHES = int(os.environ.get("LAKEMQ_KILL_BATCHES", "8"))
 KILLS = int(os.environ.get("LAKEMQ_KILLS", "3"))
@@ -41,7 +41,7 @@ async def kill_again_and_again(node: NodeProcess, dice: random.Random) -> None:
 async def staged(
     client: lakemq.Client, session: lakemq.StagingSession, batch_id: int, task: int, mark: bytes
 ) -> lakemq.StagedWinner:
-    async with client.staging.writer(session, batch_id, task, batch_bytes_max=2000) as writer:
+    async with client.staging.writer(session, batch_id, task, batch_max_bytes=2000) as writer:
         for number in range(40):
             value = b"%d/%d/%d/" % (batch_id, task, number) + mark
             await writer.send("t", value + b"." * 300, partition=number % PARTITIONS)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import lakemq
-from tests.support.node import NodeProcess
+from tests.support.node.node import NodeProcess
 
 
 @pytest.fixture(scope="module")

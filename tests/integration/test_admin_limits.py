@@ -13,13 +13,19 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from broker_core.api.errors import NotAuthenticated
-from broker_core.api.ports import Credentials
-from broker_core.api.types import ANONYMOUS, PartitionStatus, Principal, TopicConfig, TopicInfo
-from broker_core.settings import AdminSettings
-from lakemq.admin import AdminListener
-from tests.support.mqtt_certificates import Authority
-from tests.support.node import PORTS_FREE, NodeProcess
+from lakemq.admin.server import AdminListener
+from lakemq.broker_core.api.errors import NotAuthenticated
+from lakemq.broker_core.api.ports import Credentials
+from lakemq.broker_core.api.types import (
+    ANONYMOUS,
+    PartitionStatus,
+    Principal,
+    TopicConfig,
+    TopicInfo,
+)
+from lakemq.broker_core.configuration.settings import AdminSettings
+from tests.support.mqtt.certificates import Authority
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 CONNECTIONS_MAX = 16
 PEER_MAX = CONNECTIONS_MAX // 4

@@ -16,10 +16,10 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from lakemq import connect
-from plugins.bridge.commands import bridge
-from tests.support.mqtt_certificates import Authority
-from tests.support.node import PORTS_FREE, NodeProcess
-from tests.support.ports import free_ports
+from lakemq.plugins.mqtt.bridge.commands import bridge
+from tests.support.mqtt.certificates import Authority
+from tests.support.node.node import PORTS_FREE, NodeProcess
+from tests.support.node.ports import free_ports
 from tests.support.remote_brokers import (
     MOSQUITTO,
     BrokerProcess,
@@ -47,7 +47,7 @@ def remote(tmp_path: Path) -> Iterator[BrokerProcess]:
 def link(port: int, rules: str, more: str = "", name: str = "far") -> str:
     return (
         f'[[plugins.bridge.links]]\nname = "{name}"\nurl = "mqtt://127.0.0.1:{port}"\n'
-        f"retry_ms_min = 50\nretry_ms_max = 200\n{more}\n{rules}"
+        f"retry_min_ms = 50\nretry_max_ms = 200\n{more}\n{rules}"
     )
 
 

@@ -14,8 +14,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lakemq.cli import _add_plugin_commands, app
-from tests.support.node import PORTS_FREE, NodeProcess
+from lakemq.cli.main import _add_plugin_commands, app
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 
 class Said(NamedTuple):
@@ -161,7 +161,7 @@ def test_a_node_stops_cleanly_when_told(tmp_path: Path) -> None:
 
 def test_starting_imports_no_spark() -> None:
     code = (
-        "import lakemq.cli, lakemq.node, sys;"
+        "import lakemq.cli.main, lakemq.node, sys;"
         "heavy = ('pyspark', 'py4j', 'pyarrow', 'deltalake', 'pyiceberg', 'pandas');"
         "print(*[name for name in heavy if name in sys.modules])"
     )

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 import lakemq
-from tests.support.node import NodeProcess
+from tests.support.node.node import NodeProcess
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 
 import lakemq
 from examples.air_quality.node import Node
-from tests.support.node import PORTS_FREE
+from tests.support.node.node import PORTS_FREE
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "examples/plugins/lakemq-line"
@@ -24,7 +24,7 @@ SECTION = """
 [plugins.line]
 port = 0
 topics = ["meters", "missing"]
-line_bytes_max = 200
+line_max_bytes = 200
 """
 
 

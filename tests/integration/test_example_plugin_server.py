@@ -11,11 +11,16 @@ from lakemq_line.server import LineListener
 from lakemq_line.settings import LineSettings
 from opentelemetry.metrics import NoOpMeter
 
-from broker_core.api.errors import InvalidRequest, LakeMQError, NotAuthenticated, StartupError
-from broker_core.api.ports import Credentials
-from broker_core.api.types import Columns, Offset, Placed, Principal
+from lakemq.broker_core.api.errors import (
+    InvalidRequest,
+    LakeMQError,
+    NotAuthenticated,
+    StartupError,
+)
+from lakemq.broker_core.api.ports import Credentials
+from lakemq.broker_core.api.types import Columns, Offset, Placed, Principal
 
-READ_S_MAX = 10
+READ_MAX_S = 10
 
 
 class ScriptedBroker:
@@ -56,7 +61,7 @@ def broker() -> ScriptedBroker:
 
 @pytest.fixture
 async def listener(broker: ScriptedBroker) -> AsyncIterator[LineListener]:
-    settings = LineSettings(port=0, line_bytes_max=100, requests_in_flight_max=10)
+    settings = LineSettings(port=0, line_max_bytes=100, requests_in_flight_max=10)
     listener = LineListener(broker, settings, NoOpMeter("test"))  # type: ignore[arg-type]
     await listener.start()
     yield listener
@@ -71,7 +76,7 @@ class Client:
         self.writer.write(data)
 
     async def line(self) -> bytes:
-        async with asyncio.timeout(READ_S_MAX):
+        async with asyncio.timeout(READ_MAX_S):
             return await self.reader.readline()
 
 
@@ -88,7 +93,7 @@ async def connect(listener: LineListener) -> Client:
 
 
 async def until(condition: Any) -> None:
-    for _ in range(200 * READ_S_MAX):
+    for _ in range(200 * READ_MAX_S):
         if condition():
             return
         await asyncio.sleep(0.005)

@@ -12,10 +12,10 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 PLUGIN = '''
-from broker_core.api.hooks import hookimpl
+from lakemq.broker_core.api.hooks import hookimpl
 
 class Upper:
     """The worst of neighbours: upper case for all, an exception for topic `bad`."""

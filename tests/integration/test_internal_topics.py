@@ -16,19 +16,25 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
-from broker_core.api.record_batch import encode
-from broker_core.api.types import Columns
-from lakemq.cli import app
-from plugins.native import admin_pb2, metadata_pb2, queues_pb2, schedules_pb2, transactions_pb2
-from plugins.native import native_pb2 as pb
-from plugins.native.admin_pb2_grpc import AdminStub
-from plugins.native.metadata_pb2_grpc import MetadataStub
-from plugins.native.native_pb2_grpc import NativeStub
-from plugins.native.queues_pb2_grpc import QueuesStub
-from plugins.native.schedules_pb2_grpc import SchedulesStub
-from plugins.native.transactions_pb2_grpc import TransactionsStub
+from lakemq.broker_core.api.records.batch import encode
+from lakemq.broker_core.api.types import Columns
+from lakemq.cli.main import app
+from lakemq.plugins.native.proto import (
+    admin_pb2,
+    metadata_pb2,
+    queues_pb2,
+    schedules_pb2,
+    transactions_pb2,
+)
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.proto.admin_pb2_grpc import AdminStub
+from lakemq.plugins.native.proto.metadata_pb2_grpc import MetadataStub
+from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
+from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesStub
+from lakemq.plugins.native.proto.schedules_pb2_grpc import SchedulesStub
+from lakemq.plugins.native.proto.transactions_pb2_grpc import TransactionsStub
 from tests.integration.test_security_node import CONFIG, Device, add_user, basic
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 WAIT_S = 30
 RULE = """

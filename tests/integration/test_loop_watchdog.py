@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lakemq.loop_watchdog import LoopWatchdog, place_of
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 HELD_S = 0.4
 

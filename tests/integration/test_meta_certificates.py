@@ -10,19 +10,14 @@ from typing import Any
 import grpc
 import pytest
 
-from meta_service.api import (
-    auth_pb2,
-    discovery_pb2,
-    meta_pb2,
-    schemas_pb2,
-)
-from meta_service.api.client import RemoteClient
-from meta_service.api.errors import PermissionDenied
-from meta_service.api.settings import MetaSettings
-from meta_service.api.types import NodeRegistration
-from meta_service.server.member import MetaMember
-from tests.support.meta_group import Certificates, channel_credentials
-from tests.support.ports import free_ports
+from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.errors import PermissionDenied
+from lakemq.meta_service.api.settings import MetaSettings
+from lakemq.meta_service.api.types import NodeRegistration
+from lakemq.meta_service.proto import auth_pb2, discovery_pb2, meta_pb2, schemas_pb2
+from lakemq.meta_service.server.member import MetaMember
+from tests.support.meta.group import Certificates, channel_credentials
+from tests.support.node.ports import free_ports
 
 METHODS = [
     f"/{service.full_name}/{method.name}"

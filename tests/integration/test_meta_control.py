@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from meta_service.api.client import RemoteClient
-from meta_service.api.errors import CompareFailed, NotFound
-from meta_service.api.settings import MetaSettings
-from meta_service.api.types import NodeRegistration, TopicDescription
-from meta_service.server.member import MetaMember
+from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.errors import CompareFailed, NotFound
+from lakemq.meta_service.api.settings import MetaSettings
+from lakemq.meta_service.api.types import NodeRegistration, TopicDescription
+from lakemq.meta_service.server.member import MetaMember
 
 
 @pytest.fixture

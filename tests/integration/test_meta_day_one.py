@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from meta_service.api.client import RemoteClient
-from meta_service.cli import meta
-from tests.support.node import NodeProcess
-from tests.support.ports import free_ports
+from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.cli.commands import meta
+from tests.support.node.node import NodeProcess
+from tests.support.node.ports import free_ports
 
 CONFIG = """
 [node]

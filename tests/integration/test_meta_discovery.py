@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from meta_service.api.errors import StartupFailed
-from meta_service.api.settings import MetaSettings
-from meta_service.server.joining import Endpoint, Found, Sighting, choose
-from meta_service.server.member import MetaMember
-from tests.support.meta_group import Certificates
-from tests.support.ports import free_ports
+from lakemq.meta_service.api.errors import StartupFailed
+from lakemq.meta_service.api.settings import MetaSettings
+from lakemq.meta_service.server.joining import Endpoint, Found, Sighting, choose
+from lakemq.meta_service.server.member import MetaMember
+from tests.support.meta.group import Certificates
+from tests.support.node.ports import free_ports
 
 
 class Nodes:
@@ -29,7 +29,7 @@ class Nodes:
         self, name: str, *, data: str = "", host: str = "127.0.0.1", **settings: Any
     ) -> MetaMember:
         member = MetaMember(
-            MetaSettings(**{"port": 0, "raft_port": 0, "start_s_max": 20.0, **settings}),
+            MetaSettings(**{"port": 0, "raft_port": 0, "start_max_s": 20.0, **settings}),
             node_id=name,
             host=host,
             data_dir=self.folder / (data or name),
@@ -131,9 +131,9 @@ async def test_a_taken_id_is_refused(nodes: Nodes) -> None:
 
 async def test_nothing_to_join_is_said_clearly(nodes: Nodes) -> None:
     with pytest.raises(StartupFailed, match=r"no group was found in 0\.5 s: 127\.0\.0\.1:1: "):
-        await nodes.start("n2", join=["127.0.0.1:1"], start_s_max=0.5)
+        await nodes.start("n2", join=["127.0.0.1:1"], start_max_s=0.5)
     with pytest.raises(StartupFailed, match="is no `host:port`"):
-        await nodes.start("n3", join=["somewhere"], start_s_max=0.5)
+        await nodes.start("n3", join=["somewhere"], start_max_s=0.5)
     with pytest.raises(StartupFailed, match="cannot both be set"):
         await nodes.start("n4", join=["a:1"], members={"n4": "a:1"})
     with pytest.raises(StartupFailed, match=r"set meta\.advertise"):
@@ -178,7 +178,7 @@ async def test_a_node_joins_only_under_a_name_of_its_certificate(
         **certificates.sign("n1"),
     )
     with pytest.raises(StartupFailed, match="'n2'.*names neither a node"):
-        await nodes.start("n2", join=[api(n1)], start_s_max=1.0, **certificates.sign("n2"))
+        await nodes.start("n2", join=[api(n1)], start_max_s=1.0, **certificates.sign("n2"))
     with pytest.raises(StartupFailed, match="the certificate does not name 'n2'"):
         await nodes.start("n2", join=[api(n1)], **certificates.sign("n9"))
     n3 = await nodes.start("n3", join=[api(n1)], **certificates.sign("n3"))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from meta_service.api.settings import MetaSettings
-from meta_service.server.member import MetaMember
+from lakemq.meta_service.api.settings import MetaSettings
+from lakemq.meta_service.server.member import MetaMember
 
 DATA = Path(__file__).parents[1] / "data" / "meta" / "level-2"
 

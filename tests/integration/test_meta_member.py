@@ -14,10 +14,8 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from meta_service.api import meta_pb2 as pb
-from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api.client import RemoteClient
-from meta_service.api.errors import (
+from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.errors import (
     AlreadyExists,
     Compacted,
     InvalidArgument,
@@ -25,14 +23,16 @@ from meta_service.api.errors import (
     NotFound,
     StartupFailed,
 )
-from meta_service.api.failures import error_of_failure
-from meta_service.api.settings import MetaSettings
-from meta_service.api.types import Compare, Delete, MetaClient, NodeRegistration, Put
-from meta_service.catalog import apply as apply_module
-from meta_service.raft import engine
-from meta_service.raft.elections import Elections
-from meta_service.server.member import MetaMember
-from tests.support.ports import free_ports
+from lakemq.meta_service.api.failures import error_of_failure
+from lakemq.meta_service.api.settings import MetaSettings
+from lakemq.meta_service.api.types import Compare, Delete, MetaClient, NodeRegistration, Put
+from lakemq.meta_service.catalog import apply as apply_module
+from lakemq.meta_service.proto import meta_pb2 as pb
+from lakemq.meta_service.proto import meta_pb2_grpc as rpc
+from lakemq.meta_service.raft import engine
+from lakemq.meta_service.raft.elections import Elections
+from lakemq.meta_service.server.member import MetaMember
+from tests.support.node.ports import free_ports
 
 
 def member_in(folder: Path, port: int = 0) -> MetaMember:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from meta_service.api.errors import InvalidArgument, StartupFailed
-from meta_service.api.settings import MetaSettings
-from meta_service.cli import meta
-from meta_service.server.member import MetaMember
-from meta_service.storage.backup import restore
-from tests.support.ports import free_ports
+from lakemq.meta_service.api.errors import InvalidArgument, StartupFailed
+from lakemq.meta_service.api.settings import MetaSettings
+from lakemq.meta_service.cli.commands import meta
+from lakemq.meta_service.server.member import MetaMember
+from lakemq.meta_service.storage.backup import restore
+from tests.support.node.ports import free_ports
 
 
 def member_in(folder: Path) -> MetaMember:
@@ -207,7 +207,7 @@ async def test_a_member_of_the_old_cluster_cannot_join_the_restored_one(
     (tmp_path / "meta").rename(tmp_path / "n1")
     group = [
         MetaMember(
-            MetaSettings(port=0, raft_port=port, members=names, start_s_max=patience_s[n]),
+            MetaSettings(port=0, raft_port=port, members=names, start_max_s=patience_s[n]),
             node_id=f"n{n}",
             host="127.0.0.1",
             data_dir=tmp_path / f"n{n}",

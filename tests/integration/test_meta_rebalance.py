@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from meta_service.api.client import RemoteClient
-from meta_service.api.errors import CompareFailed, NotFound
-from meta_service.api.settings import MetaSettings
-from meta_service.api.types import NodeRegistration, Rebalance, TopicDescription
-from meta_service.cli import meta
-from meta_service.core import mover
-from meta_service.server.member import MetaMember
+from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.errors import CompareFailed, NotFound
+from lakemq.meta_service.api.settings import MetaSettings
+from lakemq.meta_service.api.types import NodeRegistration, Rebalance, TopicDescription
+from lakemq.meta_service.cli.commands import meta
+from lakemq.meta_service.control import mover
+from lakemq.meta_service.server.member import MetaMember
 
 
 @pytest.fixture

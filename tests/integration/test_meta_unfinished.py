@@ -9,12 +9,12 @@ import grpc
 import psutil
 import pytest
 
-from meta_service.api import meta_pb2 as pb
-from meta_service.api.meta_pb2_grpc import KvStub
-from tests.support.node import PORTS_FREE, NodeProcess
+from lakemq.meta_service.proto import meta_pb2 as pb
+from lakemq.meta_service.proto.meta_pb2_grpc import KvStub
+from tests.support.node.node import PORTS_FREE, NodeProcess
 from tests.support.unfinished_calls import UnfinishedCalls, pump_all
 
-HELD_BYTES_MAX = 32 * 1024 * 1024
+HELD_MAX_BYTES = 32 * 1024 * 1024
 MESSAGE_BYTES = 4 * 1024 * 1024 - 100
 
 
@@ -44,4 +44,4 @@ def test_unfinished_messages_hold_little_and_others_are_served(tmp_path: Path, m
         put(address, 1)
         for each in attackers:
             each.close()
-        assert max(held) <= HELD_BYTES_MAX, [each >> 20 for each in held]
+        assert max(held) <= HELD_MAX_BYTES, [each >> 20 for each in held]

@@ -9,14 +9,14 @@ from pathlib import Path
 import grpc
 import pytest
 
-from meta_service.api import meta_pb2 as pb
-from meta_service.api import meta_pb2_grpc as rpc
-from meta_service.api.client import RemoteClient
-from meta_service.api.errors import InvalidArgument, MetaError
-from meta_service.api.settings import MetaSettings
-from meta_service.api.types import Compare, Put
-from meta_service.api.writes import WRITES_MAX
-from meta_service.server.member import MetaMember
+from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.errors import InvalidArgument, MetaError
+from lakemq.meta_service.api.settings import MetaSettings
+from lakemq.meta_service.api.types import Compare, Put
+from lakemq.meta_service.api.writes import WRITES_MAX
+from lakemq.meta_service.proto import meta_pb2 as pb
+from lakemq.meta_service.proto import meta_pb2_grpc as rpc
+from lakemq.meta_service.server.member import MetaMember
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import paho.mqtt.client as paho
 import pytest
 from typer.testing import CliRunner
 
-from plugins.mqtt.commands import mqtt
-from tests.support.node import NodeProcess
+from lakemq.plugins.mqtt.ops.commands import mqtt
+from tests.support.node.node import NodeProcess
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # amqtt's own imports warn
     from amqtt.client import MQTTClient
 
-from tests.support.mqtt_memory_broker import running_server
+from tests.support.mqtt.memory_broker import running_server
 
 WAIT_S = 30
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker_core.api.types import TopicConfig
-from tests.support.mqtt_memory_broker import MemoryBroker, running_server
+from lakemq.broker_core.api.types import TopicConfig
+from tests.support.mqtt.memory_broker import MemoryBroker, running_server
 
 
 async def test_a_binding_says_what_its_topic_is_made_of() -> None:

@@ -18,8 +18,8 @@ import paho.mqtt.client as paho
 import pytest
 
 import lakemq
-from tests.support.node import NodeProcess
-from tests.support.ports import free_ports
+from tests.support.node.node import NodeProcess
+from tests.support.node.ports import free_ports
 
 CONFIG = """
 [node]

@@ -15,13 +15,13 @@ from typing import Any
 import paho.mqtt.client as paho
 import pytest
 
-from plugins.mqtt.draining import SENT_AWAY_PER_TICK, Draining
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import V5, Connect, Disconnect
-from plugins.mqtt.reasons import Reason
-from tests.support.mqtt_bench import Bench
-from tests.support.mqtt_memory_broker import MemoryBroker
-from tests.support.node import PORTS_FREE, NodeProcess
+from lakemq.plugins.mqtt.ops.draining import SENT_AWAY_PER_TICK, Draining
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.wire.packets import V5, Connect, Disconnect
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import Bench
+from tests.support.mqtt.memory_broker import MemoryBroker
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 OTHER = "b.example.org:1883"
 WAIT_S = 60

@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 from websockets.frames import Frame, Opcode
 
-from broker_core.api.hosts import is_loopback
-from broker_core.api.types import ANONYMOUS, Credentials, Principal
-from plugins.mqtt.codec import Decoder
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.links import SocketLink
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.hosts import is_loopback
+from lakemq.broker_core.api.types import ANONYMOUS, Credentials, Principal
+from lakemq.plugins.mqtt.server.links import SocketLink
+from lakemq.plugins.mqtt.server.websocket import FRAMES_BEFORE_CONNACK_MAX
+from lakemq.plugins.mqtt.wire.codec import Decoder
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
     Connack,
@@ -33,10 +34,9 @@ from plugins.mqtt.packets import (
     Ping,
     Publish,
 )
-from plugins.mqtt.reasons import Reason
-from plugins.mqtt.websocket import FRAMES_BEFORE_CONNACK_MAX
-from tests.support.mqtt_certificates import Authority
-from tests.support.mqtt_memory_broker import MemoryBroker, MqttServer, running_server, until
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.certificates import Authority
+from tests.support.mqtt.memory_broker import MemoryBroker, MqttServer, running_server, until
 
 WAIT_S = 30
 CONNECT = encode(Connect("raw"), V311)
@@ -139,7 +139,7 @@ async def test_a_client_that_never_stops_sending_is_cut_off_in_time() -> None:
 @pytest.mark.parametrize("transport", ["tcp", "websocket"])
 async def test_answers_that_nobody_reads_are_bounded(transport: str) -> None:
     """Whoever sends on and reads nothing is read no further."""
-    settings = {"write_buffer_bytes_max": 65_536, **other(transport=transport)}
+    settings = {"write_buffer_max_bytes": 65_536, **other(transport=transport)}
     ping = encode(Ping(PacketType.PINGREQ), V311) * 30_000
     async with running_server(**settings) as (server, _, _):
         reader, writer = await dial(server.port("other"))

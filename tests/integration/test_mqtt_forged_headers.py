@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from broker_core.api.errors import InvalidRequest
-from tests.support.node import NodeProcess
+from lakemq.broker_core.api.errors import InvalidRequest
+from tests.support.node.node import NodeProcess
 
 
 @pytest.fixture

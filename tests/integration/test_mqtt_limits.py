@@ -16,21 +16,13 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.types import ANONYMOUS, Credentials, Principal
-from plugins.mqtt import accepting
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.links import SocketLink
-from plugins.mqtt.packets import (
-    V5,
-    V311,
-    Connect,
-    PacketType,
-    Ping,
-    Properties,
-    Will,
-)
-from tests.support.mqtt_certificates import Authority
-from tests.support.mqtt_memory_broker import MemoryBroker, running_server, until
+from lakemq.broker_core.api.types import ANONYMOUS, Credentials, Principal
+from lakemq.plugins.mqtt.server import accepting
+from lakemq.plugins.mqtt.server.links import SocketLink
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import V5, V311, Connect, PacketType, Ping, Properties, Will
+from tests.support.mqtt.certificates import Authority
+from tests.support.mqtt.memory_broker import MemoryBroker, running_server, until
 
 WAIT_S = 30
 CONNECT = encode(Connect("raw"), V311)
@@ -269,7 +261,7 @@ async def test_a_lack_of_descriptors_is_survived(
 
 
 async def test_who_sends_most_before_it_is_let_in_is_dropped_first(clients: Clients) -> None:
-    settings = {"unauthenticated_memory_bytes_max": 2 * 1024 * 1024, "connect_timeout_ms": 60_000}
+    settings = {"unauthenticated_memory_max_bytes": 2 * 1024 * 1024, "connect_timeout_ms": 60_000}
     will = Will("t", bytes(60_000))
     half = encode(Connect("half", will=will), V311)[:-1000]
     async with running_server(HangingBroker(), **settings) as (server, _, port):

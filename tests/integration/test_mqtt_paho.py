@@ -15,8 +15,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from broker_core.api.types import Operation
-from tests.support.mqtt_memory_broker import MemoryBroker, running_server
+from lakemq.broker_core.api.types import Operation
+from tests.support.mqtt.memory_broker import MemoryBroker, running_server
 
 VERSIONS = [paho.MQTTv31, paho.MQTTv311, paho.MQTTv5]
 versions = pytest.mark.parametrize("version", VERSIONS)

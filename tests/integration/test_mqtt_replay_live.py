@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import paho.mqtt.client as paho
 
-from broker_core.api.ports import PartitionLog
-from broker_core.api.types import ANONYMOUS, Columns, FetchResult, Offset
-from tests.support.mqtt_memory_broker import MemoryBroker, MemoryLog, running_server
+from lakemq.broker_core.api.ports import PartitionLog
+from lakemq.broker_core.api.types import ANONYMOUS, Columns, FetchResult, Offset
+from tests.support.mqtt.memory_broker import MemoryBroker, MemoryLog, running_server
 
 COUNT = 5000
 WAIT_S = 30

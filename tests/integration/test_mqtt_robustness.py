@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from plugins.mqtt.codec import Decoder
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.packets import (
+from lakemq.plugins.mqtt.wire.codec import Decoder
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
     Connect,
@@ -23,8 +23,8 @@ from plugins.mqtt.packets import (
     Publish,
     Subscribe,
 )
-from plugins.mqtt.reasons import Reason
-from tests.support.mqtt_memory_broker import running_server
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.memory_broker import running_server
 
 WAIT_S = 30
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -104,7 +104,7 @@ async def test_keep_alive_ends_a_half_open_connection() -> None:
 
 async def test_a_client_that_does_not_read_costs_a_bounded_buffer() -> None:
     """QoS 0 beyond the write buffer is dropped and counted; others get everything."""
-    async with running_server(write_buffer_bytes_max=65_536) as (server, _, port):
+    async with running_server(write_buffer_max_bytes=65_536) as (server, _, port):
         stuck_reader, stuck = await dial(port, "stuck")
         sock: socket.socket = stuck.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -181,7 +181,7 @@ async def test_a_storm_of_connections() -> None:
 
 
 async def test_giant_and_endless_packets_are_refused_at_their_header() -> None:
-    async with running_server(packet_bytes_max=10_000) as (server, _, port):
+    async with running_server(packet_max_bytes=10_000) as (server, _, port):
         for start in (b"\x30\xff\xff\xff\x7f", b"\x82\xff\xff\x7f", b"\x30\xff\xff\xff\xff\x01"):
             reader, writer = await dial(port, "d")
             writer.write(start)
@@ -191,7 +191,7 @@ async def test_giant_and_endless_packets_are_refused_at_their_header() -> None:
 
 
 async def test_a_client_above_its_rate_waits_and_loses_nothing() -> None:
-    async with running_server(publishes_per_s_max=200) as (_, broker, port):
+    async with running_server(publishes_max_per_s=200) as (_, broker, port):
         reader, writer = await dial(port, "d")
         began = asyncio.get_running_loop().time()
         for _ in range(4):
@@ -204,7 +204,7 @@ async def test_a_client_above_its_rate_waits_and_loses_nothing() -> None:
 
 
 async def test_new_connections_are_bounded_per_second() -> None:
-    listener = {"name": "other", "port": 0, "connects_per_s_max": 2}
+    listener = {"name": "other", "port": 0, "connects_max_per_s": 2}
     async with running_server(tcp=False, listeners=[listener]) as (server, _, _):
         pairs = [await connection(server.port("other")) for _ in range(6)]
         ends = [await closed(reader, 0.2) if number > 1 else b"" for number, (reader, _)
@@ -225,7 +225,7 @@ async def test_system_topics_come_by_themselves() -> None:
 
 
 async def test_a_listeners_clients_share_its_rate_and_others_do_not_wait() -> None:
-    listener = {"name": "metered", "port": 0, "publishes_per_s_max": 200}
+    listener = {"name": "metered", "port": 0, "publishes_max_per_s": 200}
     async with running_server(listeners=[listener]) as (server, broker, port):
         pairs = [await dial(server.port("metered"), f"d{number}") for number in range(2)]
         free = await dial(port, "free")

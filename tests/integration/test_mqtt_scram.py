@@ -7,13 +7,21 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker_core.security.attempts import AttemptRules, Attempts
-from broker_core.security.password_users import ScramMechanism
-from plugins.mqtt.codec import Decoder
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.packets import V5, Auth, Connack, Connect, Disconnect, Packet, Properties
-from plugins.mqtt.reasons import Reason
-from tests.support.mqtt_memory_broker import MemoryBroker, running_server
+from lakemq.broker_core.security.authn.attempts import AttemptRules, Attempts
+from lakemq.broker_core.security.authn.password_users import ScramMechanism
+from lakemq.plugins.mqtt.wire.codec import Decoder
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import (
+    V5,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Properties,
+)
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.memory_broker import MemoryBroker, running_server
 from tests.support.scram_client import METHOD, ScramUsers, first_of, proof
 
 

@@ -19,14 +19,14 @@ import paho.mqtt.client as paho
 import psutil
 import pytest
 
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.packets import V5, V311, Connect, Publish
-from tests.support.node import PORTS_FREE, NodeProcess
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import V5, V311, Connect, Publish
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 COUNT = int(os.environ.get("LAKEMQ_STORM", "2000"))
 HELD = 200
 """Connections that one kind of storm holds open at a time."""
-GROWTH_BYTES_MAX = 48 * 1024 * 1024
+GROWTH_MAX_BYTES = 48 * 1024 * 1024
 CONNECT = encode(Connect("storm"), V311)
 RESET = struct.pack("ii", 1, 0)
 
@@ -34,7 +34,7 @@ RESET = struct.pack("ii", 1, 0)
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     config = PORTS_FREE.replace(
-        "[plugins.mqtt]", "[plugins.mqtt]\nconnect_timeout_ms = 2000\npacket_bytes_max = 65536"
+        "[plugins.mqtt]", "[plugins.mqtt]\nconnect_timeout_ms = 2000\npacket_max_bytes = 65536"
     )
     with NodeProcess(tmp_path_factory.mktemp("storm"), config) as node:
         yield node
@@ -143,7 +143,7 @@ def test_a_storm(
     worst = max(witness.waits_s)
     print(f"{act.__name__}: {rate:,.0f}/s, grew {growth / 2**20:.1f} MiB, witness {worst:.3f} s")
     assert process.num_fds() <= files_before + 5, "connections are left"
-    assert growth < GROWTH_BYTES_MAX
+    assert growth < GROWTH_MAX_BYTES
     assert not witness.lost
     assert witness.waits_s
     assert worst < 10

@@ -19,18 +19,18 @@ from pydantic import ValidationError
 from websockets.asyncio.client import connect as ws_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from broker_core.api.errors import ConfigError, NotAuthenticated, StartupError
-from broker_core.api.types import ANONYMOUS, Credentials, Principal
-from broker_core.security.certificates import CertificateAuthenticator, subject_parts
-from broker_core.security.settings import CertificateSettings
-from plugins.mqtt.codec import Decoder
-from plugins.mqtt.config import MqttSettings
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.packets import Connack, Connect, Packet, Publish, Subscribe
-from plugins.mqtt.packets import Filter as TopicFilter
-from plugins.mqtt.tls import alternative_names, subject_of
-from tests.support.mqtt_certificates import Authority
-from tests.support.mqtt_memory_broker import MemoryBroker, MqttServer, running_server
+from lakemq.broker_core.api.errors import ConfigError, NotAuthenticated, StartupError
+from lakemq.broker_core.api.types import ANONYMOUS, Credentials, Principal
+from lakemq.broker_core.security.authn.certificates import CertificateAuthenticator, subject_parts
+from lakemq.broker_core.security.settings import CertificateSettings
+from lakemq.plugins.mqtt.config import MqttSettings
+from lakemq.plugins.mqtt.server.tls import alternative_names, subject_of
+from lakemq.plugins.mqtt.wire.codec import Decoder
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import Connack, Connect, Packet, Publish, Subscribe
+from lakemq.plugins.mqtt.wire.packets import Filter as TopicFilter
+from tests.support.mqtt.certificates import Authority
+from tests.support.mqtt.memory_broker import MemoryBroker, MqttServer, running_server
 
 WAIT_S = 30
 CONNECT = encode(Connect("raw"), 4)

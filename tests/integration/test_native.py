@@ -12,10 +12,10 @@ import grpc
 import pytest
 
 import lakemq
-from broker_core.api.record_batch import ProducerStamp, encode
-from plugins.native import native_pb2 as pb
-from plugins.native.native_pb2_grpc import NativeStub
-from tests.support.node import NodeProcess
+from lakemq.broker_core.api.records.batch import ProducerStamp, encode
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
+from tests.support.node.node import NodeProcess
 
 _names = (f"topic-{number}" for number in itertools.count())
 
@@ -198,7 +198,7 @@ def test_a_repeated_batch_is_stored_once(
 
 def test_a_batch_over_the_limit_is_refused(node: NodeProcess, client: lakemq.SyncClient) -> None:
     name = next(_names)
-    client.create_topic(name, config={"batch_bytes_max": "2000"})
+    client.create_topic(name, config={"batch_max_bytes": "2000"})
     with pytest.raises(lakemq.BatchTooLarge, match="2000"):
         client.send(name, b"x" * 3000)
     client.send(name, b"x" * 1000)
@@ -224,7 +224,7 @@ async def test_the_asyncio_producer_keeps_order_per_key(node: NodeProcess) -> No
     name = next(_names)
     async with lakemq.Client(node.native) as client:
         await client.create_topic(name, partitions=3)
-        async with await client.producer(batch_bytes_max=2000) as producer:
+        async with await client.producer(batch_max_bytes=2000) as producer:
             futures = [
                 await producer.enqueue(name, lakemq.NewRecord(b"%d" % n, key=b"k%d" % (n % 7)))
                 for n in range(2000)
@@ -244,7 +244,7 @@ async def test_the_asyncio_producer_keeps_order_per_key(node: NodeProcess) -> No
 async def test_refused_records_fail_alone(node: NodeProcess) -> None:
     name = next(_names)
     async with lakemq.Client(node.native) as client:
-        await client.create_topic(name, config={"batch_bytes_max": "2000"})
+        await client.create_topic(name, config={"batch_max_bytes": "2000"})
         async with await client.producer() as producer:
             with pytest.raises(lakemq.BatchTooLarge):
                 await producer.send(name, b"x" * 3000)
@@ -255,7 +255,7 @@ async def test_the_buffer_is_bounded(node: NodeProcess) -> None:
     name = next(_names)
     async with lakemq.Client(node.native) as client:
         await client.create_topic(name)
-        async with await client.producer(buffer_bytes_max=10_000) as producer:
+        async with await client.producer(buffer_max_bytes=10_000) as producer:
             for _ in range(300):
                 await producer.enqueue(name, lakemq.NewRecord(b"x" * 1000))
                 assert producer._batches.buffered_bytes <= 11_100

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
-from plugins.native.admin_commands import cluster
-from plugins.native.commands import topic
-from tests.support.node import PORTS_FREE, NodeProcess
+from lakemq.plugins.native.cli.admin import cluster
+from lakemq.plugins.native.cli.commands import topic
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +27,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 async def test_settings_change_alone_and_hold_at_once(node: NodeProcess) -> None:
     async with lakemq.Client(node.native) as client:
         await client.create_topic("alter", 1, {"retention_ms": "5000", "compression": "lz4"})
-        found = await client.admin.alter_topic("alter", {"batch_bytes_max": "2048"})
-        assert found.config["batch_bytes_max"] == "2048"
+        found = await client.admin.alter_topic("alter", {"batch_max_bytes": "2048"})
+        assert found.config["batch_max_bytes"] == "2048"
         assert (found.config["retention_ms"], found.config["compression"]) == ("5000", "lz4")
         async with await client.producer() as producer:
             with pytest.raises(lakemq.BatchTooLarge):
                 await producer.send("alter", b"x" * 3000)
-        found = await client.admin.alter_topic("alter", reset=["batch_bytes_max"])
-        assert found.config["batch_bytes_max"] == str(16 * 1024 * 1024)
+        found = await client.admin.alter_topic("alter", reset=["batch_max_bytes"])
+        assert found.config["batch_max_bytes"] == str(16 * 1024 * 1024)
         for wrong in ({"nonsense": "1"}, {"cleanup": "burn"}, {"retention_ms": "soon"}):
             with pytest.raises(lakemq.InvalidRequest, match=next(iter(wrong))):
                 await client.admin.alter_topic("alter", wrong)
@@ -47,7 +47,7 @@ async def test_settings_change_alone_and_hold_at_once(node: NodeProcess) -> None
 async def test_two_who_alter_at_once_lose_nothing(node: NodeProcess) -> None:
     async with lakemq.Client(node.native) as client:
         await client.create_topic("both", 1)
-        changes = [{"retention_ms": "7000"}, {"segment_bytes_max": "8192"},
+        changes = [{"retention_ms": "7000"}, {"segment_max_bytes": "8192"},
                    {"tombstone_retention_ms": "9000"}]  # fmt: skip
         await asyncio.gather(*(client.admin.alter_topic("both", each) for each in changes))
         found = (await client.describe_topic("both")).config
@@ -84,7 +84,7 @@ def test_deleted_records_stay_deleted_when_the_broker_is_killed(tmp_path: Path) 
     node.start()
     try:
         with lakemq.connect(node.native) as client:
-            client.create_topic("short", 2, {"segment_bytes_max": "4096"})
+            client.create_topic("short", 2, {"segment_max_bytes": "4096"})
             for number in range(100):
                 client.send("short", b"%03d" % number + b"x" * 200, partition=0)
             client.send("short", b"other", partition=1)

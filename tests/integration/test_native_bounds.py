@@ -12,10 +12,10 @@ import grpc
 import pytest
 
 import lakemq
-from plugins.native import native_pb2 as pb
-from plugins.native.handlers import REPEATED_MAX, REQUEST_BYTES_MAX
-from plugins.native.native_pb2_grpc import NativeStub
-from tests.support.node import PORTS_FREE, NodeProcess
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
+from lakemq.plugins.native.server.handlers import REPEATED_MAX, REQUEST_MAX_BYTES
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 LAGS_MAX = 3
 
@@ -55,9 +55,9 @@ async def test_a_request_with_too_many_names_is_refused(node: NodeProcess) -> No
 
 
 async def test_a_request_without_a_batch_does_not_get_the_room_of_one(node: NodeProcess) -> None:
-    request = pb.CreateTopicRequest(name="n" * REQUEST_BYTES_MAX)
+    request = pb.CreateTopicRequest(name="n" * REQUEST_MAX_BYTES)
     told = await refused(node, "CreateTopic", request)
-    assert f"this call takes {REQUEST_BYTES_MAX}" in told
+    assert f"this call takes {REQUEST_MAX_BYTES}" in told
 
 
 async def test_lags_are_metrics_of_the_largest_alone(node: NodeProcess) -> None:

@@ -16,11 +16,11 @@ import grpc
 import pytest
 
 import lakemq
-from plugins.native import metadata_pb2, native_pb2
-from plugins.native.metadata_pb2_grpc import MetadataStub
-from plugins.native.native_pb2_grpc import NativeStub
-from tests.support.node import NodeProcess
-from tests.support.ports import free_ports
+from lakemq.plugins.native.proto import metadata_pb2, native_pb2
+from lakemq.plugins.native.proto.metadata_pb2_grpc import MetadataStub
+from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
+from tests.support.node.node import NodeProcess
+from tests.support.node.ports import free_ports
 
 NAMES = ("a", "b", "c")
 CONFIG = """

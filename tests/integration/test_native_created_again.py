@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import lakemq
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 _names = (f"again-{number}" for number in itertools.count())
 
@@ -43,7 +43,7 @@ async def test_records_under_way_go_to_the_new_topic_or_the_old_one(node: NodePr
     topic = next(_names)
     async with lakemq.Client(node.native, timeout_s=10) as client:
         await client.create_topic(topic, partitions=1)
-        async with await client.producer(batch_bytes_max=2000) as producer:
+        async with await client.producer(batch_max_bytes=2000) as producer:
             await producer.send(topic, b"first")
             futures = [
                 await producer.enqueue(topic, lakemq.NewRecord(b"%d" % number + b"." * 100))

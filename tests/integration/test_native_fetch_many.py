@@ -11,10 +11,10 @@ import psutil  # type: ignore[import-untyped]  # has no types of its own
 import pytest
 
 import lakemq
-from broker_core.api.record_batch import split
-from plugins.native import native_pb2 as pb
-from plugins.native.native_pb2_grpc import NativeStub
-from tests.support.node import NodeProcess
+from lakemq.broker_core.api.records.batch import split
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
+from tests.support.node.node import NodeProcess
 
 _names = (f"many-{number}" for number in itertools.count())
 
@@ -132,7 +132,7 @@ async def test_a_group_reads_arrow(node: NodeProcess) -> None:
     topic = next(_names)
     async with lakemq.Client(node.native) as client:
         await client.create_topic(topic, partitions=1)
-        async with await client.producer(batch_bytes_max=1000) as producer:
+        async with await client.producer(batch_max_bytes=1000) as producer:
             for number in range(100):
                 key = b"even" if number % 2 == 0 else b"odd"
                 await producer.enqueue(topic, lakemq.NewRecord(b"%d" % number, key=key))

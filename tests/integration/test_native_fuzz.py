@@ -20,8 +20,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 import lakemq
-from broker_core.api.record_batch import encode
-from plugins.native import (
+from lakemq.broker_core.api.records.batch import encode
+from lakemq.plugins.native.proto import (
     admin_pb2,
     metadata_pb2,
     native_pb2,
@@ -31,7 +31,7 @@ from plugins.native import (
     security_pb2,
     transactions_pb2,
 )
-from tests.support.node import NodeProcess
+from tests.support.node.node import NodeProcess
 
 PROTOS = (
     native_pb2, admin_pb2, queues_pb2, metadata_pb2, schedules_pb2, schemas_pb2, security_pb2,

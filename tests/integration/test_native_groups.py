@@ -18,8 +18,8 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
-from plugins.native.group_commands import group
-from tests.support.node import NodeProcess, ports_kept
+from lakemq.plugins.native.cli.groups import group
+from tests.support.node.node import NodeProcess, ports_kept
 
 _names = (f"groups-{number}" for number in itertools.count())
 ROOT = Path(__file__).parents[2]

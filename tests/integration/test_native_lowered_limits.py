@@ -1,4 +1,4 @@
-"""Goal: what the broker has taken appears, also when its topic's `batch_bytes_max` was lowered
+"""Goal: what the broker has taken appears, also when its topic's `batch_max_bytes` was lowered
 since: commits, delayed records, dead letters, and the broker's own records."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 import lakemq
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 LARGE = b"x" * 50_000
 _names = (f"lowered-{number}" for number in itertools.count())
@@ -20,7 +20,7 @@ _names = (f"lowered-{number}" for number in itertools.count())
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """Topics that nobody configures, the broker's own too, take 1 KiB."""
-    config = PORTS_FREE + "[topics]\nbatch_bytes_max = 1024\n"
+    config = PORTS_FREE + "[topics]\nbatch_max_bytes = 1024\n"
     with NodeProcess(tmp_path_factory.mktemp("lowered"), config) as node:
         yield node
 
@@ -35,12 +35,12 @@ def client(node: NodeProcess) -> Iterator[lakemq.SyncClient]:
 def topic(client: lakemq.SyncClient) -> str:
     """One that takes large records until it is told not to."""
     name = next(_names)
-    client.create_topic(name, config={"batch_bytes_max": "1000000"})
+    client.create_topic(name, config={"batch_max_bytes": "1000000"})
     return name
 
 
 def lower(client: lakemq.SyncClient, topic: str) -> None:
-    client.admin.alter_topic(topic, {"batch_bytes_max": "1024"})
+    client.admin.alter_topic(topic, {"batch_max_bytes": "1024"})
     with pytest.raises(lakemq.BatchTooLarge):
         client.send(topic, LARGE)
 

@@ -15,7 +15,7 @@ import pytest
 
 import lakemq
 from tests.integration.test_native_tls import Authority
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 
 @pytest.fixture(scope="module")

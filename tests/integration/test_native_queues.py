@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
-from plugins.native.queue_commands import queue as queue_app
-from tests.support.node import NodeProcess
+from lakemq.plugins.native.cli.queues import queue as queue_app
+from tests.support.node.node import NodeProcess
 
 _names = (f"queues-{number}" for number in itertools.count())
 

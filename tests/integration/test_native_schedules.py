@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 _names = (f"later-{number}" for number in itertools.count())
 LIMITS = PORTS_FREE + "[schedules]\nbatches_max = 100\nhorizon_ms = 86400000\n"

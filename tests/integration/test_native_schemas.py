@@ -13,11 +13,11 @@ from paho.mqtt.enums import CallbackAPIVersion
 from typer.testing import CliRunner
 
 import lakemq
-from broker_core.api.record_batch import encode
-from plugins.native import native_pb2 as pb
-from plugins.native.native_pb2_grpc import NativeStub
-from plugins.native.schema_commands import schema
-from tests.support.node import NodeProcess
+from lakemq.broker_core.api.records.batch import encode
+from lakemq.plugins.native.cli.schemas import schema
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
+from tests.support.node.node import NodeProcess
 
 V1 = json.dumps({
     "type": "object", "properties": {"t": {"type": "number"}}, "required": ["t"],

@@ -10,7 +10,7 @@ import pytest
 
 import lakemq
 from tests.integration.test_security_node import add_user
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 CONFIG = """groups_max = 4
 queues_max = 4

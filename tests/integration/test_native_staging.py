@@ -14,10 +14,10 @@ import pytest
 
 import lakemq
 from lakemq import CommitOutcome, StagedWinner
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 _names = (f"staged-{number}" for number in itertools.count())
-SMALL = PORTS_FREE + "[transactions]\nowner_bytes_max = 1048576\nsink_timeout_ms = 60000\n"
+SMALL = PORTS_FREE + "[transactions]\nowner_max_bytes = 1048576\nsink_timeout_ms = 60000\n"
 
 
 @pytest.fixture(scope="module")

@@ -20,15 +20,15 @@ from opentelemetry.metrics import get_meter
 from typer.testing import CliRunner
 
 import lakemq
-from broker_core.api.errors import NotAuthenticated, UnknownTopic
-from broker_core.api.ports import Credentials
-from broker_core.api.types import ANONYMOUS, ClusterInfo, Principal, TopicInfo
-from broker_core.security.certificates import CertificateAuthenticator, subject_parts
-from broker_core.security.settings import CertificateSettings
-from plugins.native.commands import topic as topic_command
-from plugins.native.config import NativeSettings
-from plugins.native.server import NativeListener
-from tests.support.node import PORTS_FREE, NodeProcess
+from lakemq.broker_core.api.errors import NotAuthenticated, UnknownTopic
+from lakemq.broker_core.api.ports import Credentials
+from lakemq.broker_core.api.types import ANONYMOUS, ClusterInfo, Principal, TopicInfo
+from lakemq.broker_core.security.authn.certificates import CertificateAuthenticator, subject_parts
+from lakemq.broker_core.security.settings import CertificateSettings
+from lakemq.plugins.native.cli.commands import topic as topic_command
+from lakemq.plugins.native.config import NativeSettings
+from lakemq.plugins.native.server.server import NativeListener
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 _SIGNS = x509.KeyUsage(
     digital_signature=True, content_commitment=False, key_encipherment=False,
@@ -276,7 +276,7 @@ async def test_a_renewed_certificate_is_taken_into_use(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New connections see it; a key that does not fit the certificate changes nothing."""
-    monkeypatch.setattr("broker_core.api.watched_files.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("lakemq.broker_core.api.watched_files.LOOK_EVERY_S", 0.0)
     live = tmp_path / "live.crt", tmp_path / "live.key"
 
     def install(names: tuple[Path, Path]) -> None:

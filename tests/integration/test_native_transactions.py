@@ -12,7 +12,7 @@ import pytest
 
 import lakemq
 from lakemq import TopicPartition
-from tests.support.node import NodeProcess
+from tests.support.node.node import NodeProcess
 
 _names = (f"transacted-{number}" for number in itertools.count())
 

@@ -16,13 +16,13 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
-from lakemq.cli import app
-from plugins.native.sdk import login
-from plugins.native.tcp_sockets import connections_of, shut_down
-from tests.support.node import PORTS_FREE, NodeProcess
+from lakemq.cli.main import app
+from lakemq.plugins.native.sdk.net import login
+from lakemq.plugins.native.server.tcp_sockets import connections_of, shut_down
+from tests.support.node.node import PORTS_FREE, NodeProcess
 from tests.support.unfinished_calls import UnfinishedCalls, pump_all
 
-HELD_BYTES_MAX = 32 * 1024 * 1024
+HELD_MAX_BYTES = 32 * 1024 * 1024
 MESSAGE_BYTES = 17 * 1024 * 1024 - 1
 SERVICE = "/lakemq.native.v1"
 CONFIG = """
@@ -106,14 +106,14 @@ def test_unfinished_messages_hold_little_and_others_are_served(
         for _ in range(3):
             serves(node)
             held.append(process.memory_info().rss - before)
-    assert max(held) <= HELD_BYTES_MAX, [each >> 20 for each in held]
+    assert max(held) <= HELD_MAX_BYTES, [each >> 20 for each in held]
 
 
 def test_empty_logins_do_not_take_the_turns_of_others(
     node: NodeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others' logins end before those of the attackers would by themselves (30 s)."""
-    monkeypatch.setattr(login, "_EXCHANGE_S_MAX", 15.0)
+    monkeypatch.setattr(login, "_EXCHANGE_MAX_S", 15.0)
     attackers = [UnfinishedCalls.connect(node.native, "127.0.0.2") for _ in range(9)]
     for each in attackers:
         for _ in range(250):

@@ -21,10 +21,10 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from meta_service.api.client import RemoteClient
-from meta_service.api.types import NodeRegistration
-from tests.support.node import NodeProcess
-from tests.support.ports import free_ports
+from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.types import NodeRegistration
+from tests.support.node.node import NodeProcess
+from tests.support.node.ports import free_ports
 
 NAMES = ("a", "b", "c")
 CONFIG = """

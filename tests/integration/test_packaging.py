@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.node import NodeProcess
+from tests.support.node.node import NodeProcess
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,16 +20,16 @@ import paho.mqtt.client as paho
 import pytest
 
 import lakemq
-from broker_core.api.errors import CorruptBatch
-from plugins.native import native_pb2 as pb
-from plugins.native.native_pb2_grpc import NativeStub
-from spark_plugin.export.run import audit_target, make_exporter
-from spark_plugin.export.runs import Run
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.target import Target
-from tests.support.killed_export import run_here
-from tests.support.node import NodeProcess
+from lakemq.broker_core.api.errors import CorruptBatch
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
+from lakemq.spark_plugin.export.job.run import audit_target, make_exporter
+from lakemq.spark_plugin.export.job.runs import Run
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.target import Target
+from tests.support.node.node import NodeProcess
 from tests.support.poison import bad_headers, garbage_lengths, no_frame, poison_logs
+from tests.support.spark.killed_export import run_here
 
 
 @pytest.fixture

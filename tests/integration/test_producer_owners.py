@@ -8,12 +8,12 @@ import asyncio
 from pathlib import Path
 
 import lakemq
-from broker_core.api.record_batch import ProducerStamp, RecordBatch, encode
-from broker_core.api.types import Columns
-from plugins.native import native_pb2 as pb
-from plugins.native.sdk import wire
+from lakemq.broker_core.api.records.batch import ProducerStamp, RecordBatch, encode
+from lakemq.broker_core.api.types import Columns
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.sdk.net import calls as wire
 from tests.integration.test_security_node import add_user
-from tests.support.node import NodeProcess, ports_kept
+from tests.support.node.node import NodeProcess, ports_kept
 
 CONFIG = """
 [security]

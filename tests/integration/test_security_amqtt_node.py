@@ -6,7 +6,7 @@ from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
 
 from tests.integration.test_security_node import Device
-from tests.support.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 CONFIG = """
 [security]

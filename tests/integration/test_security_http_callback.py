@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from broker_core.api.access import AccessContext, Credentials, Operation, Principal, Resource
-from broker_core.api.errors import ConfigError, NotAuthenticated, Unavailable
-from broker_core.security.http_callback import HttpAuthenticator
-from broker_core.security.http_calls import ANSWER_BYTES_MAX
-from broker_core.security.rules import RuleSet
-from broker_core.security.settings import HttpSettings
+from lakemq.broker_core.api.access import (
+    AccessContext,
+    Credentials,
+    Operation,
+    Principal,
+    Resource,
+)
+from lakemq.broker_core.api.errors import ConfigError, NotAuthenticated, Unavailable
+from lakemq.broker_core.security.authn.http_callback import HttpAuthenticator
+from lakemq.broker_core.security.authz.rules import RuleSet
+from lakemq.broker_core.security.http_calls import ANSWER_MAX_BYTES
+from lakemq.broker_core.security.settings import HttpSettings
 
 ANN = Credentials("mqtt", "c1", "10.0.0.1", "ann", b"hunter2")
 
@@ -136,7 +142,7 @@ NO_ANSWERS: list[Callable[[], web.StreamResponse]] = [
     says(result=True),
     says(result="allow", admin=True),
     says(result="allow", rules=[{"operations": ["fly"], "resources": ["topic:a"]}]),
-    lambda: web.Response(body=b" " * (ANSWER_BYTES_MAX + 1)),
+    lambda: web.Response(body=b" " * (ANSWER_MAX_BYTES + 1)),
 ]
 
 

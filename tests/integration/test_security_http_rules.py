@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 import lakemq
-from broker_core.api.access import (
+from lakemq.broker_core.api.access import (
     ANONYMOUS,
     AccessContext,
     Operation,
@@ -23,11 +23,11 @@ from broker_core.api.access import (
     Resource,
     Rule,
 )
-from broker_core.api.errors import ConfigError, Undecided
-from broker_core.security.http_calls import ANSWER_BYTES_MAX
-from broker_core.security.http_rules import HttpAuthorizer
-from broker_core.security.settings import HttpRulesSettings
-from tests.support.node import PORTS_FREE, NodeProcess
+from lakemq.broker_core.api.errors import ConfigError, Undecided
+from lakemq.broker_core.security.authz.http_rules import HttpAuthorizer
+from lakemq.broker_core.security.http_calls import ANSWER_MAX_BYTES
+from lakemq.broker_core.security.settings import HttpRulesSettings
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 ANN = Principal("ann")
 WAIT_S = 60
@@ -166,7 +166,7 @@ async def test_silence_and_nonsense_open_no_door(service: Service, unreachable: 
     verdict = False if unreachable == "deny" else None
     answers = [
         lambda: web.Response(status=500), says(result="perhaps"), says(ok=True),
-        lambda: web.Response(body=b"x" * (ANSWER_BYTES_MAX + 1)),
+        lambda: web.Response(body=b"x" * (ANSWER_MAX_BYTES + 1)),
     ]  # fmt: skip
     async with judging(service, unreachable=unreachable, timeout_ms=200) as judge:
         for number, answer in enumerate(answers):

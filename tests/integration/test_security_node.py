@@ -24,18 +24,18 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typer.testing import CliRunner
 
 import lakemq
-from lakemq.cli import app
-from plugins.mqtt import packets
-from plugins.mqtt.codec import Decoder
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.topics import TopicNames
-from plugins.native import native_pb2 as pb
-from plugins.native.commands import topic
-from plugins.native.native_pb2_grpc import NativeStub
-from plugins.native.sdk.scram_client import ScramClient
-from plugins.native.security_pb2 import WhoAmIRequest
-from plugins.native.security_pb2_grpc import SecurityStub
-from tests.support.node import PORTS_FREE, NodeProcess
+from lakemq.cli.main import app
+from lakemq.plugins.mqtt.wire import packets
+from lakemq.plugins.mqtt.wire.codec import Decoder
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.topics import TopicNames
+from lakemq.plugins.native.cli.commands import topic
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
+from lakemq.plugins.native.proto.security_pb2 import WhoAmIRequest
+from lakemq.plugins.native.proto.security_pb2_grpc import SecurityStub
+from lakemq.plugins.native.sdk.net.scram_client import ScramClient
+from tests.support.node.node import PORTS_FREE, NodeProcess
 
 WAIT_S = 30
 ISSUER = ed25519.Ed25519PrivateKey.generate()

@@ -9,17 +9,17 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
-from lakemq.cli import app
-from spark_plugin import journal
-from spark_plugin.access import Access
-from spark_plugin.export import write_task
-from spark_plugin.export.run import audit_target, make_exporter
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.task_results import TaskResult
-from spark_plugin.options import parse_options
-from spark_plugin.reader import BatchReader
-from tests.support.lake_tables import target_in
-from tests.support.node import PORTS_FREE, NodeProcess
+from lakemq.cli.main import app
+from lakemq.spark_plugin.access import Access
+from lakemq.spark_plugin.export.job import write_task
+from lakemq.spark_plugin.export.job.run import audit_target, make_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.task_results import TaskResult
+from lakemq.spark_plugin.source import broker_reader as journal
+from lakemq.spark_plugin.source.options import parse_options
+from lakemq.spark_plugin.source.reader import BatchReader
+from tests.support.node.node import PORTS_FREE, NodeProcess
+from tests.support.spark.lake_tables import target_in
 
 CONFIG = """
 [security]

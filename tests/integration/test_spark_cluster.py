@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from spark_plugin.export.target import Target
-from tests.support.lake_tables import places, read_table
-from tests.support.node import NodeProcess
+from lakemq.spark_plugin.export.target import Target
+from tests.support.node.node import NodeProcess
+from tests.support.spark.lake_tables import places, read_table
 
 pytestmark = [
     pytest.mark.spark,
@@ -28,7 +28,7 @@ pytestmark = [
 MASTER = "local-cluster[2,1,1024]"
 READ = """
 import os, sys
-from spark_plugin.session import open_session
+from lakemq.spark_plugin.session import open_session
 spark = open_session("cluster", "{master}")
 frame = spark.read.format("lakemq").option("bootstrap", "{native}").option("subscribe", "t").load()
 hosts = frame.rdd.mapPartitions(lambda rows: [(os.getppid(), sum(1 for _ in rows))]).collect()

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from spark_plugin.export.target import Target
-from tests.support.lake_tables import places, read_table
-from tests.support.node import NodeProcess
+from lakemq.spark_plugin.export.target import Target
+from tests.support.node.node import NodeProcess
+from tests.support.spark.lake_tables import places, read_table
 
 pytestmark = [
     pytest.mark.spark,
@@ -35,7 +35,7 @@ pytestmark = [
 ENDS_S = 300
 CLIENT = """
 import sys
-from spark_plugin.session import open_session
+from lakemq.spark_plugin.session import open_session
 remote, native, checkpoint = sys.argv[1:]
 spark = open_session("client", remote)
 def at(kind, **options):

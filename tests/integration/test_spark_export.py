@@ -14,14 +14,15 @@ import pytest
 from typer.testing import CliRunner
 
 import lakemq
-from spark_plugin import commands, session
-from spark_plugin.errors import DataLossError
-from spark_plugin.export.run import open_exporter
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.target import Target
-from tests.support.lake_tables import FORMATS, data_paths, places, read_table, target_in
-from tests.support.node import NodeProcess
-from tests.support.spark import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
+from lakemq.spark_plugin import session
+from lakemq.spark_plugin.cli import commands
+from lakemq.spark_plugin.errors import DataLossError
+from lakemq.spark_plugin.export.job.run import open_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.target import Target
+from tests.support.node.node import NodeProcess
+from tests.support.spark.lake_tables import FORMATS, data_paths, places, read_table, target_in
+from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
 
 pytestmark = [
     pytest.mark.spark,

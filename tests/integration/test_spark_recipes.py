@@ -20,9 +20,9 @@ import paho.mqtt.client as mqtt
 import pytest
 
 import lakemq
-from spark_plugin.export.target import Target
-from tests.support.lake_tables import read_table
-from tests.support.node import NodeProcess
+from lakemq.spark_plugin.export.target import Target
+from tests.support.node.node import NodeProcess
+from tests.support.spark.lake_tables import read_table
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "lakehouse.md").read_text()

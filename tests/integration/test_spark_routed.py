@@ -10,12 +10,12 @@ import typer
 from typer.testing import CliRunner
 
 import lakemq
-from spark_plugin.commands import dlq_app, export_app
-from spark_plugin.export.run import open_exporter
-from spark_plugin.export.settings import ExportSettings
-from tests.support.lake_tables import places, read_table, routed_target_in
-from tests.support.node import NodeProcess
-from tests.support.spark import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
+from lakemq.spark_plugin.cli.commands import dlq_app, export_app
+from lakemq.spark_plugin.export.job.run import open_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from tests.support.node.node import NodeProcess
+from tests.support.spark.lake_tables import places, read_table, routed_target_in
+from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
 
 pytestmark = [
     pytest.mark.spark,

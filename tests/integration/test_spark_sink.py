@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from tests.support.node import NodeProcess
-from tests.support.spark import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
+from tests.support.node.node import NodeProcess
+from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
 
 pytestmark = [
     pytest.mark.spark,

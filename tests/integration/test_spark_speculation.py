@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from spark_plugin.export.target import Target
-from tests.support.lake_tables import data_paths, places, read_table
-from tests.support.node import NodeProcess
+from lakemq.spark_plugin.export.target import Target
+from tests.support.node.node import NodeProcess
+from tests.support.spark.lake_tables import data_paths, places, read_table
 
 pytestmark = [
     pytest.mark.spark,
@@ -89,7 +89,7 @@ def run(master: str, marks: Path, *arguments: str) -> set[str]:
     """Run it; tasks that had two attempts, both of which did all of their work."""
     marks.mkdir()
     answer = subprocess.run(
-        [sys.executable, "-m", "tests.support.speculated", master, str(marks), *arguments],
+        [sys.executable, "-m", "tests.support.spark.speculated", master, str(marks), *arguments],
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr[-3000:]
@@ -116,7 +116,7 @@ def test_an_export_lands_each_record_once(
     else:
         assert places(read_table(target)) == [(p, n) for p in range(2) for n in range(COUNT)]
         # What losers wrote before the commit is gone; the last commit's may still be writing.
-        from spark_plugin.export.open_table import open_table
+        from lakemq.spark_plugin.export.tables.open_table import open_table
 
         named = {Path(each) for each in open_table(target, None).data_files()}
         assert named <= data_paths(target)

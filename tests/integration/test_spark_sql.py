@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from spark_plugin.errors import ExportError, OptionError, TableError
-from spark_plugin.export import exporter as export_loop
-from spark_plugin.export.replay import Replayed
-from spark_plugin.export.run import open_exporter, replay_target
-from spark_plugin.export.settings import ExportSettings
-from tests.support.lake_tables import FORMATS, data_paths, read_table, target_in
-from tests.support.node import NodeProcess
-from tests.support.spark import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
+from lakemq.spark_plugin.errors import ExportError, OptionError, TableError
+from lakemq.spark_plugin.export.job import exporter as export_loop
+from lakemq.spark_plugin.export.job.run import open_exporter, replay_target
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.maintenance.replay import Replayed
+from tests.support.node.node import NodeProcess
+from tests.support.spark.lake_tables import FORMATS, data_paths, read_table, target_in
+from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
 
 pytestmark = [
     pytest.mark.spark,

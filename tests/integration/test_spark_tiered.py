@@ -16,18 +16,18 @@ import pyarrow as pa
 import pytest
 
 import lakemq
-from spark_plugin import tiered as tiered_reading
-from spark_plugin.errors import DataLossError, ObjectStoreError
-from spark_plugin.export.run import open_exporter
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.journal import read_arrow
-from spark_plugin.options import COLUMNS, parse_options
-from spark_plugin.planning import OffsetRange
-from spark_plugin.tiered import Stores
-from spark_plugin.tiered_options import Tiered
-from tests.support.lake_tables import places, read_table, target_in
-from tests.support.node import PORTS_FREE, NodeProcess
-from tests.support.spark import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
+from lakemq.spark_plugin.errors import DataLossError, ObjectStoreError
+from lakemq.spark_plugin.export.job.run import open_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.source import tiered as tiered_reading
+from lakemq.spark_plugin.source.broker_reader import read_arrow
+from lakemq.spark_plugin.source.options import COLUMNS, parse_options
+from lakemq.spark_plugin.source.planning import OffsetRange
+from lakemq.spark_plugin.source.tiered import Stores
+from lakemq.spark_plugin.tiered_options import Tiered
+from tests.support.node.node import PORTS_FREE, NodeProcess
+from tests.support.spark.lake_tables import places, read_table, target_in
+from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
 
 pytestmark = [
     pytest.mark.spark,
@@ -42,7 +42,7 @@ tiering_url = "{url}"
 tiering_local_bytes = 0
 maintenance_interval_ms = 100
 index_interval_bytes = 1024
-tail_bytes_max = 0
+tail_max_bytes = 0
 [plugins.journal.tiering_options]
 {options}
 """
@@ -78,7 +78,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Stores:
 
 def filled(client: lakemq.SyncClient, topic: str, **config: str) -> OffsetRange:
     """A topic of many small segments; all but the last are in the store alone when it returns."""
-    settings = {"segment_bytes_max": "4096", "retention_ms": "none", **config}
+    settings = {"segment_max_bytes": "4096", "retention_ms": "none", **config}
     topic_id = client.create_topic(topic, partitions=1, config=settings).topic_id
     seed = random.Random(7)
     sent = 0

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from broker_core.api.types import Columns
-from spark_plugin import journal
-from spark_plugin.export import write_task
-from spark_plugin.export.run import make_exporter
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.target import Target
-from spark_plugin.export.task_results import TaskResult
-from spark_plugin.export.write_task import WriteTask
+from lakemq.broker_core.api.types import Columns
+from lakemq.spark_plugin.export.job import write_task
+from lakemq.spark_plugin.export.job.run import make_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask
+from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.task_results import TaskResult
+from lakemq.spark_plugin.source import broker_reader as journal
 from tests.support.memory_journal import MemoryJournal
 
 HERE = Path(__file__).parent

@@ -14,12 +14,12 @@ _RAFT: Final = ("rules", "recovery", "stale", "membership")
 
 _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/api/authorization_header.py": ("security/test_security_scram",),
-    "broker_core/api/avro_shape.py": ("broker_core/test_avro_shape",),
-    "broker_core/api/partitioner.py": ("broker_core/test_partitioner",),
-    "broker_core/api/record_batch.py": _BATCH,
-    "broker_core/api/record_headers.py": _BATCH,
-    "broker_core/batch_check.py": _BATCH,
-    "broker_core/security/attempts.py": (
+    "broker_core/api/schemas/avro_shape.py": ("broker_core/test_avro_shape",),
+    "broker_core/api/records/partitioner.py": ("broker_core/test_partitioner",),
+    "broker_core/api/records/batch.py": _BATCH,
+    "broker_core/api/records/headers.py": _BATCH,
+    "broker_core/publishing/batch_check.py": _BATCH,
+    "broker_core/security/authn/attempts.py": (
         "security/test_security_lockouts", "security/test_security_users",
         "security/test_security_caches",
     ),
@@ -27,19 +27,19 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/security/quotas.py": (
         "security/test_security_quotas", "security/test_security_caches",
     ),
-    "broker_core/security/rules.py": ("security/test_security_rules",),
-    "broker_core/security/scram.py": ("security/test_security_scram",),
+    "broker_core/security/authz/rules.py": ("security/test_security_rules",),
+    "broker_core/security/authn/scram.py": ("security/test_security_scram",),
     "broker_core/api/topic_filters.py": ("broker_core/test_topic_filters",),
-    "broker_core/security/users.py": ("security/test_security_users",),
-    "broker_core/transactions/delayed_format.py": ("broker_core/test_transaction_formats",),
+    "broker_core/security/authn/users.py": ("security/test_security_users",),
+    "broker_core/scheduling/delayed_format.py": ("broker_core/test_transaction_formats",),
     "broker_core/transactions/formats.py": ("broker_core/test_transaction_formats",),
-    "broker_core/transactions/timer.py": ("broker_core/test_timer",),
-    "meta_service/catalog/balance.py": ("meta_service/test_meta_balance",),
+    "broker_core/scheduling/timer.py": ("broker_core/test_timer",),
+    "meta_service/control/balance.py": ("meta_service/test_meta_balance",),
     "meta_service/catalog/command_codec.py": (
         "meta_service/test_meta_catalog", "meta_service/test_meta_control",
         "meta_service/test_meta_format_page",
     ),
-    "meta_service/catalog/moves.py": ("meta_service/test_meta_balance",),
+    "meta_service/control/moves.py": ("meta_service/test_meta_balance",),
     "meta_service/catalog/nodes.py": (
         "meta_service/test_meta_control", "meta_service/test_meta_catalog",
     ),
@@ -53,18 +53,18 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "meta_service/raft/log_format.py": (
         "meta_service/test_meta_raft_log", "meta_service/test_meta_format_page",
     ),
-    "plugins/journal/checkpoint.py": ("journal/test_journal_formats",),
-    "plugins/journal/index.py": ("journal/test_journal_formats",),
-    "plugins/journal/manifest.py": ("journal/test_journal_formats",),
-    "plugins/journal/producers.py": (
+    "plugins/journal/segment/checkpoint.py": ("journal/test_journal_formats",),
+    "plugins/journal/segment/index.py": ("journal/test_journal_formats",),
+    "plugins/journal/segment/manifest.py": ("journal/test_journal_formats",),
+    "plugins/journal/segment/producers.py": (
         "journal/test_journal_producers", "journal/test_journal_formats",
     ),
-    "plugins/journal/retention.py": ("journal/test_journal_retention",),
-    "plugins/native/group_balance.py": ("native/test_groups",),
-    "plugins/native/groups.py": ("native/test_groups",),
-    "plugins/native/offset_expiry.py": ("native/test_offset_expiry",),
-    "plugins/native/offset_table.py": ("native/test_offset_table", "native/test_offset_expiry"),
-    "plugins/native/queues/partition.py": (
+    "plugins/journal/maintenance/retention.py": ("journal/test_journal_retention",),
+    "plugins/native/groups/balance.py": ("native/test_groups",),
+    "plugins/native/groups/coordinator.py": ("native/test_groups",),
+    "plugins/native/groups/offset_expiry.py": ("native/test_offset_expiry",),
+    "plugins/native/groups/offset_table.py": ("native/test_offset_table", "native/test_offset_expiry"),
+    "plugins/native/queues/partition_state.py": (
         "queues/test_queue_partition", "queues/test_queue_answers", "queues/test_queue_simulation",
     ),
     "plugins/native/queues/settings.py": ("queues/test_queue_partition",),

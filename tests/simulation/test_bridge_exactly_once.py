@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from plugins.bridge.inbox import Answer, Arrival, Inbox
-from plugins.bridge.outbox import Forward, Lane, Outbox
+from lakemq.plugins.mqtt.bridge.inbox import Answer, Arrival, Inbox
+from lakemq.plugins.mqtt.bridge.outbox import Forward, Lane, Outbox
 
 RECORDS = 40
 

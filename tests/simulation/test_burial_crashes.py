@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.record_batch import encode, read_header
-from broker_core.api.types import Acks, Columns, TopicConfig, TopicInfo
-from plugins.native.queues.burial import Undertaker
-from plugins.native.queues.part import Part
-from plugins.native.queues.partition import QueuePartition, Settlement, fresh
-from plugins.native.queues.settings import QueueSettings
-from plugins.native.queues.snapshot import Snapshot, decode_snapshot, encode_snapshot
-from tests.support.crashing_broker import Crashed, CrashingBroker, Disk
+from lakemq.broker_core.api.records.batch import encode, read_header
+from lakemq.broker_core.api.types import Acks, Columns, TopicConfig, TopicInfo
+from lakemq.plugins.native.queues.dead_letters import Undertaker
+from lakemq.plugins.native.queues.partition_runtime import Part
+from lakemq.plugins.native.queues.partition_state import QueuePartition, Settlement, fresh
+from lakemq.plugins.native.queues.settings import QueueSettings
+from lakemq.plugins.native.queues.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk
 
 JOBS = [b"job %d" % number for number in range(130)]
 """More than one burial takes."""

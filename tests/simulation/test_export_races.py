@@ -16,23 +16,24 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from spark_plugin import journal
-from spark_plugin.errors import ExportFenced
-from spark_plugin.export import dead_letters, exporter, landing
-from spark_plugin.export.evolving import decoded_schema
-from spark_plugin.export.exporter import Exporter
-from spark_plugin.export.files import Folder
-from spark_plugin.export.landing import OneTable
-from spark_plugin.export.open_table import open_table
-from spark_plugin.export.rows import dead_letter_schema
-from spark_plugin.export.run import make_exporter
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.target import Target
-from tests.support.killed_export import run_here
-from tests.support.lake_tables import FORMATS, named_files, places, read_table, target_in
+from lakemq.spark_plugin.errors import ExportFenced
+from lakemq.spark_plugin.export.decoding.rows import dead_letter_schema
+from lakemq.spark_plugin.export.job import exporter, landing
+from lakemq.spark_plugin.export.job.evolving import decoded_schema
+from lakemq.spark_plugin.export.job.exporter import Exporter
+from lakemq.spark_plugin.export.job.landing import OneTable
+from lakemq.spark_plugin.export.job.run import make_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.maintenance import dead_letters
+from lakemq.spark_plugin.export.tables.files import Folder
+from lakemq.spark_plugin.export.tables.open_table import open_table
+from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.source import broker_reader as journal
 from tests.support.memory_journal import MemoryJournal
 from tests.support.seeds import seeds
-from tests.support.stepped_exports import (
+from tests.support.spark.killed_export import run_here
+from tests.support.spark.lake_tables import FORMATS, named_files, places, read_table, target_in
+from tests.support.spark.stepped_exports import (
     Actor,
     Disk,
     Killed,
@@ -62,7 +63,7 @@ def topic(monkeypatch) -> MemoryJournal:
             bad = n in (0, 2, 3)
             client.append_values("t", partition, b"poison" if bad else b'{"n":%d}' % n)
     monkeypatch.setattr(exporter, "pause", lambda _: None)
-    monkeypatch.setattr(exporter, "_TASK_BYTES_MIN", 1)
+    monkeypatch.setattr(exporter, "_TASK_MIN_BYTES", 1)
     monkeypatch.setattr(exporter, "Owner", NoOwner)
     return client
 
@@ -269,7 +270,7 @@ def test_processes_over_real_tables(topic, tmp_path, monkeypatch, kind: str, see
     target = target_in(tmp_path, kind)
     wanted = settings(target)
     points_in(monkeypatch, type(open_table(target, decoded_schema(wanted))), stage)
-    monkeypatch.setattr("spark_plugin.export.files.STRAY_AGE_S_MIN", -1.0)
+    monkeypatch.setattr("lakemq.spark_plugin.export.tables.files.STRAY_AGE_MIN_S", -1.0)
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
     def open_one() -> Exporter:

@@ -20,15 +20,15 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.api.errors import LakeMQError, StorageFenced, Unavailable
-from broker_core.api.record_batch import ProducerStamp, RecordBatch, split
-from broker_core.api.types import Acks, AppendResult, TopicConfig
-from plugins.journal import walk
-from plugins.journal.compactor import CompactionLimits, Compactor
-from plugins.journal.maintenance import retain
-from plugins.journal.object_store import StoreError
-from plugins.journal.producers import ProducerTable
-from plugins.journal.tiering import Tier
+from lakemq.broker_core.api.errors import LakeMQError, StorageFenced, Unavailable
+from lakemq.broker_core.api.records.batch import ProducerStamp, RecordBatch, split
+from lakemq.broker_core.api.types import Acks, AppendResult, TopicConfig
+from lakemq.plugins.journal.maintenance.compactor import CompactionLimits, Compactor
+from lakemq.plugins.journal.maintenance.housekeeping import retain
+from lakemq.plugins.journal.segment import walk
+from lakemq.plugins.journal.segment.producers import ProducerTable
+from lakemq.plugins.journal.tiering.object_store import StoreError
+from lakemq.plugins.journal.tiering.uploader import Tier
 from tests.unit.journal.rig import Rig
 
 SCHEDULES = int(os.environ.get("JOURNAL_SCHEDULES", "1500"))
@@ -55,7 +55,7 @@ class Schedule:
         self.compacts = rng.random() < 0.3
         self.retains = rng.random() < 0.3
         config = TopicConfig(
-            segment_bytes_max=rng.choice([300, 1000, 5000]),
+            segment_max_bytes=rng.choice([300, 1000, 5000]),
             cleanup={(True, True): "compact,delete", (True, False): "compact"}.get(
                 (self.compacts, self.retains), "delete"
             ),
@@ -68,7 +68,7 @@ class Schedule:
             loop, seed=seed + 1, config=config, tiers=not self.compacts and rng.random() < 0.3,
             interval_bytes=rng.choice([1, 200, 1 << 20]),
             checkpoint_interval_bytes=rng.choice([1, 700, 1 << 40]),
-            tail_bytes_max=rng.choice([0, 1000]),
+            tail_max_bytes=rng.choice([0, 1000]),
         )  # fmt: skip
         self.rig.disk.lying_sync = bugs.get("lying_sync", False)
         self.rig.disk.lying_folder_sync = bugs.get("lying_folder_sync", False)
@@ -215,7 +215,7 @@ class Schedule:
     def age(self) -> None:
         """The active segment is sealed for its age."""
         if self.rng.random() < 0.5:
-            self.rig.now += self.rig.config.segment_age_ms_max
+            self.rig.now += self.rig.config.segment_age_max_ms
         self.rig.log.tick(self.rig.now, 0)
 
     def fault(self) -> None:
@@ -260,7 +260,7 @@ class Schedule:
         if self.rng.random() < 0.5:
             end = self.rig.log.checkpoint_offset()
             tier.drop_local(
-                self.rig.now, end, bytes_max=500, age_ms_max=None, retention_by="append"
+                self.rig.now, end, bytes_max=500, age_max_ms=None, retention_by="append"
             )
         tier.sweep()
 

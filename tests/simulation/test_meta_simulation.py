@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
-from tests.support.meta_clients import Client, ElectionReader
-from tests.support.meta_cluster import Cluster
-from tests.support.meta_nemesis import Nemesis, alike, check_histories
+from tests.support.meta.clients import Client, ElectionReader
+from tests.support.meta.cluster import Cluster
+from tests.support.meta.nemesis import Nemesis, alike, check_histories
 from tests.support.seeds import seeds
 
 

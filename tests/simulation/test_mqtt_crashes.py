@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from plugins.mqtt import delivery
-from plugins.mqtt.delivery import DeliveryLimits
-from plugins.mqtt.packets import (
+from lakemq.plugins.mqtt.session import delivery
+from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
     Acknowledgement,
@@ -29,8 +29,8 @@ from plugins.mqtt.packets import (
     Suback,
     Subscribe,
 )
-from tests.support.mqtt_bench import Device
-from tests.support.mqtt_crash import CrashBench
+from tests.support.mqtt.bench import Device
+from tests.support.mqtt.crash import CrashBench
 from tests.support.seeds import seeds
 
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.errors import StorageFull, Unavailable
-from broker_core.api.types import ANONYMOUS
-from plugins.mqtt import retained
-from plugins.mqtt.delivery import DeliveryLimits
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.errors import StorageFull, Unavailable
+from lakemq.broker_core.api.types import ANONYMOUS
+from lakemq.plugins.mqtt.routing import retained
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.routing.retained import Retained
+from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import (
     NO_PROPERTIES,
     V5,
     V31,
@@ -34,16 +35,15 @@ from plugins.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from plugins.mqtt.reasons import ProtocolError
-from plugins.mqtt.retained import Retained
-from tests.support.mqtt_bench import Bench, Device
+from lakemq.plugins.mqtt.wire.reasons import ProtocolError
+from tests.support.mqtt.bench import Bench, Device
 from tests.support.seeds import seeds
 
 STEPS = 400
 LIMITS = Limits(
-    packet_bytes_max=2000, sessions_max=8, subscriptions_max=6, receive_max=6, topic_alias_max=3
+    packet_max_bytes=2000, sessions_max=8, subscriptions_max=6, receive_max=6, topic_alias_max=3
 )
-QUEUE_BYTES_MAX = 3000
+QUEUE_MAX_BYTES = 3000
 NAMES = ["a", "b", "a/b", "a/c", "b/c/d", "$x/y", ""]
 FILTERS = ["a", "a/+", "#", "+/b", "$share/g/a", "$share/g/#", "$x/#", "b/#", "bad#"]
 ACKS = [PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP]
@@ -53,7 +53,7 @@ class Fuzzer:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         delivery = DeliveryLimits(
-            inflight_max=4, queue_count_max=8, queue_bytes_max=QUEUE_BYTES_MAX,
+            inflight_max=4, queue_count_max=8, queue_max_bytes=QUEUE_MAX_BYTES,
             queue_full=self.random.choice(("drop_oldest", "drop_newest", "disconnect")),
         )  # fmt: skip
         self.bench = Bench(
@@ -83,7 +83,7 @@ class Fuzzer:
         if version == V5:
             asked = Properties(
                 session_expiry_s=choose((None, 0, 10)), receive_maximum=choose((None, 1, 3)),
-                topic_alias_maximum=choose((None, 2)), packet_bytes_max=choose((None, None, 80)),
+                topic_alias_maximum=choose((None, 2)), packet_max_bytes=choose((None, None, 80)),
             )  # fmt: skip
         device = self.bench.dial(version)
         name = choose(("one", "two", "three", "four", ""))
@@ -197,7 +197,7 @@ class Fuzzer:
             expected += len(session.subscriptions)
             assert len(session.subscriptions) <= LIMITS.subscriptions_max
             assert len(session.outbound.inflight) <= 4
-            assert session.outbound.queue_bytes <= QUEUE_BYTES_MAX
+            assert session.outbound.queue_bytes <= QUEUE_MAX_BYTES
             assert session.outbound.queue_bytes == sum(
                 one.size_bytes for one in session.outbound.queue or ()
             )

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import pytest
 
-from plugins.mqtt import delivery
-from plugins.mqtt.delivery import DeliveryLimits
-from plugins.mqtt.packets import (
+from lakemq.plugins.mqtt.session import delivery
+from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,
     NO_PROPERTIES,
     RETAIN_AS_PUBLISHED,
@@ -34,10 +34,10 @@ from plugins.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from plugins.mqtt.topics import parse_filter
-from tests.support.mqtt_bench import Device
-from tests.support.mqtt_crash import CrashBench
-from tests.support.mqtt_reference import SHARE, Due, Peer, Reference, Sent, SharedDue, Wanted
+from lakemq.plugins.mqtt.wire.topics import parse_filter
+from tests.support.mqtt.bench import Device
+from tests.support.mqtt.crash import CrashBench
+from tests.support.mqtt.reference import SHARE, Due, Peer, Reference, Sent, SharedDue, Wanted
 from tests.support.seeds import chunks, seeds
 
 CHUNK: Final = 25

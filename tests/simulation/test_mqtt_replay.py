@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import pytest
 
-from plugins.mqtt.bindings import Binding
-from plugins.mqtt.delivery import DeliveryLimits
-from plugins.mqtt.packets import (
+from lakemq.plugins.mqtt.routing.bindings import Binding
+from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     Acknowledgement,
     Filter,
@@ -25,8 +25,8 @@ from plugins.mqtt.packets import (
     Suback,
     Subscribe,
 )
-from tests.support.mqtt_bench import Device
-from tests.support.mqtt_crash import CrashBench
+from tests.support.mqtt.bench import Device
+from tests.support.mqtt.crash import CrashBench
 from tests.support.seeds import seeds
 
 KEPT = Properties(session_expiry_s=10_000)

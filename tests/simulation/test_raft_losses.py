@@ -19,13 +19,13 @@ from pysyncobj import syncobj as stock_engine
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from meta_service.catalog.command_codec import encode_command
-from meta_service.catalog.commands import Txn
-from meta_service.catalog.tables import KEYS
-from meta_service.raft.log import RaftLog
-from meta_service.raft.log_format import Entry
-from tests.support.meta_cluster import Cluster, Member
-from tests.support.meta_disk import MemoryDisk, PowerCut
+from lakemq.meta_service.catalog.command_codec import encode_command
+from lakemq.meta_service.catalog.commands import Txn
+from lakemq.meta_service.catalog.tables import KEYS
+from lakemq.meta_service.raft.log import RaftLog
+from lakemq.meta_service.raft.log_format import Entry
+from tests.support.meta.cluster import Cluster, Member
+from tests.support.meta.disk import MemoryDisk, PowerCut
 
 
 @pytest.fixture

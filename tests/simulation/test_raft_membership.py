@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from meta_service.raft.engine import Peer
-from meta_service.raft.membership import Group, Refused
-from meta_service.raft.node import RaftNode
+from lakemq.meta_service.raft.engine import Peer
+from lakemq.meta_service.raft.membership import Group, Refused
+from lakemq.meta_service.raft.node import RaftNode
 from tests.simulation.test_raft_rules import node_of, submit
-from tests.support.meta_clients import Client
-from tests.support.meta_cluster import Cluster, Member
-from tests.support.meta_nemesis import Nemesis, alike, check_histories
+from tests.support.meta.clients import Client
+from tests.support.meta.cluster import Cluster, Member
+from tests.support.meta.nemesis import Nemesis, alike, check_histories
 from tests.support.seeds import seeds
 
 

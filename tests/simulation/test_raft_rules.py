@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_service.catalog.command_codec import encode_command
-from meta_service.catalog.commands import Txn
-from meta_service.catalog.tables import KEYS
-from meta_service.raft.engine import Peer
-from meta_service.raft.log import LogFailed
-from meta_service.raft.node import RaftNode
-from meta_service.raft.state import Message
-from meta_service.raft.wire_format import BadMessage, decode_message, encode_message
-from tests.support.meta_cluster import TIMING, Cluster, Member
-from tests.support.meta_disk import MemorySource
+from lakemq.meta_service.catalog.command_codec import encode_command
+from lakemq.meta_service.catalog.commands import Txn
+from lakemq.meta_service.catalog.tables import KEYS
+from lakemq.meta_service.raft.engine import Peer
+from lakemq.meta_service.raft.log import LogFailed
+from lakemq.meta_service.raft.node import RaftNode
+from lakemq.meta_service.raft.state import Message
+from lakemq.meta_service.raft.wire_format import BadMessage, decode_message, encode_message
+from tests.support.meta.cluster import TIMING, Cluster, Member
+from tests.support.meta.disk import MemorySource
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_a_transfer_that_fails_does_not_stop_the_leader(cluster: Cluster) -> Non
     target = followers(cluster)[0]
     cluster.isolate(target.name)
     assert node_of(leader).transfer_leadership(target.name)
-    cluster.run_for(TIMING.election_s_min + 0.2)
+    cluster.run_for(TIMING.election_min_s + 0.2)
     answers = submit(leader, b"afterwards")
     cluster.run_until(lambda: answers)
     assert answers == [""]

@@ -14,14 +14,15 @@ from contextlib import suppress
 
 import pytest
 
-from broker_core.api.errors import LakeMQError, UnknownSchedule
-from broker_core.api.record_batch import RecordBatch, encode
-from broker_core.api.schedules import ScheduleAsked
-from broker_core.api.types import ANONYMOUS, Columns, TopicInfo
-from broker_core.settings import ScheduleSettings
-from broker_core.transactions import owned, scheduler
-from broker_core.transactions.scheduler import Scheduler
-from tests.support.crashing_broker import Crashed, CrashingBroker, Disk
+from lakemq.broker_core.api.errors import LakeMQError, UnknownSchedule
+from lakemq.broker_core.api.records.batch import RecordBatch, encode
+from lakemq.broker_core.api.schedules import ScheduleAsked
+from lakemq.broker_core.api.types import ANONYMOUS, Columns, TopicInfo
+from lakemq.broker_core.configuration.settings import ScheduleSettings
+from lakemq.broker_core.scheduling import scheduler
+from lakemq.broker_core.scheduling.scheduler import Scheduler
+from lakemq.broker_core.transactions import owned
+from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk
 from tests.support.seeds import seeds
 
 SEEDS = seeds(60)

@@ -15,15 +15,15 @@ from contextlib import suppress
 
 import pytest
 
-from broker_core.api.errors import (
+from lakemq.broker_core.api.errors import (
     BatchCommitted,
     LakeMQError,
     ProducerFenced,
     TransactionAborted,
     UnknownTransaction,
 )
-from broker_core.api.record_batch import encode
-from broker_core.api.transactions import (
+from lakemq.broker_core.api.records.batch import encode
+from lakemq.broker_core.api.transactions.types import (
     CommitOutcome,
     Decision,
     Effect,
@@ -32,13 +32,13 @@ from broker_core.api.transactions import (
     StagePlace,
     Winner,
 )
-from broker_core.api.types import ANONYMOUS, Columns, TopicInfo
-from broker_core.settings import TransactionSettings
-from broker_core.transactions import owned
-from broker_core.transactions.coordinator import Coordinator
-from broker_core.transactions.coordinator_log import PARTITIONS
-from broker_core.transactions.formats import STAGED_TOPIC
-from tests.support.crashing_broker import Crashed, CrashingBroker, Disk
+from lakemq.broker_core.api.types import ANONYMOUS, Columns, TopicInfo
+from lakemq.broker_core.configuration.settings import TransactionSettings
+from lakemq.broker_core.transactions import owned
+from lakemq.broker_core.transactions.coordinator import Coordinator
+from lakemq.broker_core.transactions.coordinator_log import PARTITIONS
+from lakemq.broker_core.transactions.formats import STAGED_TOPIC
+from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk
 from tests.support.seeds import seeds
 
 SEEDS = seeds(120)

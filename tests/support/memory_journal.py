@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker_core.api.record_batch import (
+from lakemq.broker_core.api.records.batch import (
     HEADER_BYTES,
     BatchHeader,
     RecordBatch,
@@ -14,8 +14,8 @@ from broker_core.api.record_batch import (
     pack_header,
     read_header,
 )
-from broker_core.api.types import Columns
-from plugins.native.sdk import (
+from lakemq.broker_core.api.types import Columns
+from lakemq.plugins.native.sdk import (
     OffsetOutOfRange,
     PartitionOffsets,
     RecordFilter,
@@ -23,7 +23,7 @@ from plugins.native.sdk import (
     TopicOffsets,
     UnknownTopic,
 )
-from plugins.native.sdk.corrupt import CorruptPolicy, OnCorrupt, TellCorrupt
+from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt, TellCorrupt
 
 
 class StoredBatch(NamedTuple):

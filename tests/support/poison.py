@@ -6,11 +6,11 @@ from pathlib import Path
 
 import google_crc32c
 
-from broker_core.api.record_batch import HAS_HEADERS, BatchHeader, pack_header, read_header
-from broker_core.api.types import Acks, Compression, TopicInfo
-from plugins.journal.manifest import decode_manifest
-from plugins.journal.settings import JournalSettings
-from plugins.journal.storage import JournalStorage
+from lakemq.broker_core.api.records.batch import HAS_HEADERS, BatchHeader, pack_header, read_header
+from lakemq.broker_core.api.types import Acks, Compression, TopicInfo
+from lakemq.plugins.journal.segment.manifest import decode_manifest
+from lakemq.plugins.journal.settings import JournalSettings
+from lakemq.plugins.journal.storage import JournalStorage
 
 
 def sealed(body: bytes, *, records: int = 1, attributes: int = 0, raw_bytes: int = -1) -> bytes:

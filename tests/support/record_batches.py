@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from broker_core.api.record_headers import encode_headers
-from broker_core.api.types import Columns, Compression
+from lakemq.broker_core.api.records.headers import encode_headers
+from lakemq.broker_core.api.types import Columns, Compression
 
 _cells = st.none() | st.binary(max_size=40)
 _header_lists = st.lists(

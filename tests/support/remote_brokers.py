@@ -17,8 +17,8 @@ from typing import Self
 
 import paho.mqtt.client as paho
 
-from tests.support.faithful_paho import Paho
-from tests.support.ports import free_port
+from tests.support.mqtt.faithful_paho import Paho
+from tests.support.node.ports import free_port
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
 WAIT_S = 60

@@ -6,8 +6,8 @@ import base64
 import hashlib
 import hmac
 
-from broker_core.security.scram import scram_keys
-from broker_core.security.users import UserRecord
+from lakemq.broker_core.security.authn.scram import scram_keys
+from lakemq.broker_core.security.authn.users import UserRecord
 
 METHOD = "SCRAM-SHA-256"
 

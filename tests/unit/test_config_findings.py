@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakemq.config_findings import check
+from lakemq.cli.config_findings import check
 
 
 def found(folder: Path, text: str, **variables: str) -> list[str]:

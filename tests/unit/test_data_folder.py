@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.api.errors import StartupError
+from lakemq.broker_core.api.errors import StartupError
 from lakemq.data_folder import DataFolder, storage_id
 
 

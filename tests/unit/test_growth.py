@@ -8,21 +8,33 @@ from collections.abc import Callable
 
 import pytest
 
-from broker_core.api.record_headers import decode_headers, encode_headers
-from broker_core.api.types import TopicPartition
-from broker_core.transactions.formats import decode_state, encode_state
-from broker_core.transactions.state import Entry as Written
-from broker_core.transactions.state import OwnerState, Pending, Target
-from meta_service.catalog.command_codec import decode_command, encode_command
-from meta_service.catalog.commands import Txn
-from meta_service.raft.log_format import Entry, encode_log_header, encode_record, parse_log
-from meta_service.raft.wire_format import decode_message, encode_message
-from meta_service.storage.snapshot_stream import FileNote, parse_manifest
-from plugins.native.group_balance import balance
-from plugins.native.offset_table import Committed, OffsetKey, OffsetTable, encode_key, encode_value
-from plugins.native.queues.partition import QueuePartition, Settlement, ranges
-from plugins.native.queues.settings import QueueSettings
-from plugins.native.queues.snapshot import Fate, Run, Snapshot, decode_snapshot, encode_snapshot
+from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
+from lakemq.broker_core.api.types import TopicPartition
+from lakemq.broker_core.transactions.formats import decode_state, encode_state
+from lakemq.broker_core.transactions.state import Entry as Written
+from lakemq.broker_core.transactions.state import OwnerState, Pending, Target
+from lakemq.meta_service.catalog.command_codec import decode_command, encode_command
+from lakemq.meta_service.catalog.commands import Txn
+from lakemq.meta_service.raft.log_format import Entry, encode_log_header, encode_record, parse_log
+from lakemq.meta_service.raft.wire_format import decode_message, encode_message
+from lakemq.meta_service.storage.snapshot_stream import FileNote, parse_manifest
+from lakemq.plugins.native.groups.balance import balance
+from lakemq.plugins.native.groups.offset_table import (
+    Committed,
+    OffsetKey,
+    OffsetTable,
+    encode_key,
+    encode_value,
+)
+from lakemq.plugins.native.queues.partition_state import QueuePartition, Settlement, ranges
+from lakemq.plugins.native.queues.settings import QueueSettings
+from lakemq.plugins.native.queues.snapshot import (
+    Fate,
+    Run,
+    Snapshot,
+    decode_snapshot,
+    encode_snapshot,
+)
 from tests.fuzz.registry import packed
 from tests.support.growth import Work, grows_linearly
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from broker_core.api.errors import ConfigError
 from lakemq import runtime
+from lakemq.broker_core.api.errors import ConfigError
 
 
 def test_the_event_loop_is_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_what_stands_is_not_collected_again() -> None:
 def test_the_raft_engine_leaves_the_socket_module_as_it_is() -> None:
     """pysyncobj's copy of `inet_ntop` is for Windows and fails everywhere else."""
     code = (
-        "import socket, meta_service.raft.engine; "
+        "import socket, lakemq.meta_service.raft.engine; "
         "print(socket.inet_ntop(socket.AF_INET, bytes([127, 0, 0, 1])))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from plugins.native import queues_pb2 as pb
-from plugins.native.queues.queue import RunningQueue
-from plugins.native.queues.settings import QueueSettings
+from lakemq.plugins.native.proto import queues_pb2 as pb
+from lakemq.plugins.native.queues.queue import RunningQueue
+from lakemq.plugins.native.queues.settings import QueueSettings
 
 
 def given_settings(message: pb.QueueSettings) -> dict[str, Any]:

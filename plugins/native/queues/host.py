@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from broker_core.api.errors import (
+from lakemq.broker_core.api.errors import (
     GroupNotEmpty,
     InvalidRequest,
     LakeMQError,
@@ -17,19 +17,19 @@ from broker_core.api.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from broker_core.api.name_shares import NameShares
-from broker_core.api.ports import Broker
-from broker_core.api.types import Operation, Principal, Resource, TopicInfo
-from plugins.native import queues_pb2 as pb
-from plugins.native.config import NativeSettings
-from plugins.native.offset_table import check_group_name
-from plugins.native.queues.convert import given_settings, queue_message
-from plugins.native.queues.partition import fresh
-from plugins.native.queues.queue import QueueCounters, QueueLimits, RunningQueue
-from plugins.native.queues.session import Session
-from plugins.native.queues.settings import QueueSettings, agreed, checked
-from plugins.native.queues.snapshot import QueueKey
-from plugins.native.queues.store import QueueStore
+from lakemq.broker_core.api.limits.name_shares import NameShares
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.types import Operation, Principal, Resource, TopicInfo
+from lakemq.plugins.native.config import NativeSettings
+from lakemq.plugins.native.groups.offset_table import check_group_name
+from lakemq.plugins.native.proto import queues_pb2 as pb
+from lakemq.plugins.native.queues.consumer import Session
+from lakemq.plugins.native.queues.convert import given_settings, queue_message
+from lakemq.plugins.native.queues.partition_state import fresh
+from lakemq.plugins.native.queues.queue import QueueCounters, QueueLimits, RunningQueue
+from lakemq.plugins.native.queues.settings import QueueSettings, agreed, checked
+from lakemq.plugins.native.queues.snapshot import QueueKey
+from lakemq.plugins.native.queues.store import QueueStore
 
 _log = logging.getLogger("lakemq.native")
 _PREFETCH: int = 100
@@ -53,7 +53,7 @@ class QueueHost:
         self._running: dict[_Name, RunningQueue] = {}
         self._changing = asyncio.Lock()
         self._numbers = itertools.count(1)
-        self._limits = QueueLimits(settings.queue_window_records_max, settings.fetch_bytes_max)
+        self._limits = QueueLimits(settings.queue_window_records_max, settings.fetch_max_bytes)
 
     async def start(self) -> None:
         """Read what is kept, and forget queues whose topic is gone."""

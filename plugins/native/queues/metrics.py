@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from plugins.native.queues.host import QueueHost
-from plugins.native.queues.queue import RunningQueue
+from lakemq.plugins.native.queues.host import QueueHost
+from lakemq.plugins.native.queues.queue import RunningQueue
 
 
 def observe_queues(meter: Meter, host: QueueHost) -> None:

@@ -9,16 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from broker_core.api.errors import LakeMQError, NotLeader, UnknownTopic
-from broker_core.api.ports import Broker
-from broker_core.api.types import CommittedBatch, TopicInfo
-from plugins.native import queues_pb2 as pb
-from plugins.native.queues.burial import Undertaker
-from plugins.native.queues.part import Part, now_ms
-from plugins.native.queues.partition import QueuePartition, Settlement, fresh, ranges
-from plugins.native.queues.session import Session
-from plugins.native.queues.settings import QueueSettings
-from plugins.native.queues.snapshot import QueueKey, Snapshot
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownTopic
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.types import CommittedBatch, TopicInfo
+from lakemq.plugins.native.proto import queues_pb2 as pb
+from lakemq.plugins.native.queues.consumer import Session
+from lakemq.plugins.native.queues.dead_letters import Undertaker
+from lakemq.plugins.native.queues.partition_runtime import Part, now_ms
+from lakemq.plugins.native.queues.partition_state import QueuePartition, Settlement, fresh, ranges
+from lakemq.plugins.native.queues.settings import QueueSettings
+from lakemq.plugins.native.queues.snapshot import QueueKey, Snapshot
 
 _log = logging.getLogger("lakemq.native")
 _LOOK_S: Final = 1.0
@@ -33,7 +33,7 @@ Keep = Callable[[QueueKey, QueueSettings | Snapshot | None], Awaitable[None]]
 class QueueLimits:
     window_records_max: int
     """Unfinished records of a partition that are looked at."""
-    delivery_bytes_max: int
+    delivery_max_bytes: int
 
 
 @dataclass(slots=True)
@@ -241,7 +241,7 @@ class RunningQueue:
         await part.fill(count)
         if not session.takes_deliveries or not part.state.has_ready(now_ms()):
             return False
-        taken = await part.take(session.number, count, self._limits.delivery_bytes_max)
+        taken = await part.take(session.number, count, self._limits.delivery_max_bytes)
         if taken is None:
             return True
         batch, delivered = taken

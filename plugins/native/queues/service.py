@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-from broker_core.api.errors import InvalidRequest, LakeMQError
-from broker_core.api.ports import Broker
-from plugins.native import queues_pb2 as pb
-from plugins.native.callers import Context, principal_of
-from plugins.native.config import NativeSettings
-from plugins.native.convert import error_message
-from plugins.native.queues.convert import settings_message
-from plugins.native.queues.host import QueueHost
-from plugins.native.queues.queue import RunningQueue
-from plugins.native.queues.session import Session
-from plugins.native.queues_pb2_grpc import QueuesServicer
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
+from lakemq.broker_core.api.ports import Broker
+from lakemq.plugins.native.config import NativeSettings
+from lakemq.plugins.native.proto import queues_pb2 as pb
+from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesServicer
+from lakemq.plugins.native.queues.consumer import Session
+from lakemq.plugins.native.queues.convert import settings_message
+from lakemq.plugins.native.queues.host import QueueHost
+from lakemq.plugins.native.queues.queue import RunningQueue
+from lakemq.plugins.native.server.authentication import Context, principal_of
+from lakemq.plugins.native.server.convert import error_message
 
 _UNANSWERED_MAX: Final = 1000
 """Settlements of one stream that wait for the disk; the broker reads no more of it then."""

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Final
 
-from broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.errors import InvalidRequest
 
 ORDERS: Final = ("none", "key")
 STARTS: Final = ("earliest", "latest")

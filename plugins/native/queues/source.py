@@ -8,11 +8,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from broker_core.api.errors import OffsetOutOfRange
-from broker_core.api.ports import PartitionLog
-from broker_core.api.record_batch import CONTROL, HEADER_BYTES, encode, read_header, split
-from broker_core.api.stored_batches import open_stored
-from broker_core.api.types import Columns, Compression, Offset
+from lakemq.broker_core.api.errors import OffsetOutOfRange
+from lakemq.broker_core.api.ports import PartitionLog
+from lakemq.broker_core.api.records.batch import CONTROL, HEADER_BYTES, encode, read_header, split
+from lakemq.broker_core.api.records.stored import open_stored
+from lakemq.broker_core.api.types import Columns, Compression, Offset
 
 _CACHE_BYTES: Final = 4 * 1024 * 1024
 _READ_BYTES: Final = 256 * 1024

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_core.api.ports import Broker
-from broker_core.api.state_topic import StateTopic
-from plugins.native.queues.settings import QueueSettings, decode_settings, encode_settings
-from plugins.native.queues.snapshot import (
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.state_topic import StateTopic
+from lakemq.plugins.native.queues.settings import QueueSettings, decode_settings, encode_settings
+from lakemq.plugins.native.queues.snapshot import (
     QUEUES_TOPIC,
     QueueKey,
     Snapshot,

@@ -1,6 +1,6 @@
 """The Python SDK of LakeMQ's native protocol; `import lakemq` re-exports it."""
 
-from broker_core.api.errors import (
+from lakemq.broker_core.api.errors import (
     BatchCommitted,
     BatchTooLarge,
     CorruptBatch,
@@ -38,11 +38,11 @@ from broker_core.api.errors import (
     UnknownTopic,
     UnknownTransaction,
 )
-from broker_core.api.record_batch import RecordBatch
-from broker_core.api.schemas import SchemaInfo
-from broker_core.api.tiered import TieredSegment, TieredSegments
-from broker_core.api.transactions import CommitOutcome
-from broker_core.api.types import (
+from lakemq.broker_core.api.records.batch import RecordBatch
+from lakemq.broker_core.api.schemas.types import SchemaInfo
+from lakemq.broker_core.api.tiered import TieredSegment, TieredSegments
+from lakemq.broker_core.api.transactions.types import CommitOutcome
+from lakemq.broker_core.api.types import (
     Acks,
     Columns,
     Compression,
@@ -50,19 +50,30 @@ from broker_core.api.types import (
     Record,
     TopicPartition,
 )
-from plugins.native.sdk.admin import Admin, SyncAdmin
-from plugins.native.sdk.arrow import from_arrow, to_arrow
-from plugins.native.sdk.client import Client
-from plugins.native.sdk.consumer import Consumer, ConsumerOptions
-from plugins.native.sdk.corrupt import OnCorrupt
-from plugins.native.sdk.counters import ConsumerCounters, ProducerCounters
-from plugins.native.sdk.filtering import Condition, RecordFilter
-from plugins.native.sdk.producer import Producer
-from plugins.native.sdk.queue import Queue, QueueOptions
-from plugins.native.sdk.queue_message import QueueMessage
-from plugins.native.sdk.schedules import Scheduled, Schedules, SyncSchedules
-from plugins.native.sdk.schemas import Schemas, Serializer, SyncSchemas
-from plugins.native.sdk.staging import (
+from lakemq.plugins.native.sdk.admin import Admin, SyncAdmin
+from lakemq.plugins.native.sdk.arrow import from_arrow, to_arrow
+from lakemq.plugins.native.sdk.blocking.client import SyncClient, connect
+from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer
+from lakemq.plugins.native.sdk.blocking.queue import SyncQueue, SyncQueueMessage
+from lakemq.plugins.native.sdk.blocking.staging import (
+    SyncStagedWriter,
+    SyncStaging,
+    SyncTransaction,
+    SyncTransactionalProducer,
+)
+from lakemq.plugins.native.sdk.client.client import Client
+from lakemq.plugins.native.sdk.consumer.consumer import Consumer, ConsumerOptions
+from lakemq.plugins.native.sdk.consumer.corrupt import OnCorrupt
+from lakemq.plugins.native.sdk.consumer.counters import ConsumerCounters, ProducerCounters
+from lakemq.plugins.native.sdk.consumer.filtering import Condition, RecordFilter
+from lakemq.plugins.native.sdk.net.tls import Tls
+from lakemq.plugins.native.sdk.producer.producer import Producer
+from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions
+from lakemq.plugins.native.sdk.queue.record import QueueMessage
+from lakemq.plugins.native.sdk.schedules import Scheduled, Schedules, SyncSchedules
+from lakemq.plugins.native.sdk.schemas import Schemas, Serializer, SyncSchemas
+from lakemq.plugins.native.sdk.tiered import stored_batches
+from lakemq.plugins.native.sdk.transactions.staging import (
     CommitResult,
     StagedWinner,
     StagedWriter,
@@ -70,19 +81,8 @@ from plugins.native.sdk.staging import (
     StagingOwner,
     StagingSession,
 )
-from plugins.native.sdk.sync_client import SyncClient, connect
-from plugins.native.sdk.sync_consumer import SyncConsumer
-from plugins.native.sdk.sync_queue import SyncQueue, SyncQueueMessage
-from plugins.native.sdk.sync_staging import (
-    SyncStagedWriter,
-    SyncStaging,
-    SyncTransaction,
-    SyncTransactionalProducer,
-)
-from plugins.native.sdk.tiered import stored_batches
-from plugins.native.sdk.tls import Tls
-from plugins.native.sdk.transaction import Transaction, TransactionalProducer
-from plugins.native.sdk.types import (
+from lakemq.plugins.native.sdk.transactions.transaction import Transaction, TransactionalProducer
+from lakemq.plugins.native.sdk.types import (
     ClusterDescription,
     ConsumerRecord,
     GroupDescription,

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Unpack
 
 import grpc
 
-from plugins.native import admin_pb2 as pb
-from plugins.native import queues_pb2
-from plugins.native.admin_pb2_grpc import AdminStub
-from plugins.native.queues_pb2_grpc import QueuesStub
-from plugins.native.sdk import wire
-from plugins.native.sdk.arguments import Config, config_given, partitions_given
-from plugins.native.sdk.call_errors import error_of
-from plugins.native.sdk.queue import queue_settings
-from plugins.native.sdk.types import (
+from lakemq.plugins.native.proto import admin_pb2 as pb
+from lakemq.plugins.native.proto import queues_pb2
+from lakemq.plugins.native.proto.admin_pb2_grpc import AdminStub
+from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesStub
+from lakemq.plugins.native.sdk.arguments import Config, config_given, partitions_given
+from lakemq.plugins.native.sdk.call_errors import error_of
+from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.queue.queue import queue_settings
+from lakemq.plugins.native.sdk.types import (
     ClusterDescription,
     NodeDescription,
     PluginDescription,
@@ -25,9 +25,9 @@ from plugins.native.sdk.types import (
 )
 
 if TYPE_CHECKING:  # exists in the stub file only
-    from plugins.native.admin_pb2_grpc import AdminAsyncStub
-    from plugins.native.queues_pb2_grpc import QueuesAsyncStub
-    from plugins.native.sdk.queue import QueueOptions
+    from lakemq.plugins.native.proto.admin_pb2_grpc import AdminAsyncStub
+    from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesAsyncStub
+    from lakemq.plugins.native.sdk.queue.queue import QueueOptions
 
 
 class Admin:

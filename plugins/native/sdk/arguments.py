@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Final
 
-from broker_core.api.errors import InvalidRequest
-from broker_core.api.types import Acks, Compression
+from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.types import Acks, Compression
 
 _ACKS: Final = {each.name.lower(): each for each in Acks} | {"all": Acks.REPLICATED}
 _COMPRESSIONS: Final = {each.name.lower(): each for each in Compression}

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from broker_core.api.errors import CorruptBatch, InvalidRequest
-from broker_core.api.record_batch import (
+from lakemq.broker_core.api.errors import CorruptBatch, InvalidRequest
+from lakemq.broker_core.api.records.batch import (
     CONTROL,
     SPARSE,
     WIDE_TIMESTAMPS,
     RecordBatch,
     column_places,
 )
-from broker_core.api.record_headers import NULL_LENGTH, decode_headers, encode_headers
-from broker_core.api.types import Columns
+from lakemq.broker_core.api.records.headers import NULL_LENGTH, decode_headers, encode_headers
+from lakemq.broker_core.api.types import Columns
 
 if TYPE_CHECKING:
     import pyarrow as pa

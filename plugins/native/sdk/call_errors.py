@@ -6,10 +6,10 @@ from typing import Final
 
 import grpc
 
-from broker_core.api import errors
-from broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader
-from plugins.native import native_pb2 as pb
-from plugins.native.sdk.handshakes import tls_mistake
+from lakemq.broker_core.api import errors
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.sdk.net.handshakes import tls_mistake
 
 CLOSED: Final = "this client is closed"
 _NO_ANSWER: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)

@@ -7,21 +7,23 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from broker_core.api.errors import InvalidRequest, NotLeader
-from broker_core.api.types import Columns, Headers
-from plugins.native import schedules_pb2 as pb
-from plugins.native.schedules_pb2_grpc import SchedulesStub
-from plugins.native.sdk import wire
-from plugins.native.sdk.arguments import delay_ms, moment_ms
-from plugins.native.sdk.checking import encoded
-from plugins.native.sdk.partitioning import StickyPartitioner
-from plugins.native.sdk.retrying import now_ms, retrying
-from plugins.native.sdk.types import NewRecord
+from lakemq.broker_core.api.errors import InvalidRequest, NotLeader
+from lakemq.broker_core.api.types import Columns, Headers
+from lakemq.plugins.native.proto import schedules_pb2 as pb
+from lakemq.plugins.native.proto.schedules_pb2_grpc import SchedulesStub
+from lakemq.plugins.native.sdk.arguments import delay_ms, moment_ms
+from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.retrying import now_ms, retrying
+from lakemq.plugins.native.sdk.producer.checking import encoded
+from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
+from lakemq.plugins.native.sdk.types import NewRecord
 
 if TYPE_CHECKING:
-    from plugins.native.schedules_pb2_grpc import SchedulesAsyncStub  # in the stub file only
-    from plugins.native.sdk.client import Client
-    from plugins.native.sdk.sync_staging import LoopThread
+    from lakemq.plugins.native.proto.schedules_pb2_grpc import (
+        SchedulesAsyncStub,  # in the stub file only
+    )
+    from lakemq.plugins.native.sdk.blocking.staging import LoopThread
+    from lakemq.plugins.native.sdk.client.client import Client
 
 _R = TypeVar("_R")
 

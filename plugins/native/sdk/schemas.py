@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from broker_core.api.schema_formats import Format, open_schema
-from broker_core.api.schemas import SchemaInfo, SubjectInfo, framed, unframed
-from plugins.native import schemas_pb2 as pb
-from plugins.native.schemas_pb2_grpc import SchemasStub
+from lakemq.broker_core.api.schemas.formats import Format, open_schema
+from lakemq.broker_core.api.schemas.types import SchemaInfo, SubjectInfo, framed, unframed
+from lakemq.plugins.native.proto import schemas_pb2 as pb
+from lakemq.plugins.native.proto.schemas_pb2_grpc import SchemasStub
 
 if TYPE_CHECKING:  # exists in the stub file only
-    from plugins.native.schemas_pb2_grpc import SchemasAsyncStub
+    from lakemq.plugins.native.proto.schemas_pb2_grpc import SchemasAsyncStub
 
 
 class Serializer:

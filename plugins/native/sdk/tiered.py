@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from broker_core.api.errors import CorruptBatch
-from broker_core.api.record_batch import (
+from lakemq.broker_core.api.errors import CorruptBatch
+from lakemq.broker_core.api.records.batch import (
     HEADER_BYTES,
     BatchHeader,
     RecordBatch,
     check_body,
     read_header,
 )
-from broker_core.api.tiered import TieredSegment
-from plugins.native.sdk.corrupt import TellCorrupt
+from lakemq.broker_core.api.tiered import TieredSegment
+from lakemq.plugins.native.sdk.consumer.corrupt import TellCorrupt
 
 ReadAt = Callable[[int, int], bytes]
 """`read(position, size)` -> the object's bytes there; fewer only where it ends."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker_core.api.internal_topics import is_internal
-from broker_core.api.types import Acks, Headers, TopicPartition
+from lakemq.broker_core.api.internal_topics import is_internal
+from lakemq.broker_core.api.types import Acks, Headers, TopicPartition
 
 
 class NewRecord(NamedTuple):

@@ -6,8 +6,8 @@ import contextlib
 
 from google.protobuf.message import DecodeError
 
-from broker_core.api.errors import BatchTooLarge, CorruptBatch, InvalidRequest
-from broker_core.api.record_batch import (
+from lakemq.broker_core.api.errors import BatchTooLarge, CorruptBatch, InvalidRequest
+from lakemq.broker_core.api.records.batch import (
     HEADER_BYTES,
     BatchHeader,
     RecordBatch,
@@ -18,21 +18,21 @@ from broker_core.api.record_batch import (
     split,
     stamp,
 )
-from broker_core.api.record_headers import decode_headers, encode_headers
-from broker_core.api.types import Columns, Compression, TopicConfig, TopicInfo
-from broker_core.batch_check import checked_header
-from plugins.native.sdk.fetched import (
+from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
+from lakemq.broker_core.api.types import Columns, Compression, TopicConfig, TopicInfo
+from lakemq.broker_core.publishing.batch_check import checked_header
+from lakemq.plugins.native.sdk.consumer.fetched import (
     fetch_many_response,
     fetch_response,
     parse_fetch_many_response,
     parse_fetch_response,
 )
-from plugins.native.sdk.filtering import RecordFilter
+from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from tests.fuzz.registry import target, with_crc
 
 TOPIC = TopicInfo("t", "0" * 32, 1, TopicConfig(), 1)
 HEADERS = encode_headers((("a", b"b"), ("c", None)))
-_RAW_BYTES_MAX = 1 << 20
+_RAW_MAX_BYTES = 1 << 20
 """Bodies that decompress to more take their time, as they may: the header says how much."""
 COLUMNS = Columns([b"x", None, b"yy"], [b"k", None, b""], [HEADERS, b"", b""], [1, 5, 3])
 BATCHES = [
@@ -52,7 +52,7 @@ def open_batches(data: bytes) -> None:
             checked_header(TOPIC, each)
         with contextlib.suppress(CorruptBatch):
             for position, header in split(each):
-                if header.raw_body_bytes <= _RAW_BYTES_MAX:
+                if header.raw_body_bytes <= _RAW_MAX_BYTES:
                     _open(each, position)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 
-from broker_core.api.errors import ConfigError
-from broker_core.config import SECTIONS, _check_top, parse_config
-from plugins.bridge.config import BridgeSettings
-from plugins.journal.settings import JournalSettings
-from plugins.mqtt.config import MqttSettings
-from plugins.native.config import NativeSettings
+from lakemq.broker_core.api.errors import ConfigError
+from lakemq.broker_core.configuration.config import SECTIONS, _check_top, parse_config
+from lakemq.plugins.journal.settings import JournalSettings
+from lakemq.plugins.mqtt.bridge.config import BridgeSettings
+from lakemq.plugins.mqtt.config import MqttSettings
+from lakemq.plugins.native.config import NativeSettings
 from tests.fuzz.registry import pieces, target
 
 PLUGINS = {

@@ -8,10 +8,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from broker_core.api.errors import InvalidRequest
-from broker_core.api.transactions import Owner, StagePlace
-from broker_core.api.types import TopicConfig, TopicPartition
-from broker_core.transactions.delayed_format import (
+from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.transactions.types import Owner, StagePlace
+from lakemq.broker_core.api.types import TopicConfig, TopicPartition
+from lakemq.broker_core.scheduling.delayed_format import (
     EndedSchedule,
     StoredSchedule,
     decode_schedule,
@@ -20,7 +20,7 @@ from broker_core.transactions.delayed_format import (
     encode_schedule,
     encode_schedule_id,
 )
-from broker_core.transactions.formats import (
+from lakemq.broker_core.transactions.formats import (
     StagedKey,
     decode_owner,
     decode_staged_key,
@@ -29,20 +29,10 @@ from broker_core.transactions.formats import (
     encode_staged_key,
     encode_state,
 )
-from broker_core.transactions.state import Entry, OwnerState, Pending, Target
-from plugins.native import (
-    admin_pb2,
-    native_pb2,
-    queues_pb2,
-    schedules_pb2,
-    schemas_pb2,
-    security_pb2,
-    transactions_pb2,
-)
-from plugins.native.convert import config_values, topic_config
-from plugins.native.offset_effect import decode_changes, encode_changes
-from plugins.native.offset_expiry import OffsetExpiry
-from plugins.native.offset_table import (
+from lakemq.broker_core.transactions.state import Entry, OwnerState, Pending, Target
+from lakemq.plugins.native.groups.offset_effect import decode_changes, encode_changes
+from lakemq.plugins.native.groups.offset_expiry import OffsetExpiry
+from lakemq.plugins.native.groups.offset_table import (
     Committed,
     OffsetKey,
     OffsetTable,
@@ -53,16 +43,26 @@ from plugins.native.offset_table import (
     encode_key,
     encode_value,
 )
-from plugins.native.queues import snapshot as queues
-from plugins.native.queues.convert import given_settings
-from plugins.native.queues.settings import (
+from lakemq.plugins.native.proto import (
+    admin_pb2,
+    native_pb2,
+    queues_pb2,
+    schedules_pb2,
+    schemas_pb2,
+    security_pb2,
+    transactions_pb2,
+)
+from lakemq.plugins.native.queues import snapshot as queues
+from lakemq.plugins.native.queues.convert import given_settings
+from lakemq.plugins.native.queues.settings import (
     QueueSettings,
     agreed,
     checked,
     decode_settings,
     encode_settings,
 )
-from plugins.native.transaction_service import owner_of
+from lakemq.plugins.native.server.convert import config_values, topic_config
+from lakemq.plugins.native.services.transactions import owner_of
 from tests.fuzz.registry import pieces, target
 
 ID = "00112233445566778899aabbccddeeff"
@@ -101,7 +101,7 @@ def offsets(data: bytes) -> None:
         _round(key, (decode_key, encode_key), (decode_value, encode_value))
         with contextlib.suppress(ValueError):
             table.apply(key, value)
-    expiry = OffsetExpiry(retention_ms=1, session_timeout_ms_max=1, started_ms=0)
+    expiry = OffsetExpiry(retention_ms=1, session_timeout_max_ms=1, started_ms=0)
     for group in expiry.expired(table, (), 10, 10):
         assert table.of(group)
 

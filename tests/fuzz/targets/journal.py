@@ -7,18 +7,22 @@ import json
 
 import google_crc32c
 
-from broker_core.api.record_batch import ProducerStamp, encode, read_header, stamp
-from broker_core.api.types import Columns
-from plugins.journal.checkpoint import (
+from lakemq.broker_core.api.records.batch import ProducerStamp, encode, read_header, stamp
+from lakemq.broker_core.api.types import Columns
+from lakemq.plugins.journal.segment.checkpoint import (
     BadCheckpoint,
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint,
 )
-from plugins.journal.damage import Damage, survey
-from plugins.journal.fence_mark import FenceMark, decode_fence_mark, encode_fence_mark
-from plugins.journal.index import BadIndex, SparseIndex, decode_index, encode_index
-from plugins.journal.manifest import (
+from lakemq.plugins.journal.segment.damage import Damage, survey
+from lakemq.plugins.journal.segment.fence_mark import (
+    FenceMark,
+    decode_fence_mark,
+    encode_fence_mark,
+)
+from lakemq.plugins.journal.segment.index import BadIndex, SparseIndex, decode_index, encode_index
+from lakemq.plugins.journal.segment.manifest import (
     BadManifest,
     Manifest,
     RemotePlace,
@@ -27,9 +31,9 @@ from plugins.journal.manifest import (
     encode_manifest,
     segment_of,
 )
-from plugins.journal.producers import ProducerTable
-from plugins.journal.sums import BadSums, decode_sums, encode_sums, sum_up
-from plugins.journal.walk import BadBatch, cut_slice, walk
+from lakemq.plugins.journal.segment.producers import ProducerTable
+from lakemq.plugins.journal.segment.sums import BadSums, decode_sums, encode_sums, sum_up
+from lakemq.plugins.journal.segment.walk import BadBatch, cut_slice, walk
 from tests.fuzz.registry import Values, target, with_crc
 
 

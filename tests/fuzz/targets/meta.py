@@ -7,18 +7,18 @@ from typing import Any
 
 import msgpack
 
-from meta_service.api.errors import InvalidArgument, MetaError, UnsupportedCommand
-from meta_service.catalog.apply import MemberTooOld, apply
-from meta_service.catalog.command_codec import (
+from lakemq.meta_service.api.errors import InvalidArgument, MetaError, UnsupportedCommand
+from lakemq.meta_service.catalog.apply import MemberTooOld, apply
+from lakemq.meta_service.catalog.command_codec import (
     _FIELDS,
     _KINDS,
     Header,
     decode_command,
     encode_command,
 )
-from meta_service.catalog.commands import AllocateIds, RegisterNode, RegisterStorage
-from meta_service.catalog.tables import STATE_KEY, State, encode_state
-from meta_service.raft.log_format import (
+from lakemq.meta_service.catalog.commands import AllocateIds, RegisterNode, RegisterStorage
+from lakemq.meta_service.catalog.tables import STATE_KEY, State, encode_state
+from lakemq.meta_service.raft.log_format import (
     RECORD_MAGIC,
     VOTE_MAGIC,
     Entry,
@@ -29,10 +29,10 @@ from meta_service.raft.log_format import (
     parse_log,
     parse_vote,
 )
-from meta_service.raft.wire_format import BadMessage, decode_message, encode_message
-from meta_service.storage.snapshot_stream import BadSnapshot, FileNote, parse_manifest
+from lakemq.meta_service.raft.wire_format import BadMessage, decode_message, encode_message
+from lakemq.meta_service.storage.snapshot_stream import BadSnapshot, FileNote, parse_manifest
 from tests.fuzz.registry import Values, packed, pieces, target, with_crc
-from tests.support.meta_disk import MemoryStore
+from tests.support.meta.disk import MemoryStore
 
 MESSAGES: list[dict[str, Any]] = [
     {"type": "vote", "term": 1, "pre": False, "transfer": False, "last_index": 2, "last_term": 1},

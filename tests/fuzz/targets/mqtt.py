@@ -6,24 +6,35 @@ from __future__ import annotations
 
 import contextlib
 
-from broker_core.api.errors import CorruptBatch, InvalidRequest
-from broker_core.api.record_batch import RecordBatch
-from broker_core.api.record_batch import encode as encode_batch
-from broker_core.api.record_headers import decode_headers, encode_headers
-from broker_core.api.topic_filters import filters_overlap, matches
-from broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Principal
-from plugins.bridge.records import RowReader, packet_id_of
-from plugins.bridge.rules import Rule, Rules
-from plugins.mqtt.ban_log import read_ban
-from plugins.mqtt.bans import Ban, BanRules, Bans, check_ban
-from plugins.mqtt.codec import Decoder
-from plugins.mqtt.delayed import Delayed, delayed_bytes, read_delayed, split_delayed
-from plugins.mqtt.delivery import Delivery, DeliveryLimits
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.history import parse_start
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.messages import Message, Place
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.errors import CorruptBatch, InvalidRequest
+from lakemq.broker_core.api.records.batch import RecordBatch
+from lakemq.broker_core.api.records.batch import encode as encode_batch
+from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
+from lakemq.broker_core.api.topic_filters import filters_overlap, matches
+from lakemq.broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Principal
+from lakemq.plugins.mqtt.bridge.records import RowReader, packet_id_of
+from lakemq.plugins.mqtt.bridge.rules import Rule, Rules
+from lakemq.plugins.mqtt.routing.bans import Ban, BanRules, Bans, check_ban
+from lakemq.plugins.mqtt.routing.delayed import Delayed, delayed_bytes, read_delayed, split_delayed
+from lakemq.plugins.mqtt.routing.history import parse_start
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.session.delivery import Delivery, DeliveryLimits
+from lakemq.plugins.mqtt.state.ban_log import read_ban
+from lakemq.plugins.mqtt.state.records import RecordReader, parse_headers
+from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.snapshots import (
+    BadSnapshot,
+    positions_bytes,
+    read_positions,
+    read_retained,
+    read_session,
+    retained_bytes,
+    session_bytes,
+)
+from lakemq.plugins.mqtt.wire.codec import Decoder
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.messages import Message, Place
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V31,
     V311,
@@ -34,35 +45,29 @@ from plugins.mqtt.packets import (
     PublishRun,
     Will,
 )
-from plugins.mqtt.properties import WILL, bare_properties, read_properties, write_properties
-from plugins.mqtt.proxy import ProxyError, parse_proxy_header
-from plugins.mqtt.reasons import MqttError
-from plugins.mqtt.records import RecordReader, parse_headers
-from plugins.mqtt.sessions import Session
-from plugins.mqtt.snapshots import (
-    BadSnapshot,
-    positions_bytes,
-    read_positions,
-    read_retained,
-    read_session,
-    retained_bytes,
-    session_bytes,
+from lakemq.plugins.mqtt.wire.primitives import Reader
+from lakemq.plugins.mqtt.wire.properties import (
+    WILL,
+    bare_properties,
+    read_properties,
+    write_properties,
 )
-from plugins.mqtt.topics import (
+from lakemq.plugins.mqtt.wire.proxy import ProxyError, parse_proxy_header
+from lakemq.plugins.mqtt.wire.reasons import MqttError
+from lakemq.plugins.mqtt.wire.topics import (
     TopicNames,
     check_topic_filter,
     check_topic_name,
     parse_filter,
     split_replay,
 )
-from plugins.mqtt.wire import Reader
 from tests.fuzz.registry import Values, packed, pieces, target
-from tests.support.mqtt_bench import Bench
+from tests.support.mqtt.bench import Bench
 
-PACKET_BYTES_MAX = 4096
+PACKET_MAX_BYTES = 4096
 VERSIONS = (V31, V311, V5)
 LIMITS = Limits(
-    packet_bytes_max=PACKET_BYTES_MAX, sessions_max=8, subscriptions_max=8, receive_max=8,
+    packet_max_bytes=PACKET_MAX_BYTES, sessions_max=8, subscriptions_max=8, receive_max=8,
     topic_alias_max=4, connections_max=8,
 )  # fmt: skip
 
@@ -75,15 +80,15 @@ def codec(data: bytes) -> None:
         return
     version = VERSIONS[data[0] % 3]
     cut, data = data[0] // 3 + 1, data[1:]
-    whole = Decoder(PACKET_BYTES_MAX, version=version)
+    whole = Decoder(PACKET_MAX_BYTES, version=version)
     packets = whole.feed(data)
-    pieces = Decoder(PACKET_BYTES_MAX, version=version)
+    pieces = Decoder(PACKET_MAX_BYTES, version=version)
     again = []
     for start in range(0, len(data), cut):
         if pieces.error is not None:
             break
         again += pieces.feed(data[start : start + cut])
-        assert pieces.held_bytes <= PACKET_BYTES_MAX + cut
+        assert pieces.held_bytes <= PACKET_MAX_BYTES + cut
     assert [repr(one) for one in packets] == [repr(one) for one in again]
     assert type(whole.error) is type(pieces.error)
     for packet in packets:
@@ -121,7 +126,7 @@ def connection(data: bytes) -> None:
     assert b"alive" in [each.payload for each in got]
     assert not witness.closed
     assert len(bench.hub.sessions) <= LIMITS.sessions_max
-    assert device.connection.decoder.held_bytes <= PACKET_BYTES_MAX + step
+    assert device.connection.decoder.held_bytes <= PACKET_MAX_BYTES + step
 
 
 @target("mqtt.proxy")

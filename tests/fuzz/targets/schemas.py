@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 
-from broker_core.api.errors import InvalidRequest, SchemaMismatch
-from broker_core.api.schema_formats import AvroFormat, Format, JsonFormat, open_schema
-from broker_core.schemas import _why as problems
+from lakemq.broker_core.api.errors import InvalidRequest, SchemaMismatch
+from lakemq.broker_core.api.schemas.formats import AvroFormat, Format, JsonFormat, open_schema
+from lakemq.broker_core.schemas import _why as problems
 from tests.fuzz.registry import Values, pieces, target
 
 JSON = json.dumps({

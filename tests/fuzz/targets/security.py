@@ -12,21 +12,33 @@ from pathlib import Path
 
 import jwt
 
-from broker_core.api.access import AccessContext, Credentials, Operation, Principal, Resource, Rule
-from broker_core.api.authorization_header import read_authorization
-from broker_core.api.errors import ConfigError, InvalidRequest, NotAuthenticated
-from broker_core.api.topic_filters import covers, is_filter, levels_of, overlaps
-from broker_core.security.certificates import subject_parts
-from broker_core.security.kept_forms import kept_rules, limits_of, rule_of
-from broker_core.security.rule_book import _reader as rules_reader
-from broker_core.security.rules import RuleSet, check_rule
-from broker_core.security.scram import read_client_first, scram_keys, server_final, server_first
-from broker_core.security.session_tokens import PREFIX, SessionTokens
-from broker_core.security.settings import JwtSettings
-from broker_core.security.tokens import TokenAuthenticator, token_of
-from broker_core.security.users import UserRecord, read_users, user_line
-from meta_service.api.auth import Quota
-from plugins.native.sdk.scram_client import ScramClient
+from lakemq.broker_core.api.access import (
+    AccessContext,
+    Credentials,
+    Operation,
+    Principal,
+    Resource,
+    Rule,
+)
+from lakemq.broker_core.api.authorization_header import read_authorization
+from lakemq.broker_core.api.errors import ConfigError, InvalidRequest, NotAuthenticated
+from lakemq.broker_core.api.topic_filters import covers, is_filter, levels_of, overlaps
+from lakemq.broker_core.security.authn.certificates import subject_parts
+from lakemq.broker_core.security.authn.scram import (
+    read_client_first,
+    scram_keys,
+    server_final,
+    server_first,
+)
+from lakemq.broker_core.security.authn.session_tokens import PREFIX, SessionTokens
+from lakemq.broker_core.security.authn.tokens import TokenAuthenticator, token_of
+from lakemq.broker_core.security.authn.users import UserRecord, read_users, user_line
+from lakemq.broker_core.security.authz.rule_book import _reader as rules_reader
+from lakemq.broker_core.security.authz.rules import RuleSet, check_rule
+from lakemq.broker_core.security.kept_forms import kept_rules, limits_of, rule_of
+from lakemq.broker_core.security.settings import JwtSettings
+from lakemq.meta_service.api.auth import Quota
+from lakemq.plugins.native.sdk.net.scram_client import ScramClient
 from tests.fuzz.registry import Values, pieces, target
 
 KEYS = scram_keys("SCRAM-SHA-256", "pencil", b"salt", 4096)

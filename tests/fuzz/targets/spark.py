@@ -8,19 +8,24 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from broker_core.api.schema_formats import _compiled as compiled
-from spark_plugin.errors import OffsetsError, OptionError
-from spark_plugin.export.avro_values import AvroDecoder
-from spark_plugin.export.column_types import parse_schema
-from spark_plugin.export.csv_values import CsvDecoder
-from spark_plugin.export.decode import JsonDecoder
-from spark_plugin.export.decoding import Decoder
-from spark_plugin.export.evolution import evolve, schema_text, type_of_value
-from spark_plugin.export.partitioning import parse_partition_by
-from spark_plugin.export.protobuf_values import ProtobufDecoder
-from spark_plugin.export.routing import parse_route_by
-from spark_plugin.export.sparkplug_values import Payload, SparkplugDecoder
-from spark_plugin.offsets import cursor_from_json, parse_assignment, parse_offsets, parse_timestamps
+from lakemq.broker_core.api.schemas.formats import _compiled as compiled
+from lakemq.spark_plugin.errors import OffsetsError, OptionError
+from lakemq.spark_plugin.export.decoding.avro_values import AvroDecoder
+from lakemq.spark_plugin.export.decoding.column_types import parse_schema
+from lakemq.spark_plugin.export.decoding.csv_values import CsvDecoder
+from lakemq.spark_plugin.export.decoding.decode import JsonDecoder
+from lakemq.spark_plugin.export.decoding.decoder import Decoder
+from lakemq.spark_plugin.export.decoding.evolution import evolve, schema_text, type_of_value
+from lakemq.spark_plugin.export.decoding.protobuf_values import ProtobufDecoder
+from lakemq.spark_plugin.export.decoding.sparkplug_values import Payload, SparkplugDecoder
+from lakemq.spark_plugin.export.routing.rules import parse_route_by
+from lakemq.spark_plugin.export.tables.partitioning import parse_partition_by
+from lakemq.spark_plugin.source.offsets import (
+    cursor_from_json,
+    parse_assignment,
+    parse_offsets,
+    parse_timestamps,
+)
 from tests.fuzz.registry import Values, pieces, target
 
 COLUMNS = (

@@ -11,11 +11,17 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
 
-from broker_core.access import Access
-from broker_core.api.access import AccessContext, Credentials, Operation, Principal, Resource
-from broker_core.api.errors import NotAuthenticated, PluginError
-from plugins.amqtt_auth.adapter import AmqttAuthenticator, AmqttAuthorizer, Loaded, load
-from plugins.amqtt_auth.config import AmqttPluginSettings
+from lakemq.broker_core.access import Access
+from lakemq.broker_core.api.access import (
+    AccessContext,
+    Credentials,
+    Operation,
+    Principal,
+    Resource,
+)
+from lakemq.broker_core.api.errors import NotAuthenticated, PluginError
+from lakemq.plugins.amqtt_auth.adapter import AmqttAuthenticator, AmqttAuthorizer, Loaded, load
+from lakemq.plugins.amqtt_auth.config import AmqttPluginSettings
 
 HERE = AccessContext("mqtt", "c1", qos=0, retain=False)
 

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from broker_core.api.record_batch import RecordBatch, encode
-from broker_core.api.record_headers import encode_headers
-from broker_core.api.types import Columns
-from plugins.bridge.inbox import Answer, Inbox
-from plugins.bridge.outbox import PACKET_IDS, Forward, Lane, Outbox
-from plugins.bridge.records import RowReader, incoming_headers, is_echo, packet_id_of
+from lakemq.broker_core.api.records.batch import RecordBatch, encode
+from lakemq.broker_core.api.records.headers import encode_headers
+from lakemq.broker_core.api.types import Columns
+from lakemq.plugins.mqtt.bridge.inbox import Answer, Inbox
+from lakemq.plugins.mqtt.bridge.outbox import PACKET_IDS, Forward, Lane, Outbox
+from lakemq.plugins.mqtt.bridge.records import RowReader, incoming_headers, is_echo, packet_id_of
 
 
 def lane(outbox: Outbox, next_offset: int = 0) -> Lane:

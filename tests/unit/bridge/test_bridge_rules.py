@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from broker_core.api.backoff import Backoff
-from plugins.bridge.commands import read_metrics
-from plugins.bridge.config import BridgeSettings, LinkSettings
-from plugins.bridge.rules import Rule, Rules, Target
-from plugins.bridge.topic_names import check_filter, check_name
+from lakemq.broker_core.api.backoff import Backoff
+from lakemq.plugins.mqtt.bridge.commands import read_metrics
+from lakemq.plugins.mqtt.bridge.config import BridgeSettings, LinkSettings
+from lakemq.plugins.mqtt.bridge.rules import Rule, Rules, Target
+from lakemq.plugins.mqtt.bridge.topic_names import check_filter, check_name
 
 RULE = {"direction": "out", "filter": "a/#"}
 
@@ -79,7 +79,7 @@ def test_wildcards_are_no_names() -> None:
         ({"tls_ca": "ca.pem"}, "mqtts"),
         ({"tls_cert": "c.pem", "url": "mqtts://far"}, "together"),
         ({"password_env": "P"}, "username"),
-        ({"retry_ms_min": 100, "retry_ms_max": 50}, "retry_ms_max"),
+        ({"retry_min_ms": 100, "retry_max_ms": 50}, "retry_max_ms"),
         ({"rules": []}, "rules"),
         ({"rules": [{**RULE, "remote_prefix": "a/+/"}]}, "wildcard"),
         ({"rules": [{**RULE, "filter": "a/#/b"}]}, "a whole level, and the last"),

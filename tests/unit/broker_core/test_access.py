@@ -2,10 +2,10 @@
 
 import pytest
 
-from broker_core.access import Access
-from broker_core.api.errors import NotAuthenticated, NotAuthorized, UnknownMechanism
-from broker_core.api.ports import Credentials
-from broker_core.api.types import (
+from lakemq.broker_core.access import Access
+from lakemq.broker_core.api.errors import NotAuthenticated, NotAuthorized, UnknownMechanism
+from lakemq.broker_core.api.ports import Credentials
+from lakemq.broker_core.api.types import (
     ANONYMOUS,
     Accepted,
     AccessContext,

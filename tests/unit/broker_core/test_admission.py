@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from broker_core.admission import Admission, Mismatch
-from broker_core.api.errors import InvalidTimestamp, SchemaMismatch
-from broker_core.api.json_validation import TooManySteps
-from broker_core.api.record_batch import encode
-from broker_core.api.types import Columns, TopicConfig, TopicInfo
+from lakemq.broker_core.api.errors import InvalidTimestamp, SchemaMismatch
+from lakemq.broker_core.api.records.batch import encode
+from lakemq.broker_core.api.schemas.json_validation import TooManySteps
+from lakemq.broker_core.api.types import Columns, TopicConfig, TopicInfo
+from lakemq.broker_core.publishing.admission import Admission, Mismatch
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -78,7 +78,7 @@ def test_old_records_are_warned_of_now_and_then(
 
 def test_times_are_checked_by_the_brokers_clock(admission: Admission, clock: Clock) -> None:
     batch = encode(Columns([b"v"], None, None, [NOW_MS + 2000]))
-    ahead = topic(timestamp_ahead_ms_max=1000)
+    ahead = topic(timestamp_ahead_max_ms=1000)
     with pytest.raises(InvalidTimestamp, match="2000 ms ahead of the broker's clock"):
         admission.header(ahead, batch)
     clock.now_ms += 1000

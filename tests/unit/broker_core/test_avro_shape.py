@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.avro_shape import FREE_STEPS_MAX, AvroShape
-from broker_core.api.errors import InvalidRequest, SchemaMismatch
-from broker_core.api.schema_formats import AvroFormat
+from lakemq.broker_core.api.errors import InvalidRequest, SchemaMismatch
+from lakemq.broker_core.api.schemas.avro_shape import FREE_STEPS_MAX, AvroShape
+from lakemq.broker_core.api.schemas.formats import AvroFormat
 
 LINKED = {
     "type": "record", "name": "node", "namespace": "x",

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core import batch_check
-from broker_core.api.errors import BatchTooLarge, CorruptBatch, InvalidTimestamp
-from broker_core.api.record_batch import HAS_HEADERS, RecordBatch, encode, read_header
-from broker_core.api.record_headers import decode_headers, encode_headers
-from broker_core.api.types import Columns, Compression, TopicConfig, TopicInfo
+from lakemq.broker_core.api.errors import BatchTooLarge, CorruptBatch, InvalidTimestamp
+from lakemq.broker_core.api.records.batch import HAS_HEADERS, RecordBatch, encode, read_header
+from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
+from lakemq.broker_core.api.types import Columns, Compression, TopicConfig, TopicInfo
+from lakemq.broker_core.publishing import batch_check
 from tests.support.poison import garbage_lengths, no_frame, sealed
 from tests.support.record_batches import codecs, column_sets
 from tests.support.seeds import examples
@@ -121,10 +121,10 @@ def test_only_what_is_quick_is_checked_on_the_event_loop() -> None:
 
 def test_timestamps_are_bounded() -> None:
     now_ms = 1_700_000_000_000
-    ahead = TopicInfo("t", "0" * 32, 1, TopicConfig(timestamp_ahead_ms_max=1000))
+    ahead = TopicInfo("t", "0" * 32, 1, TopicConfig(timestamp_ahead_max_ms=1000))
     batch_check.check_times(ahead, [0, now_ms + 1000], now_ms)
     for times in ([-1], [now_ms + 1001], [5, 2**62]):
         with pytest.raises(InvalidTimestamp, match=f"topic t: timestamp {max(times, key=abs)} ms"):
             batch_check.check_times(ahead, times, now_ms)
-    endless = TopicInfo("t", "0" * 32, 1, TopicConfig(timestamp_ahead_ms_max=None))
+    endless = TopicInfo("t", "0" * 32, 1, TopicConfig(timestamp_ahead_max_ms=None))
     batch_check.check_times(endless, [2**62], now_ms)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.api.errors import ConfigError
-from broker_core.api.settings import PluginSettings, Section
-from broker_core.config import load_config, parse_config
-from broker_core.topic_admin import default_topic_config
+from lakemq.broker_core.api.errors import ConfigError
+from lakemq.broker_core.api.settings import PluginSettings, Section
+from lakemq.broker_core.configuration.config import load_config, parse_config
+from lakemq.broker_core.topic_admin import default_topic_config
 
 
 class Binding(Section):
@@ -141,7 +141,7 @@ def test_a_section_that_is_no_table(tmp_path: Path) -> None:
     assert complaint(tmp_path, "node = 3\n") == "lakemq.toml:1: node: node is a table, [node]"
 
 
-@pytest.mark.parametrize("name", ["retention_ms", "retention_bytes", "timestamp_ahead_ms_max"])
+@pytest.mark.parametrize("name", ["retention_ms", "retention_bytes", "timestamp_ahead_max_ms"])
 @pytest.mark.parametrize("value", ["-1", '"none"'])
 def test_a_limit_may_be_none(tmp_path: Path, name: str, value: str) -> None:
     file = tmp_path / "lakemq.toml"

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from broker_core.api.connection_limits import (
+from lakemq.broker_core.api.limits.connection_limits import (
     AdmittedConnection,
     ConnectionLimiter,
     ConnectionLimits,
@@ -86,7 +86,7 @@ def test_one_peer_does_not_take_the_whole_share_of_the_unauthenticated() -> None
 
 
 def test_held_bytes_are_bounded_until_the_connection_authenticates() -> None:
-    limiter = ConnectionLimiter(ConnectionLimits(unauthenticated_bytes_max=100))
+    limiter = ConnectionLimiter(ConnectionLimits(unauthenticated_max_bytes=100))
     first, second = limiter.admit("192.0.2.1"), limiter.admit("192.0.2.2")
     first.hold(60)
     second.hold(40)

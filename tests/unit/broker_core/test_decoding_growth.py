@@ -8,16 +8,22 @@ from functools import partial
 
 import pytest
 
-from broker_core.api.record_batch import HAS_HEADERS, RecordBatch, encode, read_header, split
-from broker_core.api.record_headers import decode_headers, encode_headers
-from broker_core.api.schema_formats import AvroFormat, JsonFormat
-from broker_core.api.schema_rules import json_problems
-from broker_core.api.types import Columns, Compression
-from broker_core.batch_check import HEADERS_MAX, check_columns
-from broker_core.transactions.formats import decode_state, encode_state
-from broker_core.transactions.state import Entry, OwnerState, Pending, Target
-from plugins.native.queues.snapshot import Run, Snapshot, decode_snapshot, encode_snapshot
-from plugins.native.sdk.fetched import fetch_response, parse_fetch_response
+from lakemq.broker_core.api.records.batch import (
+    HAS_HEADERS,
+    RecordBatch,
+    encode,
+    read_header,
+    split,
+)
+from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
+from lakemq.broker_core.api.schemas.formats import AvroFormat, JsonFormat
+from lakemq.broker_core.api.schemas.rules import json_problems
+from lakemq.broker_core.api.types import Columns, Compression
+from lakemq.broker_core.publishing.batch_check import HEADERS_MAX, check_columns
+from lakemq.broker_core.transactions.formats import decode_state, encode_state
+from lakemq.broker_core.transactions.state import Entry, OwnerState, Pending, Target
+from lakemq.plugins.native.queues.snapshot import Run, Snapshot, decode_snapshot, encode_snapshot
+from lakemq.plugins.native.sdk.consumer.fetched import fetch_response, parse_fetch_response
 from tests.support.growth import Work, grows_linearly
 from tests.support.poison import sealed
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.errors import InterceptorFailed, InvalidRequest, LakeMQError
-from broker_core.api.types import ANONYMOUS, Columns, Principal
-from broker_core.interception import LOG_EVERY_S, SEARCH_S, SLOW_S, Interception
+from lakemq.broker_core.api.errors import InterceptorFailed, InvalidRequest, LakeMQError
+from lakemq.broker_core.api.types import ANONYMOUS, Columns, Principal
+from lakemq.broker_core.publishing.interception import LOG_EVERY_S, SEARCH_S, SLOW_S, Interception
 
 GIVEN = Columns([b"a", None], [b"k", None], [b"", b""])
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.errors import InvalidRequest, SchemaMismatch
-from broker_core.api.json_validation import TooManySteps
-from broker_core.api.schema_formats import AvroFormat, JsonFormat
+from lakemq.broker_core.api.errors import InvalidRequest, SchemaMismatch
+from lakemq.broker_core.api.schemas.formats import AvroFormat, JsonFormat
+from lakemq.broker_core.api.schemas.json_validation import TooManySteps
 
 _DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 

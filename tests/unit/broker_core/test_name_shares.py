@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.api.errors import InvalidRequest
-from broker_core.api.name_shares import NameShares
-from broker_core.api.types import ANONYMOUS, Principal
+from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.limits.name_shares import NameShares
+from lakemq.broker_core.api.types import ANONYMOUS, Principal
 
 ANN, BOB = Principal("ann"), Principal("bob")
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from broker_core.api.errors import CorruptBatch
-from broker_core.ordered_checks import OrderedChecks
+from lakemq.broker_core.api.errors import CorruptBatch
+from lakemq.broker_core.publishing.ordered_checks import OrderedChecks
 
 
 class Order:

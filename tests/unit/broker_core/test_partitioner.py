@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api import partitioner
-from broker_core.api.partitioner import murmur2, partition_of
+from lakemq.broker_core.api.records import partitioner
+from lakemq.broker_core.api.records.partitioner import murmur2, partition_of
 
 # Kafka, clients/src/test/java/org/apache/kafka/common/utils/UtilsTest.java, testMurmur2.
 KAFKA_VECTORS = {
@@ -82,7 +82,7 @@ def test_keys_spread_over_partitions() -> None:
 def test_long_keys_do_not_fill_memory() -> None:
     """Keys come from the network: what the cache may hold is bounded in bytes, not only in keys."""
     before = partitioner._partition_of_short.cache_info().currsize
-    longest_cached = b"k" * partitioner.CACHED_KEY_BYTES_MAX
+    longest_cached = b"k" * partitioner.CACHED_KEY_MAX_BYTES
     partition_of(longest_cached, 3)
     assert partitioner._partition_of_short.cache_info().currsize == before + 1
 

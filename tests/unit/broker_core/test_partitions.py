@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.errors import NotLeader, StaleEpoch, UnknownPartition, UnknownTopic
-from broker_core.api.types import Leadership, PartitionStatus, TopicConfig, TopicInfo
-from broker_core.partitions import Partitions
+from lakemq.broker_core.api.errors import NotLeader, StaleEpoch, UnknownPartition, UnknownTopic
+from lakemq.broker_core.api.types import Leadership, PartitionStatus, TopicConfig, TopicInfo
+from lakemq.broker_core.partitions import Partitions
 
 ME, OTHER = Leadership("me", 3, ("me",)), Leadership("other", 7, ("other",))
 REPLICA = Leadership("other", 2, ("other", "me"))

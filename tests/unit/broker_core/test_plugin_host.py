@@ -7,12 +7,12 @@ from types import ModuleType
 
 import pytest
 
-from broker_core.api.errors import ConfigError, PluginError
-from broker_core.api.hooks import ENTRY_POINT_GROUP, hookimpl
-from broker_core.api.ports import Interceptor
-from broker_core.api.settings import PluginSettings
-from broker_core.config import parse_config
-from broker_core.plugin_host import PluginHost
+from lakemq.broker_core.api.errors import ConfigError, PluginError
+from lakemq.broker_core.api.hooks import ENTRY_POINT_GROUP, hookimpl
+from lakemq.broker_core.api.ports import Interceptor
+from lakemq.broker_core.api.settings import PluginSettings
+from lakemq.broker_core.configuration.config import parse_config
+from lakemq.broker_core.plugin_host import PluginHost
 
 
 class LineSettings(PluginSettings):

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.errors import NotAuthorized, Unavailable
-from broker_core.api.types import ANONYMOUS, Principal
-from broker_core.producer_ids import IDS_PER_BLOCK, UNOWNED_MS, ProducerIds
-from broker_core.producer_owners import ProducerOwners
-from meta_service.api.types import Compare, KeyValue, Put
+from lakemq.broker_core.api.errors import NotAuthorized, Unavailable
+from lakemq.broker_core.api.types import ANONYMOUS, Principal
+from lakemq.broker_core.publishing.producer_ids import IDS_PER_BLOCK, UNOWNED_MS, ProducerIds
+from lakemq.broker_core.publishing.producer_owners import ProducerOwners
+from lakemq.meta_service.api.types import Compare, KeyValue, Put
 
 ANN, BOB = Principal("ann"), Principal("bob")
 NODE = Principal("n1", "node")

@@ -4,18 +4,18 @@ import asyncio
 
 import pytest
 
-from broker_core.api.errors import (
+from lakemq.broker_core.api.errors import (
     BatchTooLarge,
     InvalidRequest,
     NotLeader,
     SchemaMismatch,
     StorageFull,
 )
-from broker_core.api.partitioner import partition_of
-from broker_core.api.ports import PartitionLog
-from broker_core.api.record_batch import BatchHeader, RecordBatch
-from broker_core.api.record_headers import encode_headers
-from broker_core.api.types import (
+from lakemq.broker_core.api.ports import PartitionLog
+from lakemq.broker_core.api.records.batch import BatchHeader, RecordBatch
+from lakemq.broker_core.api.records.headers import encode_headers
+from lakemq.broker_core.api.records.partitioner import partition_of
+from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,
     Columns,
@@ -24,7 +24,7 @@ from broker_core.api.types import (
     TopicConfig,
     TopicInfo,
 )
-from broker_core.publisher import Publisher
+from lakemq.broker_core.publishing.publisher import Publisher
 
 
 class Log:
@@ -48,10 +48,10 @@ class Log:
 
 
 class Desk:
-    def __init__(self, partitions: int = 1, batch_bytes_max: int = 1 << 20) -> None:
+    def __init__(self, partitions: int = 1, batch_max_bytes: int = 1 << 20) -> None:
         self.logs = [Log() for _ in range(partitions)]
         self.topic = TopicInfo(
-            "t", "0" * 32, partitions, TopicConfig(batch_bytes_max=batch_bytes_max)
+            "t", "0" * 32, partitions, TopicConfig(batch_max_bytes=batch_max_bytes)
         )
         self.elsewhere: set[int] = set()
         self.publisher = Publisher(self._log, lambda: 77, lambda _, one: one not in self.elsewhere)
@@ -103,7 +103,7 @@ async def test_a_chosen_partition_is_obeyed() -> None:
 
 
 async def test_too_much_for_one_batch_is_split_in_order() -> None:
-    desk = Desk(batch_bytes_max=4096)
+    desk = Desk(batch_max_bytes=4096)
     values = [b"%03d" % number * 100 for number in range(50)]
     outcomes = await desk.publish(Columns(values))
     assert [each.offset for each in outcomes] == list(range(50))
@@ -113,7 +113,7 @@ async def test_too_much_for_one_batch_is_split_in_order() -> None:
 
 
 async def test_many_small_calls_never_exceed_the_limit() -> None:
-    desk = Desk(batch_bytes_max=4096)
+    desk = Desk(batch_max_bytes=4096)
     futures = [desk.publish(Columns([b"x" * 1000])) for _ in range(20)]
     outcomes = [(await each)[0].offset for each in futures]
     assert outcomes == list(range(20))
@@ -123,7 +123,7 @@ async def test_many_small_calls_never_exceed_the_limit() -> None:
 async def test_no_batch_has_more_records_than_a_reader_opens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("broker_core.publisher.RECORDS_MAX", 8)
+    monkeypatch.setattr("lakemq.broker_core.publishing.publisher.RECORDS_MAX", 8)
     desk = Desk()
     futures = [desk.publish(Columns([b"v"] * count)) for count in (5, 3, 1, 30, 8)]
     offsets = [each.offset for future in futures for each in await future]
@@ -132,7 +132,7 @@ async def test_no_batch_has_more_records_than_a_reader_opens(
 
 
 async def test_one_record_that_is_too_large_is_refused_alone() -> None:
-    desk = Desk(batch_bytes_max=4096)
+    desk = Desk(batch_max_bytes=4096)
     outcomes = await desk.publish(Columns([b"a", b"x" * 5000, b"b"]))
     assert isinstance(outcomes[1], BatchTooLarge)
     assert [outcomes[0].offset, outcomes[2].offset] == [0, 1]

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api import record_batch as rb
-from broker_core.api.record_headers import encode_headers
-from broker_core.api.types import Columns, Compression
+from lakemq.broker_core.api.records import batch as rb
+from lakemq.broker_core.api.records.headers import encode_headers
+from lakemq.broker_core.api.types import Columns, Compression
 from tests.support.record_batches import codecs, column_sets, sparse_deltas
 
 ROOT = Path(__file__).parents[3]
@@ -151,7 +151,7 @@ def test_encoder_refuses_what_no_batch_holds(
 
 
 def test_encoder_refuses_a_body_that_no_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rb, "BODY_BYTES_MAX", 1000)
+    monkeypatch.setattr(rb, "BODY_MAX_BYTES", 1000)
     rb.encode(Columns([b"x" * 992]))
     with pytest.raises(ValueError, match="batch body of 1001 bytes; 1000 is the most"):
         rb.encode(Columns([b"x" * 993]))

@@ -17,9 +17,9 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker_core.api import record_batch as rb
-from broker_core.api.errors import CorruptBatch
-from broker_core.api.types import Columns, Compression
+from lakemq.broker_core.api.errors import CorruptBatch
+from lakemq.broker_core.api.records import batch as rb
+from lakemq.broker_core.api.types import Columns, Compression
 from tests.support.record_batches import codecs, column_sets
 from tests.support.seeds import examples
 
@@ -85,8 +85,8 @@ def test_every_truncation_is_detected(codec: Compression) -> None:
     [
         ({"attributes": 0x0200}, "unknown attributes 0x0200"),
         ({"attributes": 0x0023}, "unknown attributes 0x0023"),
-        ({"body_bytes": rb.BODY_BYTES_MAX + 1}, "is the most"),
-        ({"attributes": 0x21, "raw_body_bytes": rb.BODY_BYTES_MAX + 1}, "is the most"),
+        ({"body_bytes": rb.BODY_MAX_BYTES + 1}, "is the most"),
+        ({"attributes": 0x21, "raw_body_bytes": rb.BODY_MAX_BYTES + 1}, "is the most"),
         ({"raw_body_bytes": 500}, "two sizes"),
         ({"record_count": 0}, "0 records"),
         ({"record_count": 2**32 - 1}, "4294967295 records"),

@@ -5,9 +5,15 @@ from __future__ import annotations
 import google_crc32c
 import pytest
 
-from broker_core.api.errors import CorruptBatch
-from broker_core.api.record_batch import HEADER_BYTES, RecordBatch, encode, pack_header, read_header
-from broker_core.api.types import Columns, Compression
+from lakemq.broker_core.api.errors import CorruptBatch
+from lakemq.broker_core.api.records.batch import (
+    HEADER_BYTES,
+    RecordBatch,
+    encode,
+    pack_header,
+    read_header,
+)
+from lakemq.broker_core.api.types import Columns, Compression
 
 COLUMNS = Columns([b"one", None, b"three"], [b"k", b"", None], None, [5, 6, 9])
 

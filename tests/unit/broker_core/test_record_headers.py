@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.errors import CorruptBatch
-from broker_core.api.record_headers import decode_headers, encode_headers
-from broker_core.api.types import Headers
+from lakemq.broker_core.api.errors import CorruptBatch
+from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
+from lakemq.broker_core.api.types import Headers
 
 header_lists = st.lists(
     st.tuples(st.text(max_size=20), st.none() | st.binary(max_size=20)), max_size=6

@@ -7,12 +7,12 @@ import random
 
 import pytest
 
-from broker_core.admission import Admission
-from broker_core.api.errors import CorruptBatch, InvalidRequest
-from broker_core.api.record_batch import encode, read_header
-from broker_core.api.record_headers import encode_headers
-from broker_core.api.types import Columns, Compression, TopicConfig, TopicInfo
-from broker_core.batch_check import check_columns
+from lakemq.broker_core.api.errors import CorruptBatch, InvalidRequest
+from lakemq.broker_core.api.records.batch import encode, read_header
+from lakemq.broker_core.api.records.headers import encode_headers
+from lakemq.broker_core.api.types import Columns, Compression, TopicConfig, TopicInfo
+from lakemq.broker_core.publishing.admission import Admission
+from lakemq.broker_core.publishing.batch_check import check_columns
 
 NAMES = frozenset({b"mqtt.delayed_id", b"mqtt.client"})
 HARMLESS = [

@@ -12,16 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.api import schema_formats
-from broker_core.api.errors import InvalidRequest, SchemaMismatch
-from broker_core.api.schema_formats import AvroFormat, JsonFormat, ProtobufFormat, open_schema
-from broker_core.api.schema_rules import (
+from lakemq.broker_core.api.errors import InvalidRequest, SchemaMismatch
+from lakemq.broker_core.api.schemas import formats as schema_formats
+from lakemq.broker_core.api.schemas.formats import (
+    AvroFormat,
+    JsonFormat,
+    ProtobufFormat,
+    open_schema,
+)
+from lakemq.broker_core.api.schemas.rules import (
     avro_problems,
     directions,
     json_problems,
     protobuf_problems,
 )
-from broker_core.api.schemas import framed, unframed
+from lakemq.broker_core.api.schemas.types import framed, unframed
 from tests.support.seeds import examples
 
 CLOSED = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}

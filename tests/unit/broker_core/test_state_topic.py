@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from broker_core.api import state_topic
-from broker_core.api.backoff import Backoff
-from broker_core.api.errors import (
+from lakemq.broker_core.api import state_topic
+from lakemq.broker_core.api.backoff import Backoff
+from lakemq.broker_core.api.errors import (
     CorruptLog,
     InvalidRequest,
     LakeMQError,
@@ -28,15 +28,10 @@ from broker_core.api.errors import (
     TopicExists,
     UnknownTopic,
 )
-from broker_core.api.record_batch import (
-    BODY_BYTES_MAX,
-    BatchHeader,
-    read_header,
-    stamp,
-)
-from broker_core.api.state_topic import Done, StateRecord, StateTopic
-from broker_core.api.stored_batches import SKIPPED
-from broker_core.api.types import (
+from lakemq.broker_core.api.records.batch import BODY_MAX_BYTES, BatchHeader, read_header, stamp
+from lakemq.broker_core.api.records.stored import SKIPPED
+from lakemq.broker_core.api.state_topic import Done, StateRecord, StateTopic
+from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,
     FetchResult,
@@ -44,7 +39,7 @@ from broker_core.api.types import (
     TopicConfig,
     TopicInfo,
 )
-from tests.support.crashing_broker import Crashed, CrashingBroker, Disk
+from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk
 from tests.support.poison import garbage_lengths
 
 NAME = "__state"
@@ -126,7 +121,7 @@ class Host:
         return TopicInfo(name, "0" * 32, len(self.logs))
 
     def topic_defaults(self) -> TopicConfig:
-        return TopicConfig(retention_ms=5, retention_bytes=7, batch_bytes_max=1024)
+        return TopicConfig(retention_ms=5, retention_bytes=7, batch_max_bytes=1024)
 
     async def create_topic(self, name: str, partitions: int, config: TopicConfig) -> None:
         await asyncio.sleep(0)
@@ -181,7 +176,7 @@ async def test_the_topic_is_created_once_compacted_and_without_retention() -> No
     ((name, partitions, config),) = host.created
     assert (name, partitions, config.cleanup) == (NAME, 3, "compact")
     assert (config.retention_ms, config.retention_bytes) == (None, None)
-    assert (config.segment_bytes_max, config.batch_bytes_max) == (16 * 1024 * 1024, 1024)
+    assert (config.segment_max_bytes, config.batch_max_bytes) == (16 * 1024 * 1024, 1024)
 
 
 async def test_values_of_a_whole_batch_are_taken_whatever_the_defaults_are() -> None:
@@ -189,7 +184,7 @@ async def test_values_of_a_whole_batch_are_taken_whatever_the_defaults_are() -> 
     await a_topic(host, large_values=True, compacted=False).ensure()
     ((_, _, config),) = host.created
     assert (config.cleanup, config.compression) == ("delete", "producer")
-    assert config.batch_bytes_max == BODY_BYTES_MAX
+    assert config.batch_max_bytes == BODY_MAX_BYTES
 
 
 async def test_another_node_may_create_it_first() -> None:

@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from broker_core.api.errors import CorruptBatch
-from broker_core.api.record_batch import CONTROL, encode, read_header, stamp
-from broker_core.api.stored_batches import SKIPPED, CorruptBatches, readable_batches
-from broker_core.api.types import Columns
+from lakemq.broker_core.api.errors import CorruptBatch
+from lakemq.broker_core.api.records.batch import CONTROL, encode, read_header, stamp
+from lakemq.broker_core.api.records.stored import SKIPPED, CorruptBatches, readable_batches
+from lakemq.broker_core.api.types import Columns
 from tests.support.poison import garbage_lengths, no_frame
 
 

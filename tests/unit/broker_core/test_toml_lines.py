@@ -1,6 +1,6 @@
 """Goal: the line that is named is the line where the setting stands."""
 
-from broker_core.toml_lines import line_of
+from lakemq.broker_core.configuration.toml_lines import line_of
 
 TEXT = '''\
 # comment = 1

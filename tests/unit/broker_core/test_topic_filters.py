@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.topic_filters import (
+from lakemq.broker_core.api.topic_filters import (
     covers,
     filters_overlap,
     is_filter,

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from broker_core.api.errors import InvalidRequest, InvalidTopicName
-from broker_core.api.types import TopicConfig
-from broker_core.topic_names import (
+from lakemq.broker_core.api.errors import InvalidRequest, InvalidTopicName
+from lakemq.broker_core.api.types import TopicConfig
+from lakemq.broker_core.topic_names import (
     check_config,
     check_topic_name,
     config_from_catalog,
@@ -46,14 +46,14 @@ def test_the_catalog_keeps_the_keys_of_the_first_version() -> None:
     assert kept <= config_to_catalog(TopicConfig()).keys()
     values = dict.fromkeys(sorted(kept), 123_456)
     read = config_from_catalog(values, TopicConfig())
-    assert (read.segment_bytes_max, read.segment_age_ms_max) == (123_456, 123_456)
-    assert (read.batch_bytes_max, read.timestamp_ahead_ms_max) == (123_456, 123_456)
+    assert (read.segment_max_bytes, read.segment_age_max_ms) == (123_456, 123_456)
+    assert (read.batch_max_bytes, read.timestamp_ahead_max_ms) == (123_456, 123_456)
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"cleanup": "x"}, {"compression": "gzip"}, {"batch_bytes_max": 1}, {"segment_bytes_max": 1},
-     {"segment_age_ms_max": 1}],
+    [{"cleanup": "x"}, {"compression": "gzip"}, {"batch_max_bytes": 1}, {"segment_max_bytes": 1},
+     {"segment_age_max_ms": 1}],
 )  # fmt: skip
 def test_bad_configs_name_the_setting(change: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest, match=next(iter(change))):

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.transactions import Owner, StagePlace
-from broker_core.transactions.delayed_format import (
+from lakemq.broker_core.api.transactions.types import Owner, StagePlace
+from lakemq.broker_core.scheduling.delayed_format import (
     EndedSchedule,
     StoredSchedule,
     decode_schedule,
@@ -20,7 +20,7 @@ from broker_core.transactions.delayed_format import (
     encode_schedule,
     encode_schedule_id,
 )
-from broker_core.transactions.formats import (
+from lakemq.broker_core.transactions.formats import (
     StagedKey,
     decode_owner,
     decode_staged_key,
@@ -29,7 +29,7 @@ from broker_core.transactions.formats import (
     encode_staged_key,
     encode_state,
 )
-from broker_core.transactions.state import Entry, OwnerState, Pending, Target
+from lakemq.broker_core.transactions.state import Entry, OwnerState, Pending, Target
 
 TOPIC_ID = "00112233445566778899aabbccddeeff"
 KEY = StagedKey(StagePlace(Owner("sink", "s"), 2, 3, 4, 5, 6), "rooms", TOPIC_ID, 7, 8, 0xDEADBEEF)

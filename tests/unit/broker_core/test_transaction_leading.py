@@ -6,18 +6,18 @@ import random
 
 import pytest
 
-from broker_core.api.errors import NotLeader
-from broker_core.api.leadership import leads
-from broker_core.api.record_batch import encode
-from broker_core.api.schedules import ScheduleAsked
-from broker_core.api.transactions import Owner, StagePlace
-from broker_core.api.types import ANONYMOUS, Columns, Leadership, TopicInfo
-from broker_core.settings import ScheduleSettings, TransactionSettings
-from broker_core.transactions.coordinator import Coordinator
-from broker_core.transactions.coordinator_log import OwnerStates
-from broker_core.transactions.formats import TRANSACTIONS_TOPIC
-from broker_core.transactions.scheduler import Scheduler
-from tests.support.crashing_broker import CrashingBroker, Disk
+from lakemq.broker_core.api.errors import NotLeader
+from lakemq.broker_core.api.leadership import leads
+from lakemq.broker_core.api.records.batch import encode
+from lakemq.broker_core.api.schedules import ScheduleAsked
+from lakemq.broker_core.api.transactions.types import Owner, StagePlace
+from lakemq.broker_core.api.types import ANONYMOUS, Columns, Leadership, TopicInfo
+from lakemq.broker_core.configuration.settings import ScheduleSettings, TransactionSettings
+from lakemq.broker_core.scheduling.scheduler import Scheduler
+from lakemq.broker_core.transactions.coordinator import Coordinator
+from lakemq.broker_core.transactions.coordinator_log import OwnerStates
+from lakemq.broker_core.transactions.formats import TRANSACTIONS_TOPIC
+from tests.support.node.crashing_broker import CrashingBroker, Disk
 
 BATCH = encode(Columns([b"x"]))
 OWNER = Owner("sink", "s")

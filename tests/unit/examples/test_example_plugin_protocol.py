@@ -11,10 +11,10 @@ from lakemq_line.access import LineAuthenticator, LineAuthorizer
 from lakemq_line.origin import OriginHeader
 from lakemq_line.protocol import LineDecoder, LineTooLong, Put, answer
 
-from broker_core.api.errors import InvalidRequest, LakeMQError, UnknownTopic
-from broker_core.api.ports import Credentials
-from broker_core.api.record_headers import decode_headers, encode_headers
-from broker_core.api.types import (
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, UnknownTopic
+from lakemq.broker_core.api.ports import Credentials
+from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
+from lakemq.broker_core.api.types import (
     ANONYMOUS,
     NO_CONTEXT,
     Columns,
@@ -28,8 +28,8 @@ from broker_core.api.types import (
 LINE_CLIENT = Principal("127.0.0.1:4000", "anonymous", {"protocol": "line"})
 
 
-def decode(data: bytes, line_bytes_max: int = 100) -> list[Put | LakeMQError]:
-    return LineDecoder(line_bytes_max).receive(data)
+def decode(data: bytes, line_max_bytes: int = 100) -> list[Put | LakeMQError]:
+    return LineDecoder(line_max_bytes).receive(data)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,21 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
-from broker_core.api.record_batch import NOT_IDEMPOTENT, ProducerStamp, encode, read_header
-from broker_core.api.types import Acks, AppendResult, Columns, FetchResult, Offset, TopicConfig
-from plugins.journal.flusher import Flushable
-from plugins.journal.log_context import LogContext
-from plugins.journal.log_folder import IndexCache
-from plugins.journal.object_store import FolderStore
-from plugins.journal.partition_log import JournalLog
-from plugins.journal.recovery import Recovery, RecoveryContext, create_partition
+from lakemq.broker_core.api.records.batch import NOT_IDEMPOTENT, ProducerStamp, encode, read_header
+from lakemq.broker_core.api.types import (
+    Acks,
+    AppendResult,
+    Columns,
+    FetchResult,
+    Offset,
+    TopicConfig,
+)
+from lakemq.plugins.journal.log.context import LogContext
+from lakemq.plugins.journal.log.flusher import Flushable
+from lakemq.plugins.journal.log.folder import IndexCache
+from lakemq.plugins.journal.log.partition_log import JournalLog
+from lakemq.plugins.journal.log.recovery import Recovery, RecoveryContext, create_partition
+from lakemq.plugins.journal.tiering.object_store import FolderStore
 from tests.unit.journal.simulated_disk import SimulatedDisk
 
 TOPIC_ID = "0123456789abcdef0123456789abcdef"
@@ -71,7 +78,7 @@ class Rig:
         config: TopicConfig | None = None,
         interval_bytes: int = 1024,
         checkpoint_interval_bytes: int = 1 << 40,
-        tail_bytes_max: int = 1 << 20,
+        tail_max_bytes: int = 1 << 20,
         tiers: bool = False,
     ) -> None:
         self.loop = loop
@@ -85,7 +92,7 @@ class Rig:
         self.now = 1_000_000
         self.interval_bytes = interval_bytes
         self.checkpoint_interval_bytes = checkpoint_interval_bytes
-        self.tail_bytes_max = tail_bytes_max
+        self.tail_max_bytes = tail_max_bytes
         self.store = FolderStore(self.disk, STORE) if tiers else None
         self.log = self.open()
 
@@ -105,7 +112,7 @@ class Rig:
         recovered = Recovery(recovery, FOLDER).run()
         if recovered is None:
             recovered = create_partition(recovery, FOLDER, "t", TOPIC_ID, 0)
-        self.log = JournalLog(self.context, recovered, "t", 0, self.config, self.tail_bytes_max)
+        self.log = JournalLog(self.context, recovered, "t", 0, self.config, self.tail_max_bytes)
         return self.log
 
     def lose_power(self) -> JournalLog:
@@ -139,7 +146,7 @@ class Rig:
 
     def forget_tail(self) -> None:
         """So that reads go to the disk."""
-        self.log.tail.__init__(self.tail_bytes_max)  # type: ignore[misc]
+        self.log.tail.__init__(self.tail_max_bytes)  # type: ignore[misc]
 
     def segment_path(self, number: int) -> Path:
         return FOLDER / self.log.folder.manifest.segments[number].log_name

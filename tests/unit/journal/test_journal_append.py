@@ -7,15 +7,15 @@ import errno
 
 import pytest
 
-from broker_core.api.errors import (
+from lakemq.broker_core.api.errors import (
     OutOfOrderSequence,
     ProducerFenced,
     StorageFenced,
     StorageFull,
     Unavailable,
 )
-from broker_core.api.record_batch import ProducerStamp, RecordBatch, split
-from broker_core.api.types import Acks, CommittedBatch, Compression, TopicConfig
+from lakemq.broker_core.api.records.batch import ProducerStamp, RecordBatch, split
+from lakemq.broker_core.api.types import Acks, CommittedBatch, Compression, TopicConfig
 from tests.unit.journal.rig import FOLDER, Rig
 
 
@@ -161,7 +161,7 @@ def test_without_descriptors_a_write_is_retriable_and_the_log_goes_on(rig: Rig, 
 
 @pytest.mark.parametrize("failing", range(1, 5))
 def test_without_descriptors_a_roll_is_made_later(rig: Rig, failing: int) -> None:
-    rig.log.configure(TopicConfig(segment_bytes_max=4096))
+    rig.log.configure(TopicConfig(segment_max_bytes=4096))
     rig.append_durably(bytes(3000))
     left = failing
 
@@ -234,7 +234,7 @@ def test_older_epoch_is_fenced_and_newer_begins_at_zero(rig: Rig) -> None:
 
 
 def test_sequence_begins_again_at_zero_behind_the_largest(rig: Rig) -> None:
-    from plugins.journal.producers import Appended, Producer, ProducerTable
+    from lakemq.plugins.journal.segment.producers import Appended, Producer, ProducerTable
 
     largest = 2**31 - 1
     rig.log._producers = ProducerTable({7: Producer(0, 0, (Appended(largest, largest, 0, 0),))})
@@ -246,7 +246,7 @@ def test_sequence_begins_again_at_zero_behind_the_largest(rig: Rig) -> None:
 def test_producers_survive_a_crash(
     loop: asyncio.AbstractEventLoop, crash: str, checkpoint_interval_bytes: int
 ) -> None:
-    config = TopicConfig(segment_bytes_max=300)
+    config = TopicConfig(segment_max_bytes=300)
     rig = Rig(loop, config=config, checkpoint_interval_bytes=checkpoint_interval_bytes)
     for sequence in range(8):
         rig.append_durably(b"v%d" % sequence, producer=ProducerStamp(7, 3, sequence))
@@ -264,8 +264,8 @@ def test_a_batch_that_was_taken_fits_whatever_the_limit_became(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     """Producers are refused before: `Broker.append` checks what comes from them."""
-    rig = Rig(loop, config=TopicConfig(batch_bytes_max=1024, segment_bytes_max=4096))
-    rig.context.unflushed_bytes_max = rig.context.unflushed_total_bytes_max = 2000
+    rig = Rig(loop, config=TopicConfig(batch_max_bytes=1024, segment_max_bytes=4096))
+    rig.context.unflushed_max_bytes = rig.context.unflushed_total_max_bytes = 2000
     assert rig.append_durably(b"x" * 9000).base_offset == 0
     assert rig.append_durably(b"y" * 9000).base_offset == 1
     rig.forget_tail()
@@ -273,7 +273,7 @@ def test_a_batch_that_was_taken_fits_whatever_the_limit_became(
 
 
 def test_back_pressure_refuses_what_the_disk_cannot_take_yet(rig: Rig) -> None:
-    rig.context.unflushed_bytes_max = 250
+    rig.context.unflushed_max_bytes = 250
     first = rig.append(b"a" * 100)
     refused = rig.append(b"b" * 100)
     assert isinstance(refused.exception(), Unavailable) and Unavailable.retriable
@@ -306,7 +306,7 @@ def test_topic_compression_is_obeyed(loop: asyncio.AbstractEventLoop, codec: str
 
 
 def test_segments_roll_by_size_and_age(loop: asyncio.AbstractEventLoop) -> None:
-    rig = Rig(loop, config=TopicConfig(segment_bytes_max=400, segment_age_ms_max=1000))
+    rig = Rig(loop, config=TopicConfig(segment_max_bytes=400, segment_age_max_ms=1000))
     for number in range(6):
         rig.append(b"%d" % number * 40)
     rig.flusher.run()

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker_core.api.record_batch import ProducerStamp
-from broker_core.api.types import TopicConfig, TopicInfo
-from plugins.journal.commands import journal_app
-from plugins.journal.settings import JournalSettings
-from plugins.journal.storage import JournalStorage
+from lakemq.broker_core.api.records.batch import ProducerStamp
+from lakemq.broker_core.api.types import TopicConfig, TopicInfo
+from lakemq.plugins.journal.settings import JournalSettings
+from lakemq.plugins.journal.storage import JournalStorage
+from lakemq.plugins.journal.tools.commands import journal_app
 from tests.contract.storage_contract import append, batch_of
 from tests.unit.journal.rig import until
 
-TOPIC = TopicInfo("sensors", "e" * 32, 2, TopicConfig(segment_bytes_max=1300, retention_ms=None))
+TOPIC = TopicInfo("sensors", "e" * 32, 2, TopicConfig(segment_max_bytes=1300, retention_ms=None))
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_verify_reports_damaged_files(data_dir: Path, name: str, severity: str, 
 
 
 def test_verify_reports_an_index_that_points_astray(data_dir: Path) -> None:
-    from plugins.journal.index import decode_index, encode_index
+    from lakemq.plugins.journal.segment.index import decode_index, encode_index
 
     path = segments(data_dir, ".index")[0]
     index = decode_index(path.read_bytes(), 1)
@@ -169,7 +169,7 @@ def tiered(tmp_path: Path) -> Path:
     """Two partitions alike; of each some segments are in the store only, some here too."""
     options = JournalSettings(
         tiering_url=(tmp_path / "store").as_uri(), tiering_local_bytes=2500,
-        maintenance_interval_ms=100, free_bytes_min=0,
+        maintenance_interval_ms=100, free_min_bytes=0,
     )  # fmt: skip
 
     async def fill() -> None:

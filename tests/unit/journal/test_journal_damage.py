@@ -7,16 +7,16 @@ import re
 
 import pytest
 
-from broker_core.api.errors import CorruptBatch, CorruptLog
-from broker_core.api.record_batch import RecordBatch, encode, read_header, split
-from broker_core.api.types import Acks, Columns, TopicConfig
+from lakemq.broker_core.api.errors import CorruptBatch, CorruptLog
+from lakemq.broker_core.api.records.batch import RecordBatch, encode, read_header, split
+from lakemq.broker_core.api.types import Acks, Columns, TopicConfig
 from tests.unit.journal.rig import FOLDER, Rig
 
 
 @pytest.fixture
 def rig(loop: asyncio.AbstractEventLoop) -> Rig:
     """Ten records in batches of one, five to a segment: two sealed segments and a third."""
-    rig = Rig(loop, config=TopicConfig(segment_bytes_max=500), tail_bytes_max=0)
+    rig = Rig(loop, config=TopicConfig(segment_max_bytes=500), tail_max_bytes=0)
     for number in range(11):
         rig.append_durably(b"value %d" % number)
     assert [s.base_offset for s in rig.log.folder.manifest.segments] == [0, 5, 10]
@@ -200,7 +200,7 @@ def test_a_batch_within_a_damaged_batch_is_not_taken_for_one_of_the_log(
     loop: asyncio.AbstractEventLoop, position: int
 ) -> None:
     """A value that is itself a whole batch, with an offset that would fit, at the body's end."""
-    rig = Rig(loop, config=TopicConfig(segment_bytes_max=2000), tail_bytes_max=0)
+    rig = Rig(loop, config=TopicConfig(segment_max_bytes=2000), tail_max_bytes=0)
     rig.append_durably(b"first")
     inner = encode(Columns([b"never appended"]), base_offset=1)
     rig.append_durably(b"padding" + inner)
@@ -216,7 +216,7 @@ def test_a_batch_within_a_damaged_batch_is_not_taken_for_one_of_the_log(
 
 
 def test_a_lost_page_costs_the_batches_in_it_alone(loop: asyncio.AbstractEventLoop) -> None:
-    rig = Rig(loop, config=TopicConfig(segment_bytes_max=20_000), tail_bytes_max=0)
+    rig = Rig(loop, config=TopicConfig(segment_max_bytes=20_000), tail_max_bytes=0)
     for number in range(300):
         rig.append_durably(b"value %03d" % number)
     path = rig.segment_path(0)

@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from broker_core.api.errors import OffsetOutOfRange, Unavailable
-from broker_core.api.types import Offset, TopicConfig
-from plugins.journal.maintenance import retain
+from lakemq.broker_core.api.errors import OffsetOutOfRange, Unavailable
+from lakemq.broker_core.api.types import Offset, TopicConfig
+from lakemq.plugins.journal.maintenance.housekeeping import retain
 from tests.unit.journal.rig import FOLDER, Rig
 
 
 @pytest.fixture
 def make_rig(loop: asyncio.AbstractEventLoop) -> Callable[..., Rig]:
     def make(**config: object) -> Rig:
-        more = {"segment_bytes_max": 400, "retention_ms": None} | config
-        return Rig(loop, config=TopicConfig(**more), tail_bytes_max=0)  # type: ignore[arg-type]
+        more = {"segment_max_bytes": 400, "retention_ms": None} | config
+        return Rig(loop, config=TopicConfig(**more), tail_max_bytes=0)  # type: ignore[arg-type]
 
     return make
 

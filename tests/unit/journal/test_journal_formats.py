@@ -13,12 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.api.record_batch import ProducerStamp, RecordBatch, split
-from broker_core.api.types import TopicConfig
-from plugins.journal.checkpoint import BadCheckpoint, decode_checkpoint, encode_checkpoint
-from plugins.journal.fence_mark import FenceMark, decode_fence_mark, encode_fence_mark
-from plugins.journal.index import BadIndex, decode_index, encode_index
-from plugins.journal.manifest import (
+from lakemq.broker_core.api.records.batch import ProducerStamp, RecordBatch, split
+from lakemq.broker_core.api.types import TopicConfig
+from lakemq.plugins.journal.segment.checkpoint import (
+    BadCheckpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+from lakemq.plugins.journal.segment.fence_mark import (
+    FenceMark,
+    decode_fence_mark,
+    encode_fence_mark,
+)
+from lakemq.plugins.journal.segment.index import BadIndex, decode_index, encode_index
+from lakemq.plugins.journal.segment.manifest import (
     BadManifest,
     Manifest,
     RemotePlace,
@@ -26,11 +34,11 @@ from plugins.journal.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from plugins.journal.producers import Appended, Producer, ProducerTable
+from lakemq.plugins.journal.segment.producers import Appended, Producer, ProducerTable
 from tests.unit.journal.rig import FOLDER, Rig
 
 GOLDEN = Path(__file__).parents[2] / "data" / "journal" / "v1"
-CONFIG = TopicConfig(segment_bytes_max=650, segment_age_ms_max=10**15)
+CONFIG = TopicConfig(segment_max_bytes=650, segment_age_max_ms=10**15)
 MARK = FenceMark(4, 0, 139, 5, "fsync failed: [Errno 5] Input/output error")
 
 

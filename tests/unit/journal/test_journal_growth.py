@@ -6,14 +6,23 @@ from collections.abc import Callable
 
 import pytest
 
-from broker_core.api.record_batch import encode, read_header
-from broker_core.api.types import Columns
-from plugins.journal.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from plugins.journal.damage import survey
-from plugins.journal.index import SparseIndex, decode_index, encode_index
-from plugins.journal.manifest import Manifest, SegmentInfo, decode_manifest, encode_manifest
-from plugins.journal.producers import ProducerTable
-from plugins.journal.walk import walk
+from lakemq.broker_core.api.records.batch import encode, read_header
+from lakemq.broker_core.api.types import Columns
+from lakemq.plugins.journal.segment.checkpoint import (
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+from lakemq.plugins.journal.segment.damage import survey
+from lakemq.plugins.journal.segment.index import SparseIndex, decode_index, encode_index
+from lakemq.plugins.journal.segment.manifest import (
+    Manifest,
+    SegmentInfo,
+    decode_manifest,
+    encode_manifest,
+)
+from lakemq.plugins.journal.segment.producers import ProducerTable
+from lakemq.plugins.journal.segment.walk import walk
 from tests.support.growth import Work, grows_linearly
 
 pytestmark = pytest.mark.slow

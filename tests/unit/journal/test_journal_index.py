@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.record_batch import encode, read_header
-from broker_core.api.types import Columns
-from plugins.journal.index import SparseIndex
+from lakemq.broker_core.api.records.batch import encode, read_header
+from lakemq.broker_core.api.types import Columns
+from lakemq.plugins.journal.segment.index import SparseIndex
 from tests.unit.journal.rig import Rig
 
 
@@ -47,7 +47,7 @@ def test_a_search_by_time_begins_at_or_before_the_first_match(
 def test_of_many_equal_timestamps_the_first_record_is_found(
     loop: asyncio.AbstractEventLoop, same: int
 ) -> None:
-    rig = Rig(loop, interval_bytes=1, tail_bytes_max=0)
+    rig = Rig(loop, interval_bytes=1, tail_max_bytes=0)
     for time_ms in [1000, *[2000] * same, 3000]:
         rig.append_durably(b"v", timestamps_ms=[time_ms])
     for wanted_ms, offset in ((1000, 0), (1001, 1), (2000, 1), (2001, same + 1), (3001, same + 2)):

@@ -8,9 +8,9 @@ from pathlib import Path
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from broker_core.api.ports import PluginContext
-from plugins.journal import plugin
-from plugins.journal.settings import JournalSettings
+from lakemq.broker_core.api.ports import PluginContext
+from lakemq.plugins.journal import plugin
+from lakemq.plugins.journal.settings import JournalSettings
 from tests.contract.storage_contract import TOPIC, append, batch_of
 
 
@@ -19,7 +19,7 @@ def test_hooks_give_a_storage_whose_metrics_can_be_read(tmp_path: Path) -> None:
     provider = MeterProvider([reader])
     assert plugin.register_settings() is JournalSettings
     context = PluginContext(
-        "journal", JournalSettings(free_bytes_min=0), "node-1", tmp_path, provider.get_meter("t")
+        "journal", JournalSettings(free_min_bytes=0), "node-1", tmp_path, provider.get_meter("t")
     )
     storage = plugin.register_storage(context)
 

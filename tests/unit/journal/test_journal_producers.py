@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.api.errors import OutOfOrderSequence, ProducerFenced
-from broker_core.api.record_batch import BatchHeader, ProducerStamp, encode, read_header
-from broker_core.api.types import Columns
-from plugins.journal.producers import Appended, ProducerTable
+from lakemq.broker_core.api.errors import OutOfOrderSequence, ProducerFenced
+from lakemq.broker_core.api.records.batch import BatchHeader, ProducerStamp, encode, read_header
+from lakemq.broker_core.api.types import Columns
+from lakemq.plugins.journal.segment.producers import Appended, ProducerTable
 
 MOST = 2**31 - 1
 

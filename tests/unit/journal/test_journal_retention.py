@@ -9,18 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-from broker_core.api.errors import OffsetOutOfRange
-from broker_core.api.record_batch import RecordBatch, read_header, split
-from broker_core.api.types import Acks, TopicConfig
-from plugins.journal.compactor import CompactionLimits, Compactor
-from plugins.journal.maintenance import retain
-from plugins.journal.manifest import Manifest, SegmentInfo
-from plugins.journal.reading import read_slice
-from plugins.journal.retention import below_start, expired, starting_at
+from lakemq.broker_core.api.errors import OffsetOutOfRange
+from lakemq.broker_core.api.records.batch import RecordBatch, read_header, split
+from lakemq.broker_core.api.types import Acks, TopicConfig
+from lakemq.plugins.journal.log.reading import read_slice
+from lakemq.plugins.journal.maintenance.compactor import CompactionLimits, Compactor
+from lakemq.plugins.journal.maintenance.housekeeping import retain
+from lakemq.plugins.journal.maintenance.retention import below_start, expired, starting_at
+from lakemq.plugins.journal.segment.manifest import Manifest, SegmentInfo
 from tests.support.poison import garbage_lengths
 from tests.unit.journal.rig import FOLDER, Rig
 
-ALWAYS = CompactionLimits(keys_max=1000, dirty_ratio_min=0.0, lag_ms_max=0)
+ALWAYS = CompactionLimits(keys_max=1000, dirty_ratio_min=0.0, lag_max_ms=0)
 Row = tuple[int, bytes | None, bytes | None]
 
 
@@ -65,13 +65,13 @@ def test_what_lies_below_the_logs_start(start: int, gone: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bytes_max", "age_ms_max", "gone"),
+    ("bytes_max", "age_max_ms", "gone"),
     [
         (None, None, 0), (10_000, None, 0), (350, None, 0), (349, None, 1), (250, None, 1),
         (0, None, 3), (None, 1000, 0), (None, 899, 1), (None, 700, 2), (349, 700, 2),
     ],
 )  # fmt: skip
-def test_what_expires(bytes_max: int | None, age_ms_max: int | None, gone: int) -> None:
+def test_what_expires(bytes_max: int | None, age_max_ms: int | None, gone: int) -> None:
     segments = [
         segment(0, 10, 100, 100), segment(10, 20, 100, 250), segment(20, 30, 100, 500),
         SegmentInfo(30, 0, 0),
@@ -79,7 +79,7 @@ def test_what_expires(bytes_max: int | None, age_ms_max: int | None, gone: int) 
     for retention_by in ("append", "record"):
         found = expired(
             segments, 50, 1000,
-            bytes_max=bytes_max, age_ms_max=age_ms_max, retention_by=retention_by,
+            bytes_max=bytes_max, age_max_ms=age_max_ms, retention_by=retention_by,
         )  # fmt: skip
         assert found == gone
 
@@ -87,8 +87,8 @@ def test_what_expires(bytes_max: int | None, age_ms_max: int | None, gone: int) 
 @pytest.fixture
 def make_rig(loop: asyncio.AbstractEventLoop) -> Callable[..., Rig]:
     def make(**config: object) -> Rig:
-        more = {"segment_bytes_max": 400, "retention_ms": None} | config
-        return Rig(loop, config=TopicConfig(**more), tail_bytes_max=0)  # type: ignore[arg-type]
+        more = {"segment_max_bytes": 400, "retention_ms": None} | config
+        return Rig(loop, config=TopicConfig(**more), tail_max_bytes=0)  # type: ignore[arg-type]
 
     return make
 
@@ -113,7 +113,7 @@ def test_retention_by_bytes_frees_the_disk_and_moves_the_start(
 
 
 @pytest.mark.parametrize(
-    ("retention_by", "newest_ms", "age_ms_max", "gone"),
+    ("retention_by", "newest_ms", "age_max_ms", "gone"),
     [
         ("append", 5, 400, 0),  # of long ago, and just appended
         ("append", 5, 399, 1),
@@ -127,11 +127,11 @@ def test_retention_by_bytes_frees_the_disk_and_moves_the_start(
     ],
 )
 def test_what_the_age_of_a_segment_is(
-    retention_by: str, newest_ms: int, age_ms_max: int, gone: int
+    retention_by: str, newest_ms: int, age_max_ms: int, gone: int
 ) -> None:
     segments = [SegmentInfo(0, 0, 0, 10, 100, newest_ms, sealed_ms=600), SegmentInfo(10, 0, 600)]
     found = expired(
-        segments, 0, 1000, bytes_max=None, age_ms_max=age_ms_max, retention_by=retention_by
+        segments, 0, 1000, bytes_max=None, age_max_ms=age_max_ms, retention_by=retention_by
     )
     assert found == gone
 
@@ -190,7 +190,7 @@ def test_compacting_topics_keep_the_old(make_rig: Callable[..., Rig]) -> None:
 
 
 def test_old_segment_is_sealed_by_time_alone(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(segment_age_ms_max=1000)
+    rig = make_rig(segment_age_max_ms=1000)
     rig.append_durably(b"a")
     rig.now += 1000
     rig.log.tick(rig.now, 0)
@@ -203,7 +203,7 @@ def test_old_segment_is_sealed_by_time_alone(make_rig: Callable[..., Rig]) -> No
 
 
 def test_a_checkpoint_that_is_due_seals_nothing(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(segment_bytes_max=500)
+    rig = make_rig(segment_max_bytes=500)
     rig.disk.fault = lambda call, path: errno.EIO if path.name.startswith("checkpoint") else 0
     while len(rig.log.folder.manifest.segments) < 2:
         rig.append_durably(b"a")
@@ -298,7 +298,7 @@ def test_records_without_key_stay(make_rig: Callable[..., Rig]) -> None:
 
 def test_there_is_always_a_batch_below_the_high_watermark(make_rig: Callable[..., Rig]) -> None:
     """Even when all that is sealed is due to go and the active segment is empty."""
-    rig = make_rig(cleanup="compact", tombstone_retention_ms=0, segment_age_ms_max=10_000)
+    rig = make_rig(cleanup="compact", tombstone_retention_ms=0, segment_age_max_ms=10_000)
     for _ in range(2):
         rig.append_durably(None, keys=[b"k"])
         rig.now += 10_000
@@ -316,7 +316,7 @@ def test_more_keys_than_memory_are_done_in_steps(make_rig: Callable[..., Rig]) -
         key = b"k%d" % (number % 20)
         rig.append_durably(b"%d" % number, keys=[key])
         latest[key] = b"%d" % number
-    few = CompactionLimits(keys_max=8, dirty_ratio_min=0.0, lag_ms_max=0)
+    few = CompactionLimits(keys_max=8, dirty_ratio_min=0.0, lag_max_ms=0)
     for _ in range(30):
         compact(rig, few)
     found = rows(rig)
@@ -357,7 +357,7 @@ def test_a_reader_keeps_the_file_it_has_open(make_rig: Callable[..., Rig]) -> No
 
 
 def test_producers_survive_compaction_and_a_crash(make_rig: Callable[..., Rig]) -> None:
-    from broker_core.api.record_batch import ProducerStamp
+    from lakemq.broker_core.api.records.batch import ProducerStamp
 
     rig = make_rig(cleanup="compact")
     for sequence in range(30):

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.api.errors import (
+from lakemq.broker_core.api.errors import (
     StartupError,
     StorageFenced,
     StorageFull,
     UnknownPartition,
     UnknownTopic,
 )
-from broker_core.api.ports import Storage
-from broker_core.api.types import Acks, Offset, TopicConfig, TopicInfo
-from plugins.journal.files import DiskFiles
-from plugins.journal.settings import JournalSettings
-from plugins.journal.storage import JournalStorage
+from lakemq.broker_core.api.ports import Storage
+from lakemq.broker_core.api.types import Acks, Offset, TopicConfig, TopicInfo
+from lakemq.plugins.journal.segment.files import DiskFiles
+from lakemq.plugins.journal.settings import JournalSettings
+from lakemq.plugins.journal.storage import JournalStorage
 from tests.contract.storage_contract import (
     TOPIC,
     MakeStorage,
@@ -34,7 +34,7 @@ from tests.unit.journal.rig import until
 @pytest.fixture
 def make_storage(tmp_path: Path) -> MakeStorage:
     def make() -> Storage:
-        return JournalStorage(tmp_path / "journal", JournalSettings(free_bytes_min=0))
+        return JournalStorage(tmp_path / "journal", JournalSettings(free_min_bytes=0))
 
     return make
 
@@ -50,7 +50,7 @@ class TestJournalReadingFromDisk(StorageContract):
     def make_storage(self, tmp_path: Path) -> MakeStorage:
         def make() -> Storage:
             settings = JournalSettings(
-                tail_bytes_max=0, index_interval_bytes=1024, free_bytes_min=0
+                tail_max_bytes=0, index_interval_bytes=1024, free_min_bytes=0
             )
             return JournalStorage(tmp_path / "journal", settings)
 
@@ -91,7 +91,7 @@ async def test_the_same_partition_opened_twice_at_once_is_one_log(
 async def test_segments_of_many_sizes_read_back(make_storage: MakeStorage) -> None:
     storage = make_storage()
     await storage.start()
-    topic = TopicInfo("small", "c" * 32, 1, TopicConfig(segment_bytes_max=4096, retention_ms=None))
+    topic = TopicInfo("small", "c" * 32, 1, TopicConfig(segment_max_bytes=4096, retention_ms=None))
     log = await storage.open_partition(topic, 0)
     values = [bytes([n % 251]) * (n * 37 % 6000) for n in range(80)]
     await asyncio.gather(*(append(log, batch_of(value)) for value in values))
@@ -123,7 +123,7 @@ async def test_changed_config_is_obeyed(make_storage: MakeStorage) -> None:
     await storage.start()
     log = await storage.open_partition(TOPIC, 0)
     await append(log, batch_of(b"x" * 1000))
-    config = TopicConfig(segment_bytes_max=1000)
+    config = TopicConfig(segment_max_bytes=1000)
     await storage.configure_topic(TopicInfo(TOPIC.name, TOPIC.topic_id, 3, config))
     await append(log, batch_of(b"x" * 1000))
     assert log.status().segments == 2
@@ -146,15 +146,15 @@ async def test_memory_acks_are_on_disk_after_stop(make_storage: MakeStorage) -> 
 
 def busy_settings(**more: int) -> JournalSettings:
     """Background work every 100 ms."""
-    return JournalSettings(maintenance_interval_ms=100, **({"free_bytes_min": 0} | more))  # type: ignore[arg-type]
+    return JournalSettings(maintenance_interval_ms=100, **({"free_min_bytes": 0} | more))  # type: ignore[arg-type]
 
 
 async def test_background_work_retains_and_compacts(tmp_path: Path) -> None:
-    storage = JournalStorage(tmp_path, busy_settings(compaction_lag_ms_max=0))
+    storage = JournalStorage(tmp_path, busy_settings(compaction_lag_max_ms=0))
     await storage.start()
-    small = TopicConfig(segment_bytes_max=500, retention_ms=None, retention_bytes=1000)
+    small = TopicConfig(segment_max_bytes=500, retention_ms=None, retention_bytes=1000)
     shrinking = await storage.open_partition(TopicInfo("s", "1" * 32, 1, small), 0)
-    keyed = TopicConfig(segment_bytes_max=500, retention_ms=None, cleanup="compact")
+    keyed = TopicConfig(segment_max_bytes=500, retention_ms=None, cleanup="compact")
     compacting = await storage.open_partition(TopicInfo("c", "2" * 32, 1, keyed), 0)
     for number in range(40):
         await append(shrinking, batch_of(b"%02d" % number))
@@ -169,7 +169,7 @@ async def test_background_work_retains_and_compacts(tmp_path: Path) -> None:
 async def test_background_work_seals_by_age(tmp_path: Path) -> None:
     storage = JournalStorage(tmp_path, busy_settings())
     await storage.start()
-    config = TopicConfig(segment_age_ms_max=1, retention_ms=None)
+    config = TopicConfig(segment_age_max_ms=1, retention_ms=None)
     log = await storage.open_partition(TopicInfo("t", "3" * 32, 1, config), 0)
     await append(log, batch_of(b"a"))
     await until(lambda: log.status().segments == 2)
@@ -177,7 +177,7 @@ async def test_background_work_seals_by_age(tmp_path: Path) -> None:
 
 
 async def test_little_free_space_refuses_appends_until_there_is_more(tmp_path: Path) -> None:
-    storage = JournalStorage(tmp_path, busy_settings(free_bytes_min=1 << 60))
+    storage = JournalStorage(tmp_path, busy_settings(free_min_bytes=1 << 60))
     await storage.start()
     log = await storage.open_partition(TOPIC, 0)
     await until(lambda: log.status().state == "full")

@@ -12,18 +12,23 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from broker_core.api.errors import ConfigError, CorruptLog, OffsetOutOfRange, Unavailable
-from broker_core.api.record_batch import RecordBatch, split
-from broker_core.api.types import TopicConfig
-from plugins.journal.files import DiskFiles
-from plugins.journal.maintenance import retain
-from plugins.journal.manifest import decode_manifest, encode_manifest
-from plugins.journal.object_store import FolderStore, StoreError, name_of, open_store
-from plugins.journal.settings import JournalSettings
-from plugins.journal.storage import JournalStorage
-from plugins.journal.sums import BLOCK_BYTES
-from plugins.journal.tiering import Tier, delete_topic_objects
-from plugins.journal.walk import BadBatch
+from lakemq.broker_core.api.errors import ConfigError, CorruptLog, OffsetOutOfRange, Unavailable
+from lakemq.broker_core.api.records.batch import RecordBatch, split
+from lakemq.broker_core.api.types import TopicConfig
+from lakemq.plugins.journal.maintenance.housekeeping import retain
+from lakemq.plugins.journal.segment.files import DiskFiles
+from lakemq.plugins.journal.segment.manifest import decode_manifest, encode_manifest
+from lakemq.plugins.journal.segment.sums import BLOCK_BYTES
+from lakemq.plugins.journal.segment.walk import BadBatch
+from lakemq.plugins.journal.settings import JournalSettings
+from lakemq.plugins.journal.storage import JournalStorage
+from lakemq.plugins.journal.tiering.object_store import (
+    FolderStore,
+    StoreError,
+    name_of,
+    open_store,
+)
+from lakemq.plugins.journal.tiering.uploader import Tier, delete_topic_objects
 from tests.contract.storage_contract import TOPIC
 from tests.unit.journal.rig import FOLDER, STORE, TOPIC_ID, Rig, until
 
@@ -33,8 +38,8 @@ VALUES = [b"value %02d" % number for number in range(21)]
 @pytest.fixture
 def rig(loop: asyncio.AbstractEventLoop) -> Rig:
     """Five records to a segment, one to a batch."""
-    config = TopicConfig(segment_bytes_max=500)
-    rig = Rig(loop, config=config, tail_bytes_max=0, tiers=True)
+    config = TopicConfig(segment_max_bytes=500)
+    rig = Rig(loop, config=config, tail_max_bytes=0, tiers=True)
     for value in VALUES:
         rig.append_durably(value)
         rig.now += 10
@@ -53,10 +58,10 @@ def copy_all(rig: Rig) -> int:
     return count
 
 
-def drop_local(rig: Rig, bytes_max: int | None = 0, age_ms_max: int | None = None) -> int:
+def drop_local(rig: Rig, bytes_max: int | None = 0, age_max_ms: int | None = None) -> int:
     end = rig.log.checkpoint_offset()
     return tier(rig).drop_local(
-        rig.now, end, bytes_max=bytes_max, age_ms_max=age_ms_max, retention_by="append"
+        rig.now, end, bytes_max=bytes_max, age_max_ms=age_max_ms, retention_by="append"
     )
 
 
@@ -112,8 +117,8 @@ def test_local_files_go_by_size_and_age_but_not_before_they_are_copied(rig: Rig)
     assert drop_local(rig) == 0
     tier(rig).copy_next()
     tier(rig).copy_next()
-    assert drop_local(rig, bytes_max=None, age_ms_max=10_000) == 0
-    assert drop_local(rig, bytes_max=None, age_ms_max=130) == 1
+    assert drop_local(rig, bytes_max=None, age_max_ms=10_000) == 0
+    assert drop_local(rig, bytes_max=None, age_max_ms=130) == 1
     assert drop_local(rig) == 1
     assert values(rig) == VALUES
 
@@ -156,7 +161,7 @@ def test_a_lost_object_is_reported_with_its_offsets(rig: Rig) -> None:
 
 
 def test_a_damaged_object_is_reported_and_not_served(loop: asyncio.AbstractEventLoop) -> None:
-    rig = Rig(loop, config=TopicConfig(segment_bytes_max=70_000), tail_bytes_max=0, tiers=True)
+    rig = Rig(loop, config=TopicConfig(segment_max_bytes=70_000), tail_max_bytes=0, tiers=True)
     large = [bytes([number]) * (2 * BLOCK_BYTES) for number in range(5)]
     for value in large:
         rig.append_durably(value)
@@ -184,7 +189,7 @@ def test_a_segment_of_another_partition_is_not_served(
     rig: Rig, loop: asyncio.AbstractEventLoop, forget: bool
 ) -> None:
     """The same offsets, sizes and times: only the values tell whose it is."""
-    other = Rig(loop, config=rig.config, tail_bytes_max=0, tiers=True)
+    other = Rig(loop, config=rig.config, tail_max_bytes=0, tiers=True)
     for value in VALUES:
         other.append_durably(value.swapcase())
         other.now += 10
@@ -295,13 +300,13 @@ async def test_deleted_topic_leaves_nothing_in_the_store(tmp_path: Path) -> None
     """Through the storage engine and its background work, on real folders."""
     settings = JournalSettings(
         tiering_url=(tmp_path / "store").as_uri(), tiering_local_bytes=0,
-        maintenance_interval_ms=100, free_bytes_min=0,
+        maintenance_interval_ms=100, free_min_bytes=0,
     )  # fmt: skip
     from tests.contract.storage_contract import append, batch_of, read_all
 
     storage = JournalStorage(tmp_path / "journal", settings)
     await storage.start()
-    topic = type(TOPIC)("t", TOPIC.topic_id, 1, TopicConfig(segment_bytes_max=500))
+    topic = type(TOPIC)("t", TOPIC.topic_id, 1, TopicConfig(segment_max_bytes=500))
     log = await storage.open_partition(topic, 0)
     for _ in range(12):
         data = batch_of(b"x" * 100, times=[2_000_000_000_000])
@@ -324,13 +329,13 @@ async def test_internal_topics_stay_local(tmp_path: Path) -> None:
 
     settings = JournalSettings(
         tiering_url=(tmp_path / "store").as_uri(), tiering_local_bytes=0,
-        maintenance_interval_ms=100, free_bytes_min=0,
+        maintenance_interval_ms=100, free_min_bytes=0,
     )  # fmt: skip
     storage = JournalStorage(tmp_path / "journal", settings)
     await storage.start()
     own, users = "0" * 31 + "1", "0" * 31 + "2"
     for name, topic_id in (("_lakemq_staged", own), ("t", users)):
-        topic = type(TOPIC)(name, topic_id, 1, TopicConfig(segment_bytes_max=500))
+        topic = type(TOPIC)(name, topic_id, 1, TopicConfig(segment_max_bytes=500))
         log = await storage.open_partition(topic, 0)
         for _ in range(12):
             await append(log, batch_of(b"x" * 100, times=[2_000_000_000_000]))

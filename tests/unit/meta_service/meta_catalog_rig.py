@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from meta_service.catalog.apply import Applied, apply
-from meta_service.catalog.command_codec import Command, Header, encode_command
-from meta_service.catalog.tables import KEYS, STATE_KEY, State, decode_row, encode_state
-from meta_service.catalog.topics import decode_topic, topic_key
-from tests.support.meta_disk import MemoryStore
+from lakemq.meta_service.catalog.apply import Applied, apply
+from lakemq.meta_service.catalog.command_codec import Command, Header, encode_command
+from lakemq.meta_service.catalog.tables import KEYS, STATE_KEY, State, decode_row, encode_state
+from lakemq.meta_service.catalog.topics import decode_topic, topic_key
+from tests.support.meta.disk import MemoryStore
 
 
 def stored(applied: Applied) -> dict[bytes, bytes | None]:

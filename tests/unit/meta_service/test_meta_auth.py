@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_service.api.auth import (
+from lakemq.meta_service.api.auth import (
     AclRule,
     AuthChange,
     AuthCopy,
@@ -19,11 +19,11 @@ from meta_service.api.auth import (
     ScramCredential,
     User,
 )
-from meta_service.api.auth_convert import entry_message, entry_of
-from meta_service.api.errors import InvalidArgument
-from meta_service.catalog.auth import DELETIONS, decode_entry, identify, put_command
-from meta_service.catalog.command_codec import encode_command
-from meta_service.catalog.commands import SetFeatureLevel
+from lakemq.meta_service.api.auth_convert import entry_message, entry_of
+from lakemq.meta_service.api.errors import InvalidArgument
+from lakemq.meta_service.catalog.auth import DELETIONS, decode_entry, identify, put_command
+from lakemq.meta_service.catalog.command_codec import encode_command
+from lakemq.meta_service.catalog.commands import SetFeatureLevel
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 
 SCRAM = ScramCredential("SCRAM-SHA-256", b"s" * 16, 4096, b"k" * 32, b"v" * 32)

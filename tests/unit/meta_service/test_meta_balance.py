@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meta_service.api.types import NodeRegistration, PartitionDescription, TopicDescription
-from meta_service.catalog.balance import PlannedMove, plan
-from meta_service.catalog.commands import (
+from lakemq.meta_service.api.types import NodeRegistration, PartitionDescription, TopicDescription
+from lakemq.meta_service.catalog.commands import (
     CreateTopic,
     GrowTopic,
     PlaceTopic,
     RegisterNode,
     SetFeatureLevel,
 )
-from meta_service.catalog.control_commands import ChangeInSync, RemoveNode, SetNodeState
-from meta_service.catalog.moves import FinishMoves, SetRebalance, StartMoves
-from meta_service.catalog.partitions import UNCLEAN, settle, settle_topic
-from meta_service.catalog.tables import REPLICA_COUNTS, decode_number
+from lakemq.meta_service.catalog.control_commands import ChangeInSync, RemoveNode, SetNodeState
+from lakemq.meta_service.catalog.partitions import UNCLEAN, settle, settle_topic
+from lakemq.meta_service.catalog.tables import REPLICA_COUNTS, decode_number
+from lakemq.meta_service.control.balance import PlannedMove, plan
+from lakemq.meta_service.control.moves import FinishMoves, SetRebalance, StartMoves
 from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 

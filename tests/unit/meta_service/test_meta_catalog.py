@@ -9,11 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meta_service.api.errors import InvalidArgument, UnsupportedCommand
-from meta_service.catalog import apply as apply_module
-from meta_service.catalog.apply import MemberTooOld
-from meta_service.catalog.command_codec import RETIRED_KINDS, Header, command, decode_command
-from meta_service.catalog.commands import (
+from lakemq.meta_service.api.errors import InvalidArgument, UnsupportedCommand
+from lakemq.meta_service.catalog import apply as apply_module
+from lakemq.meta_service.catalog.apply import MemberTooOld
+from lakemq.meta_service.catalog.command_codec import (
+    RETIRED_KINDS,
+    Header,
+    command,
+    decode_command,
+)
+from lakemq.meta_service.catalog.commands import (
     AllocateIds,
     AlterTopic,
     CreateTopic,
@@ -25,8 +30,8 @@ from meta_service.catalog.commands import (
     Tick,
     Txn,
 )
-from meta_service.catalog.nodes import decode_node, node_key
-from meta_service.catalog.tables import (
+from lakemq.meta_service.catalog.nodes import decode_node, node_key
+from lakemq.meta_service.catalog.tables import (
     KEYS,
     RESULTS,
     TOPIC_PREFIX,
@@ -35,7 +40,7 @@ from meta_service.catalog.tables import (
     event_key,
     pack,
 )
-from meta_service.catalog.topics import topic_key
+from lakemq.meta_service.catalog.topics import topic_key
 from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 
@@ -109,7 +114,7 @@ def test_history_is_trimmed_by_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_history_is_trimmed_by_size_but_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apply_module, "HISTORY_BYTES_MAX", 100)
+    monkeypatch.setattr(apply_module, "HISTORY_MAX_BYTES", 100)
     catalog = Catalog()
     for number in range(5):
         catalog.do(put(b"k", b"%d" % number * 200))

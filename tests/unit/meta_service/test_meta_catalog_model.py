@@ -10,11 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from meta_service.api.auth import AclRule, Quota, User
-from meta_service.catalog import apply as apply_module
-from meta_service.catalog.auth import DeleteUser, put_command
-from meta_service.catalog.command_codec import FEATURE_LEVEL, Command, Header, encode_command
-from meta_service.catalog.commands import (
+from lakemq.meta_service.api.auth import AclRule, Quota, User
+from lakemq.meta_service.catalog import apply as apply_module
+from lakemq.meta_service.catalog.auth import DeleteUser, put_command
+from lakemq.meta_service.catalog.command_codec import (
+    FEATURE_LEVEL,
+    Command,
+    Header,
+    encode_command,
+)
+from lakemq.meta_service.catalog.commands import (
     AllocateIds,
     AlterTopic,
     CreateTopic,
@@ -28,17 +33,16 @@ from meta_service.catalog.commands import (
     Tick,
     Txn,
 )
-from meta_service.catalog.control_commands import (
+from lakemq.meta_service.catalog.control_commands import (
     ChangeInSync,
     ElectLeaders,
     RemoveNode,
     RetireNode,
     SetNodeState,
 )
-from meta_service.catalog.moves import FinishMoves, SetRebalance, StartMoves
-from meta_service.catalog.nodes import decode_node, node_key
-from meta_service.catalog.schemas import DeleteSchema, RegisterSchema, SetCompatibility
-from meta_service.catalog.tables import (
+from lakemq.meta_service.catalog.nodes import decode_node, node_key
+from lakemq.meta_service.catalog.schemas import DeleteSchema, RegisterSchema, SetCompatibility
+from lakemq.meta_service.catalog.tables import (
     EVENTS,
     KEYS,
     NODE_PREFIX,
@@ -49,7 +53,8 @@ from meta_service.catalog.tables import (
     decode_row,
     unpack,
 )
-from meta_service.catalog.topics import decode_topic, topic_key
+from lakemq.meta_service.catalog.topics import decode_topic, topic_key
+from lakemq.meta_service.control.moves import FinishMoves, SetRebalance, StartMoves
 from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 

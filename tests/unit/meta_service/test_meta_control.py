@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meta_service.api.types import NodeRegistration, PartitionDescription, TopicDescription
-from meta_service.catalog.command_codec import Header
-from meta_service.catalog.commands import (
+from lakemq.meta_service.api.types import NodeRegistration, PartitionDescription, TopicDescription
+from lakemq.meta_service.catalog.command_codec import Header
+from lakemq.meta_service.catalog.commands import (
     CreateTopic,
     OpenSession,
     RegisterNode,
@@ -17,17 +17,17 @@ from meta_service.catalog.commands import (
     Tick,
     Txn,
 )
-from meta_service.catalog.control_commands import (
+from lakemq.meta_service.catalog.control_commands import (
     ChangeInSync,
     ElectLeaders,
     ExpireSessions,
     RemoveNode,
     SetNodeState,
 )
-from meta_service.catalog.nodes import decode_node, node_key
-from meta_service.catalog.partitions import settle
-from meta_service.catalog.tables import RESULTS, SESSIONS
-from meta_service.core.heartbeat import CALM_S, SILENCE_S, NodeMonitor, Verdict
+from lakemq.meta_service.catalog.nodes import decode_node, node_key
+from lakemq.meta_service.catalog.partitions import settle
+from lakemq.meta_service.catalog.tables import RESULTS, SESSIONS
+from lakemq.meta_service.control.failure_detector import CALM_S, SILENCE_S, NodeMonitor, Verdict
 from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 

@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from meta_service.catalog.command_codec import encode_command
-from meta_service.catalog.commands import Txn
-from meta_service.catalog.tables import Row, State, encode_row, encode_state
-from meta_service.raft.log_format import Entry, encode_log_header, encode_record, encode_vote
-from meta_service.storage.backup import BackupNote, encode_head
+from lakemq.meta_service.catalog.command_codec import encode_command
+from lakemq.meta_service.catalog.commands import Txn
+from lakemq.meta_service.catalog.tables import Row, State, encode_row, encode_state
+from lakemq.meta_service.raft.log_format import (
+    Entry,
+    encode_log_header,
+    encode_record,
+    encode_vote,
+)
+from lakemq.meta_service.storage.backup import BackupNote, encode_head
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "meta.md"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meta_service.api.hosts import is_loopback, is_wildcard, join_host
+from lakemq.meta_service.api.hosts import is_loopback, is_wildcard, join_host
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from meta_service.catalog.apply import Applied
-from meta_service.catalog.command_codec import Command, Header, encode_command
-from meta_service.catalog.commands import CreateTopic, OpenSession, RegisterNode, Txn
-from meta_service.storage.machine import StateMachine
-from tests.support.meta_disk import MemoryStore
+from lakemq.meta_service.catalog.apply import Applied
+from lakemq.meta_service.catalog.command_codec import Command, Header, encode_command
+from lakemq.meta_service.catalog.commands import CreateTopic, OpenSession, RegisterNode, Txn
+from lakemq.meta_service.storage.machine import StateMachine
+from tests.support.meta.disk import MemoryStore
 
 CLIENT = bytes(16)
 
@@ -71,7 +71,7 @@ def test_nothing_is_shown_before_it_is_stored() -> None:
 
 
 def test_what_waits_to_be_stored_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meta_service.storage.machine._BATCH_BYTES_MAX", 10)
+    monkeypatch.setattr("lakemq.meta_service.storage.machine._BATCH_MAX_BYTES", 10)
     shown = Shown()
     shown.apply(0)
     assert shown.store.state().applied_index == 1

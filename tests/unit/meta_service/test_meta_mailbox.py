@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 
-from meta_service.raft.mailbox import Mailbox
+from lakemq.meta_service.raft.thread_queue import Mailbox
 
 
 def test_calls_run_in_order() -> None:

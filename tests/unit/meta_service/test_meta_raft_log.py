@@ -7,8 +7,8 @@ import random
 import google_crc32c
 import pytest
 
-from meta_service.raft.log import LOG_NAME, VOTE_NAME, LogFailed, RaftLog
-from meta_service.raft.log_format import (
+from lakemq.meta_service.raft.log import LOG_NAME, VOTE_NAME, LogFailed, RaftLog
+from lakemq.meta_service.raft.log_format import (
     LOG_HEADER,
     RECORD_HEADER,
     RECORD_MAGIC,
@@ -20,7 +20,7 @@ from meta_service.raft.log_format import (
     parse_log,
     parse_vote,
 )
-from tests.support.meta_disk import MemoryDisk, PowerCut
+from tests.support.meta.disk import MemoryDisk, PowerCut
 
 
 def filled(disk: MemoryDisk, count: int, term: int = 1) -> RaftLog:

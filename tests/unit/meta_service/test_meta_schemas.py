@@ -7,12 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from meta_service.api.errors import InvalidArgument
-from meta_service.api.schemas import COMPATIBILITIES
-from meta_service.catalog import schemas as schemas_module
-from meta_service.catalog.command_codec import Command, encode_command
-from meta_service.catalog.commands import SetFeatureLevel
-from meta_service.catalog.schemas import (
+from lakemq.meta_service.api.errors import InvalidArgument
+from lakemq.meta_service.api.schemas import COMPATIBILITIES
+from lakemq.meta_service.catalog import schemas as schemas_module
+from lakemq.meta_service.catalog.command_codec import Command, encode_command
+from lakemq.meta_service.catalog.commands import SetFeatureLevel
+from lakemq.meta_service.catalog.schemas import (
     ID_PREFIX,
     SUBJECT_PREFIX,
     DeleteSchema,

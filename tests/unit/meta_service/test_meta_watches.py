@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_service.api.errors import Compacted, NoLeader
-from meta_service.catalog.tables import Row
-from meta_service.core.cache import Cache
-from meta_service.core.watches import Events, WatchHub
+from lakemq.meta_service.api.errors import Compacted, NoLeader
+from lakemq.meta_service.catalog.tables import Row
+from lakemq.meta_service.core.cache import Cache
+from lakemq.meta_service.core.watches import Events, WatchHub
 
 
 def hub_with(history: dict[int, Events]) -> WatchHub:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from meta_service.api.reading_turns import ReadingTurns
+from lakemq.meta_service.api.reading_turns import ReadingTurns
 
 
 class Refused(Exception):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from plugins.mqtt.delivery import DeliveryLimits
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.packets import (
+from lakemq.plugins.mqtt.session.connection import OUT_MAX_BYTES
+from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.session.publishing import ROUTES_MAX
+from lakemq.plugins.mqtt.session.subscribing import RETAINED_PER_TURN
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
     Acknowledgement,
@@ -17,10 +20,7 @@ from plugins.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from plugins.mqtt.protocol import OUT_BYTES_MAX
-from plugins.mqtt.publishing import ROUTES_MAX
-from plugins.mqtt.subscribing import RETAINED_PER_TURN
-from tests.support.mqtt_bench import Bench, Device
+from tests.support.mqtt.bench import Bench, Device
 
 
 def retaining(count: int, payload: bytes = b"x") -> Bench:
@@ -40,7 +40,7 @@ def test_asking_for_a_large_retained_message_over_and_over(qos: int) -> None:
     bench = retaining(1, bytes(100_000))
     device = bench.connect("d")
     device.send_bytes(encode(Subscribe(1, (Filter("r/0", qos),)), V311) * 5000)
-    assert waiting_bytes(device) <= OUT_BYTES_MAX + 1_000_000
+    assert waiting_bytes(device) <= OUT_MAX_BYTES + 1_000_000
     got = device.received()
     assert len([each for each in got if isinstance(each, Suback)]) == 5000
     assert any(isinstance(each, Publish) for each in got)
@@ -102,7 +102,7 @@ def test_large_retained_messages_of_many_filters_all_come() -> None:
     device = bench.connect("d")
     for number in range(20):
         device.send(Subscribe(number + 1, (Filter(f"r/{number}"),)))
-    assert waiting_bytes(device) <= OUT_BYTES_MAX + 1_000_000
+    assert waiting_bytes(device) <= OUT_MAX_BYTES + 1_000_000
     assert len(device.publishes()) == 20
 
 
@@ -112,7 +112,7 @@ def test_large_publishes_beyond_a_bound_wait_in_the_queue_of_their_session() -> 
     device.subscribe("t", qos=1)
     for number in range(1, 101):
         sender.send(Publish("t", bytes(200_000), 1, packet_id=number))
-    assert waiting_bytes(device) <= OUT_BYTES_MAX + 200_100
+    assert waiting_bytes(device) <= OUT_MAX_BYTES + 200_100
     got = 0
     while publishes := [each for each in device.received() if isinstance(each, Publish)]:
         got += len(publishes)
@@ -142,7 +142,7 @@ def test_publishes_that_are_passed_on_as_they_came_do_not_make_a_client_slow() -
     one = encode(Publish("t", bytes(100)), V311)
     writer.send_bytes(one)
     reader.received()
-    count = 2 * OUT_BYTES_MAX // len(one)
+    count = 2 * OUT_MAX_BYTES // len(one)
     step = count // 16
     for _ in range(16):
         writer.send_bytes(step * one)

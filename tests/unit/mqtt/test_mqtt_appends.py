@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker_core.api.errors import LakeMQError, StorageFull
-from broker_core.api.types import ANONYMOUS, Acks, Offset, Placed
-from plugins.mqtt.appends import Lane, Outcome
-from plugins.mqtt.messages import Place
+from lakemq.broker_core.api.errors import LakeMQError, StorageFull
+from lakemq.broker_core.api.types import ANONYMOUS, Acks, Offset, Placed
+from lakemq.plugins.mqtt.session.appends import Lane, Outcome
+from lakemq.plugins.mqtt.wire.messages import Place
 
 
 class Client:

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 import pytest
 from pydantic import ValidationError
 
-from broker_core.api.types import Accepted, Challenge, Credentials, Operation, Principal
-from broker_core.security.attempts import AttemptRules, Attempts
-from broker_core.security.password_users import ScramMechanism
-from plugins.mqtt.authenticating import STEPS_MAX
-from plugins.mqtt.config import MqttSettings
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.types import Accepted, Challenge, Credentials, Operation, Principal
+from lakemq.broker_core.security.authn.attempts import AttemptRules, Attempts
+from lakemq.broker_core.security.authn.password_users import ScramMechanism
+from lakemq.plugins.mqtt.config import MqttSettings
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.session.authenticating import STEPS_MAX
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
     Auth,
@@ -27,8 +27,8 @@ from plugins.mqtt.packets import (
     Properties,
     Publish,
 )
-from plugins.mqtt.reasons import Reason
-from tests.support.mqtt_bench import Bench, Device, disconnected_with
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import Bench, Device, disconnected_with
 from tests.support.scram_client import METHOD, ScramUsers, first_of, proof
 
 USERS = ScramUsers()

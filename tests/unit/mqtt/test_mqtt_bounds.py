@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.api.types import ANONYMOUS, Challenge, Credentials
-from plugins.mqtt.codec import Decoder
-from plugins.mqtt.decoding import FILTERS_MAX
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.types import ANONYMOUS, Challenge, Credentials
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.wire.codec import Decoder
+from lakemq.plugins.mqtt.wire.decoding import FILTERS_MAX
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
     Auth,
@@ -24,10 +24,10 @@ from plugins.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from plugins.mqtt.properties import USER_PROPERTIES_MAX
-from plugins.mqtt.reasons import Reason
-from plugins.mqtt.topics import LEVELS_MAX, TopicTooDeep
-from tests.support.mqtt_bench import Bench, disconnected_with
+from lakemq.plugins.mqtt.wire.properties import USER_PROPERTIES_MAX
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from lakemq.plugins.mqtt.wire.topics import LEVELS_MAX, TopicTooDeep
+from tests.support.mqtt.bench import Bench, disconnected_with
 
 MANY = Properties(user_properties=(("k", "v"),) * (USER_PROPERTIES_MAX + 1))
 ENOUGH = Properties(user_properties=(("k", "v"),) * USER_PROPERTIES_MAX)
@@ -65,7 +65,7 @@ def test_as_many_user_properties_as_are_allowed() -> None:
 def test_a_connect_beyond_its_bound_is_refused_before_it_is_gathered(
     version: int, answer: Connack
 ) -> None:
-    bench = Bench(limits=Limits(connect_bytes_max=1000))
+    bench = Bench(limits=Limits(connect_max_bytes=1000))
     will = Will("t", b"", properties=Properties())
     size = 1027 - len(encode(Connect("d", version, will=will), version)) - 1
     will.payload = bytes(size)
@@ -80,7 +80,7 @@ def test_a_connect_beyond_its_bound_is_refused_before_it_is_gathered(
 
 def test_a_large_will_is_a_matter_of_configuration() -> None:
     packet = Connect("d", V5, username="u", password=bytes(50_000), will=Will("t", bytes(65_535)))
-    for limits, code in ((Limits(connect_bytes_max=200_000), 0), (Limits(), 0x95)):
+    for limits, code in ((Limits(connect_max_bytes=200_000), 0), (Limits(), 0x95)):
         bench = Bench(limits=limits)
         device = bench.dial(V5)
         device.send(packet)
@@ -90,7 +90,7 @@ def test_a_large_will_is_a_matter_of_configuration() -> None:
 
 def test_packets_of_a_client_that_was_let_in_have_their_own_bound() -> None:
     """One that does not wait for CONNACK is not refused for what it sends behind CONNECT."""
-    bench = Bench(limits=Limits(connect_bytes_max=1000, packet_bytes_max=100_000))
+    bench = Bench(limits=Limits(connect_max_bytes=1000, packet_max_bytes=100_000))
     device = bench.dial()
     device.send(Connect("d", V311), Publish("t", bytes(50_000), 1, packet_id=1))
     assert not device.closed
@@ -99,7 +99,7 @@ def test_packets_of_a_client_that_was_let_in_have_their_own_bound() -> None:
 
 
 def test_packets_between_connect_and_connack_are_bounded_too() -> None:
-    bench = Bench(limits=Limits(connect_bytes_max=1000, packet_bytes_max=100_000))
+    bench = Bench(limits=Limits(connect_max_bytes=1000, packet_max_bytes=100_000))
     bench.mechanisms["M"] = _Curious()
     device = bench.dial(V5)
     device.send(Connect("d", V5, properties=Properties(authentication_method="M")))

@@ -4,9 +4,9 @@ do) gets nothing back that it published, and the retain flag as it was.
 
 from __future__ import annotations
 
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.packets import V311, Connack, Connect, Publish
-from tests.support.mqtt_bench import Bench, Device
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import V311, Connack, Connect, Publish
+from tests.support.mqtt.bench import Bench, Device
 
 
 def bridge(bench: Bench) -> Device:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugins.mqtt.codec import Decoder
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.packets import (
+from lakemq.plugins.mqtt.wire.codec import Decoder
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import (
     NO_PROPERTIES,
     V5,
     V31,
@@ -31,7 +31,7 @@ from plugins.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from plugins.mqtt.reasons import MalformedPacket, PacketTooLarge, ProtocolError, Reason
+from lakemq.plugins.mqtt.wire.reasons import MalformedPacket, PacketTooLarge, ProtocolError, Reason
 from tests.support.seeds import examples
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
@@ -64,7 +64,7 @@ connect_properties = st.just(NO_PROPERTIES) | st.builds(
     Properties,
     session_expiry_s=some(u32),
     receive_maximum=some(ids),
-    packet_bytes_max=some(st.integers(1, 0xFFFF_FFFF)),
+    packet_max_bytes=some(st.integers(1, 0xFFFF_FFFF)),
     topic_alias_maximum=some(st.integers(0, 65_535)),
     request_problem_information=some(st.integers(0, 1)),
     request_response_information=some(st.integers(0, 1)),
@@ -219,8 +219,8 @@ def test_no_damage_crashes_the_decoder(data: st.DataObject, version: int) -> Non
     decoder.feed(bytes(stream))
 
 
-def error_of(data: bytes, version: int = V311, packet_bytes_max: int = 1 << 20) -> Exception | None:
-    decoder = Decoder(packet_bytes_max, version=version)
+def error_of(data: bytes, version: int = V311, packet_max_bytes: int = 1 << 20) -> Exception | None:
+    decoder = Decoder(packet_max_bytes, version=version)
     decoder.feed(data)
     return decoder.error
 
@@ -297,7 +297,7 @@ def test_packets_before_a_wrong_one_are_handed_out() -> None:
 
 
 def test_length_is_refused_before_the_bytes_come() -> None:
-    error = error_of(b"\x30\xff\xff\xff\x7f", packet_bytes_max=1000)
+    error = error_of(b"\x30\xff\xff\xff\x7f", packet_max_bytes=1000)
     assert isinstance(error, PacketTooLarge)
     assert "268435460" in str(error)
 
@@ -305,8 +305,8 @@ def test_length_is_refused_before_the_bytes_come() -> None:
 def test_the_largest_packet_allowed_is_taken() -> None:
     packet = encode(Publish("a", b"x" * 993), V311)
     assert len(packet) == 999
-    assert error_of(packet, packet_bytes_max=999) is None
-    assert isinstance(error_of(packet, packet_bytes_max=998), PacketTooLarge)
+    assert error_of(packet, packet_max_bytes=999) is None
+    assert isinstance(error_of(packet, packet_max_bytes=998), PacketTooLarge)
 
 
 def test_a_packet_in_single_bytes_is_put_together() -> None:

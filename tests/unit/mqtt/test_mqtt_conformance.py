@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.mqtt_conformance import PAGE, VERSIONS, citations, cited, page, statements
+from tests.support.mqtt.conformance import PAGE, VERSIONS, citations, cited, page, statements
 
 
 def test_only_real_statements_are_cited() -> None:
@@ -32,4 +32,4 @@ def test_a_reason_is_given_only_where_there_is_no_test() -> None:
 
 
 def test_the_page_is_fresh() -> None:
-    assert PAGE.read_text() == page(), "python -m tests.support.mqtt_conformance --write"
+    assert PAGE.read_text() == page(), "python -m tests.support.mqtt.conformance --write"

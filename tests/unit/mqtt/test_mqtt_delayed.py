@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.errors import StorageFull, Unavailable
-from broker_core.api.types import Operation, Principal
-from plugins.mqtt.bindings import Binding
-from plugins.mqtt.delayed import (
+from lakemq.broker_core.api.errors import StorageFull, Unavailable
+from lakemq.broker_core.api.types import Operation, Principal
+from lakemq.plugins.mqtt.routing.bindings import Binding
+from lakemq.plugins.mqtt.routing.delayed import (
     Delayed,
     DelayLimits,
     delayed_bytes,
     read_delayed,
     split_delayed,
 )
-from plugins.mqtt.kept_values import BadSnapshot
-from plugins.mqtt.packets import (
+from lakemq.plugins.mqtt.state.kept_values import BadSnapshot
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
     Acknowledgement,
@@ -30,9 +30,9 @@ from plugins.mqtt.packets import (
     Publish,
     Will,
 )
-from plugins.mqtt.reasons import ProtocolError, Reason
-from tests.support.mqtt_bench import Bench
-from tests.support.mqtt_crash import CrashBench
+from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason
+from tests.support.mqtt.bench import Bench
+from tests.support.mqtt.crash import CrashBench
 
 KEPT = Properties(session_expiry_s=10_000)
 
@@ -130,8 +130,8 @@ def test_a_will_may_be_delayed() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [DelayLimits(delayed_count_max=2), DelayLimits(delayed_bytes_max=700),
-               DelayLimits(delayed_s_max=4)],
+    "limits", [DelayLimits(delayed_count_max=2), DelayLimits(delayed_max_bytes=700),
+               DelayLimits(delayed_max_s=4)],
 )  # fmt: skip
 def test_delays_are_bounded(limits: DelayLimits) -> None:
     bench = CrashBench(delay_limits=limits)

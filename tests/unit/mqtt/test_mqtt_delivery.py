@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from plugins.mqtt.delivery import ENTRY_BYTES, DeliveryLimits
-from plugins.mqtt.packets import (
+from lakemq.plugins.mqtt.session.delivery import ENTRY_BYTES, DeliveryLimits
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V31,
     V311,
@@ -16,8 +16,8 @@ from plugins.mqtt.packets import (
     Properties,
     Publish,
 )
-from plugins.mqtt.reasons import Reason
-from tests.support.mqtt_bench import Bench, Device, disconnected_with
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import Bench, Device, disconnected_with
 
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
 PUBREL, PUBCOMP = PacketType.PUBREL, PacketType.PUBCOMP
@@ -178,7 +178,7 @@ def test_full_queue_of_an_absent_client(policy: str, kept: list[bytes]) -> None:
 
 
 def test_full_queue_disconnects_where_it_shall() -> None:
-    limits = DeliveryLimits(inflight_max=1, queue_bytes_max=300, queue_full="disconnect")
+    limits = DeliveryLimits(inflight_max=1, queue_max_bytes=300, queue_full="disconnect")
     bench = Bench(delivery=limits)
     sender, reader = bench.connect("s"), bench.connect("r", version=V5)
     reader.subscribe("t", qos=1)
@@ -188,7 +188,7 @@ def test_full_queue_disconnects_where_it_shall() -> None:
 
 def test_queue_is_bounded_in_bytes() -> None:
     """What lies in the journal counts as what is in memory does."""
-    limits = DeliveryLimits(queue_bytes_max=2 * (ENTRY_BYTES + 100), inflight_max=1)
+    limits = DeliveryLimits(queue_max_bytes=2 * (ENTRY_BYTES + 100), inflight_max=1)
     bench = Bench(delivery=limits)
     sender, reader = bench.connect("s"), resume(bench, "r", V311)
     reader.subscribe("t", qos=1)
@@ -204,7 +204,7 @@ def test_queue_is_bounded_in_bytes() -> None:
 
 
 def test_the_bytes_of_an_absent_clients_queue_are_those_of_its_publishes() -> None:
-    limits = DeliveryLimits(queue_bytes_max=1024 * 1024)
+    limits = DeliveryLimits(queue_max_bytes=1024 * 1024)
     bench = Bench(delivery=limits)
     sender, reader = bench.connect("s"), resume(bench, "r", V311)
     reader.subscribe("t", qos=1)
@@ -305,7 +305,7 @@ def test_packets_larger_than_the_client_takes_are_not_sent(qos: int) -> None:
     """5.0 [MQTT-3.1.2-24] [MQTT-3.1.2-25]"""
     bench = Bench()
     sender = bench.connect("s")
-    small = Properties(packet_bytes_max=50, receive_maximum=1)
+    small = Properties(packet_max_bytes=50, receive_maximum=1)
     reader = bench.connect("r", version=V5, properties=small)
     reader.subscribe("t", qos=qos)
     for payload in (b"x" * 100, b"fits"):

@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from broker_core.api.topic_filters import matches
-from broker_core.api.types import Operation, Principal
-from plugins.mqtt.bans import BanRules, Bans
-from plugins.mqtt.config import MqttSettings
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.topic_filters import matches
+from lakemq.broker_core.api.types import Operation, Principal
+from lakemq.plugins.mqtt.config import MqttSettings
+from lakemq.plugins.mqtt.ops.system_topics import publish_system_topics
+from lakemq.plugins.mqtt.routing.bans import BanRules, Bans
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.routing.rewrite import RewriteRule, rewritten
+from lakemq.plugins.mqtt.server.rates import Bucket, throttle_of
+from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,
     V5,
     V311,
@@ -26,12 +29,9 @@ from plugins.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from plugins.mqtt.rates import Bucket, throttle_of
-from plugins.mqtt.reasons import Reason
-from plugins.mqtt.rewrite import RewriteRule, rewritten
-from plugins.mqtt.system_topics import publish_system_topics
-from tests.support.mqtt_bench import START_MS, Bench
-from tests.support.mqtt_crash import CrashBench
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import START_MS, Bench
+from tests.support.mqtt.crash import CrashBench
 
 # -- rewrite
 
@@ -177,7 +177,7 @@ def test_taking_one_by_one() -> None:
 
 @pytest.mark.parametrize(("publishes", "size"), [(10, 0), (0, 1000)])
 def test_a_client_above_its_rate_is_read_more_slowly(publishes: int, size: int) -> None:
-    bench = Bench(limits=Limits(publishes_per_s_max=publishes, bytes_per_s_max=size))
+    bench = Bench(limits=Limits(publishes_max_per_s=publishes, bytes_max_per_s=size))
     device, other = bench.connect("d"), bench.connect("o")
     device.send(*(Publish("t", b"x" * 95) for _ in range(15)))
     connection = device.connection

@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.api.errors import LakeMQError, StorageFull, Unavailable
-from plugins.mqtt.delivery import DeliveryLimits
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.errors import LakeMQError, StorageFull, Unavailable
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import (
     NO_PROPERTIES,
     V5,
     V31,
@@ -32,12 +32,12 @@ from plugins.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from tests.support.mqtt_bench import Bench, Device
+from tests.support.mqtt.bench import Bench, Device
 from tests.support.seeds import examples
 
 TIGHT = Limits(
-    packet_bytes_max=2000, sessions_max=20, subscriptions_max=5, receive_max=4, topic_alias_max=2,
-    client_id_bytes_max=40, connections_max=30,
+    packet_max_bytes=2000, sessions_max=20, subscriptions_max=5, receive_max=4, topic_alias_max=2,
+    client_id_max_bytes=40, connections_max=30,
 )  # fmt: skip
 names = st.sampled_from(["a", "", "a/b", "", "b/c", "$SYS/x", "$share/g/a", "a/#", "+", "x" * 300])
 ids = st.integers(0, 6)
@@ -63,7 +63,7 @@ connect_properties = none | st.builds(
     Properties,
     session_expiry_s=few,
     receive_maximum=st.none() | st.integers(1, 3),
-    packet_bytes_max=st.none() | st.integers(1, 60),
+    packet_max_bytes=st.none() | st.integers(1, 60),
     topic_alias_maximum=few,
 )
 will_properties = none | st.builds(Properties, will_delay_s=few, message_expiry_s=few)
@@ -117,7 +117,7 @@ def written(packet: Any, version: int) -> bytes:
 
 
 def make_bench() -> tuple[Bench, Device]:
-    delivery = DeliveryLimits(inflight_max=3, queue_count_max=5, queue_bytes_max=2000)
+    delivery = DeliveryLimits(inflight_max=3, queue_count_max=5, queue_max_bytes=2000)
     bench = Bench(limits=TIGHT, delivery=delivery)
     witness = bench.connect("witness", version=V5)
     witness.subscribe("witness/only", qos=1)
@@ -141,7 +141,7 @@ def bounded(bench: Bench) -> None:
         assert len(session.outbound.inflight) <= 3 + 1
         assert len(session.outbound.queue or ()) <= 5
     for connection in hub.connections:
-        assert connection.decoder.held_bytes <= TIGHT.packet_bytes_max
+        assert connection.decoder.held_bytes <= TIGHT.packet_max_bytes
         assert len(connection.aliases) <= TIGHT.topic_alias_max
 
 

@@ -14,12 +14,14 @@ import pytest
 from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
 
-from broker_core.api.topic_filters import matches
-from broker_core.api.types import Operation
-from plugins.mqtt.codec import Decoder
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.messages import Message
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.topic_filters import matches
+from lakemq.broker_core.api.types import Operation
+from lakemq.plugins.mqtt.routing.retained import Retained
+from lakemq.plugins.mqtt.routing.subscriptions import Subscription, SubscriptionIndex
+from lakemq.plugins.mqtt.wire.codec import Decoder
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.messages import Message
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
     Acknowledgement,
@@ -31,13 +33,11 @@ from plugins.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from plugins.mqtt.proxy import parse_proxy_header
-from plugins.mqtt.retained import Retained
-from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex
-from plugins.mqtt.topics import Address, parse_filter
-from plugins.mqtt.wire import variable_bytes
+from lakemq.plugins.mqtt.wire.primitives import variable_bytes
+from lakemq.plugins.mqtt.wire.proxy import parse_proxy_header
+from lakemq.plugins.mqtt.wire.topics import Address, parse_filter
 from tests.support.growth import Work, grows_linearly
-from tests.support.mqtt_bench import Bench
+from tests.support.mqtt.bench import Bench
 
 pytestmark = pytest.mark.slow
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.topic_filters import filters_overlap, matches
-from broker_core.api.types import Operation
-from plugins.mqtt.bindings import Binding
-from plugins.mqtt.history import Start, parse_start
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.topic_filters import filters_overlap, matches
+from lakemq.broker_core.api.types import Operation
+from lakemq.plugins.mqtt.routing.bindings import Binding
+from lakemq.plugins.mqtt.routing.history import Start, parse_start
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,
     RETAIN_AS_PUBLISHED,
     V5,
@@ -25,9 +25,9 @@ from plugins.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from plugins.mqtt.reasons import ProtocolError, Reason
-from tests.support.mqtt_bench import START_MS, Bench, Device
-from tests.support.mqtt_crash import CrashBench
+from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason
+from tests.support.mqtt.bench import START_MS, Bench, Device
+from tests.support.mqtt.crash import CrashBench
 
 
 def stored(bench: Bench, *names: str, client_id: str = "sender", **options: bool) -> Device:

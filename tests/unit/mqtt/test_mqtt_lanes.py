@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.errors import LakeMQError
-from broker_core.api.types import ANONYMOUS, Acks, Placed
-from plugins.mqtt.appends import Outcome
-from plugins.mqtt.config import MqttSettings
-from plugins.mqtt.messages import Place
-from tests.support.mqtt_memory_broker import MemoryBroker, MqttEngine
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.types import ANONYMOUS, Acks, Placed
+from lakemq.plugins.mqtt.config import MqttSettings
+from lakemq.plugins.mqtt.session.appends import Outcome
+from lakemq.plugins.mqtt.wire.messages import Place
+from tests.support.mqtt.memory_broker import MemoryBroker, MqttEngine
 
 
 class Client:

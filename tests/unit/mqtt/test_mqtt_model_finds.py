@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from plugins.mqtt import delivery
-from plugins.mqtt.delivery import DeliveryLimits
-from plugins.mqtt.messages import Message
-from plugins.mqtt.packets import (
+from lakemq.plugins.mqtt.session import delivery
+from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.wire.messages import Message
+from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,
     RETAIN_AS_PUBLISHED,
     V5,
@@ -22,8 +22,8 @@ from plugins.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from tests.support.mqtt_bench import Bench, Device
-from tests.support.mqtt_crash import CrashBench
+from tests.support.mqtt.bench import Bench, Device
+from tests.support.mqtt.crash import CrashBench
 
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
 PUBREL, PUBCOMP = PacketType.PUBREL, PacketType.PUBCOMP

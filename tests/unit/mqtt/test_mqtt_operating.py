@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.errors import InvalidRequest
-from broker_core.api.types import Principal
-from plugins.mqtt.bans import Ban, BanRules, Bans, check_ban
-from plugins.mqtt.delivery import DeliveryLimits
-from plugins.mqtt.operating import enforce, kick
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.types import Principal
+from lakemq.plugins.mqtt.ops.operating import enforce, kick
+from lakemq.plugins.mqtt.ops.reports import client_report, slow_report
+from lakemq.plugins.mqtt.routing.bans import Ban, BanRules, Bans, check_ban
+from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.session.slow import SlowClients
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
     Acknowledgement,
@@ -20,10 +22,8 @@ from plugins.mqtt.packets import (
     Properties,
     Publish,
 )
-from plugins.mqtt.reasons import Reason
-from plugins.mqtt.reports import client_report, slow_report
-from plugins.mqtt.slow import SlowClients
-from tests.support.mqtt_bench import START_MS, Bench, Device, disconnected_with
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import START_MS, Bench, Device, disconnected_with
 
 
 def report(device: Device) -> dict[str, object]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.api.types import ANONYMOUS, Principal
-from plugins.mqtt.delayed import DelayLimits
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.messages import Message
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.types import ANONYMOUS, Principal
+from lakemq.plugins.mqtt.routing.delayed import DelayLimits
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.routing.retained import Retained
+from lakemq.plugins.mqtt.wire.messages import Message
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V31,
     V311,
@@ -21,10 +22,9 @@ from plugins.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from plugins.mqtt.reasons import Reason
-from plugins.mqtt.retained import Retained
-from tests.support.mqtt_bench import Bench
-from tests.support.mqtt_crash import CrashBench
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import Bench
+from tests.support.mqtt.crash import CrashBench
 
 ALICE, BOB = Principal("alice"), Principal("bob")
 HOUR = Properties(session_expiry_s=3600)
@@ -153,7 +153,7 @@ def test_shares_of_sessions_outlast_a_restart() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [DelayLimits(delayed_count_max=6), DelayLimits(delayed_bytes_max=6 * 210)]
+    "limits", [DelayLimits(delayed_count_max=6), DelayLimits(delayed_max_bytes=6 * 210)]
 )
 def test_one_user_does_not_delay_all_publishes(limits: DelayLimits) -> None:
     bench = Bench(delay_limits=limits)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugins.mqtt.proxy import ProxyError, ProxyHeader, parse_proxy_header
+from lakemq.plugins.mqtt.wire.proxy import ProxyError, ProxyHeader, parse_proxy_header
 
 V2 = b"\r\n\r\n\0\r\nQUIT\n"
 

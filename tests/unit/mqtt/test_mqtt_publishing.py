@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.api.errors import NotAuthorized, StorageFull, Unavailable
-from broker_core.api.record_headers import decode_headers
-from broker_core.api.types import Acks, Offset, Operation, Placed
-from plugins.mqtt.bindings import Binding
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.errors import NotAuthorized, StorageFull, Unavailable
+from lakemq.broker_core.api.records.headers import decode_headers
+from lakemq.broker_core.api.types import Acks, Offset, Operation, Placed
+from lakemq.plugins.mqtt.routing.bindings import Binding
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.session.publishing import ROUTES_MAX
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V31,
     V311,
@@ -18,9 +19,8 @@ from plugins.mqtt.packets import (
     Properties,
     Publish,
 )
-from plugins.mqtt.publishing import ROUTES_MAX
-from plugins.mqtt.reasons import Reason
-from tests.support.mqtt_bench import Bench, disconnected_with
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import Bench, disconnected_with
 
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
 PUBREL, PUBCOMP = PacketType.PUBREL, PacketType.PUBCOMP
@@ -332,7 +332,7 @@ def test_empty_topic_name_is_refused() -> None:
 
 
 def test_reading_stops_while_too_much_is_being_stored() -> None:
-    bench = Bench(limits=Limits(appends_inflight_max=2, appends_inflight_bytes_max=100))
+    bench = Bench(limits=Limits(appends_inflight_max=2, appends_inflight_max_bytes=100))
     device = bench.connect("d")
     device.send(*(Publish("a", b"x", 1, packet_id=n) for n in (1, 2)))
     assert not device.connection.overloaded

@@ -8,13 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.types import ANONYMOUS, Principal
-from plugins.mqtt import delivery
-from plugins.mqtt.bindings import Binding
-from plugins.mqtt.delivery import Delivery, DeliveryLimits
-from plugins.mqtt.kept_values import BadSnapshot
-from plugins.mqtt.messages import Message, Place
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.types import ANONYMOUS, Principal
+from lakemq.plugins.mqtt.routing.bindings import Binding
+from lakemq.plugins.mqtt.routing.subscriptions import Subscription
+from lakemq.plugins.mqtt.session import delivery
+from lakemq.plugins.mqtt.session.delivery import Delivery, DeliveryLimits
+from lakemq.plugins.mqtt.state.kept_values import BadSnapshot
+from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.snapshots import (
+    read_positions,
+    read_retained,
+    read_session,
+    retained_bytes,
+    session_bytes,
+)
+from lakemq.plugins.mqtt.wire.messages import Message, Place
+from lakemq.plugins.mqtt.wire.packets import (
     NO_PROPERTIES,
     V5,
     V311,
@@ -29,18 +38,9 @@ from plugins.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from plugins.mqtt.sessions import Session
-from plugins.mqtt.snapshots import (
-    read_positions,
-    read_retained,
-    read_session,
-    retained_bytes,
-    session_bytes,
-)
-from plugins.mqtt.subscriptions import Subscription
-from plugins.mqtt.topics import parse_filter
-from tests.support.mqtt_bench import Bench, Device
-from tests.support.mqtt_crash import CrashBench
+from lakemq.plugins.mqtt.wire.topics import parse_filter
+from tests.support.mqtt.bench import Bench, Device
+from tests.support.mqtt.crash import CrashBench
 
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
 PUBREL, PUBCOMP = PacketType.PUBREL, PacketType.PUBCOMP
@@ -488,7 +488,7 @@ def _take_one(bench: CrashBench, device: Device) -> list[bytes]:
 
 
 def test_bytes_of_a_queue_survive() -> None:
-    bench = CrashBench(delivery=DeliveryLimits(queue_bytes_max=3 * 1300))
+    bench = CrashBench(delivery=DeliveryLimits(queue_max_bytes=3 * 1300))
     device = client(bench, "d")
     subscribe(bench, device, "t", 1)
     device.lose()

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.types import ANONYMOUS, Operation
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.types import ANONYMOUS, Operation
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.routing.rewrite import RewriteRule
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V31,
     V311,
@@ -23,9 +24,8 @@ from plugins.mqtt.packets import (
     Subscribe,
     Will,
 )
-from plugins.mqtt.reasons import Reason
-from plugins.mqtt.rewrite import RewriteRule
-from tests.support.mqtt_bench import Bench, Device, disconnected_with
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import Bench, Device, disconnected_with
 
 versions = pytest.mark.parametrize("version", [V31, V311, V5])
 
@@ -55,11 +55,11 @@ def test_connack_of_old_versions(version: int) -> None:
 
 
 def test_connack_of_version_5_tells_the_limits() -> None:
-    bench = Bench(limits=Limits(packet_bytes_max=5000, receive_max=7, topic_alias_max=3))
+    bench = Bench(limits=Limits(packet_max_bytes=5000, receive_max=7, topic_alias_max=3))
     device = bench.connect("d", version=V5)
     assert device.connack == Connack(  # type: ignore[attr-defined]
         False, 0,
-        Properties(receive_maximum=7, packet_bytes_max=5000, topic_alias_maximum=3),
+        Properties(receive_maximum=7, packet_max_bytes=5000, topic_alias_maximum=3),
     )  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def test_a_second_connect_ends_the_connection(version: int) -> None:
 
 def test_client_identifiers() -> None:
     """5.0 [MQTT-3.1.3-6] [MQTT-3.1.3-7], 3.1.1 [MQTT-3.1.3-6] [MQTT-3.1.3-8] [MQTT-3.1.3-9]"""
-    bench = Bench(limits=Limits(client_id_bytes_max=30))
+    bench = Bench(limits=Limits(client_id_max_bytes=30))
     five = bench.connect("", version=V5)
     assert five.connack.properties.assigned_client_id == "auto-1"  # type: ignore[attr-defined]
     four = bench.connect("")
@@ -217,7 +217,7 @@ def test_a_clean_session_starts_and_ends_empty(version: int) -> None:
 
 def test_session_expiry() -> None:
     """5.0 [MQTT-3.1.2-23]"""
-    bench = Bench(limits=Limits(session_expiry_s_max=100))
+    bench = Bench(limits=Limits(session_expiry_max_s=100))
     for name, expiry_s in (("short", 10), ("long", 5000)):
         bench.connect(name, version=V5, properties=keeping(expiry_s)).lose()
     bench.pass_time(10)
@@ -228,7 +228,7 @@ def test_session_expiry() -> None:
 
 
 def test_a_shortened_session_expiry_is_told() -> None:
-    bench = Bench(limits=Limits(session_expiry_s_max=100))
+    bench = Bench(limits=Limits(session_expiry_max_s=100))
     device = bench.connect("d", version=V5, properties=keeping(5000))
     assert device.connack.properties.session_expiry_s == 100  # type: ignore[attr-defined]
 
@@ -410,7 +410,7 @@ def test_without_keep_alive_silence_is_allowed() -> None:
 @pytest.mark.parametrize(("asked", "granted"), [(0, 30), (60, 30), (20, None)])
 def test_server_keep_alive(asked: int, granted: int | None) -> None:
     """5.0 [MQTT-3.2.2-22]"""
-    bench = Bench(limits=Limits(keep_alive_s_max=30))
+    bench = Bench(limits=Limits(keep_alive_max_s=30))
     device = bench.connect("d", version=V5, keep_alive_s=asked)
     assert device.connack.properties.server_keep_alive_s == granted  # type: ignore[attr-defined]
     bench.pass_time(46)

@@ -9,13 +9,13 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 
-from broker_core.api.record_batch import encode
-from broker_core.api.types import Columns, CommittedBatch, Offset
-from plugins.mqtt.config import MqttSettings
-from plugins.mqtt.engine import MqttEngine
-from plugins.mqtt.messages import Message
-from plugins.mqtt.slices import _WAITING_BYTES_MAX, Slices
-from tests.support.mqtt_memory_broker import MemoryBroker
+from lakemq.broker_core.api.records.batch import encode
+from lakemq.broker_core.api.types import Columns, CommittedBatch, Offset
+from lakemq.plugins.mqtt.config import MqttSettings
+from lakemq.plugins.mqtt.server.engine import MqttEngine
+from lakemq.plugins.mqtt.server.slices import _WAITING_MAX_BYTES, Slices
+from lakemq.plugins.mqtt.wire.messages import Message
+from tests.support.mqtt.memory_broker import MemoryBroker
 
 RECORDS = 2000
 
@@ -63,7 +63,7 @@ async def test_little_work_is_done_at_once() -> None:
 async def test_what_waits_is_bounded_in_memory() -> None:
     done: list[str] = []
     slices = Slices(lambda: None, slow_clock().__next__)
-    slices.add(work(done, "a", 50), _WAITING_BYTES_MAX + 1)
+    slices.add(work(done, "a", 50), _WAITING_MAX_BYTES + 1)
     slices.begin()
     assert len(done) == 50
 

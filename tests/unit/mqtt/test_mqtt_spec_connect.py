@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.errors import Unavailable
-from broker_core.api.types import ANONYMOUS
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.errors import Unavailable
+from lakemq.broker_core.api.types import ANONYMOUS
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
     Acknowledgement,
@@ -28,8 +28,8 @@ from plugins.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from plugins.mqtt.reasons import Reason
-from tests.support.mqtt_bench import Bench, Device, disconnected_with
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import Bench, Device, disconnected_with
 
 versions = pytest.mark.parametrize("version", [V311, V5])
 BAD_UTF8 = {"truncated": b"\xc3", "overlong": b"\xc0\x80", "surrogate": b"\xed\xa0\x80",
@@ -311,7 +311,7 @@ def test_an_empty_client_identifier_needs_a_clean_session() -> None:
 @versions
 def test_a_client_identifier_that_is_refused(version: int) -> None:
     """5.0 [MQTT-3.1.3-8] [MQTT-3.2.2-6] [MQTT-3.2.2-8], 3.1.1 [MQTT-3.1.3-9]"""
-    device = Bench(limits=Limits(client_id_bytes_max=30)).dial(version)
+    device = Bench(limits=Limits(client_id_max_bytes=30)).dial(version)
     device.send(Connect("x" * 31, version))
     expected = Reason.CLIENT_IDENTIFIER_NOT_VALID if version == V5 else 2
     connack = device.one()
@@ -521,7 +521,7 @@ def test_nothing_larger_than_the_client_takes(limit: int) -> None:
     """5.0 [MQTT-3.1.2-24] [MQTT-3.1.2-25] [MQTT-3.2.2-19] [MQTT-3.14.2-3] [MQTT-3.4.2-2]
     [MQTT-3.5.2-2]: reason strings are left out, then whole packets."""
     bench = Bench()
-    small = Properties(packet_bytes_max=limit)
+    small = Properties(packet_max_bytes=limit)
     device = bench.connect("d", version=V5, properties=small)
     for qos in (1, 2):
         device.send(Publish("a", b"x", qos, packet_id=qos))
@@ -565,9 +565,9 @@ def test_response_information_only_for_those_who_ask() -> None:
 
 def test_the_client_must_keep_to_the_packet_size() -> None:
     """5.0 [MQTT-3.2.2-15]"""
-    bench = Bench(limits=Limits(packet_bytes_max=200))
+    bench = Bench(limits=Limits(packet_max_bytes=200))
     device = bench.connect("d", version=V5)
-    assert device.connack.properties.packet_bytes_max == 200  # type: ignore[attr-defined]
+    assert device.connack.properties.packet_max_bytes == 200  # type: ignore[attr-defined]
     device.send(Publish("a", b"x" * 195))
     assert refused(device, V5) == Reason.PACKET_TOO_LARGE
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.errors import StorageFull, Unavailable
-from broker_core.api.types import Operation
-from plugins.mqtt.decoding import _REASONS
-from plugins.mqtt.delivery import DeliveryLimits
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.errors import StorageFull, Unavailable
+from lakemq.broker_core.api.types import Operation
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.wire.decoding import _REASONS
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
     Acknowledgement,
@@ -21,8 +21,8 @@ from plugins.mqtt.packets import (
     Properties,
     Publish,
 )
-from plugins.mqtt.reasons import Reason
-from tests.support.mqtt_bench import Bench, Device, disconnected_with
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import Bench, Device, disconnected_with
 
 versions = pytest.mark.parametrize("version", [V311, V5])
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
@@ -383,7 +383,7 @@ def test_the_server_sends_aliases_up_to_the_maximum_of_the_client(
 
 def test_an_alias_that_was_not_sent_is_not_used() -> None:
     bench = Bench()
-    taken = Properties(topic_alias_maximum=5, packet_bytes_max=40)
+    taken = Properties(topic_alias_maximum=5, packet_max_bytes=40)
     device = bench.connect("d", version=V5, properties=taken)
     device.subscribe("t")
     sender = bench.connect("s")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.packets import (
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     Acknowledgement,
     Auth,
@@ -20,7 +20,7 @@ from plugins.mqtt.packets import (
     Suback,
     Unsuback,
 )
-from tests.support.mqtt_bench import Bench, Device
+from tests.support.mqtt.bench import Bench, Device
 
 LONG = "x" * 100
 PACKETS: list[Any] = [
@@ -38,8 +38,8 @@ PACKETS: list[Any] = [
 
 def client(most: int) -> Device:
     bench = Bench()
-    device = bench.connect("d", version=V5, properties=Properties(packet_bytes_max=100))
-    device.connection.packet_bytes_max = most
+    device = bench.connect("d", version=V5, properties=Properties(packet_max_bytes=100))
+    device.connection.packet_max_bytes = most
     return device
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.topic_filters import matches
-from broker_core.api.types import Operation
-from plugins.mqtt.decoding import _REASONS
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.topic_filters import matches
+from lakemq.broker_core.api.types import Operation
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.wire.decoding import _REASONS
+from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,
     RETAIN_AS_PUBLISHED,
     V5,
@@ -25,8 +25,8 @@ from plugins.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from plugins.mqtt.reasons import Reason
-from tests.support.mqtt_bench import Bench, Device, disconnected_with
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import Bench, Device, disconnected_with
 
 versions = pytest.mark.parametrize("version", [V311, V5])
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC

@@ -18,20 +18,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker_core.api.record_batch import HEADER_BYTES, encode, pack_header, read_header
-from broker_core.api.record_headers import encode_headers
-from broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Principal
-from plugins.mqtt.ban_log import TOPIC as BANS
-from plugins.mqtt.codec import Decoder
-from plugins.mqtt.config import MqttSettings
-from plugins.mqtt.delayed import TOPIC as DELAYED
-from plugins.mqtt.delayed import Delayed, delayed_bytes
-from plugins.mqtt.delivery import Delivery, DeliveryLimits
-from plugins.mqtt.encoding import encode as encode_packet
-from plugins.mqtt.engine import MqttEngine
-from plugins.mqtt.journal import RETAINED, SESSIONS
-from plugins.mqtt.messages import Message, Place
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.records.batch import HEADER_BYTES, encode, pack_header, read_header
+from lakemq.broker_core.api.records.headers import encode_headers
+from lakemq.broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Principal
+from lakemq.plugins.mqtt.config import MqttSettings
+from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
+from lakemq.plugins.mqtt.routing.delayed import Delayed, delayed_bytes
+from lakemq.plugins.mqtt.routing.subscriptions import Subscription
+from lakemq.plugins.mqtt.server.engine import MqttEngine
+from lakemq.plugins.mqtt.session.connection import Connection
+from lakemq.plugins.mqtt.session.delivery import Delivery, DeliveryLimits
+from lakemq.plugins.mqtt.state.ban_log import TOPIC as BANS
+from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.snapshots import positions_bytes, retained_bytes, session_bytes
+from lakemq.plugins.mqtt.state.state_store import RETAINED, SESSIONS
+from lakemq.plugins.mqtt.wire.codec import Decoder
+from lakemq.plugins.mqtt.wire.encoding import encode as encode_packet
+from lakemq.plugins.mqtt.wire.messages import Message, Place
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
     Connack,
@@ -43,12 +47,8 @@ from plugins.mqtt.packets import (
     Subscribe,
     Will,
 )
-from plugins.mqtt.protocol import Connection
-from plugins.mqtt.sessions import Session
-from plugins.mqtt.snapshots import positions_bytes, retained_bytes, session_bytes
-from plugins.mqtt.subscriptions import Subscription
-from plugins.mqtt.topics import parse_filter
-from tests.support.mqtt_memory_broker import MemoryBroker
+from lakemq.plugins.mqtt.wire.topics import parse_filter
+from tests.support.mqtt.memory_broker import MemoryBroker
 from tests.support.seeds import examples
 
 ALICE = Principal("alice", "user", {"a": "b"}, ("device",))
@@ -220,7 +220,7 @@ async def lives_with(*records: tuple[str, bytes, bytes | None, bytes]) -> MqttEn
         put(broker, "mqtt", b"t/1", b"%d" % number, encode_headers((("mqtt.qos", b"2"),)))
     for topic, key, value, headers in records:
         put(broker, topic, key, value, headers)
-    async with started(broker, delayed_s_max=10) as engine:
+    async with started(broker, delayed_max_s=10) as engine:
         client = await Client(engine).connect("d", ALICE)
         client.send(Subscribe(1, (Filter("#", 1), Filter("t/1", 1))))
         client.send(Subscribe(2, (Filter("$replay/earliest/#", 1),)))

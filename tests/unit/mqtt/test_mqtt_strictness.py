@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.api.types import ANONYMOUS
-from plugins.mqtt.encoding import encode
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.types import ANONYMOUS
+from lakemq.plugins.mqtt.wire.encoding import encode
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V31,
     V311,
@@ -25,8 +25,8 @@ from plugins.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from plugins.mqtt.reasons import CONNACK_REASONS, Reason, connack_reason
-from tests.support.mqtt_bench import Bench, Device, disconnected_with
+from lakemq.plugins.mqtt.wire.reasons import CONNACK_REASONS, Reason, connack_reason
+from tests.support.mqtt.bench import Bench, Device, disconnected_with
 
 PUBACK, PUBREC, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP
 versions = pytest.mark.parametrize("version", [V31, V311, V5])
@@ -62,7 +62,7 @@ def test_a_connack_that_the_client_does_not_take_ends_the_connection() -> None:
     witness.subscribe("will")
     device = bench.dial(V5)
     device.send(
-        Connect("d", V5, will=Will("will", b"x"), properties=Properties(packet_bytes_max=8))
+        Connect("d", V5, will=Will("will", b"x"), properties=Properties(packet_max_bytes=8))
     )
     device.connection.authenticated(ANONYMOUS, bench.now_ms)
     assert device.one() == Connack(False, Reason.PACKET_TOO_LARGE)

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker_core.api.topic_filters import matches
-from broker_core.api.types import ANONYMOUS, Operation
-from plugins.mqtt.delivery import DeliveryLimits
-from plugins.mqtt.hub import Limits
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.topic_filters import matches
+from lakemq.broker_core.api.types import ANONYMOUS, Operation
+from lakemq.plugins.mqtt.routing.hub import Limits
+from lakemq.plugins.mqtt.routing.subscriptions import Subscription, SubscriptionIndex
+from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,
     RETAIN_AS_PUBLISHED,
     V5,
@@ -26,11 +28,9 @@ from plugins.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from plugins.mqtt.reasons import MqttError, Reason
-from plugins.mqtt.sessions import Session
-from plugins.mqtt.subscriptions import Subscription, SubscriptionIndex
-from plugins.mqtt.topics import Address, check_topic_filter, parse_filter
-from tests.support.mqtt_bench import Bench, disconnected_with
+from lakemq.plugins.mqtt.wire.reasons import MqttError, Reason
+from lakemq.plugins.mqtt.wire.topics import Address, check_topic_filter, parse_filter
+from tests.support.mqtt.bench import Bench, disconnected_with
 from tests.support.seeds import examples
 
 # -- filters and the index
@@ -323,7 +323,7 @@ def test_retained_messages_expire() -> None:
 
 
 def test_retained_messages_are_bounded() -> None:
-    from plugins.mqtt.retained import Retained
+    from lakemq.plugins.mqtt.routing.retained import Retained
 
     bench = Bench(retained=Retained(count_max=2, bytes_max=1000))
     for name in ("a", "b", "c"):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.types import ANONYMOUS
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.types import ANONYMOUS
+from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
     Acknowledgement,
@@ -21,8 +21,8 @@ from plugins.mqtt.packets import (
     Subscribe,
     Will,
 )
-from tests.support.mqtt_bench import Device
-from tests.support.mqtt_crash import CrashBench
+from tests.support.mqtt.bench import Device
+from tests.support.mqtt.crash import CrashBench
 
 HOUR = Properties(session_expiry_s=3600)
 versions = pytest.mark.parametrize("version", [V311, V5])

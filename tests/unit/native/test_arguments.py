@@ -8,12 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from broker_core.api.errors import BatchTooLarge, InvalidRequest
-from broker_core.api.record_batch import BODY_BYTES_MAX
-from broker_core.api.types import Acks, Columns, Compression
-from plugins.native.sdk import tls
-from plugins.native.sdk.addresses import Bootstrap, bootstrap_of
-from plugins.native.sdk.arguments import (
+from lakemq.broker_core.api.errors import BatchTooLarge, InvalidRequest
+from lakemq.broker_core.api.records.batch import BODY_MAX_BYTES
+from lakemq.broker_core.api.types import Acks, Columns, Compression
+from lakemq.plugins.native.sdk.arguments import (
     acks_given,
     check_options,
     compression_given,
@@ -22,9 +20,11 @@ from plugins.native.sdk.arguments import (
     moment_ms,
     partitions_given,
 )
-from plugins.native.sdk.checking import encoded
-from plugins.native.sdk.consumer_options import ConsumerOptions
-from plugins.native.sdk.queue import QueueOptions, queue_settings
+from lakemq.plugins.native.sdk.consumer.options import ConsumerOptions
+from lakemq.plugins.native.sdk.net import tls
+from lakemq.plugins.native.sdk.net.addresses import Bootstrap, bootstrap_of
+from lakemq.plugins.native.sdk.producer.checking import encoded
+from lakemq.plugins.native.sdk.queue.queue import QueueOptions, queue_settings
 
 
 @pytest.mark.parametrize(
@@ -173,5 +173,5 @@ def test_options_are_those_of_the_protocol() -> None:
 
 def test_more_than_a_batch_holds_is_batch_too_large() -> None:
     part = bytes(16 * 1024 * 1024)
-    with pytest.raises(BatchTooLarge, match=f"a batch takes {BODY_BYTES_MAX}"):
-        encoded(Columns([part] * (BODY_BYTES_MAX // len(part) + 1)), now_ms=0)
+    with pytest.raises(BatchTooLarge, match=f"a batch takes {BODY_MAX_BYTES}"):
+        encoded(Columns([part] * (BODY_MAX_BYTES // len(part) + 1)), now_ms=0)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.errors import CorruptBatch, InvalidRequest
-from broker_core.api.record_batch import RecordBatch, encode
-from broker_core.api.record_headers import encode_headers
-from broker_core.api.types import Columns, Compression
-from plugins.native.sdk.arrow import COLUMNS, arrow_schema, from_arrow, to_arrow
+from lakemq.broker_core.api.errors import CorruptBatch, InvalidRequest
+from lakemq.broker_core.api.records.batch import RecordBatch, encode
+from lakemq.broker_core.api.records.headers import encode_headers
+from lakemq.broker_core.api.types import Columns, Compression
+from lakemq.plugins.native.sdk.arrow import COLUMNS, arrow_schema, from_arrow, to_arrow
 from tests.unit.broker_core import test_record_batch_later as later
 
 pa = pytest.importorskip("pyarrow", reason="needs lakemq[spark]")

@@ -1,16 +1,22 @@
 """Goal: a producer's batches keep order and sequence numbers through every retry and refusal."""
 
-from broker_core.api.errors import BatchTooLarge, Unavailable
-from broker_core.api.record_batch import RECORDS_MAX, RecordBatch, read_header
-from broker_core.api.types import Acks, Columns, Compression
-from plugins.native.sdk.batching import Block, OutgoingBatch, ProducerBatches, Ticket, cut
-from plugins.native.sdk.sequencing import SequenceNumbers, backoff_s
-from plugins.native.sdk.types import NewRecord, RecordMetadata
+from lakemq.broker_core.api.errors import BatchTooLarge, Unavailable
+from lakemq.broker_core.api.records.batch import RECORDS_MAX, RecordBatch, read_header
+from lakemq.broker_core.api.types import Acks, Columns, Compression
+from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers, backoff_s
+from lakemq.plugins.native.sdk.producer.accumulator import (
+    Block,
+    OutgoingBatch,
+    ProducerBatches,
+    Ticket,
+    cut,
+)
+from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
 
 
-def batches(batch_bytes_max: int = 1 << 20) -> ProducerBatches:
+def batches(batch_max_bytes: int = 1 << 20) -> ProducerBatches:
     return ProducerBatches(
-        SequenceNumbers(9), batch_bytes_max=batch_bytes_max, compression=Compression.NONE
+        SequenceNumbers(9), batch_max_bytes=batch_max_bytes, compression=Compression.NONE
     )
 
 
@@ -64,7 +70,7 @@ def test_a_refused_batch_gives_its_sequence_numbers_back() -> None:
 
 
 def test_batches_obey_their_size_but_one_record_always_fits() -> None:
-    state = batches(batch_bytes_max=250)
+    state = batches(batch_max_bytes=250)
     add(state, b"x" * 100, b"y" * 100, b"z" * 1000)
     sizes = []
     while not state.idle:
@@ -182,7 +188,7 @@ def test_no_batch_has_more_records_than_a_broker_takes() -> None:
     values = [b""] * (2 * RECORDS_MAX + 1)
     parts = [len(part.values) for part in cut(Columns(values), 1 << 40)]
     assert parts == [RECORDS_MAX, RECORDS_MAX, 1]
-    state = batches(batch_bytes_max=1 << 40)
+    state = batches(batch_max_bytes=1 << 40)
     add(state, *values[: RECORDS_MAX + 1])
     (batch,) = state.ready(0)
     assert batch.count == RECORDS_MAX

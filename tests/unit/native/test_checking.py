@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.api.errors import InvalidRequest
-from broker_core.api.types import Columns, Compression
-from plugins.native.sdk import wire
-from plugins.native.sdk.batching import Block, ProducerBatches, Ticket
-from plugins.native.sdk.checking import check_record
-from plugins.native.sdk.sequencing import SequenceNumbers
-from plugins.native.sdk.types import NewRecord
+from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.types import Columns, Compression
+from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers
+from lakemq.plugins.native.sdk.producer.accumulator import Block, ProducerBatches, Ticket
+from lakemq.plugins.native.sdk.producer.checking import check_record
+from lakemq.plugins.native.sdk.types import NewRecord
 
 BAD = {
     "value is of type str; it takes bytes or None; a str has": NewRecord("text"),  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ def test_columns_are_looked_at_too(columns: Columns) -> None:
 
 
 def test_what_no_batch_can_be_made_of_fails_alone() -> None:
-    state = ProducerBatches(SequenceNumbers(1), batch_bytes_max=1000, compression=Compression.NONE)
+    state = ProducerBatches(SequenceNumbers(1), batch_max_bytes=1000, compression=Compression.NONE)
     uneven = Block(Columns([b"a", b"b"], [b"k"]), 0)
     state.add("t", 0, uneven)
     state.add("t", 0, Ticket(NewRecord(b"good"), 0))

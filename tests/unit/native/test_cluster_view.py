@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker_core.api.errors import NotLeader, Unavailable, UnknownTopic
-from plugins.native.sdk.cluster_view import HERE, ClusterView, Route, may_be_behind
+from lakemq.broker_core.api.errors import NotLeader, Unavailable, UnknownTopic
+from lakemq.plugins.native.sdk.client.cluster_view import HERE, ClusterView, Route, may_be_behind
 
 
 def view() -> ClusterView:

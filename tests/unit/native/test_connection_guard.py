@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from broker_core.api.connection_limits import ConnectionLimits
-from plugins.native.connection_guard import (
+from lakemq.broker_core.api.limits.connection_limits import ConnectionLimits
+from lakemq.plugins.native.server.connection_guard import (
     REFUSALS_MAX,
-    UNAUTHENTICATED_BYTES_MAX,
+    UNAUTHENTICATED_MAX_BYTES,
     Reconciler,
     limits_of,
 )
-from plugins.native.tcp_sockets import TcpConnection
+from lakemq.plugins.native.server.tcp_sockets import TcpConnection
 
 
 def seen(number: int, host: str = "192.0.2.1", received: int = 0) -> TcpConnection:
@@ -47,7 +47,7 @@ def test_an_end_is_forgotten_and_a_new_connection_of_the_same_port_is_new() -> N
 
 def test_many_bytes_and_many_refused_calls_end_a_connection_that_is_not_known() -> None:
     guard = Reconciler(ConnectionLimits(), 10)
-    large = [seen(number, received=UNAUTHENTICATED_BYTES_MAX + 1) for number in (1, 2)]
+    large = [seen(number, received=UNAUTHENTICATED_MAX_BYTES + 1) for number in (1, 2)]
     guard.authenticated("192.0.2.1", 40_001)
     assert guard.look(large, 0) == [2]
     few = [

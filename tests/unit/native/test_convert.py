@@ -3,20 +3,20 @@
 import grpc
 import pytest
 
-from broker_core.api import errors
-from broker_core.api.errors import BY_CODE, InvalidRequest, LakeMQError
-from broker_core.api.types import PartitionStatus, TopicConfig, TopicInfo
-from plugins.native import native_pb2 as pb
-from plugins.native.convert import (
+from lakemq.broker_core.api import errors
+from lakemq.broker_core.api.errors import BY_CODE, InvalidRequest, LakeMQError
+from lakemq.broker_core.api.types import PartitionStatus, TopicConfig, TopicInfo
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.sdk.arguments import partitions_given
+from lakemq.plugins.native.sdk.call_errors import Unimplemented, error_from, error_of
+from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.server.convert import (
     error_message,
     status_of,
     topic_config,
     topic_message,
     trailers_of,
 )
-from plugins.native.sdk import wire
-from plugins.native.sdk.arguments import partitions_given
-from plugins.native.sdk.call_errors import Unimplemented, error_from, error_of
 
 
 class Failed(grpc.RpcError, grpc.Call):  # type: ignore[misc]  # as grpc's own failures are
@@ -81,12 +81,12 @@ def test_an_unknown_code_is_still_an_error() -> None:
 
 def test_topic_config_from_texts() -> None:
     base = TopicConfig()
-    got = topic_config({"retention_ms": "none", "segment_bytes_max": "5000"}, base)
-    assert (got.retention_ms, got.segment_bytes_max) == (None, 5000)
+    got = topic_config({"retention_ms": "none", "segment_max_bytes": "5000"}, base)
+    assert (got.retention_ms, got.segment_max_bytes) == (None, 5000)
     assert topic_config({"cleanup": "compact"}, base).cleanup == "compact"
 
 
-@pytest.mark.parametrize("name", ["retention_ms", "retention_bytes", "timestamp_ahead_ms_max"])
+@pytest.mark.parametrize("name", ["retention_ms", "retention_bytes", "timestamp_ahead_max_ms"])
 @pytest.mark.parametrize("text", ["none", "-1"])
 def test_without_limit_has_two_spellings(name: str, text: str) -> None:
     assert getattr(topic_config({name: text}, TopicConfig()), name) is None
@@ -102,10 +102,10 @@ def test_no_partitions_are_not_the_default_number_of_them() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [("retention", "1", "'retention' is unknown; known: .*retention_ms"),
-     ("segment_bytes_max", "none", "segment_bytes_max is 'none'; it takes a whole number"),
-     ("segment_bytes_max", "-5", "segment_bytes_max"),
+     ("segment_max_bytes", "none", "segment_max_bytes is 'none'; it takes a whole number"),
+     ("segment_max_bytes", "-5", "segment_max_bytes"),
      ("retention_ms", "soon", "a whole number, or none .-1.: without limit"),
-     ("retention_ms", "-2", "retention_ms"), ("segment_bytes_max", "-1", "segment_bytes_max")],
+     ("retention_ms", "-2", "retention_ms"), ("segment_max_bytes", "-1", "segment_max_bytes")],
 )  # fmt: skip
 def test_wrong_topic_config_is_named(name: str, text: str, why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):

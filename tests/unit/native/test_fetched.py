@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message import DecodeError
 
-from plugins.native import native_pb2 as pb
-from plugins.native.sdk.fetched import (
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.sdk.consumer.fetched import (
     fetch_many_response,
     fetch_response,
     parse_fetch_many_response,

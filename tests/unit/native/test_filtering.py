@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.errors import InvalidRequest
-from broker_core.api.record_batch import CONTROL, RecordBatch, encode
-from broker_core.api.record_headers import encode_headers
-from broker_core.api.types import Columns, Compression
-from plugins.native.sdk.filtering import Condition, RecordFilter
+from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.records.batch import CONTROL, RecordBatch, encode
+from lakemq.broker_core.api.records.headers import encode_headers
+from lakemq.broker_core.api.types import Columns, Compression
+from lakemq.plugins.native.sdk.consumer.filtering import Condition, RecordFilter
 
 _BYTES = st.none() | st.text("ab", max_size=3).map(str.encode)
 _HEADERS = st.lists(st.tuples(st.sampled_from(["h", "i"]), _BYTES), max_size=2)

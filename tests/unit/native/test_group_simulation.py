@@ -17,10 +17,16 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.errors import InstanceInUse, LakeMQError, MemberFenced, UnknownMember
-from broker_core.api.types import TopicPartition
-from plugins.native.groups import Assignment, Coordinator, Group, Heartbeat, Tells
-from plugins.native.sdk.membership import Beat, Grant, Membership
+from lakemq.broker_core.api.errors import InstanceInUse, LakeMQError, MemberFenced, UnknownMember
+from lakemq.broker_core.api.types import TopicPartition
+from lakemq.plugins.native.groups.coordinator import (
+    Assignment,
+    Coordinator,
+    Group,
+    Heartbeat,
+    Tells,
+)
+from lakemq.plugins.native.sdk.consumer.membership import Beat, Grant, Membership
 from tests.support.seeds import chunks, seeds
 
 SEEDS = seeds(20)

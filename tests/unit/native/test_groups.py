@@ -6,16 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.errors import (
+from lakemq.broker_core.api.errors import (
     GroupNotEmpty,
     InstanceInUse,
     InvalidRequest,
     MemberFenced,
     UnknownMember,
 )
-from broker_core.api.types import TopicPartition
-from plugins.native.group_balance import balance
-from plugins.native.groups import Assignment, Coordinator, Group, Heartbeat, Tells
+from lakemq.broker_core.api.types import TopicPartition
+from lakemq.plugins.native.groups.balance import balance
+from lakemq.plugins.native.groups.coordinator import (
+    Assignment,
+    Coordinator,
+    Group,
+    Heartbeat,
+    Tells,
+)
 
 FOUR = {"t": 4}
 

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from plugins.native.line_reader import LINES_MAX, LineReader
+from lakemq.plugins.native.cli.line_reader import LINES_MAX, LineReader
 
 
 @pytest.mark.parametrize("seed", range(20))

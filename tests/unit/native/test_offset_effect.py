@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.types import TopicPartition
-from plugins.native.offset_effect import decode_changes, encode_changes, still_due
-from plugins.native.offset_table import Committed
+from lakemq.broker_core.api.types import TopicPartition
+from lakemq.plugins.native.groups.offset_effect import decode_changes, encode_changes, still_due
+from lakemq.plugins.native.groups.offset_table import Committed
 
 PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 committed = st.builds(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker_core.api.types import TopicPartition
-from plugins.native.offset_expiry import OffsetExpiry
-from plugins.native.offset_table import Committed, OffsetTable
+from lakemq.broker_core.api.types import TopicPartition
+from lakemq.plugins.native.groups.offset_expiry import OffsetExpiry
+from lakemq.plugins.native.groups.offset_table import Committed, OffsetTable
 
 PLACE = TopicPartition("t", 0)
 RETENTION_MS = 10_000
@@ -18,9 +18,9 @@ def table(**committed_ms: int) -> OffsetTable:
     return found
 
 
-def expiry(session_timeout_ms_max: int = 0) -> OffsetExpiry:
+def expiry(session_timeout_max_ms: int = 0) -> OffsetExpiry:
     return OffsetExpiry(
-        retention_ms=RETENTION_MS, session_timeout_ms_max=session_timeout_ms_max, started_ms=0
+        retention_ms=RETENTION_MS, session_timeout_max_ms=session_timeout_max_ms, started_ms=0
     )
 
 
@@ -42,7 +42,7 @@ def test_members_keep_a_group_and_its_time_begins_when_they_go() -> None:
 
 def test_after_a_start_members_have_time_to_come_back() -> None:
     found = table(idle=WALL - 5 * RETENTION_MS)
-    rule = expiry(session_timeout_ms_max=3000)
+    rule = expiry(session_timeout_max_ms=3000)
     assert rule.expired(found, (), 2999, WALL) == []
     assert rule.expired(found, (), 3000, WALL) == ["idle"]
 
@@ -50,5 +50,5 @@ def test_after_a_start_members_have_time_to_come_back() -> None:
 def test_it_is_asked_often_enough() -> None:
     assert expiry().interval_ms == RETENTION_MS // 4
     assert OffsetExpiry(
-        retention_ms=10**9, session_timeout_ms_max=0, started_ms=0
+        retention_ms=10**9, session_timeout_max_ms=0, started_ms=0
     ).interval_ms == 60_000  # fmt: skip

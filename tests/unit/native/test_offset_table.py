@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.errors import InvalidRequest
-from broker_core.api.types import TopicPartition
-from plugins.native.offset_table import (
-    METADATA_BYTES_MAX,
+from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.types import TopicPartition
+from lakemq.plugins.native.groups.offset_table import (
+    METADATA_MAX_BYTES,
     Committed,
     OffsetKey,
     OffsetTable,
@@ -103,7 +103,7 @@ def test_the_shortest_and_the_longest_are_taken() -> None:
     for name in ("g", "g" * 249):
         check_group_name(name)
     for offset in (-1, 0, 2**63 - 1):
-        check_commit(offset, "m" * METADATA_BYTES_MAX)
+        check_commit(offset, "m" * METADATA_MAX_BYTES)
 
 
 def test_wrong_names_and_offsets_are_refused() -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from broker_core.api.partitioner import partition_of
-from broker_core.api.types import Columns
-from plugins.native.sdk import InvalidRequest
-from plugins.native.sdk.partitioning import StickyPartitioner
-from plugins.native.sdk.sync_client import first_offset
+from lakemq.broker_core.api.records.partitioner import partition_of
+from lakemq.broker_core.api.types import Columns
+from lakemq.plugins.native.sdk import InvalidRequest
+from lakemq.plugins.native.sdk.blocking.client import first_offset
+from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
 
 
 def test_split_keeps_order_and_columns_together() -> None:

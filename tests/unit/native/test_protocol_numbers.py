@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
 
-from broker_core.api.errors import BY_CODE
-from plugins.native import (
+from lakemq.broker_core.api.errors import BY_CODE
+from lakemq.plugins.native.proto import (
     admin_pb2,
     metadata_pb2,
     native_pb2,
@@ -24,7 +24,7 @@ from plugins.native import (
     security_pb2,
     transactions_pb2,
 )
-from plugins.native.convert import status_of
+from lakemq.plugins.native.server.convert import status_of
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).with_name("native_v1.txt")

@@ -8,8 +8,8 @@ import logging
 
 import pytest
 
-from broker_core.api.errors import NotAuthorized, UnknownTopic
-from plugins.native.sdk.topic_watch import watch_for_topics
+from lakemq.broker_core.api.errors import NotAuthorized, UnknownTopic
+from lakemq.plugins.native.sdk.consumer.topic_watch import watch_for_topics
 
 
 async def test_each_that_is_missing_is_named_until_it_is_there(

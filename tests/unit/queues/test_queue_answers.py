@@ -6,14 +6,14 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from broker_core.api.errors import Unavailable
-from plugins.native import queues_pb2 as pb
-from plugins.native.queues.part import Part
-from plugins.native.queues.partition import QueuePartition, Settlement, fresh
-from plugins.native.queues.service import _settle
-from plugins.native.queues.session import Session
-from plugins.native.queues.settings import QueueSettings
-from plugins.native.queues.snapshot import Snapshot
+from lakemq.broker_core.api.errors import Unavailable
+from lakemq.plugins.native.proto import queues_pb2 as pb
+from lakemq.plugins.native.queues.consumer import Session
+from lakemq.plugins.native.queues.partition_runtime import Part
+from lakemq.plugins.native.queues.partition_state import QueuePartition, Settlement, fresh
+from lakemq.plugins.native.queues.service import _settle
+from lakemq.plugins.native.queues.settings import QueueSettings
+from lakemq.plugins.native.queues.snapshot import Snapshot
 
 
 class Disk:
@@ -83,7 +83,7 @@ async def test_what_is_settled_during_a_write_is_in_the_next() -> None:
 
 
 async def test_a_write_that_fails_is_tried_again_and_answered_late(monkeypatch: Any) -> None:
-    monkeypatch.setattr("plugins.native.queues.part._RETRY_S", 0.001)
+    monkeypatch.setattr("lakemq.plugins.native.queues.partition_runtime._RETRY_S", 0.001)
     disk = Disk()
     disk.failures = 2
     disk.goes_on.set()

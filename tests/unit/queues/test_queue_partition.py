@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.errors import InvalidRequest
-from plugins.native.queues.partition import QueuePartition, Settlement, fresh, ranges
-from plugins.native.queues.settings import (
+from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.plugins.native.queues.partition_state import QueuePartition, Settlement, fresh, ranges
+from lakemq.plugins.native.queues.settings import (
     QueueSettings,
     agreed,
     checked,
     decode_settings,
     encode_settings,
 )
-from plugins.native.queues.snapshot import (
+from lakemq.plugins.native.queues.snapshot import (
     Burial,
     Fate,
     QueueKey,

@@ -12,9 +12,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from plugins.native.queues.partition import QueuePartition, Settlement, fresh
-from plugins.native.queues.settings import QueueSettings
-from plugins.native.queues.snapshot import Burial, Snapshot, decode_snapshot, encode_snapshot
+from lakemq.plugins.native.queues.partition_state import QueuePartition, Settlement, fresh
+from lakemq.plugins.native.queues.settings import QueueSettings
+from lakemq.plugins.native.queues.snapshot import (
+    Burial,
+    Snapshot,
+    decode_snapshot,
+    encode_snapshot,
+)
 from tests.support.seeds import seeds
 
 TOPIC_ID = "ab" * 16

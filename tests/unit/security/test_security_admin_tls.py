@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from broker_core.api.errors import ConfigError
-from broker_core.settings import AdminSettings
-from lakemq.admin_access import tls_of
+from lakemq.admin.access import tls_of
+from lakemq.broker_core.api.errors import ConfigError
+from lakemq.broker_core.configuration.settings import AdminSettings
 
 
 def test_other_machines_need_tls_or_a_word() -> None:

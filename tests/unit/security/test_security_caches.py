@@ -8,20 +8,29 @@ from typing import Any
 
 import pytest
 
-from broker_core.access import Access
-from broker_core.api.access import AccessContext, Credentials, Operation, Principal, Resource, Rule
-from broker_core.api.errors import NotAuthenticated
-from broker_core.security import http_callback, passwords, quotas, rules, tokens
-from broker_core.security.answers import Answers
-from broker_core.security.attempts import AttemptRules, Attempts
-from broker_core.security.certificates import CertificateAuthenticator, subject_parts
-from broker_core.security.http_callback import HttpAuthenticator
-from broker_core.security.passwords import PasswordChecker
-from broker_core.security.quotas import Limits, Quotas, Use
-from broker_core.security.rules import RuleSet
-from broker_core.security.settings import CertificateSettings, HttpSettings
-from broker_core.security.tokens import TokenAuthenticator
-from broker_core.security.users import UserRecord
+from lakemq.broker_core.access import Access
+from lakemq.broker_core.api.access import (
+    AccessContext,
+    Credentials,
+    Operation,
+    Principal,
+    Resource,
+    Rule,
+)
+from lakemq.broker_core.api.errors import NotAuthenticated
+from lakemq.broker_core.security import quotas
+from lakemq.broker_core.security.authn import http_callback, passwords, tokens
+from lakemq.broker_core.security.authn.attempts import AttemptRules, Attempts
+from lakemq.broker_core.security.authn.certificates import CertificateAuthenticator, subject_parts
+from lakemq.broker_core.security.authn.http_callback import HttpAuthenticator
+from lakemq.broker_core.security.authn.passwords import PasswordChecker
+from lakemq.broker_core.security.authn.tokens import TokenAuthenticator
+from lakemq.broker_core.security.authn.users import UserRecord
+from lakemq.broker_core.security.authz import rules
+from lakemq.broker_core.security.authz.answers import Answers
+from lakemq.broker_core.security.authz.rules import RuleSet
+from lakemq.broker_core.security.quotas import Limits, Quotas, Use
+from lakemq.broker_core.security.settings import CertificateSettings, HttpSettings
 from tests.unit.security.test_security_tokens import settings, signed
 
 CONTEXT = AccessContext("mqtt", "c1")
@@ -211,7 +220,7 @@ def test_the_debt_of_a_busy_principal_outlives_that_of_the_quiet(
 def test_attempts_of_the_longest_quiet_are_forgotten_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("broker_core.security.attempts.ENTRIES_MAX", 6)
+    monkeypatch.setattr("lakemq.broker_core.security.authn.attempts.ENTRIES_MAX", 6)
     attempts = Attempts(AttemptRules(2, 0, 1000, 1000, 60_000))
     for _ in range(2):
         attempts.failed("guesser", "ann", 0)

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.access import Access
-from broker_core.api.access import Credentials, Principal
-from broker_core.api.errors import NotAuthenticated, Unavailable
-from broker_core.security import passwords
-from broker_core.security.attempts import AttemptRules, Attempts
-from broker_core.security.password_users import FileUsers, PasswordAuthenticator
-from broker_core.security.passwords import PasswordChecker
-from broker_core.security.tokens import TokenAuthenticator
-from broker_core.security.users import UserRecord, user_line
-from meta_service.api.fair_line import FairLine
+from lakemq.broker_core.access import Access
+from lakemq.broker_core.api.access import Credentials, Principal
+from lakemq.broker_core.api.errors import NotAuthenticated, Unavailable
+from lakemq.broker_core.security.authn import passwords
+from lakemq.broker_core.security.authn.attempts import AttemptRules, Attempts
+from lakemq.broker_core.security.authn.password_users import FileUsers, PasswordAuthenticator
+from lakemq.broker_core.security.authn.passwords import PasswordChecker
+from lakemq.broker_core.security.authn.tokens import TokenAuthenticator
+from lakemq.broker_core.security.authn.users import UserRecord, user_line
+from lakemq.meta_service.api.fair_line import FairLine
 from tests.unit.security.test_security_tokens import settings, signed
 
 ANN = UserRecord("ann", "$argon2id$of ann".replace(" ", "-"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker_core.api.types import AccessContext, Operation, Principal, Resource
-from plugins.mqtt import rights
-from plugins.mqtt.packets import V5, V311, Disconnect, Publish
-from plugins.mqtt.reasons import Reason
-from tests.support.mqtt_bench import START_MS, Bench
+from lakemq.broker_core.api.types import AccessContext, Operation, Principal, Resource
+from lakemq.plugins.mqtt.session import rights
+from lakemq.plugins.mqtt.wire.packets import V5, V311, Disconnect, Publish
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import START_MS, Bench
 
 TEN_S_LATER = START_MS + 10_000
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker_core.api.access import AccessContext, Operation, Principal, Resource
-from broker_core.config import load_config
-from broker_core.security.rule_book import RuleBook
-from broker_core.security.settings import HttpRulesSettings, HttpSettings
+from lakemq.broker_core.api.access import AccessContext, Operation, Principal, Resource
+from lakemq.broker_core.configuration.config import load_config
+from lakemq.broker_core.security.authz.rule_book import RuleBook
+from lakemq.broker_core.security.settings import HttpRulesSettings, HttpSettings
 from tests.test_docs import FENCE
 
 PAGE = Path(__file__).parents[3] / "docs/security.md"

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from broker_core.api.types import Operation
-from broker_core.security.answers import Answers
-from plugins.mqtt.packets import (
+from lakemq.broker_core.api.types import Operation
+from lakemq.broker_core.security.authz.answers import Answers
+from lakemq.plugins.mqtt.wire.packets import (
     NO_PROPERTIES,
     V5,
     Acknowledgement,
@@ -22,8 +22,8 @@ from plugins.mqtt.packets import (
     Subscribe,
     Will,
 )
-from plugins.mqtt.reasons import Reason
-from tests.support.mqtt_bench import Bench, Device
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import Bench, Device
 
 READ, WRITE = Operation.READ, Operation.WRITE
 

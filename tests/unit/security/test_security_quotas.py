@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.access import ANONYMOUS, Principal
-from broker_core.security import quotas
-from broker_core.security.quotas import Limits, Quotas, Use
+from lakemq.broker_core.api.access import ANONYMOUS, Principal
+from lakemq.broker_core.security import quotas
+from lakemq.broker_core.security.quotas import Limits, Quotas, Use
 
 ANN = Principal("ann", roles=("plain", "rich"))
 RATE = 1000

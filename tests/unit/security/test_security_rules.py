@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.access import ANONYMOUS, AccessContext, Operation, Principal, Resource, Rule
-from broker_core.security.kept_forms import kept_rules, rule_of
-from broker_core.security.rules import RuleSet, check_rule
-from broker_core.security.settings import RuleSettings
-from meta_service.api.auth import AclRule
+from lakemq.broker_core.api.access import (
+    ANONYMOUS,
+    AccessContext,
+    Operation,
+    Principal,
+    Resource,
+    Rule,
+)
+from lakemq.broker_core.security.authz.rules import RuleSet, check_rule
+from lakemq.broker_core.security.kept_forms import kept_rules, rule_of
+from lakemq.broker_core.security.settings import RuleSettings
+from lakemq.meta_service.api.auth import AclRule
 from tests.unit.broker_core.test_topic_filters import FILTERS, NAMES, matched
 
 ANN = Principal("ann", roles=("operator",))

@@ -11,12 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.access import Accepted, Challenge, Credentials
-from broker_core.api.errors import NotAuthenticated
-from broker_core.security.attempts import AttemptRules, Attempts
-from broker_core.security.password_users import ScramMechanism
-from broker_core.security.scram import read_client_first, scram_keys, server_final, server_first
-from broker_core.security.users import UserRecord
+from lakemq.broker_core.api.access import Accepted, Challenge, Credentials
+from lakemq.broker_core.api.errors import NotAuthenticated
+from lakemq.broker_core.security.authn.attempts import AttemptRules, Attempts
+from lakemq.broker_core.security.authn.password_users import ScramMechanism
+from lakemq.broker_core.security.authn.scram import (
+    read_client_first,
+    scram_keys,
+    server_final,
+    server_first,
+)
+from lakemq.broker_core.security.authn.users import UserRecord
 
 # RFC 7677, section 3
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -60,7 +65,7 @@ async def test_the_exchange_of_rfc_7677() -> None:
 
 def test_the_exchange_of_rfc_5802_with_its_own_hash() -> None:
     """Section 5 is SHA-1, which is not offered: the arithmetic is checked with it all the same."""
-    from broker_core.security import scram
+    from lakemq.broker_core.security.authn import scram
 
     hashes = dict(scram.HASHES)
     scram.HASHES["SCRAM-SHA-1"] = "sha1"  # type: ignore[index]

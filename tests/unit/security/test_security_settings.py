@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker_core.api.access import Rule
-from broker_core.api.errors import ConfigError
-from broker_core.config import load_config
-from broker_core.security.rule_book import RuleBook
-from broker_core.security.settings import SecuritySettings
-from lakemq.cli import app
+from lakemq.broker_core.api.access import Rule
+from lakemq.broker_core.api.errors import ConfigError
+from lakemq.broker_core.configuration.config import load_config
+from lakemq.broker_core.security.authz.rule_book import RuleBook
+from lakemq.broker_core.security.settings import SecuritySettings
+from lakemq.cli.main import app
 
 
 def loaded(folder: Path, text: str) -> SecuritySettings:

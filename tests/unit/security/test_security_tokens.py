@@ -22,12 +22,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from broker_core.api.access import Credentials, Operation, Principal, Resource
-from broker_core.api.errors import ConfigError, NotAuthenticated
-from broker_core.api.types import NO_CONTEXT
-from broker_core.security.rules import RuleSet
-from broker_core.security.settings import JwtSettings
-from broker_core.security.tokens import TokenAuthenticator, token_of
+from lakemq.broker_core.api.access import Credentials, Operation, Principal, Resource
+from lakemq.broker_core.api.errors import ConfigError, NotAuthenticated
+from lakemq.broker_core.api.types import NO_CONTEXT
+from lakemq.broker_core.security.authn.tokens import TokenAuthenticator, token_of
+from lakemq.broker_core.security.authz.rules import RuleSet
+from lakemq.broker_core.security.settings import JwtSettings
 
 RSA = rsa.generate_private_key(65537, 2048)
 OTHER_RSA = rsa.generate_private_key(65537, 2048)

@@ -11,15 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.access import Access
-from broker_core.api.access import Credentials, Principal
-from broker_core.api.errors import ConfigError, InvalidRequest, NotAuthenticated, Unavailable
-from broker_core.security import passwords
-from broker_core.security.attempts import ENTRIES_MAX, AttemptRules, Attempts
-from broker_core.security.password_users import FileUsers, PasswordAuthenticator
-from broker_core.security.passwords import PasswordChecker, is_password_hash, password_hash
-from broker_core.security.scram import scram_keys
-from broker_core.security.users import UserRecord, read_users, user_line
+from lakemq.broker_core.access import Access
+from lakemq.broker_core.api.access import Credentials, Principal
+from lakemq.broker_core.api.errors import (
+    ConfigError,
+    InvalidRequest,
+    NotAuthenticated,
+    Unavailable,
+)
+from lakemq.broker_core.security.authn import passwords
+from lakemq.broker_core.security.authn.attempts import ENTRIES_MAX, AttemptRules, Attempts
+from lakemq.broker_core.security.authn.password_users import FileUsers, PasswordAuthenticator
+from lakemq.broker_core.security.authn.passwords import (
+    PasswordChecker,
+    is_password_hash,
+    password_hash,
+)
+from lakemq.broker_core.security.authn.scram import scram_keys
+from lakemq.broker_core.security.authn.users import UserRecord, read_users, user_line
 
 NEVER_WAIT = AttemptRules(0, 0)
 HASH = password_hash("correct horse")

@@ -11,18 +11,22 @@ from typing import Any
 
 import pytest
 
-from broker_core.api.access import Credentials, Operation, Principal, Resource
-from broker_core.api.errors import NotAuthenticated
-from broker_core.security.assembly import Security
-from broker_core.security.kept_forms import user_of
-from broker_core.security.passwords import all_scram_keys
-from broker_core.security.settings import PasswordFileSettings, SecuritySettings, UsersSettings
-from broker_core.security.users import UserRecord, user_line
-from meta_service.api.auth import AuthChange, AuthCopy, AuthSnapshot, User
-from meta_service.api.types import Compare, KeyValue, Put
-from plugins.mqtt.packets import V5
-from plugins.mqtt.reasons import Reason
-from tests.support.mqtt_bench import Bench, disconnected_with
+from lakemq.broker_core.api.access import Credentials, Operation, Principal, Resource
+from lakemq.broker_core.api.errors import NotAuthenticated
+from lakemq.broker_core.security.assembly import Security
+from lakemq.broker_core.security.authn.passwords import all_scram_keys
+from lakemq.broker_core.security.authn.users import UserRecord, user_line
+from lakemq.broker_core.security.kept_forms import user_of
+from lakemq.broker_core.security.settings import (
+    PasswordFileSettings,
+    SecuritySettings,
+    UsersSettings,
+)
+from lakemq.meta_service.api.auth import AuthChange, AuthCopy, AuthSnapshot, User
+from lakemq.meta_service.api.types import Compare, KeyValue, Put
+from lakemq.plugins.mqtt.wire.packets import V5
+from lakemq.plugins.mqtt.wire.reasons import Reason
+from tests.support.mqtt.bench import Bench, disconnected_with
 
 TOPIC = Resource("topic", "t")
 

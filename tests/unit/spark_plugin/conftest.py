@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_plugin import journal
+from lakemq.spark_plugin.source import broker_reader as journal
 from tests.support.memory_journal import MemoryJournal
 
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.types import Columns
-from spark_plugin.errors import NoTable
-from spark_plugin.export import run, write_task
-from spark_plugin.export.run import make_exporter
-from spark_plugin.export.runs import clip, describe, merge, runs_of, size, subtract
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.write_task import WriteTask
-from spark_plugin.planning import OffsetRange
-from tests.support.lake_tables import FORMATS, target_in
+from lakemq.broker_core.api.types import Columns
+from lakemq.spark_plugin.errors import NoTable
+from lakemq.spark_plugin.export.job import run, write_task
+from lakemq.spark_plugin.export.job.run import make_exporter
+from lakemq.spark_plugin.export.job.runs import clip, describe, merge, runs_of, size, subtract
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask
+from lakemq.spark_plugin.source.planning import OffsetRange
+from tests.support.spark.lake_tables import FORMATS, target_in
 
 OFFSETS = st.lists(st.integers(0, 40), max_size=30)
 

@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_plugin.export import compaction, write_task
-from spark_plugin.export.compaction import choose
-from spark_plugin.export.open_table import open_table
-from spark_plugin.export.run import make_exporter
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.table import LiveFile
-from spark_plugin.export.write_task import WriteTask
-from tests.support.lake_tables import FORMATS, data_paths, places, read_table, target_in
+from lakemq.spark_plugin.export.job import write_task
+from lakemq.spark_plugin.export.job.run import make_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask
+from lakemq.spark_plugin.export.maintenance import compaction
+from lakemq.spark_plugin.export.maintenance.compaction import choose
+from lakemq.spark_plugin.export.tables.open_table import open_table
+from lakemq.spark_plugin.export.tables.table import LiveFile
+from tests.support.spark.lake_tables import FORMATS, data_paths, places, read_table, target_in
 
 SIZES = st.lists(st.tuples(st.integers(1, 100), st.sampled_from("ab")), max_size=30)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from spark_plugin.export import dead_letters, write_task
-from spark_plugin.export.run import make_exporter
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.write_task import WriteTask
-from tests.support.lake_tables import FORMATS, places, read_table, target_in
+from lakemq.spark_plugin.export.job import write_task
+from lakemq.spark_plugin.export.job.run import make_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask
+from lakemq.spark_plugin.export.maintenance import dead_letters
+from tests.support.spark.lake_tables import FORMATS, places, read_table, target_in
 
 
 def run_here(tasks):

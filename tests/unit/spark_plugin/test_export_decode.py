@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_plugin.errors import OptionError
-from spark_plugin.export.column_types import Type, parse_schema
-from spark_plugin.export.decode import JsonDecoder
+from lakemq.spark_plugin.errors import OptionError
+from lakemq.spark_plugin.export.decoding.column_types import Type, parse_schema
+from lakemq.spark_plugin.export.decoding.decode import JsonDecoder
 from tests.support.seeds import examples
 
 ALL_TYPES = (
@@ -170,7 +170,7 @@ def test_a_row_decodes_the_same_alone_and_among_others(values):
 @given(st.lists(OBJECTS, min_size=2, max_size=20))
 def test_what_is_called_a_mismatch_is_one_for_arrow_too(objects):
     """The quick check must not condemn what the parser would take."""
-    from spark_plugin.export import decode as module
+    from lakemq.spark_plugin.export.decoding import decode as module
 
     columns = parse_schema(ALL_TYPES)
     decoder = JsonDecoder(columns)

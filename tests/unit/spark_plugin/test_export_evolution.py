@@ -8,19 +8,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark_plugin.errors import OptionError, TableError
-from spark_plugin.export import write_task
-from spark_plugin.export.column_types import META, SCALARS, Type, parse_schema
-from spark_plugin.export.evolution import (
+from lakemq.spark_plugin.errors import OptionError, TableError
+from lakemq.spark_plugin.export.decoding.column_types import META, SCALARS, Type, parse_schema
+from lakemq.spark_plugin.export.decoding.evolution import (
     evolve,
     merge_found,
     schema_text,
     type_of_value,
 )
-from spark_plugin.export.run import make_exporter
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.write_task import WriteTask
-from tests.support.lake_tables import FORMATS, places, read_table, target_in
+from lakemq.spark_plugin.export.job import write_task
+from lakemq.spark_plugin.export.job.run import make_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask
+from tests.support.spark.lake_tables import FORMATS, places, read_table, target_in
 
 
 def run_here(tasks):
@@ -170,7 +170,7 @@ def test_columns_are_asked_for_one_way_or_the_other():
 
 
 def target_in_nowhere():
-    from spark_plugin.export.target import Target
+    from lakemq.spark_plugin.export.target import Target
 
     return Target("delta", "x")
 

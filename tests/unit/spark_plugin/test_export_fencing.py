@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from plugins.native.sdk.arrow import arrow_schema
-from spark_plugin.errors import ExportFenced
-from spark_plugin.export import dead_letters, delta_table, exporter, iceberg_table
-from spark_plugin.export.open_table import open_table
-from spark_plugin.export.table import ExportKey, Progress, commit, topic_mark
-from tests.support.lake_tables import FORMATS, target_in
+from lakemq.plugins.native.sdk.arrow import arrow_schema
+from lakemq.spark_plugin.errors import ExportFenced
+from lakemq.spark_plugin.export.job import exporter
+from lakemq.spark_plugin.export.maintenance import dead_letters
+from lakemq.spark_plugin.export.tables import delta_table, iceberg_table
+from lakemq.spark_plugin.export.tables.open_table import open_table
+from lakemq.spark_plugin.export.tables.table import ExportKey, Progress, commit, topic_mark
+from tests.support.spark.lake_tables import FORMATS, target_in
 from tests.unit.spark_plugin.test_export_loop import Export, all_places, fill, run_here
 
 

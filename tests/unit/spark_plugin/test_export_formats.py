@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_plugin.errors import OptionError
-from spark_plugin.export.decoders import open_decoder
-from spark_plugin.export.given_schema import read_schema
-from spark_plugin.export.sparkplug_values import Payload
+from lakemq.spark_plugin.errors import OptionError
+from lakemq.spark_plugin.export.decoding.decoders import open_decoder
+from lakemq.spark_plugin.export.decoding.given_schema import read_schema
+from lakemq.spark_plugin.export.decoding.sparkplug_values import Payload
 from tests.support.seeds import examples
 
 AT = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
@@ -249,7 +249,7 @@ def descriptors(tmp_path_factory):
 def reading_class(descriptors):
     from google.protobuf import message_factory
 
-    from spark_plugin.export.protobuf_values import find_message
+    from lakemq.spark_plugin.export.decoding.protobuf_values import find_message
 
     return message_factory.GetMessageClass(
         find_message(base64.b64decode(descriptors), "fleet.Reading")

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from broker_core.api.errors import Unavailable
-from broker_core.api.types import Columns
-from spark_plugin.errors import (
+from lakemq.broker_core.api.errors import Unavailable
+from lakemq.broker_core.api.types import Columns
+from lakemq.spark_plugin.errors import (
     DataLossError,
     ExportError,
     ExportFenced,
@@ -18,13 +18,13 @@ from spark_plugin.errors import (
     TableError,
     TopicRecreated,
 )
-from spark_plugin.export import write_task
-from spark_plugin.export.files import STRAY_AGE_S_MIN
-from spark_plugin.export.run import make_exporter
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.task_results import DataFile
-from spark_plugin.export.write_task import WriteTask
-from tests.support.lake_tables import (
+from lakemq.spark_plugin.export.job import write_task
+from lakemq.spark_plugin.export.job.run import make_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask
+from lakemq.spark_plugin.export.tables.files import STRAY_AGE_MIN_S
+from lakemq.spark_plugin.export.task_results import DataFile
+from tests.support.spark.lake_tables import (
     FORMATS,
     data_paths,
     named_files,
@@ -156,7 +156,7 @@ def test_a_live_run_follows_the_topic(memory, export):
 
 
 def test_a_broker_that_goes_away_is_asked_again_without_doubles(memory, export, monkeypatch):
-    monkeypatch.setattr("spark_plugin.journal._RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr("lakemq.spark_plugin.source.broker_reader._RETRY_PAUSE_S", 0.0)
     fill(memory)
     memory.failures = [Unavailable("gone"), Unavailable("gone")]
     export.run()
@@ -217,11 +217,13 @@ def test_a_crash_after_the_commit_repeats_nothing(memory, export, monkeypatch):
     def crash(*_):
         raise Crash
 
-    monkeypatch.setattr("spark_plugin.export.landing.note_strays", crash)
+    monkeypatch.setattr("lakemq.spark_plugin.export.job.landing.note_strays", crash)
     with pytest.raises(Crash):
         exporter.step()
     monkeypatch.undo()
-    monkeypatch.setitem(__import__("spark_plugin.journal").journal._clients, "memory", memory)
+    monkeypatch.setitem(
+        __import__("lakemq.spark_plugin.source.broker_reader").journal._clients, "memory", memory
+    )
     exporter.close()
     assert len(export.rows()) == 40
     export.run()
@@ -250,7 +252,7 @@ def test_tasks_that_run_twice_at_the_same_time_do_not_disturb_each_other(memory,
     export.run()
     assert data_paths(export.target) >= strays  # they are young: a task may still write them
     for path in strays:
-        os.utime(path, (time.time() - STRAY_AGE_S_MIN - 1,) * 2)
+        os.utime(path, (time.time() - STRAY_AGE_MIN_S - 1,) * 2)
     export.run()
     assert data_paths(export.target) == named_files(export.target)
     assert not list(tmp_path.rglob("*.strays"))
@@ -260,7 +262,7 @@ def test_tasks_that_run_twice_at_the_same_time_do_not_disturb_each_other(memory,
 @pytest.mark.parametrize("orphans", ["deleted", "left"])
 def test_an_older_process_is_fenced_while_its_job_runs(memory, export, orphans, monkeypatch):
     if orphans == "left":  # so that only the table itself can stop the older one
-        monkeypatch.setattr("spark_plugin.export.exporter.delete_orphans", lambda *_: [])
+        monkeypatch.setattr("lakemq.spark_plugin.export.job.exporter.delete_orphans", lambda *_: [])
     fill(memory)
     reports = []
 

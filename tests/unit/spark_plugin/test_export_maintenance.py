@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker_core.api.types import Columns
-from spark_plugin.commands import dlq_app
-from spark_plugin.errors import ExportRunning, NoTable
-from spark_plugin.export import exporter as loop
-from spark_plugin.export import run, write_task
-from spark_plugin.export.open_table import open_table
-from spark_plugin.export.run import audit_target, make_exporter, replay_target
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.vacuum import vacuum
-from spark_plugin.export.write_task import WriteTask
-from tests.support.lake_tables import FORMATS, data_paths, places, read_table, target_in
+from lakemq.broker_core.api.types import Columns
+from lakemq.spark_plugin.cli.commands import dlq_app
+from lakemq.spark_plugin.errors import ExportRunning, NoTable
+from lakemq.spark_plugin.export.job import exporter as loop
+from lakemq.spark_plugin.export.job import run, write_task
+from lakemq.spark_plugin.export.job.run import audit_target, make_exporter, replay_target
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask
+from lakemq.spark_plugin.export.maintenance.vacuum import vacuum
+from lakemq.spark_plugin.export.tables.open_table import open_table
+from tests.support.spark.lake_tables import FORMATS, data_paths, places, read_table, target_in
 
 
 def run_here(tasks):

@@ -10,18 +10,18 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from broker_core.api.types import Columns
-from spark_plugin.access import Access, access_of, parse_access
-from spark_plugin.errors import DataLossError, OptionError
-from spark_plugin.export import runner, write_task
-from spark_plugin.export.bounds import bounded, parse_bound
-from spark_plugin.export.metrics import ExportMetrics, observe, serve_prometheus
-from spark_plugin.export.run import is_known, make_exporter
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.target import Target
-from spark_plugin.export.topics import matching, settings_of
-from spark_plugin.export.write_task import WriteTask
-from tests.support.lake_tables import FORMATS, places, read_table, target_in
+from lakemq.broker_core.api.types import Columns
+from lakemq.spark_plugin.access import Access, access_of, parse_access
+from lakemq.spark_plugin.errors import DataLossError, OptionError
+from lakemq.spark_plugin.export.job import runner, write_task
+from lakemq.spark_plugin.export.job.bounds import bounded, parse_bound
+from lakemq.spark_plugin.export.job.metrics import ExportMetrics, observe, serve_prometheus
+from lakemq.spark_plugin.export.job.run import is_known, make_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask
+from lakemq.spark_plugin.export.routing.topics import matching, settings_of
+from lakemq.spark_plugin.export.target import Target
+from tests.support.spark.lake_tables import FORMATS, places, read_table, target_in
 
 
 def run_here(tasks):
@@ -140,7 +140,7 @@ def test_each_topic_has_tables_of_its_own_routes(memory, tmp_path, kind):
 def test_what_is_wrong_with_a_pattern_is_said_before_spark_starts(arguments, problem):
     from typer.testing import CliRunner
 
-    from spark_plugin.commands import export_app
+    from lakemq.spark_plugin.cli.commands import export_app
 
     answer = CliRunner().invoke(export_app, ["--topics-pattern", "a", *arguments])
     assert answer.exit_code == 1

@@ -9,15 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.types import Columns
-from spark_plugin.errors import OptionError, TableError
-from spark_plugin.export import file_writer, write_task
-from spark_plugin.export.open_table import open_table
-from spark_plugin.export.partitioning import PartitionField, parse_partition_by, split
-from spark_plugin.export.run import make_exporter
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.write_task import WriteTask
-from tests.support.lake_tables import FORMATS, places, read_table, target_in
+from lakemq.broker_core.api.types import Columns
+from lakemq.spark_plugin.errors import OptionError, TableError
+from lakemq.spark_plugin.export.job import write_task
+from lakemq.spark_plugin.export.job.run import make_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask
+from lakemq.spark_plugin.export.tables import file_writer
+from lakemq.spark_plugin.export.tables.open_table import open_table
+from lakemq.spark_plugin.export.tables.partitioning import (
+    PartitionField,
+    parse_partition_by,
+    split,
+)
+from tests.support.spark.lake_tables import FORMATS, places, read_table, target_in
 
 DAY_MS = 86_400_000
 NEW_YEAR_MS = 1_767_225_600_000  # 2026-01-01

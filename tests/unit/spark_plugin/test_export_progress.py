@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from spark_plugin.export.report import CommitReport
-from spark_plugin.export.runs import Run
-from spark_plugin.progress import ExportProgress
+from lakemq.spark_plugin.export.job.report import CommitReport
+from lakemq.spark_plugin.export.job.runs import Run
+from lakemq.spark_plugin.progress import ExportProgress
 
 
 def said(**of_report) -> list[str]:

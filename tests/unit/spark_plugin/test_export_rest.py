@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_plugin.export import evolution
-from spark_plugin.export.column_types import REST, parse_schema
-from spark_plugin.export.decode import JsonDecoder
-from spark_plugin.export.evolution import evolve
-from spark_plugin.export.given_schema import infer_schema
-from tests.support.lake_tables import FORMATS, places, read_table, target_in
+from lakemq.spark_plugin.export.decoding import evolution
+from lakemq.spark_plugin.export.decoding.column_types import REST, parse_schema
+from lakemq.spark_plugin.export.decoding.decode import JsonDecoder
+from lakemq.spark_plugin.export.decoding.evolution import evolve
+from lakemq.spark_plugin.export.decoding.given_schema import infer_schema
 from tests.support.seeds import examples
+from tests.support.spark.lake_tables import FORMATS, places, read_table, target_in
 from tests.unit.spark_plugin.test_export_evolution import export, rows, send
 from tests.unit.spark_plugin.test_spark_corrupt_batches import audit
 
@@ -96,7 +96,7 @@ def test_strict_takes_the_rest_where_the_schema_has_a_place_for_it(memory, targe
 
 
 def test_each_route_has_a_rest_of_its_own(memory, tmp_path, caplog):
-    from tests.support.lake_tables import routed_target_in
+    from tests.support.spark.lake_tables import routed_target_in
 
     target = routed_target_in(tmp_path, "delta")
     send(memory, {"n": 1, "a b": 1}, {"n": 2})

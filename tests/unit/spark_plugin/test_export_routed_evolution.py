@@ -7,16 +7,16 @@ import json
 
 import pytest
 
-from spark_plugin.errors import OptionError
-from spark_plugin.export import run as run_module
-from spark_plugin.export import table as lake
-from spark_plugin.export import write_task
-from spark_plugin.export.audit import all_complete
-from spark_plugin.export.column_types import META
-from spark_plugin.export.run import audit_target, make_exporter, replay_target
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.write_task import WriteTask
-from tests.support.lake_tables import FORMATS, places, read_table, routed_target_in
+from lakemq.spark_plugin.errors import OptionError
+from lakemq.spark_plugin.export.decoding.column_types import META
+from lakemq.spark_plugin.export.job import run as run_module
+from lakemq.spark_plugin.export.job import write_task
+from lakemq.spark_plugin.export.job.run import audit_target, make_exporter, replay_target
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask
+from lakemq.spark_plugin.export.maintenance.audit import all_complete
+from lakemq.spark_plugin.export.tables import table as lake
+from tests.support.spark.lake_tables import FORMATS, places, read_table, routed_target_in
 
 
 def run_here(tasks):
@@ -50,7 +50,7 @@ def export(target, **more):
 def send(memory, *values, partition=0, keys=None):
     if "t" not in memory._ids:
         memory.create_topic("t", 2)
-    from broker_core.api.types import Columns
+    from lakemq.broker_core.api.types import Columns
 
     columns = Columns([json.dumps(value).encode() for value in values], keys)
     memory.append("t", partition, columns)
@@ -143,7 +143,7 @@ def test_a_crash_between_any_two_changes_neither_repeats_nor_loses(
     fill(memory, 0)
     with pytest.MonkeyPatch.context() as patch:
         commit, count = lake.commit, [0]
-        from spark_plugin.export.parquet_table import ParquetTable
+        from lakemq.spark_plugin.export.tables.parquet_table import ParquetTable
 
         add_columns = ParquetTable.add_columns
 

@@ -6,12 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from broker_core.api.types import Columns
-from spark_plugin.errors import ExportFenced, OptionError
-from spark_plugin.export import table as lake
-from spark_plugin.export import write_task
-from spark_plugin.export.audit import all_complete
-from spark_plugin.export.routing import (
+from lakemq.broker_core.api.types import Columns
+from lakemq.spark_plugin.errors import ExportFenced, OptionError
+from lakemq.spark_plugin.export.job import write_task
+from lakemq.spark_plugin.export.job.run import audit_target, make_exporter, replay_target
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask
+from lakemq.spark_plugin.export.maintenance.audit import all_complete
+from lakemq.spark_plugin.export.routing.rules import (
     RouteBy,
     check_route_column,
     parse_route_by,
@@ -19,11 +21,9 @@ from spark_plugin.export.routing import (
     route_values,
     routes_of,
 )
-from spark_plugin.export.run import audit_target, make_exporter, replay_target
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.target import Target
-from spark_plugin.export.write_task import WriteTask
-from tests.support.lake_tables import FORMATS, places, read_table, routed_target_in
+from lakemq.spark_plugin.export.tables import table as lake
+from lakemq.spark_plugin.export.target import Target
+from tests.support.spark.lake_tables import FORMATS, places, read_table, routed_target_in
 
 SCHEMA = "device string, n bigint"
 
@@ -214,7 +214,7 @@ def audited(monkeypatch, memory):
     """The audit's own client is the journal in memory."""
     import contextlib
 
-    from spark_plugin.export import run
+    from lakemq.spark_plugin.export.job import run
 
     monkeypatch.setattr(run, "connect", lambda *_: contextlib.nullcontext(memory))
 
@@ -272,7 +272,7 @@ class Crash(Exception):
 
 def crash_at(monkeypatch, number, after=False):
     """The commit of a table that is to be the `number`th (from 1) with files does not return."""
-    from spark_plugin.export import table as lake
+    from lakemq.spark_plugin.export.tables import table as lake
 
     commit, count = lake.commit, [0]
 
@@ -432,7 +432,7 @@ def test_raw_records_are_routed_by_key_and_compacted(memory, export):
 def test_the_command_takes_a_routing(monkeypatch):
     from typer.testing import CliRunner
 
-    from spark_plugin import commands
+    from lakemq.spark_plugin.cli import commands
 
     given = []
     monkeypatch.setattr(commands, "_run", lambda settings, _: given.append(settings))

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from spark_plugin.export.stats import delta_stats
-from spark_plugin.export.table import WrittenFile
+from lakemq.spark_plugin.export.tables.stats import delta_stats
+from lakemq.spark_plugin.export.tables.table import WrittenFile
 
 
 def stats_of(table, group_rows=3):

@@ -7,21 +7,21 @@ from decimal import Decimal
 
 import pytest
 
-from spark_plugin.errors import OptionError, TableError
-from spark_plugin.export import run, write_task
-from spark_plugin.export.audit import audit
-from spark_plugin.export.column_types import META, Type, parse_schema
-from spark_plugin.export.evolution import needed_type
-from spark_plugin.export.given_schema import infer_schema
-from spark_plugin.export.open_table import open_table
-from spark_plugin.export.run import make_exporter
-from spark_plugin.export.settings import ExportSettings
-from spark_plugin.export.sparkplug_values import Payload
-from spark_plugin.export.table import ExportKey
-from spark_plugin.export.target import Target
-from spark_plugin.export.write_task import WriteTask
-from spark_plugin.journal import view_of
-from tests.support.lake_tables import FORMATS, places, read_table, target_in
+from lakemq.spark_plugin.errors import OptionError, TableError
+from lakemq.spark_plugin.export.decoding.column_types import META, Type, parse_schema
+from lakemq.spark_plugin.export.decoding.evolution import needed_type
+from lakemq.spark_plugin.export.decoding.given_schema import infer_schema
+from lakemq.spark_plugin.export.decoding.sparkplug_values import Payload
+from lakemq.spark_plugin.export.job import run, write_task
+from lakemq.spark_plugin.export.job.run import make_exporter
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask
+from lakemq.spark_plugin.export.maintenance.audit import audit
+from lakemq.spark_plugin.export.tables.open_table import open_table
+from lakemq.spark_plugin.export.tables.table import ExportKey
+from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.source.broker_reader import view_of
+from tests.support.spark.lake_tables import FORMATS, places, read_table, target_in
 
 
 def run_here(tasks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_plugin.options import parse_options
+from lakemq.spark_plugin.source.options import parse_options
 from tests.unit.spark_plugin.test_export_many import fill, job, many
 
 pytest.importorskip("pyspark")
@@ -20,7 +20,7 @@ def journal(memory):
 
 
 def view_of(**options: str) -> list[str]:
-    from spark_plugin.reader import BatchReader
+    from lakemq.spark_plugin.source.reader import BatchReader
 
     given = parse_options({"bootstrap": "memory", **options}, streaming=False)
     return sorted(BatchReader(given, ()).view())

@@ -6,17 +6,17 @@ import logging
 
 import pytest
 
-from plugins.native.sdk import CorruptBatch, TieredSegment, TieredSegments
-from spark_plugin import corrupt
-from spark_plugin.export.given_schema import infer_schema
-from spark_plugin.export.run import audit_target
-from spark_plugin.export.runs import Run
-from spark_plugin.journal import read_arrow
-from spark_plugin.planning import OffsetRange
-from spark_plugin.tiered import Stores, read_placed
-from spark_plugin.tiered_options import Tiered
-from tests.support.lake_tables import FORMATS, target_in
+from lakemq.plugins.native.sdk import CorruptBatch, TieredSegment, TieredSegments
+from lakemq.spark_plugin.export.decoding.given_schema import infer_schema
+from lakemq.spark_plugin.export.job.run import audit_target
+from lakemq.spark_plugin.export.job.runs import Run
+from lakemq.spark_plugin.source import corrupt
+from lakemq.spark_plugin.source.broker_reader import read_arrow
+from lakemq.spark_plugin.source.planning import OffsetRange
+from lakemq.spark_plugin.source.tiered import Stores, read_placed
+from lakemq.spark_plugin.tiered_options import Tiered
 from tests.support.poison import garbage_lengths, no_frame, sealed
+from tests.support.spark.lake_tables import FORMATS, target_in
 from tests.unit.spark_plugin.test_export_loop import Export
 
 GOOD = [0, 1, 2, 4, 6, 7]
@@ -78,7 +78,7 @@ def test_an_export_goes_on_and_its_audit_knows_them(poisoned, tmp_path, kind, fo
 
 
 def audit(client, target):
-    from spark_plugin.export import run
+    from lakemq.spark_plugin.export.job import run
 
     class Connected:
         def __enter__(self):

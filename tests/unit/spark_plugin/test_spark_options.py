@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from spark_plugin.errors import OffsetsError, OptionError
-from spark_plugin.options import Boundary, parse_duration_s, parse_options, parse_size
+from lakemq.spark_plugin.errors import OffsetsError, OptionError
+from lakemq.spark_plugin.source.options import (
+    Boundary,
+    parse_duration_s,
+    parse_options,
+    parse_size,
+)
 
 GIVEN = {"bootstrap": "b:1", "subscribe": "t"}
 
@@ -19,7 +24,7 @@ def test_defaults_are_kafkas():
     assert options.topics == ("t",)
     assert options.fail_on_data_loss is True
     assert options.columns == ("topic", "partition", "offset", "timestamp", "key", "value")
-    assert options.trigger_delay_s_max == 900
+    assert options.trigger_delay_max_s == 900
     assert options.starting == options.ending == Boundary()
 
 

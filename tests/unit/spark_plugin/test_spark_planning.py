@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_plugin import planning
-from spark_plugin.errors import DataLossError, OffsetsError, OptionError, TopicRecreated
-from spark_plugin.offsets import TopicCursor, cursor_from_json, cursor_to_json
-from spark_plugin.options import Boundary, parse_options
-from spark_plugin.planning import OffsetRange, PartitionView, TopicView
+from lakemq.spark_plugin.errors import DataLossError, OffsetsError, OptionError, TopicRecreated
+from lakemq.spark_plugin.source import planning
+from lakemq.spark_plugin.source.offsets import TopicCursor, cursor_from_json, cursor_to_json
+from lakemq.spark_plugin.source.options import Boundary, parse_options
+from lakemq.spark_plugin.source.planning import OffsetRange, PartitionView, TopicView
 
 
 def view(**topics):
@@ -158,8 +158,8 @@ def test_pieces_cover_the_ranges_exactly(lags, pieces_min, rows_max):
 
 def test_a_batch_waits_for_enough_records_or_long_enough():
     enough = planning.enough
-    assert enough(5, rows_min=None, waited_s=0, delay_s_max=9, last_call=False)
-    assert enough(5, rows_min=5, waited_s=0, delay_s_max=9, last_call=False)
-    assert not enough(4, rows_min=5, waited_s=8, delay_s_max=9, last_call=False)
-    assert enough(4, rows_min=5, waited_s=9, delay_s_max=9, last_call=False)
-    assert enough(4, rows_min=5, waited_s=0, delay_s_max=9, last_call=True)
+    assert enough(5, rows_min=None, waited_s=0, delay_max_s=9, last_call=False)
+    assert enough(5, rows_min=5, waited_s=0, delay_max_s=9, last_call=False)
+    assert not enough(4, rows_min=5, waited_s=8, delay_max_s=9, last_call=False)
+    assert enough(4, rows_min=5, waited_s=9, delay_max_s=9, last_call=False)
+    assert enough(4, rows_min=5, waited_s=0, delay_max_s=9, last_call=True)

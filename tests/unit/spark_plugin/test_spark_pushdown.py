@@ -19,11 +19,11 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from broker_core.api.types import Columns
-from spark_plugin.options import parse_options
-from spark_plugin.planning import OffsetRange
-from spark_plugin.pushdown import Pushed, narrow, pushed
-from spark_plugin.reader import FilteringReader
+from lakemq.broker_core.api.types import Columns
+from lakemq.spark_plugin.source.options import parse_options
+from lakemq.spark_plugin.source.planning import OffsetRange
+from lakemq.spark_plugin.source.pushdown import Pushed, narrow, pushed
+from lakemq.spark_plugin.source.reader import FilteringReader
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value")
 COMPARED = {

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from spark_plugin import session
-from spark_plugin.errors import ExportError, MissingDependency, TopicRecreated
-from spark_plugin.export.fused_source import error_of_task
+from lakemq.spark_plugin import session
+from lakemq.spark_plugin.errors import ExportError, MissingDependency, TopicRecreated
+from lakemq.spark_plugin.export.job.fused_source import error_of_task
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -32,7 +32,7 @@ def test_a_java_that_will_not_do_is_explained(monkeypatch, version, problem):
 
 def test_the_commands_are_light():
     code = (
-        "import sys, spark_plugin.commands; "
+        "import sys, lakemq.spark_plugin.cli.commands; "
         "print([m for m in ('pyspark', 'pyarrow', 'deltalake', 'pyiceberg') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -42,8 +42,8 @@ def test_the_commands_are_light():
 def test_an_error_of_a_task_is_found_in_what_spark_says():
     said = (
         "Job aborted.\nTraceback (most recent call last):\n"
-        "broker_core.api.errors.UnknownTopic: no topic t\n\nThe above exception was ...\n"
-        "spark_plugin.errors.TopicRecreated: topic t was created anew\n\n\tat org.apache.spark"
+        "lakemq.broker_core.api.errors.UnknownTopic: no topic t\n\nThe above exception was ...\n"
+        "lakemq.spark_plugin.errors.TopicRecreated: topic t was created anew\n\n\tat org.apache.spark"
     )
     found = error_of_task(said)
     assert type(found) is TopicRecreated and str(found) == "topic t was created anew"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_plugin.errors import OptionError
-from spark_plugin.sink import check_replayed, query_id
-from spark_plugin.sink_options import parse_sink_options
-from spark_plugin.sink_rows import check_columns, shares
+from lakemq.spark_plugin.errors import OptionError
+from lakemq.spark_plugin.sink.options import parse_sink_options
+from lakemq.spark_plugin.sink.rows import check_columns, shares
+from lakemq.spark_plugin.sink.sink import check_replayed, query_id
 
 NOW_MS = 1_700_000_000_000
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.api.record_batch import encode
-from broker_core.api.types import Columns
-from plugins.native.sdk import CorruptBatch, TieredSegment, TieredSegments, stored_batches
-from spark_plugin.access import Access, access_of
-from spark_plugin.errors import OptionError
-from spark_plugin.object_store import StoreAway, open_objects
-from spark_plugin.options import parse_options
-from spark_plugin.planning import OffsetRange, placed
-from spark_plugin.tiered_options import Tiered
+from lakemq.broker_core.api.records.batch import encode
+from lakemq.broker_core.api.types import Columns
+from lakemq.plugins.native.sdk import CorruptBatch, TieredSegment, TieredSegments, stored_batches
+from lakemq.spark_plugin.access import Access, access_of
+from lakemq.spark_plugin.errors import OptionError
+from lakemq.spark_plugin.source.object_store import StoreAway, open_objects
+from lakemq.spark_plugin.source.options import parse_options
+from lakemq.spark_plugin.source.planning import OffsetRange, placed
+from lakemq.spark_plugin.tiered_options import Tiered
 
 BASE = {"bootstrap": "b", "subscribe": "t"}
 

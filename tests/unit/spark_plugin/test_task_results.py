@@ -7,8 +7,8 @@ from typing import get_args
 import msgpack
 import pytest
 
-from spark_plugin.export.table import WrittenFile
-from spark_plugin.export.task_results import (
+from lakemq.spark_plugin.export.tables.table import WrittenFile
+from lakemq.spark_plugin.export.task_results import (
     DataFile,
     DeadLetterFile,
     NewFields,

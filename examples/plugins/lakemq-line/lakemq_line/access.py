@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Final
 
-from broker_core.api.ports import Credentials
-from broker_core.api.types import AccessContext, Operation, Principal, Resource
+from lakemq.broker_core.api.ports import Credentials
+from lakemq.broker_core.api.types import AccessContext, Operation, Principal, Resource
 
 PROTOCOL: Final = "line"
 

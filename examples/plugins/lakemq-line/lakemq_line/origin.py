@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_core.api.record_headers import encode_headers
-from broker_core.api.types import Columns, Principal
+from lakemq.broker_core.api.records.headers import encode_headers
+from lakemq.broker_core.api.types import Columns, Principal
 from lakemq_line.access import PROTOCOL
 
 HEADER: Final = "line-client"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker_core.api.hooks import hookimpl
-from broker_core.api.ports import (
+from lakemq.broker_core.api.hooks import hookimpl
+from lakemq.broker_core.api.ports import (
     Authenticator,
     Authorizer,
     Broker,
@@ -13,7 +13,7 @@ from broker_core.api.ports import (
     Listener,
     PluginContext,
 )
-from broker_core.api.settings import PluginSettings
+from lakemq.broker_core.api.settings import PluginSettings
 from lakemq_line.access import LineAuthenticator, LineAuthorizer
 from lakemq_line.origin import OriginHeader
 from lakemq_line.settings import LineSettings

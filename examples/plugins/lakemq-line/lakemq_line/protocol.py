@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from broker_core.api.errors import InvalidRequest, LakeMQError
-from broker_core.api.types import Placed
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
+from lakemq.broker_core.api.types import Placed
 
 NO_KEY: Final = b"-"
 _TEXT_CHARACTERS_MAX: Final = 200
@@ -36,8 +36,8 @@ class Put(NamedTuple):
 class LineDecoder:
     """Cuts what arrives into requests. Keeps at most one unfinished line."""
 
-    def __init__(self, line_bytes_max: int) -> None:
-        self._line_bytes_max = line_bytes_max
+    def __init__(self, line_max_bytes: int) -> None:
+        self._line_max_bytes = line_max_bytes
         self._rest = b""
 
     def receive(self, data: bytes) -> list[Put | LakeMQError]:
@@ -48,16 +48,16 @@ class LineDecoder:
         *lines, self._rest = (self._rest + data).split(b"\n")
         found: list[Put | LakeMQError] = []
         for line in lines:
-            if len(line) > self._line_bytes_max:
+            if len(line) > self._line_max_bytes:
                 return [*found, self._too_long()]
             found.append(_parse(line.removesuffix(b"\r")))
-        if len(self._rest) > self._line_bytes_max:
+        if len(self._rest) > self._line_max_bytes:
             found.append(self._too_long())
         return found
 
     def _too_long(self) -> LineTooLong:
         self._rest = b""
-        return LineTooLong(f"a line holds at most {self._line_bytes_max} bytes")
+        return LineTooLong(f"a line holds at most {self._line_max_bytes} bytes")
 
 
 def _parse(line: bytes) -> Put | LakeMQError:

@@ -9,9 +9,9 @@ from typing import Final, cast
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from broker_core.api.errors import LakeMQError, StartupError
-from broker_core.api.ports import Broker, Credentials
-from broker_core.api.types import Columns, Placed, Principal
+from lakemq.broker_core.api.errors import LakeMQError, StartupError
+from lakemq.broker_core.api.ports import Broker, Credentials
+from lakemq.broker_core.api.types import Columns, Placed, Principal
 from lakemq_line.access import PROTOCOL
 from lakemq_line.protocol import LineDecoder, LineTooLong, Put, answer
 from lakemq_line.settings import LineSettings
@@ -72,7 +72,7 @@ class LineConnection(asyncio.Protocol):
         self._listener = listener
         self._broker = broker
         self._in_flight_max = settings.requests_in_flight_max
-        self._decoder = LineDecoder(settings.line_bytes_max)
+        self._decoder = LineDecoder(settings.line_max_bytes)
         self._principal: Principal | None = None
         self._early = b""
         """What came before it was known who the client is: uvloop begins to read after

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from broker_core.api.settings import PluginSettings, Port
+from lakemq.broker_core.api.settings import PluginSettings, Port
 
 
 class LineSettings(PluginSettings):
@@ -16,7 +16,7 @@ class LineSettings(PluginSettings):
     """TCP port."""
     topics: list[str] = Field(default_factory=list)
     """Topics that line clients may write; empty: all."""
-    line_bytes_max: int = Field(default=64 * 1024, ge=64, le=16 * 1024 * 1024)
+    line_max_bytes: int = Field(default=64 * 1024, ge=64, le=16 * 1024 * 1024)
     """Longest line that a client may send (bytes); a longer one ends the connection."""
     requests_in_flight_max: int = Field(default=1000, ge=1)
     """Unanswered requests that one connection may have; no more is read from it until then."""

@@ -1,0 +1,1 @@
+"""Bounds on connections and shares of memory per user."""

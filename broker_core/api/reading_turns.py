@@ -1,3 +1,0 @@
-"""Turns to send a message before one is known, as the MetaService takes them too."""
-
-from meta_service.api.reading_turns import ReadingTurns as ReadingTurns

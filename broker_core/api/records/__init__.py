@@ -1,0 +1,1 @@
+"""The columnar record batch, record headers and the default partitioner."""

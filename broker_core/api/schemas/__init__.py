@@ -1,0 +1,1 @@
+"""Schemas of topics: formats, compatibility and validation."""

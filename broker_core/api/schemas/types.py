@@ -1,0 +1,82 @@
+"""Schemas as they cross the door, and the frame that names one in a value. Pure.
+
+A framed value is a zero byte, the schema's id (u32, big-endian), then the payload: the frame that
+Confluent's clients use, so that both read each other's records. Protobuf payloads follow the list
+of message indexes of that frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from lakemq.broker_core.api.errors import SchemaMismatch
+from lakemq.broker_core.api.types import TopicInfo
+
+SCHEMA_TYPES: Final = ("json-schema", "avro", "protobuf")
+TEXT_MAX_BYTES: Final = 256 * 1024
+_FRAME: Final = struct.Struct(">BI")
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaInfo:
+    """One version of a subject's schema. Never changes."""
+
+    subject: str
+    version: int
+    schema_id: int
+    """Unique in the cluster."""
+    schema_type: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectInfo:
+    """What schemas are versions of."""
+
+    name: str
+    compatibility: str
+    """The rule that holds for it."""
+    versions: tuple[tuple[int, int], ...]
+    """(version, schema id), oldest first."""
+
+
+class Schemas(Protocol):
+    """The registry, as plugins see it. All raise Unavailable."""
+
+    async def register(self, subject: str, schema_type: str, text: str) -> SchemaInfo:
+        """The new version; the latest as it is when it has this very text. Raises InvalidRequest,
+        IncompatibleSchema."""
+
+    async def check(self, subject: str, schema_type: str, text: str) -> Sequence[str]:
+        """What would make `register` refuse; empty: nothing."""
+
+    async def get(
+        self, *, schema_id: int = 0, subject: str = "", version: int | None = None
+    ) -> SchemaInfo:
+        """By id, or of a subject (None: the latest). Raises UnknownSchema."""
+
+    async def subjects(self) -> Sequence[SubjectInfo]: ...
+
+    async def delete(self, subject: str, version: int | None = None) -> None:
+        """One version, or all. Raises UnknownSchema."""
+
+    def check_batch(self, topic: TopicInfo, batch: bytes, steps_max: int | None = None) -> None:
+        """Raises SchemaMismatch when a value does not fit the topic's schema, if it asks for one.
+        The batch's CRC was checked. `steps_max`: TooManySteps for a value that takes more."""
+
+    async def set_compatibility(self, subject: str, compatibility: str | None) -> None:
+        """None: back to the default. An empty subject: the default itself."""
+
+
+def framed(schema_id: int, payload: bytes) -> bytes:
+    return _FRAME.pack(0, schema_id) + payload
+
+
+def unframed(value: bytes) -> tuple[int, bytes]:
+    """(schema id, payload). Raises SchemaMismatch."""
+    if len(value) < _FRAME.size or value[0]:
+        raise SchemaMismatch("the value does not begin with the frame of a schema")
+    return _FRAME.unpack_from(value)[1], value[_FRAME.size :]

@@ -1,0 +1,1 @@
+"""Types and ports of transactions."""

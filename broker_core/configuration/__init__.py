@@ -1,0 +1,1 @@
+"""The TOML file: sections, validation and errors with line numbers."""

@@ -1,0 +1,140 @@
+"""Sections of the TOML file that belong to the broker core."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from lakemq.broker_core.api.settings import Port, Section, Unlimited
+
+
+class NodeSettings(Section):
+    """This node."""
+
+    id: str = Field(default="node-1", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
+    """Name of this node in the cluster: letters, digits, `.`, `_`, `-`; never changed later."""
+    data_dir: str = "lakemq-data"
+    """Folder that holds everything this node stores. Created if absent; one process at a time."""
+    rack: str = Field(default="", max_length=128)
+    """Where this node stands (rack, zone): replicas of a partition go to different ones."""
+    host: str = "127.0.0.1"
+    """Address that listeners bind to where their own section names none."""
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    """How much the node says on standard error."""
+    event_loop: Literal["auto", "uvloop", "asyncio"] = "auto"
+    """What drives the sockets; `auto`: uvloop where it is installed, else asyncio's own."""
+
+    loop_stall_ms: int = Field(default=200, ge=0, le=60_000)
+    """What holds the event loop for longer is named in the log and counted
+    (`lakemq_node_loop_stalls`): nobody is served meanwhile (ms); 0: nothing is."""
+
+
+class TopicSettings(Section):
+    """Defaults for topics created without these settings."""
+
+    partitions: int = Field(default=1, ge=1, le=10_000)
+    """Number of partitions."""
+    segment_max_bytes: int = Field(default=256 * 1024 * 1024, ge=4096)
+    """Size at which a segment is rolled (bytes)."""
+    segment_age_max_ms: int = Field(default=24 * 60 * 60 * 1000, ge=1000)
+    """Age at which a segment is rolled (ms)."""
+    retention_bytes: Unlimited = Field(default=-1, ge=-1)
+    """Size up to which a partition is kept (bytes); -1 or "none": without limit."""
+    retention_ms: Unlimited = Field(default=7 * 24 * 60 * 60 * 1000, ge=-1)
+    """Age up to which records are kept (ms); -1 or "none": for ever. Whole segments go: their age
+    counts from when they are full, or `segment_age_max_ms` old."""
+    retention_by: Literal["append", "record"] = "append"
+    """Since when a record has its age: `append`, by the broker's clock; `record`, by the timestamp
+    that its producer gave: records older than `retention_ms` then go as soon as their segment is
+    sealed."""
+    cleanup: Literal["delete", "compact", "compact,delete"] = "delete"
+    """`delete` obeys retention; `compact` keeps the latest value of every key."""
+    tombstone_retention_ms: int = Field(default=24 * 60 * 60 * 1000, ge=0)
+    """How long a record with a null value outlives compaction (ms)."""
+    compression: Literal["producer", "none", "lz4", "zstd"] = "producer"
+    """Compression of stored batches; `producer`: as they come."""
+    batch_max_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
+    """Largest record batch accepted (bytes)."""
+    timestamp_ahead_max_ms: Unlimited = Field(default=24 * 60 * 60 * 1000, ge=-1)
+    """How far a record's timestamp may be ahead of the broker's clock (ms); -1 or "none": any.
+    Records from before 1970 are never taken."""
+
+
+class TransactionSettings(Section):
+    """Staged batches and transactions."""
+
+    staged_max_bytes: int = Field(default=4 * 1024 * 1024 * 1024, ge=1024 * 1024)
+    """Batches that are staged and not committed, of all sinks and transactions together (bytes)."""
+    owner_max_bytes: int = Field(default=2 * 1024 * 1024 * 1024, ge=1024 * 1024)
+    """The same for one sink or transactional id (bytes)."""
+    owner_batches_max: int = Field(default=100_000, ge=1, le=10_000_000)
+    """Batches that one sink or transactional id may have staged."""
+    owners_max: int = Field(default=10_000, ge=1)
+    """Sinks and transactional ids that are known at a time."""
+    user_share_max: float = Field(default=0.5, gt=0, le=1)
+    """Share of `owners_max` that one user may take up; 1: everything. Anonymous clients count as
+    one user, which may have everything until a user with a name comes."""
+    sink_timeout_ms: int = Field(default=60 * 60 * 1000, ge=1000)
+    """What a sink has staged is forgotten when nothing was added to it for so long (ms)."""
+    transaction_timeout_ms: int = Field(default=60_000, ge=100)
+    """The same for a transaction that asks for no other time (ms)."""
+    timeout_max_ms: int = Field(default=24 * 60 * 60 * 1000, ge=1000)
+    """Longest time that a client may ask for (ms)."""
+    transaction_expiry_ms: int = Field(default=7 * 24 * 60 * 60 * 1000, ge=60_000)
+    """A transactional id that is not used for so long is forgotten (ms); sinks never are."""
+    commit_wait_ms: int = Field(default=10_000, ge=100)
+    """A commit is answered after this time at the latest, applied or not: it is decided (ms)."""
+
+
+class ScheduleSettings(Section):
+    """Records that are delivered later."""
+
+    batches_max: int = Field(default=100_000, ge=1, le=10_000_000)
+    """Batches that may wait for their time; a record that is sent alone is a batch."""
+    bytes_max: int = Field(default=1024 * 1024 * 1024, ge=1024 * 1024)
+    """The same in bytes."""
+    horizon_ms: int = Field(default=366 * 24 * 60 * 60 * 1000, ge=1000)
+    """How far ahead a record may be scheduled (ms)."""
+    remembered_ms: int = Field(default=10 * 60 * 1000, ge=1000)
+    """How long the id of a delivered or cancelled record is remembered, so that a repeated request
+    does not schedule it again (ms)."""
+
+
+class AdminSettings(Section):
+    """HTTP admin: health, metrics, topics."""
+
+    enabled: bool = True
+    """Whether the HTTP admin listens."""
+    host: str = ""
+    """Address to bind to; empty: `node.host`."""
+    port: Port = 9703
+    """TCP port."""
+    tls_cert: str = ""
+    """File with the server's certificate chain (PEM); not empty: HTTPS."""
+    tls_key: str = ""
+    """File with the certificate's private key (PEM)."""
+    insecure: bool = False
+    """Take a `host` that other machines reach without TLS: passwords would travel in plain text."""
+    hosts: list[str] = Field(default_factory=list)
+    """DNS names (of a `Host` header, without a port) under which callers without a login are
+    answered; `localhost` and IP addresses always are. Others may be a web page's."""
+    connections_max: int = Field(default=256, ge=4)
+    """Connections at a time. One address (IPv6: one /64) has half of them, as have all that have
+    not authenticated; of these one address has half again."""
+    unauthenticated_timeout_ms: int = Field(default=10_000, ge=100)
+    """A connection that has not authenticated is closed when no request of it was answered for so
+    long (ms)."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key must be set together")
+        return self
+
+
+class TelemetrySettings(Section):
+    """OpenTelemetry."""
+
+    prometheus: bool = True
+    """Whether the HTTP admin serves `/metrics` in Prometheus' text format."""

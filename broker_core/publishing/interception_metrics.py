@@ -1,0 +1,33 @@
+"""What interceptors did -> OpenTelemetry observable instruments, read when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from lakemq.broker_core.publishing.interception import Calls, Interception
+
+
+def register_interception_metrics(meter: Meter, interception: Interception) -> None:
+    """One instrument per number, with the plugin as attribute."""
+    growing: dict[str, tuple[Callable[[Calls], float], str]] = {
+        "calls": (lambda calls: calls.calls, "groups of records shown to interceptors"),
+        "failures": (lambda calls: calls.failures, "calls that raised or gave unusable columns"),
+        "slow": (lambda calls: calls.slow, "calls that held the node up for 100 ms or more"),
+        "seconds": (lambda calls: calls.seconds, "time in which the node did nothing else (s)"),
+    }
+    for name, (read, description) in growing.items():
+        meter.create_observable_counter(
+            f"lakemq.interceptors.{name}",
+            [_callback(read, interception)],
+            description=description,
+        )
+
+
+def _callback(
+    read: Callable[[Calls], float], interception: Interception
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    return lambda _options: [
+        Observation(read(calls), {"plugin": plugin}) for plugin, calls in interception.calls.items()
+    ]

@@ -1,0 +1,1 @@
+"""Scheduled records: appended to their topic when their time comes."""

@@ -1,0 +1,111 @@
+"""Scheduled batches on disk: the state topic of schedules, appended to and read back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from lakemq.broker_core.api.errors import CorruptLog
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.records.batch import HEADER_BYTES, pack_header, read_header
+from lakemq.broker_core.api.records.partitioner import partition_of
+from lakemq.broker_core.api.state_topic import StateTopic
+from lakemq.broker_core.api.types import Acks, AppendResult
+from lakemq.broker_core.scheduling.delayed_format import (
+    EndedSchedule,
+    StoredSchedule,
+    decode_schedule,
+    decode_schedule_id,
+    encode_ended,
+    encode_schedule,
+    encode_schedule_id,
+)
+from lakemq.broker_core.scheduling.timer import PendingSchedule
+from lakemq.broker_core.transactions.coordinator_log import PARTITIONS
+from lakemq.broker_core.transactions.formats import SCHEDULES_TOPIC
+from lakemq.broker_core.transactions.state import Entry
+
+
+class ScheduleLog:
+    """One record for each schedule, by its id."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._topic = StateTopic(
+            broker, SCHEDULES_TOPIC, partitions=PARTITIONS, acks=Acks.REPLICATED, large_values=True
+        )
+
+    async def ensure(self) -> None:
+        await self._topic.ensure()
+
+    def append(
+        self, schedule_id: str, stored: StoredSchedule
+    ) -> tuple[PendingSchedule, asyncio.Future[AppendResult]]:
+        """The pending schedule, and when it is on disk. Those for one target partition are all in
+        one partition."""
+        number = partition_of(f"{stored.topic}/{stored.partition}".encode(), PARTITIONS)
+        value = encode_schedule(stored)
+        offset = self._topic.log(number).log_end_offset
+        written = self._topic.put(encode_schedule_id(schedule_id), value, partition=number)
+        return _pending(schedule_id, stored, number, offset, len(value)), written
+
+    def append_ended(
+        self, number: int, schedule_ids: Sequence[str], now_ms: int
+    ) -> asyncio.Future[AppendResult]:
+        """They were delivered or cancelled. Done when that is on disk."""
+        value = encode_ended(EndedSchedule(now_ms))
+        return self._write_all(number, schedule_ids, value)
+
+    def delete(self, number: int, schedule_ids: Sequence[str]) -> asyncio.Future[AppendResult]:
+        """Nothing need be known of them any more."""
+        return self._write_all(number, schedule_ids, None)
+
+    def _write_all(
+        self, number: int, schedule_ids: Sequence[str], value: bytes | None
+    ) -> asyncio.Future[AppendResult]:
+        entries = {encode_schedule_id(each): value for each in schedule_ids}
+        return self._topic.write(entries, partition=number)
+
+    async def load(self) -> AsyncIterator[tuple[str, int, PendingSchedule | EndedSchedule | None]]:
+        """(id, partition, what was last known of it so far), in order; None: deleted."""
+        async for record in self._topic.records():
+            try:
+                schedule_id = decode_schedule_id(record.key)
+                found = None if record.value is None else decode_schedule(record.value)
+            except ValueError as error:
+                self._topic.skip(record, error)
+                continue
+            if isinstance(found, StoredSchedule):
+                size = len(record.value or b"")
+                pending = _pending(schedule_id, found, record.partition, record.offset, size)
+                pending.durable = True
+                yield schedule_id, record.partition, pending
+            else:
+                yield schedule_id, record.partition, found
+
+    async def read(self, entry: Entry) -> bytes:
+        """The batch as it shall be appended to its partition."""
+        found = decode_schedule(await self._topic.value_at(entry.log_partition, entry.offset))
+        if isinstance(found, StoredSchedule):
+            return at_its_time(found)
+        raise CorruptLog(f"{SCHEDULES_TOPIC}-{entry.log_partition} has no batch at {entry.offset}")
+
+
+def at_its_time(stored: StoredSchedule) -> bytes:
+    """The batch with the time it was due as its first timestamp, unless it keeps its own."""
+    if stored.keep_timestamps:
+        return stored.batch
+    header = read_header(stored.batch)
+    moved = header._replace(
+        base_timestamp_ms=stored.deliver_at_ms,
+        max_timestamp_ms=stored.deliver_at_ms + header.max_timestamp_ms - header.base_timestamp_ms,
+    )
+    return pack_header(moved) + stored.batch[HEADER_BYTES:]
+
+
+def _pending(
+    schedule_id: str, stored: StoredSchedule, number: int, offset: int, size_bytes: int
+) -> PendingSchedule:
+    return PendingSchedule(
+        schedule_id, stored.deliver_at_ms, stored.topic, stored.topic_id, stored.partition,
+        stored.records, size_bytes, number, offset,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Authentication: passwords, SCRAM, tokens, certificates, HTTP callbacks."""

@@ -1,0 +1,202 @@
+"""`lakemq acl`: rules of who may do what, kept by the MetaService for all nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lakemq.broker_core.api.access import ANONYMOUS, AccessContext, Principal, Resource, Rule
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.configuration.config import load_config
+from lakemq.broker_core.security.authz.rule_book import RuleBook
+from lakemq.broker_core.security.authz.rules import ALIASES, check_rule
+from lakemq.broker_core.security.kept_forms import kept_rules, rule_of
+from lakemq.broker_core.security.settings import SecuritySettings
+from lakemq.cli.meta_access import fail
+from lakemq.cli.meta_options import AskMeta, asks_meta
+from lakemq.meta_service.api.auth import canonical_kind, kind_complaint
+from lakemq.meta_service.api.types import MetaClient
+
+acl = typer.Typer(
+    no_args_is_help=True, help="Rules of who may do what. A rule that denies wins over all others."
+)
+
+Who = Annotated[
+    list[str],
+    typer.Option("--who", "-w", help="user:NAME, role:NAME, anonymous or any; repeatable."),
+]
+Operations = Annotated[
+    list[str],
+    typer.Option("--operation", "-o", help="publish, subscribe, read, ... or all; repeatable."),
+]
+Resources = Annotated[
+    list[str],
+    typer.Option("--resource", "-r", help="topic:NAME, topic_name:FILTER, ...; repeatable."),
+]
+Qos = Annotated[
+    list[int] | None, typer.Option("--qos", min=0, max=2, help="Only of this QoS; repeatable.")
+]
+Retain = Annotated[
+    bool | None, typer.Option("--retain/--no-retain", help="Only (not) retained publishes.")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", envvar="LAKEMQ_CONFIG", metavar="FILE", help="A node's configuration."
+    ),
+]
+
+
+@acl.command("add")
+@asks_meta
+def add(
+    who: Who,
+    operation: Operations,
+    resource: Resources,
+    deny: Annotated[bool, typer.Option("--deny", help="Deny in place of allow.")] = False,
+    qos: Qos = None,
+    retain: Retain = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Only this very topic filter, not what it matches.")
+    ] = False,
+    rule_id: Annotated[str, typer.Option("--id", help="Names the rule.")] = "",
+    config: Config = None,
+    *,
+    ask: AskMeta,
+) -> None:
+    """Add a rule; the same one twice is one. Warns where rules that allow change nothing, as far as
+    the configuration tells: give a node's."""
+    book = RuleBook(_settings(config), lambda: None)
+    rules = []
+    for each in resource:
+        kind, _, name = each.partition(":")
+        made = Rule(
+            tuple(who),
+            tuple(operation),
+            kind,
+            name,
+            not deny,
+            tuple(qos or ()),
+            retain,
+            rule_id,
+            exact,
+        )
+        if complaint := check_rule(made):
+            fail(complaint)
+        rules += kept_rules(made)
+    if rule_id and len(rules) > 1:
+        fail("--id names one rule: one --who, one --operation, one --resource")
+
+    async def put(meta: MetaClient) -> None:
+        for rule in rules:
+            await meta.put_rule(rule)
+
+    ask(put)
+    for rule in rules:
+        typer.echo(f"added {rule.rule_id}")
+    book.replace({rule.rule_id: rule_of(rule) for rule in rules})
+    if void := book.rules.void():
+        typer.echo(f"lakemq: warning: where nodes are configured like this one, {void}", err=True)
+
+
+@acl.command("list")
+@asks_meta
+def list_rules(
+    *,
+    ask: AskMeta,
+) -> None:
+    """List the rules that the MetaService keeps."""
+    kept = ask(lambda meta: meta.rules())
+    table = Table(box=None, pad_edge=False)
+    for heading in ("rule", "", "who", "operation", "resource", "only"):
+        table.add_column(heading, overflow="fold")
+    for rule in map(rule_of, kept):
+        table.add_row(
+            rule.rule_id,
+            "allow" if rule.allow else "deny",
+            ", ".join(rule.who),
+            ", ".join(rule.operations),
+            f"{rule.kind}:{rule.name}",
+            _conditions(rule),
+        )
+    Console().print(table)
+
+
+def _conditions(rule: Rule) -> str:
+    found = [f"qos {each}" for each in rule.qos]
+    if rule.retain is not None:
+        found.append("retained" if rule.retain else "not retained")
+    if rule.exact:
+        found.append("exact")
+    return ", ".join(found)
+
+
+@acl.command("remove")
+@asks_meta
+def remove(
+    rule_id: str,
+    *,
+    ask: AskMeta,
+) -> None:
+    """Remove a rule by its id."""
+    ask(lambda meta: meta.delete_rule(rule_id))
+    typer.echo(f"removed {rule_id}")
+
+
+@acl.command("test")
+@asks_meta
+def test_rules(
+    operation: Annotated[str, typer.Option("--operation", "-o")],
+    resource: Annotated[str, typer.Option("--resource", "-r", help="KIND:NAME")],
+    user: Annotated[str, typer.Option("--user", "-u", help="Else: an anonymous client.")] = "",
+    role: Annotated[list[str] | None, typer.Option("--role", help="Repeatable.")] = None,
+    client_id: Annotated[str, typer.Option("--client-id")] = "",
+    qos: Annotated[int | None, typer.Option("--qos", min=0, max=2)] = None,
+    retain: Annotated[bool | None, typer.Option("--retain/--no-retain")] = None,
+    config: Config = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Rules of the configuration alone.")
+    ] = False,
+    *,
+    ask: AskMeta,
+) -> None:
+    """Tell whether somebody may do something, and which rule says so. Exit code 1: may not."""
+    kind, found, name = resource.partition(":")
+    if operation not in ALIASES or not found:
+        fail("--operation takes an operation, --resource KIND:NAME")
+    kind = canonical_kind(kind)
+    if complaint := kind_complaint(kind):
+        fail(complaint)
+    book = RuleBook(_settings(config), lambda: None)
+    if not offline:
+        kept = ask(lambda meta: meta.rules())
+        book.replace({rule.rule_id: rule_of(rule) for rule in kept})
+    principal = Principal(user, roles=tuple(sorted(role or ()))) if user else ANONYMOUS
+    context = AccessContext("mqtt", client_id, qos=qos, retain=retain)
+    if book.is_admin(principal):
+        typer.echo("allowed: an admin")
+        return
+    allowed, rule = book.rules.verdict(principal, ALIASES[operation], Resource(kind, name), context)
+    typer.echo(f"{'allowed' if allowed else 'denied'}: {_reason(rule)}")
+    if not allowed:
+        raise typer.Exit(1)
+
+
+def _settings(config: Path | None) -> SecuritySettings:
+    try:
+        return load_config(config, {}).security
+    except LakeMQError as error:
+        fail(error)
+
+
+def _reason(rule: Rule | None) -> str:
+    if rule is None:
+        return "no rule is about it, so security.unmatched holds"
+    who, operations = ", ".join(rule.who), ", ".join(rule.operations)
+    name = f"rule {rule.rule_id}" if rule.rule_id else "a rule of the configuration"
+    verb = "allows" if rule.allow else "denies"
+    return f"{name} {verb} {who} to {operations} {rule.kind}:{rule.name}"

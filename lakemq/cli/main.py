@@ -1,0 +1,189 @@
+"""The `lakemq` command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.configuration.config import Config, ConfigSource, load_config
+from lakemq.broker_core.plugin_host import PluginHost
+from lakemq.cli.acl_commands import acl
+from lakemq.cli.quota_commands import quota
+from lakemq.cli.user_commands import user
+from lakemq.meta_service.cli.commands import meta
+from lakemq.runtime import loop_factory, settle
+from lakemq.spark_plugin.cli.commands import commands as spark_commands
+
+app = typer.Typer(
+    name="lakemq",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="One broker for the whole road from a device to a lakehouse table.",
+)
+plugin_app = typer.Typer(no_args_is_help=True, help="What plugins there are.")
+config_app = typer.Typer(no_args_is_help=True, help="The configuration file.")
+app.add_typer(plugin_app, name="plugin")
+app.add_typer(config_app, name="config")
+app.add_typer(meta, name="meta")
+app.add_typer(user, name="user")
+app.add_typer(acl, name="acl")
+app.add_typer(quota, name="quota")
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", envvar="LAKEMQ_CONFIG", metavar="FILE", help="TOML file; else defaults."
+    ),
+]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", "-d", metavar="FOLDER", help="Overrides node.data_dir.")
+]
+
+Join = Annotated[
+    list[str] | None,
+    typer.Option("--join", "-j", metavar="HOST:PORT", help="Overrides meta.join; may be repeated."),
+]
+
+
+def _fail(error: Exception | str) -> NoReturn:
+    for line in str(error).splitlines():
+        typer.echo(f"lakemq: {line}", err=True)
+    raise typer.Exit(1)
+
+
+def _load(file: Path | None, data_dir: Path | None = None, join: Sequence[str] = ()) -> Config:
+    environment = dict(os.environ)
+    if join:
+        environment["LAKEMQ_META__JOIN"] = json.dumps(list(join))
+    if data_dir is not None:
+        environment["LAKEMQ_NODE__DATA_DIR"] = str(data_dir)
+    try:
+        return load_config(file, environment)
+    except LakeMQError as error:
+        _fail(error)
+
+
+@app.command()
+def start(config: ConfigFile = None, data_dir: DataDir = None, join: Join = None) -> None:
+    """Run a node until it is told to stop (Ctrl-C or SIGTERM)."""
+    loaded = _load(config, data_dir, join or ())
+    logging.basicConfig(
+        level=loaded.node.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        with asyncio.Runner(loop_factory=loop_factory(loaded.node.event_loop)) as runner:
+            runner.run(_run(loaded))
+    except LakeMQError as error:
+        _fail(error)
+
+
+async def _run(config: Config) -> None:
+    from lakemq.node import Node
+
+    node = Node(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await node.start()
+    try:
+        for name, address in node.addresses().items():
+            typer.echo(f"{name} {address}")
+        settle()
+        node.watch_loop()
+        typer.echo("ready")
+        sys.stdout.flush()
+        node.failed.add_done_callback(lambda _: stop.set())
+        await stop.wait()
+        if node.failed.done():
+            raise LakeMQError(f"the node stops: {node.failed.result()}")
+    finally:
+        await node.stop()
+
+
+@plugin_app.command("list")
+def list_plugins(config: ConfigFile = None) -> None:
+    """Show plugins: version, on or off, what they register, why they failed."""
+    host = PluginHost(_load(config).source)
+    try:
+        host.load(strict=False, disabled_too=True)
+    except LakeMQError as error:
+        _fail(error)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("plugin", "version", "from", "state", "registers"):
+        table.add_column(heading, overflow="fold")
+    for plugin in host.plugins:
+        state = "failed" if plugin.error else "on" if plugin.enabled else "off"
+        hooks = ", ".join(each.removeprefix("register_") for each in plugin.hooks)
+        table.add_row(
+            plugin.name, plugin.version, plugin.distribution, state, plugin.error or hooks
+        )
+    Console().print(table)
+    if any(plugin.error and plugin.enabled for plugin in host.plugins):
+        raise typer.Exit(1)
+
+
+@config_app.command("check")
+def check_config(config: ConfigFile = None) -> None:
+    """Check the configuration without starting anything: sections, those of plugins included,
+    ports that clash, files that are not there, what plugins register. Tells all that is wrong."""
+    from lakemq.cli.config_findings import check
+
+    findings = check(config, os.environ)
+    for warning in findings.warnings:
+        typer.echo(f"lakemq: warning: {warning}", err=True)
+    if findings.errors:
+        _fail("\n".join(map(str, findings.errors)))
+    typer.echo(f"{config or 'defaults'}: ok; plugins on: {', '.join(findings.plugins)}")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from lakemq.node import VERSION
+
+    typer.echo(f"lakemq {VERSION}")
+
+
+def _add_plugin_commands() -> None:
+    """Give the command what enabled plugins add to it. What is wrong with the configuration is
+    told by the command that needs it, so that `lakemq config check` can.
+    """
+    file = os.environ.get("LAKEMQ_CONFIG")
+    try:
+        source = load_config(Path(file) if file else None, os.environ).source
+        host = PluginHost(source)
+        host.load(strict=False)
+    except LakeMQError:
+        host = PluginHost(ConfigSource("(defaults)"))
+        host.load(strict=False)
+    found = [each for _, group in host.collect("register_commands", lambda _: {}) for each in group]
+    for name, command in [*found, *spark_commands()]:
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+
+
+def main() -> None:
+    """Entry point of the `lakemq` command."""
+    try:
+        _add_plugin_commands()
+    except LakeMQError as error:
+        typer.echo(f"lakemq: {error}", err=True)
+        sys.exit(1)
+    app()

@@ -1,0 +1,163 @@
+"""`lakemq user`: users with passwords, in the MetaService or in a password file."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.security.authn.users import UserRecord, check_roles, check_user_name
+from lakemq.cli.meta_access import fail
+from lakemq.cli.meta_options import AskMeta, asks_meta
+from lakemq.cli.user_file import with_password
+from lakemq.cli.user_store import FileStore, MetaStore, UserStore
+
+user = typer.Typer(
+    no_args_is_help=True,
+    help="Users with passwords: in the MetaService, for all nodes, or in a password file.",
+)
+
+File = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        "-f",
+        envvar="LAKEMQ_USER_FILE",
+        metavar="FILE",
+        help="A password file, in place of the MetaService.",
+    ),
+]
+Roles = Annotated[
+    list[str] | None, typer.Option("--role", "-r", metavar="ROLE", help="A role; repeatable.")
+]
+FromStdin = Annotated[
+    bool, typer.Option("--password-stdin", help="Take the password from standard input.")
+]
+
+
+def _store(file: Path | None, ask: AskMeta) -> UserStore:
+    return MetaStore(ask) if file is None else FileStore(file)
+
+
+def _password(from_stdin: bool) -> str:
+    if from_stdin:
+        password = sys.stdin.readline().rstrip("\r\n")
+    else:
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
+    if not password:
+        fail("the password is empty")
+    return password
+
+
+def _found(store: UserStore, name: str) -> UserRecord:
+    found = store.find(name)
+    if found is None:
+        fail(f"there is no user {name}")
+    return found
+
+
+@user.command("add")
+@asks_meta
+def add(
+    name: str,
+    file: File = None,
+    role: Roles = None,
+    password_stdin: FromStdin = False,
+    *,
+    ask: AskMeta,
+) -> None:
+    """Add a user; asks for the password."""
+    store = _store(file, ask)
+    try:
+        check_user_name(name)
+        check_roles(role or ())
+        if store.find(name) is not None:
+            fail(f"user {name} exists already; 'lakemq user passwd' changes the password")
+        made = UserRecord(name, roles=tuple(dict.fromkeys(role or ())))
+        store.put(with_password(made, _password(password_stdin)))
+    except LakeMQError as error:
+        fail(error)
+    typer.echo(f"added {name}")
+
+
+@user.command("passwd")
+@asks_meta
+def passwd(
+    name: str,
+    file: File = None,
+    password_stdin: FromStdin = False,
+    *,
+    ask: AskMeta,
+) -> None:
+    """Give a user another password."""
+    store = _store(file, ask)
+    try:
+        store.put(with_password(_found(store, name), _password(password_stdin)))
+    except LakeMQError as error:
+        fail(error)
+    typer.echo(f"changed the password of {name}")
+
+
+@user.command("roles")
+@asks_meta
+def roles(
+    name: str,
+    file: File = None,
+    role: Roles = None,
+    *,
+    ask: AskMeta,
+) -> None:
+    """Give a user these roles in place of those it has."""
+    store = _store(file, ask)
+    try:
+        check_roles(role or ())
+        store.put(replace(_found(store, name), roles=tuple(dict.fromkeys(role or ()))))
+    except LakeMQError as error:
+        fail(error)
+    typer.echo(f"{name}: {', '.join(role or ()) or 'no roles'}")
+
+
+@user.command("remove")
+@asks_meta
+def remove(
+    name: str,
+    file: File = None,
+    *,
+    ask: AskMeta,
+) -> None:
+    """Remove a user."""
+    store = _store(file, ask)
+    try:
+        _found(store, name)
+        store.remove(name)
+    except LakeMQError as error:
+        fail(error)
+    typer.echo(f"removed {name}")
+
+
+@user.command("list")
+@asks_meta
+def list_users(
+    file: File = None,
+    *,
+    ask: AskMeta,
+) -> None:
+    """List users, their roles and how they can log in."""
+    try:
+        users = _store(file, ask).users()
+    except LakeMQError as error:
+        fail(error)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("user", "roles", "logs in by"):
+        table.add_column(heading, overflow="fold")
+    for each in sorted(users, key=lambda one: one.name):
+        ways = ["password"] * bool(each.password_hash) + [keys.mechanism for keys in each.scram]
+        said = "disabled" if each.disabled else ", ".join(ways) or "nothing"
+        table.add_row(each.name, ", ".join(each.roles), said)
+    Console().print(table)

@@ -1,0 +1,1 @@
+"""`lakemq meta`: commands that inspect and operate the MetaService."""

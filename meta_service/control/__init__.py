@@ -1,0 +1,1 @@
+"""The controller: failure detection, leadership and placement of partitions."""

@@ -1,0 +1,220 @@
+"""Which replicas to move so that nodes and racks carry alike, moving as little as possible. Pure.
+
+Replicas leave nodes that drain, leave or are gone; partitions with too few replicas get more; racks
+are used where they are not; then counts are evened out, one replica at a time from the fullest node
+to the emptiest, which is the least that levels them. A plan for a cluster that is level is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from lakemq.meta_service.api.types import NodeRegistration, PartitionDescription, TopicDescription
+from lakemq.meta_service.catalog.control_commands import ACTIVE, FENCED
+
+FULL_RATIO: Final = 0.9
+"""A node whose disk is as full as this takes no more replicas."""
+DISK_FIGURE: Final = "disk_used_ratio"
+BYTES_FIGURE: Final = "bytes_per_s"
+
+Loads = Mapping[str, Mapping[str, float]]
+"""Figures of the nodes' heartbeats, by node id."""
+
+
+class PlannedMove(NamedTuple):
+    """One partition's new home."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    partition_epoch: int
+    replicas: tuple[str, ...]
+    """Where it is, or is on its way to."""
+    target: tuple[str, ...]
+    """The preferred leader first."""
+
+    @property
+    def copies(self) -> int:
+        """Replicas that must be copied; 0: only the leadership moves."""
+        return len(set(self.target) - set(self.replicas))
+
+
+@dataclass
+class _Home:
+    """One partition while the plan is made."""
+
+    topic: TopicDescription
+    partition: PartitionDescription
+    before: tuple[str, ...]
+    nodes: list[str] = field(default_factory=list)
+
+
+def plan(
+    topics: Sequence[TopicDescription],
+    nodes: Sequence[NodeRegistration],
+    leaving: Sequence[str] = (),
+    loads: Loads | None = None,
+) -> list[PlannedMove]:
+    """Moves, in the order of topics and partitions. Partitions without any replica are left out."""
+    return _Planner(topics, nodes, leaving, loads or {}).plan()
+
+
+class _Planner:
+    def __init__(
+        self,
+        topics: Sequence[TopicDescription],
+        nodes: Sequence[NodeRegistration],
+        leaving: Sequence[str],
+        loads: Loads,
+    ) -> None:
+        self._racks = {node.node_id: node.rack for node in nodes}
+        self._loads = loads
+        stays = {n.node_id for n in nodes if n.state in (ACTIVE, FENCED)} - set(leaving)
+        takes = sorted(n.node_id for n in nodes if n.state == ACTIVE and n.node_id in stays)
+        self._takes = [node for node in takes if not self._is_full(node)]
+        self._stays = stays if takes else set(self._racks)  # nowhere to go: stay
+        self._homes = [
+            _Home(topic, partition, partition.target or partition.replicas)
+            for topic in topics
+            for partition in topic.partitions
+            if partition.replicas
+        ]
+        self._held: dict[str, dict[int, None]] = {node: {} for node in stays}
+        self._leads = dict.fromkeys(self._racks, 0)
+
+    def _is_full(self, node: str) -> bool:
+        return self._loads.get(node, {}).get(DISK_FIGURE, 0.0) >= FULL_RATIO
+
+    def _weight(self, node: str) -> tuple[int, float, str]:
+        return (len(self._held[node]), self._loads.get(node, {}).get(BYTES_FIGURE, 0.0), node)
+
+    def plan(self) -> list[PlannedMove]:
+        for number, home in enumerate(self._homes):
+            home.nodes = [node for node in home.before if node in self._stays]
+            for node in home.nodes:
+                self._held.setdefault(node, {})[number] = None
+        for number, home in enumerate(self._homes):
+            self._fill(number, home)
+        for number, home in enumerate(self._homes):
+            self._spread(number, home)
+        self._level()
+        self._lead()
+        return [
+            PlannedMove(
+                home.topic.name,
+                home.topic.topic_id,
+                home.partition.partition,
+                home.partition.partition_epoch,
+                home.before,
+                tuple(home.nodes),
+            )
+            for home in self._homes
+            if tuple(home.nodes) != home.before
+        ]
+
+    # ------------------------------------------------------------ single partitions
+
+    def _fill(self, number: int, home: _Home) -> None:
+        """As many replicas as it had, and as its topic wants, where there are nodes for them."""
+        wanted = max(len(home.before), home.topic.replication)
+        while len(home.nodes) < wanted:
+            node = self._best(home, home.nodes)
+            if node is None:
+                break
+            self._place(number, node, home)
+        # Rather a replica on a node that shall go than one fewer.
+        missing = max(0, len(home.before) - len(home.nodes))
+        back = [node for node in home.before if node not in home.nodes][:missing]
+        old = [node for node in home.before if node in home.nodes or node in back]
+        home.nodes = old + [node for node in home.nodes if node not in old]
+
+    def _best(self, home: _Home, others: Sequence[str]) -> str | None:
+        """The emptiest node that may take a replica beside `others`, in a new rack if possible."""
+        racks = {self._racks.get(node, "") for node in others}
+        free = [node for node in self._takes if node not in home.nodes]
+        return min(
+            free, key=lambda node: (self._racks[node] in racks, *self._weight(node)), default=None
+        )
+
+    def _place(self, number: int, node: str, home: _Home) -> None:
+        home.nodes.append(node)
+        self._held[node][number] = None
+
+    def _swap(self, number: int, old: str, new: str) -> None:
+        home = self._homes[number]
+        home.nodes[home.nodes.index(old)] = new
+        self._held[old].pop(number)
+        self._held[new][number] = None
+
+    def _spread(self, number: int, home: _Home) -> None:
+        """Where two replicas share a rack and another rack has none, one of them goes there."""
+        while True:
+            by_rack: dict[str, list[str]] = {}
+            for node in home.nodes:
+                by_rack.setdefault(self._racks.get(node, ""), []).append(node)
+            crowded = [node for group in by_rack.values() if len(group) > 1 for node in group]
+            crowded = [node for node in crowded if node in self._held]
+            new = self._best(home, home.nodes)
+            if not crowded or new is None or self._racks[new] in by_rack:
+                return
+            self._swap(number, max(crowded, key=self._weight), new)
+
+    # ------------------------------------------------------------ all of them
+
+    def _level(self) -> None:
+        """From the fullest to the emptiest, while that brings them nearer to each other."""
+        moved = True
+        while moved:  # what was in the way at first may have moved since
+            moved, blocked = False, set[tuple[str, str]]()
+            while move := self._step(blocked):
+                self._swap(*move)
+                moved = True
+
+    def _step(self, blocked: set[tuple[str, str]]) -> tuple[int, str, str] | None:
+        """(partition's place in the list, from, to). Notes pairs between which nothing can move."""
+        fullest = sorted(self._held, key=self._weight, reverse=True)
+        emptiest = sorted(self._takes, key=self._weight)
+        for old in fullest:
+            for new in emptiest:
+                if len(self._held[old]) - len(self._held[new]) < 2:
+                    break
+                number = None if (old, new) in blocked else self._movable(old, new)
+                if number is not None:
+                    return number, old, new
+                blocked.add((old, new))
+        return None
+
+    def _movable(self, old: str, new: str) -> int | None:
+        """A partition on the one node that may go to the other."""
+        held = self._held[old]
+        for number in tuple(held):
+            home = self._homes[number]
+            if new not in home.nodes and self._keeps_racks(home, old, new):
+                return number
+            held[number] = held.pop(number)  # to the end: the next search begins elsewhere
+        return None
+
+    def _keeps_racks(self, home: _Home, old: str, new: str) -> bool:
+        others = {self._racks.get(node, "") for node in home.nodes if node != old}
+        return self._racks[new] not in others or self._racks.get(old, "") in others
+
+    def _lead(self) -> None:
+        """First replicas evenly: it costs no copy. Those that need not change stay."""
+        for home in self._homes:
+            self._leads[home.nodes[0]] = self._leads.get(home.nodes[0], 0) + 1
+        while any([self._lead_elsewhere(home) for home in self._homes]):
+            pass  # one change may allow another
+
+    def _lead_elsewhere(self, home: _Home) -> bool:
+        """Whether that brought two nodes nearer to each other."""
+        first = home.nodes[0]
+        best = min(home.nodes, key=lambda node: (self._leads.get(node, 0), node))
+        if self._leads[first] - self._leads.get(best, 0) < 2:
+            return False
+        home.nodes.remove(best)
+        home.nodes.insert(0, best)
+        self._leads[first] -= 1
+        self._leads[best] = self._leads.get(best, 0) + 1
+        return True

@@ -1,0 +1,210 @@
+"""The controller: on the Raft leader alone, it keeps the cluster in order.
+
+It decides from the cache and from soft state, and acts only through commands, which check for
+themselves whether what they were decided on still holds. So two controllers at once, at a change of
+leadership, do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from lakemq.meta_service.api.errors import MetaError
+from lakemq.meta_service.api.types import NodeRegistration
+from lakemq.meta_service.catalog.commands import AVOID_MAX, SetFeatureLevel, Tick
+from lakemq.meta_service.catalog.control_commands import (
+    FENCED,
+    ElectLeaders,
+    ExpireSessions,
+    RetireNode,
+    SetNodeState,
+)
+from lakemq.meta_service.catalog.nodes import decode_node
+from lakemq.meta_service.catalog.partitions import settle_topic
+from lakemq.meta_service.catalog.results import value_of
+from lakemq.meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX
+from lakemq.meta_service.catalog.topics import decode_topic
+from lakemq.meta_service.control.balance import DISK_FIGURE, FULL_RATIO
+from lakemq.meta_service.control.failure_detector import NodeMonitor, Verdict
+from lakemq.meta_service.control.mover import Mover
+from lakemq.meta_service.control.moves import LEVEL
+from lakemq.meta_service.core.gateway import Gateway
+
+LOG: Final = logging.getLogger(__name__)
+STEP_S: Final = 0.1
+TOPICS_AT_ONCE: Final = 200
+CLOCK_S: Final = 60.0
+"""How often time is brought into the catalog, if anything there ends by it."""
+SESSION_IDLE_MS: Final = 30 * 60 * 1000
+"""A client that sent no command for so long is forgotten."""
+STALL_S: Final = 1.0
+PREFERRED_S: Final = 30.0
+"""Leadership goes back to first replicas when the nodes have been calm for so long."""
+
+
+class Controller:
+    """Runs in the event loop of a member, and acts while the member leads."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        has_sessions: Callable[[], bool],
+        feature_levels: Callable[[], tuple[int, int]],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`feature_levels()`: (the cluster's, the highest that all members know)."""
+        self.monitor = NodeMonitor()
+        self.mover = Mover(gateway, self.monitor.loads)
+        self._gateway = gateway
+        self._has_sessions = has_sessions
+        self._feature_levels = feature_levels
+        self._now_s = now_s
+        self._leading_term: int | None = None
+        self._settled_revision = -1
+        self._settled_preferred = -1
+        self._nodes_changed_s = 0.0
+        self._clock_s = float("-inf")
+        self._stepped_s = now_s()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_active(self) -> bool:
+        return self._leading_term is not None
+
+    async def start(self) -> None:
+        """A leader has done its first step when this returns."""
+        with contextlib.suppress(MetaError):
+            await self.step()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.step()
+            except MetaError as error:
+                LOG.debug("the controller will try again: %s", error)
+            await asyncio.sleep(STEP_S)
+
+    # ------------------------------------------------------------ one step
+
+    async def step(self) -> None:
+        if not await self._lead():
+            return
+        await self._raise_feature_level()
+        nodes = self._nodes()
+        now_s = self._now_s()
+        if now_s - self._stepped_s > STALL_S:
+            self.monitor.restart(now_s)  # this process stood still: silence proves nothing
+        self._stepped_s = now_s
+        for verdict in self.monitor.verdicts(nodes, now_s):
+            await self._carry_out(verdict)
+        await self._settle_partitions(now_s)
+        await self.mover.step(now_s)
+        await self._keep_time(now_s)
+
+    async def _lead(self) -> bool:
+        """Whether this member leads and its cache holds all that was acknowledged."""
+        term = self._gateway.leading_term()
+        if term is None:
+            self._leading_term = None
+            return False
+        if term != self._leading_term:
+            await self._gateway.barrier()
+            now_s = self._now_s()
+            self.monitor.restart(now_s)
+            self.mover.restart()
+            self._settled_revision = self._settled_preferred = -1
+            self._nodes_changed_s = now_s
+            self._leading_term = term
+        return True
+
+    async def _raise_feature_level(self) -> None:
+        """Allow new commands as soon as every member can apply them, and not before."""
+        level, known = self._feature_levels()
+        if level < known:
+            LOG.info("every member knows feature level %d: raised from %d", known, level)
+            value_of(await self._gateway.propose(SetFeatureLevel(known)))
+
+    def _nodes(self) -> list[NodeRegistration]:
+        rows = self._gateway.cache.scan(NODE_PREFIX)
+        return [decode_node(key, row.value) for key, row in rows]
+
+    def full_nodes(self) -> tuple[str, ...]:
+        """Nodes whose heartbeats say that their disk is full; none while members are too old to
+        be told."""
+        if self._feature_levels()[0] < LEVEL:
+            return ()
+        loads = self.monitor.loads()
+        full = [name for name, load in loads.items() if load.get(DISK_FIGURE, 0.0) >= FULL_RATIO]
+        return tuple(sorted(full)[:AVOID_MAX])
+
+    @property
+    def feature_level(self) -> int:
+        """The cluster's."""
+        return self._feature_levels()[0]
+
+    async def fence(self, node: NodeRegistration) -> None:
+        """The node says that it stops. Raises CompareFailed when it has registered again."""
+        self.monitor.leave(node.node_id)
+        await self._carry_out(Verdict(node.node_id, node.broker_epoch, FENCED))
+
+    async def _carry_out(self, verdict: Verdict) -> None:
+        node_id, epoch, state = verdict
+        if state == FENCED and self._feature_levels()[0] >= LEVEL:
+            # A node that drained and holds nothing any more has gone for good.
+            result = await self._gateway.propose(RetireNode(node_id, epoch))
+            if not result.code:
+                LOG.info("node %s (broker epoch %d) has drained and is gone", node_id, epoch)
+                return
+        LOG.info("node %s (broker epoch %d) becomes %s", node_id, epoch, state)
+        value_of(await self._gateway.propose(SetNodeState(node_id, epoch, state)))
+
+    async def _settle_partitions(self, now_s: float) -> None:
+        """Leaders and in-sync sets follow the nodes' states."""
+        revision = self._node_revision()
+        if revision != self._settled_revision:
+            await self._elect(preferred=False)
+            self._settled_revision = revision
+            self._nodes_changed_s = now_s
+        elif revision != self._settled_preferred and now_s - self._nodes_changed_s > PREFERRED_S:
+            await self._elect(preferred=True)
+            self._settled_preferred = revision
+
+    def _node_revision(self) -> int:
+        """Newest change of any node, or the number of nodes where one was removed."""
+        rows = [row for _, row in self._gateway.cache.scan(NODE_PREFIX)]
+        return max((row.mod_revision for row in rows), default=0) * 10_000 + len(rows)
+
+    async def _elect(self, *, preferred: bool) -> None:
+        states = {node.node_id: node.state for node in self._nodes()}
+        amiss = []
+        for number, (key, row) in enumerate(list(self._gateway.cache.scan(TOPIC_PREFIX))):
+            topic = decode_topic(key, row.value, row.mod_revision)
+            level = self._feature_levels()[0]
+            if settle_topic(topic, states, preferred=preferred, level=level) is not topic:
+                amiss.append(topic.name)
+            if number % 1000 == 999:
+                await asyncio.sleep(0)
+        for start in range(0, len(amiss), TOPICS_AT_ONCE):
+            await self._elect_in(amiss[start : start + TOPICS_AT_ONCE], preferred)
+
+    async def _elect_in(self, names: Sequence[str], preferred: bool) -> None:
+        value_of(await self._gateway.propose(ElectLeaders(tuple(names), preferred)))
+
+    async def _keep_time(self, now_s: float) -> None:
+        """Bring the time, and forget clients that are gone."""
+        if now_s - self._clock_s < CLOCK_S or not self._has_sessions():
+            return
+        self._clock_s = now_s
+        value_of(await self._gateway.propose(Tick(time.time_ns() // 1_000_000)))
+        await self._gateway.propose(ExpireSessions(SESSION_IDLE_MS, 200))

@@ -1,0 +1,96 @@
+"""OpenTelemetry metrics of a member: plain numbers, read when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.metrics import CallbackOptions, Observation
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
+    from lakemq.meta_service.server.assembly import Assembly
+
+LATENCY_BOUNDS_MS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 500, 1000)
+
+
+class Latencies:
+    """Counts of durations by upper bound, like a histogram, in plain integers."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+        self.total_ms = 0.0
+
+    def note(self, duration_s: float, count: int = 1) -> None:
+        """So many took so long, each."""
+        duration_ms = duration_s * 1000
+        self.total_ms += duration_ms * count
+        for number, bound in enumerate(LATENCY_BOUNDS_MS):
+            if duration_ms <= bound:
+                self.counts[number] += count
+                return
+        self.counts[-1] += count
+
+
+def _read(value: Callable[[], float]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    return lambda options: [Observation(value())]
+
+
+def register(meter: Meter, member: Assembly, snapshot_age_s: Callable[[], float]) -> None:
+    """Make the member's figures readable. `snapshot_age_s`: -1 when there is none."""
+    node, cache, hub, gateway = member.node, member.cache, member.hub, member.gateway
+
+    gauges: list[tuple[str, Callable[[], float], str, str]] = [
+        ("raft.term", lambda: node.term, "", "Term of this member."),
+        ("raft.leader", lambda: int(node.is_leader), "", "1 on the leader."),
+        ("raft.commit_index", lambda: node.commit_index, "", "Last log index committed."),
+        ("raft.applied_index", lambda: node.applied_index, "", "Last log index applied."),
+        ("raft.lag", member.lag, "", "Entries of the slowest member behind the leader's log."),
+        ("raft.voters", lambda: len(node.group.voters), "", "Members that vote."),
+        ("raft.learners", lambda: len(node.group.learners), "", "Members that do not vote yet."),
+        ("raft.log.bytes", lambda: member.log.size_bytes, "By", "Size of the log file."),
+        ("raft.waiting", lambda: node.waiting, "", "Commands that wait for a majority."),
+        ("snapshot.age", snapshot_age_s, "s", "Age of the newest snapshot; -1: none."),
+        ("revision", lambda: cache.revision, "", "Revision of the catalog."),
+        ("cache.keys", lambda: len(cache), "", "Keys in memory."),
+        ("cache.bytes", lambda: cache.size_bytes, "By", "Keys and values in memory."),
+        ("watchers", lambda: hub.watchers, "", "Open watches."),
+    ]
+    counters: list[tuple[str, Callable[[], float], str, str]] = [
+        ("raft.elections", lambda: node.elections, "", "Elections begun here."),
+        ("raft.syncs", lambda: member.log.syncs, "", "Fsyncs of the log."),
+        ("raft.read_rounds", lambda: node.rounds, "", "Rounds for linearizable reads."),
+        ("raft.snapshots.sent", lambda: node.snapshots_sent, "", "Snapshots sent to members."),
+        ("raft.snapshots.installed", lambda: node.snapshots_installed, "", "Snapshots taken."),
+        ("proposals", lambda: gateway.proposed, "", "Commands proposed here."),
+        ("proposal.time", lambda: gateway.latencies.total_ms, "ms", "Time spent on them."),
+        ("cache.hits", lambda: cache.hits, "", "Reads of a key that was there."),
+        ("cache.misses", lambda: cache.misses, "", "Reads of a key that was absent."),
+    ]
+    if member.wire is not None:
+        wire = member.wire
+        counters += [
+            ("raft.bytes.out", lambda: wire.bytes_out, "By", "Sent to other members."),
+            ("raft.bytes.in", lambda: wire.bytes_in, "By", "Received from other members."),
+            ("raft.dropped", lambda: wire.dropped, "", "Messages dropped, to be repeated."),
+        ]
+    for name, value, unit, description in gauges:
+        meter.create_observable_gauge(f"lakemq.meta.{name}", [_read(value)], unit, description)
+    for name, value, unit, description in counters:
+        meter.create_observable_counter(f"lakemq.meta.{name}", [_read(value)], unit, description)
+    _register_latencies(meter, gateway.latencies)
+
+
+def _register_latencies(meter: Meter, latencies: Latencies) -> None:
+    bounds = [f"{bound:g}" for bound in LATENCY_BOUNDS_MS] + ["+Inf"]
+
+    def observe(options: CallbackOptions) -> Iterable[Observation]:
+        count = 0
+        for bound, more in zip(bounds, latencies.counts, strict=True):
+            count += more
+            yield Observation(count, {"le_ms": bound})
+
+    meter.create_observable_counter(
+        "lakemq.meta.proposal.within", [observe], "", "Commands answered within so many ms."
+    )

@@ -1,0 +1,218 @@
+"""Moving replicas: a partition gets a target, new replicas catch up, then the others go. Pure.
+
+While a partition moves, its replicas are those that are in sync and those of the target; nothing in
+sync is given up before the whole target is. A partition is moved anew by giving it another target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
+
+from lakemq.meta_service.api.errors import InvalidArgument
+from lakemq.meta_service.api.types import PartitionDescription, TopicDescription
+from lakemq.meta_service.catalog.command_codec import (
+    Command,
+    check_hex,
+    check_integer,
+    check_items,
+    check_list,
+    check_name,
+    command,
+)
+from lakemq.meta_service.catalog.control_commands import ACTIVE, REPLICAS_MAX, TOPICS_MAX
+from lakemq.meta_service.catalog.draft import Draft
+from lakemq.meta_service.catalog.entries import check_flag
+from lakemq.meta_service.catalog.nodes import all_nodes
+from lakemq.meta_service.catalog.tables import pack, unpack
+from lakemq.meta_service.catalog.topics import count_replicas, find_topic, save_topic, topic_key
+
+LEVEL: Final = 2
+REBALANCE_KEY: Final = b"\x00rebalance"
+"""There while replicas shall be moved: `[nodes that shall hold none, moves at once]`."""
+LEAVING_MAX: Final = 1000
+
+Move = tuple[str, str, int, int, tuple[str, ...]]
+"""(topic, topic id, partition, partition epoch, target: preferred leader first)."""
+
+
+@command("move+")
+@dataclass(frozen=True, slots=True)
+class StartMoves(Command):
+    """Give partitions a target. Compare-and-set on each partition's epoch."""
+
+    level: ClassVar[int] = LEVEL
+
+    moves: tuple[Move, ...]
+
+    def check(self) -> None:
+        check_list(self.moves, "moves")
+        if len(self.moves) > TOPICS_MAX:
+            raise InvalidArgument(f"moves: at most {TOPICS_MAX} at once")
+        for move in self.moves:
+            topic, topic_id, partition, epoch, target = check_items(move, "move", 5)
+            check_name(topic, "move.topic")
+            check_hex(topic_id, "move.topic_id")
+            check_integer(partition, "move.partition", 0, 2**31)
+            check_integer(epoch, "move.partition_epoch", 0, 2**62)
+            check_list(target, "move.target")
+            if not 0 < len(target) <= REPLICAS_MAX:
+                raise InvalidArgument(f"move.target: must name 1 to {REPLICAS_MAX} nodes")
+            for name in target:
+                check_name(name, "move.target")
+            if len(set(target)) < len(target):
+                raise InvalidArgument("move.target: names a node twice")
+
+
+@command("move=")
+@dataclass(frozen=True, slots=True)
+class FinishMoves(Command):
+    """Let partitions whose whole target is in sync go over to it."""
+
+    level: ClassVar[int] = LEVEL
+
+    topics: tuple[str, ...]
+
+    def check(self) -> None:
+        check_list(self.topics, "topics")
+        if len(self.topics) > TOPICS_MAX:
+            raise InvalidArgument(f"topics: at most {TOPICS_MAX} at once")
+        for name in self.topics:
+            check_name(name, "topics")
+
+
+@command("rebalance")
+@dataclass(frozen=True, slots=True)
+class SetRebalance(Command):
+    """Ask the controller to move replicas until there is nothing to move, or to stop that."""
+
+    level: ClassVar[int] = LEVEL
+
+    wanted: bool
+    leaving: tuple[str, ...]
+    """Nodes that shall hold no replicas, beside those that drain."""
+    at_once: int
+    """Partitions that move at a time."""
+
+    def check(self) -> None:
+        check_flag(self.wanted, "wanted")
+        check_list(self.leaving, "leaving")
+        if len(self.leaving) > LEAVING_MAX:
+            raise InvalidArgument(f"leaving: at most {LEAVING_MAX} nodes")
+        for name in self.leaving:
+            check_name(name, "leaving")
+        check_integer(self.at_once, "at_once", 1, 1000)
+
+
+# ------------------------------------------------------------ rules
+
+
+def begin_move(partition: PartitionDescription, target: tuple[str, ...]) -> PartitionDescription:
+    """On its way to the target; at its end already where the target needs no new replica."""
+    kept = tuple(n for n in partition.replicas if n in partition.in_sync or n in target)
+    new = tuple(n for n in target if n not in kept)
+    moving = replace(
+        partition,
+        replicas=(*kept, *new),
+        target=target,
+        partition_epoch=partition.partition_epoch + 1,
+    )
+    same = set(target) == set(partition.replicas)
+    return replace(moving, replicas=target, target=()) if same else moving
+
+
+def end_move(partition: PartitionDescription, states: Mapping[str, str]) -> PartitionDescription:
+    """At its target if all of that is in sync and can lead; else the same partition."""
+    target = partition.target
+    if not target or not set(target) <= set(partition.in_sync):
+        return partition
+    leader = partition.leader
+    if leader not in target:
+        leader = next((node for node in target if states.get(node) == ACTIVE), None)
+        if leader is None:
+            return partition  # nobody there could lead: rather stay where we are
+    return replace(
+        partition,
+        leader=leader,
+        leader_epoch=partition.leader_epoch + (leader != partition.leader),
+        partition_epoch=partition.partition_epoch + 1,
+        replicas=target,
+        in_sync=target,
+        target=(),
+    )
+
+
+# ------------------------------------------------------------ handlers
+
+
+def start_moves(draft: Draft, command: StartMoves) -> Any:
+    """[[topic, partition], ...] of the moves begun; those whose epoch has passed are left out.
+
+    Raises InvalidArgument when a target names a node that is not registered.
+    """
+    known = {node.node_id for node in all_nodes(draft)}
+    by_topic: dict[str, dict[int, Move]] = {}
+    for move in command.moves:
+        if unknown := set(move[4]) - known:
+            raise InvalidArgument(f"move.target: {', '.join(sorted(unknown))} is not registered")
+        by_topic.setdefault(move[0], {})[move[2]] = move
+    begun = []
+    for name, moves in by_topic.items():
+
+        def moved(old: PartitionDescription, moves: dict[int, Move] = moves) -> Any:
+            move = moves.get(old.partition)
+            if move is None or move[3] != old.partition_epoch:
+                return old
+            return begin_move(old, move[4])
+
+        topic_id = next(iter(moves.values()))[1]
+        begun += [[name, number] for number in _change(draft, name, topic_id, moved)]
+    return begun
+
+
+def finish_moves(draft: Draft, command: FinishMoves) -> Any:
+    """[[topic, partition], ...] of the moves that came to their end."""
+    states = {node.node_id: node.state for node in all_nodes(draft)}
+    return [
+        [name, number]
+        for name in command.topics
+        for number in _change(draft, name, None, lambda old: end_move(old, states))
+    ]
+
+
+def _change(
+    draft: Draft,
+    name: str,
+    topic_id: str | None,
+    change: Callable[[PartitionDescription], PartitionDescription],
+) -> list[int]:
+    """Numbers of the partitions that changed. None if the topic is gone."""
+    if draft.row(topic_key(name)) is None:
+        return []
+    topic: TopicDescription = find_topic(draft, name)
+    if topic_id not in (None, topic.topic_id):
+        return []
+    partitions = tuple(change(old) for old in topic.partitions)
+    pairs = list(zip(topic.partitions, partitions, strict=True))
+    changed = [old.partition for old, new in pairs if new is not old]
+    if changed:
+        count_replicas(draft, [old for old, new in pairs if new is not old], -1)
+        count_replicas(draft, [new for old, new in pairs if new is not old], 1)
+        save_topic(draft, replace(topic, partitions=partitions))
+    return changed
+
+
+def set_rebalance(draft: Draft, command: SetRebalance) -> Any:
+    if command.wanted:
+        draft.put_row(REBALANCE_KEY, pack([command.leaving, command.at_once]))
+    else:
+        draft.delete_row(REBALANCE_KEY)
+    return None
+
+
+def decode_rebalance(value: bytes) -> tuple[tuple[str, ...], int]:
+    """(nodes that shall hold no replicas, moves at once)."""
+    fields: Any = unpack(value)
+    leaving, at_once = fields
+    return leaving, at_once

@@ -1,0 +1,1 @@
+"""Protocol of the MetaService (protobuf) and the code generated from it."""

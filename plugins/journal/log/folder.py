@@ -1,0 +1,263 @@
+"""One partition's folder: its manifest, and the indexes of its segments. Thread-safe.
+
+Whoever changes the set of segments (roll, retention, compaction, tiering) holds `changing`; who
+reads takes the manifest of the moment and goes on with it. A file that is gone meanwhile is a
+reason to look again, not an error.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from lakemq.broker_core.api.errors import CorruptLog, StorageFenced
+from lakemq.plugins.journal.maintenance.retention import starting_at
+from lakemq.plugins.journal.segment.damage import Damage, survey
+from lakemq.plugins.journal.segment.files import Files, replace_file
+from lakemq.plugins.journal.segment.index import BadIndex, SparseIndex, decode_index, encode_index
+from lakemq.plugins.journal.segment.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    SegmentInfo,
+    encode_manifest,
+)
+from lakemq.plugins.journal.segment.walk import BadBatch, Read
+from lakemq.plugins.journal.tiering.object_store import ObjectStore, StoreError
+from lakemq.plugins.journal.tiering.remote_segment import RemoteSegment, open_remote
+
+_INDEXES_MAX: Final = 1024
+
+
+class SegmentReader(Protocol):
+    """A segment that is open for reading."""
+
+    def read_at(self, position: int, size: int) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class IndexCache:
+    """Indexes of sealed segments, the most recently used ones; shared by all partitions."""
+
+    def __init__(self, entries_max: int = _INDEXES_MAX) -> None:
+        self._lock = threading.Lock()
+        self._entries_max = entries_max
+        self._indexes: OrderedDict[Path, SparseIndex] = OrderedDict()
+
+    def get(self, path: Path) -> SparseIndex | None:
+        with self._lock:
+            index = self._indexes.get(path)
+            if index is not None:
+                self._indexes.move_to_end(path)
+            return index
+
+    def put(self, path: Path, index: SparseIndex) -> None:
+        with self._lock:
+            self._indexes[path] = index
+            while len(self._indexes) > self._entries_max:
+                self._indexes.popitem(last=False)
+
+    def drop(self, path: Path) -> None:
+        with self._lock:
+            self._indexes.pop(path, None)
+
+
+class LogFolder:
+    """The files of one partition."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        manifest: Manifest,
+        active_index: SparseIndex,
+        indexes: IndexCache,
+        store: ObjectStore | None = None,
+    ) -> None:
+        self.files = files
+        self.store = store
+        """Where segments are that have no local file."""
+        self.path = path
+        self.active_index = active_index
+        """Index of the active segment; its `covered_bytes` are durable."""
+        self.changing = threading.Lock()
+        self.damages: dict[str, Damage] = {}
+        """Damage met by readers and recovery, by segment name; shown in the status."""
+        self._manifest = manifest
+        self._indexes = indexes
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._manifest
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make `manifest` the truth, durably. The caller holds `changing`.
+
+        OSError: nothing has changed. StorageFenced: unknown whether it did.
+        """
+        replace_file(self.files, self.path / MANIFEST_NAME, encode_manifest(manifest))
+        try:
+            self.files.sync_folder(self.path)
+        except OSError as error:
+            raise StorageFenced(f"fsync of folder {self.path} failed: {error}") from None
+        self._manifest = manifest
+
+    def adopt(self, topic: str) -> None:
+        """Name the topic where a manifest made anew can't; on disk with the next change."""
+        if not self._manifest.topic:
+            self._manifest = replace(self._manifest, topic=topic)
+
+    def open_segment(self, segment: SegmentInfo) -> SegmentReader:
+        """Wherever it is. FileNotFoundError, OSError, StoreError."""
+        if segment.local:
+            return self.files.open(self.path / segment.log_name)
+        if self.store is None or segment.remote is None:
+            raise StoreError(f"{segment.log_name} is in an object store, and none is configured")
+        return open_remote(self.files, self.path, self.store, segment, segment.remote)
+
+    def is_remote(self, offset: int) -> bool:
+        """Whether the segment of that offset has no local file."""
+        segments = self._manifest.segments
+        at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+        return not segments[max(0, at)].local
+
+    def covered_bytes(self, segment: SegmentInfo) -> int:
+        """How much of the segment's file holds batches that are durable."""
+        index = self.active_index
+        if segment.sealed:
+            return segment.size_bytes
+        if index.base_offset == segment.base_offset:
+            return index.covered_bytes
+        return self.sealed_since(segment).size_bytes
+
+    def sealed_since(self, segment: SegmentInfo) -> SegmentInfo:
+        """What became of a segment that was active in an older manifest."""
+        for now in self._manifest.segments:
+            if now.base_offset == segment.base_offset:
+                return now
+        return segment
+
+    def size_bytes(self) -> int:
+        """Bytes of record batches on this disk."""
+        segments = self._manifest.segments
+        return self.active_index.covered_bytes + sum(s.size_bytes for s in segments if s.local)
+
+    def known_index(self, segment: SegmentInfo) -> SparseIndex | None:
+        """A sealed segment's index, if it can be had without reading the segment."""
+        path = self.path / segment.index_name
+        index = self._indexes.get(path)
+        if index is None:
+            index = self._load_index(path, segment)
+            if index is not None:
+                self._indexes.put(path, index)
+        return index
+
+    def index_of(self, segment: SegmentInfo, read: Read) -> SparseIndex:
+        """The segment's index: from memory, from its file, or made anew from the segment."""
+        if not segment.sealed and self.active_index.base_offset == segment.base_offset:
+            return self.active_index
+        path = self.path / segment.index_name
+        index = self._indexes.get(path)
+        if index is None:
+            index = self._load_index(path, segment)
+            if index is None:
+                index = self._rebuild_index(path, segment, read)
+            self._indexes.put(path, index)
+        return index
+
+    def _load_index(self, path: Path, segment: SegmentInfo) -> SparseIndex | None:
+        try:
+            index = decode_index(self.files.read(path), self.active_index.interval_bytes)
+        except (OSError, BadIndex):
+            return None
+        fits = (
+            index.base_offset == segment.base_offset
+            and index.generation == segment.generation
+            and index.covered_bytes == segment.size_bytes
+        )
+        return index if fits else None
+
+    def _rebuild_index(self, path: Path, segment: SegmentInfo, read: Read) -> SparseIndex:
+        interval = self.active_index.interval_bytes
+        index = SparseIndex(segment.base_offset, segment.generation, interval)
+        for found in survey(read, 0, segment.size_bytes, segment.base_offset):
+            if isinstance(found, Damage):
+                self.damages[segment.log_name] = found
+                index.covered_bytes = found.end_position
+            else:
+                index.covered_bytes = found.position
+                index.add(found.header)
+        with suppress(OSError):  # A hint only: the next one who needs it makes it again.
+            replace_file(self.files, path, encode_index(index))
+        return index
+
+    def keep_index(self, index: SparseIndex) -> None:
+        """Write the index of a segment that is being sealed. OSError when it can't be written."""
+        path = self.path / f"{index.base_offset:020d}-{index.generation:06d}.index"
+        replace_file(self.files, path, encode_index(index))
+        self._indexes.put(path, index)
+
+    def drop_files(self, segment: SegmentInfo) -> None:
+        """Remove the files of a segment that the manifest no longer names."""
+        self._indexes.drop(self.path / segment.index_name)
+        self.damages.pop(segment.log_name, None)
+        for name in (segment.log_name, segment.index_name, segment.sums_name):
+            self.files.remove(self.path / name)
+
+    def start_at(self, offset: int, offset_end: int) -> None:
+        """Move the log's start forward to `offset`, durably; segments below it that a start does
+        not need (`offset_end`) go at once. OSError: nothing has changed. StorageFenced."""
+        with self.changing:
+            if offset <= self._manifest.log_start_offset:
+                return
+            manifest, gone = starting_at(self._manifest, offset, offset_end)
+            self.commit(manifest)
+        for segment in gone:
+            self.drop_files(segment)
+
+    def damage_at(
+        self, segment: SegmentInfo, index: SparseIndex, bad: BadBatch, handle: SegmentReader
+    ) -> Damage:
+        """What a reader ran into, measured: where it begins and ends, which offsets are in it."""
+        size = self.covered_bytes(segment)
+        entry = bisect_right(index.positions, bad.position) - 1
+        start = index.positions[entry] if entry >= 0 else 0
+        first = index.offsets[entry] if entry >= 0 else segment.base_offset
+        damage = Damage(bad.position, size, first, -1, bad.reason)
+        for found in survey(handle.read_at, start, size, first, index.positions):
+            if isinstance(found, Damage) and found.end_position > bad.position:
+                damage = found
+                break
+        if isinstance(handle, RemoteSegment) and handle.trouble:
+            damage = damage._replace(reason=handle.trouble)
+        self.damages[segment.log_name] = damage
+        return damage
+
+    def corrupt(self, segment: SegmentInfo, damage: Damage) -> CorruptLog:
+        """The error for whoever asked for a record that is damaged."""
+        return CorruptLog(describe_damage(damage, segment, self.covered_end(segment)))
+
+    def covered_end(self, segment: SegmentInfo) -> int:
+        """Offset behind the segment's last durable record."""
+        now = segment if segment.sealed else self.sealed_since(segment)
+        return now.next_offset if now.sealed else self.active_index.next_offset
+
+
+def describe_damage(damage: Damage, segment: SegmentInfo, end_offset: int) -> str:
+    """One line for errors, the status and `verify`: file, position, offsets."""
+    last = (damage.next_offset if damage.next_offset >= 0 else end_offset) - 1
+    return (
+        f"{segment.log_name} position {damage.position}..{damage.end_position}: "
+        f"offsets {damage.first_offset}..{last} are damaged: {damage.reason}"
+    )
+
+
+def describe_missing(segment: SegmentInfo) -> str:
+    """One line for errors and the status about a segment without its file."""
+    last = segment.next_offset - 1 if segment.sealed else "?"
+    what = "is missing" if segment.local else "is not in the object store"
+    return f"{segment.log_name} {what}: offsets {segment.base_offset}..{last} are gone"

@@ -1,0 +1,307 @@
+"""Writing a partition's log, on a flush thread: one write and one fdatasync per flush.
+
+One flush of a partition runs at a time. What a flush has synced is entered into the index (which
+makes it readable) and into the producers; what it could not write is as if it had never come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from lakemq.broker_core.api.errors import (
+    CorruptBatch,
+    LakeMQError,
+    StorageFenced,
+    StorageFull,
+    Unavailable,
+)
+from lakemq.broker_core.api.records.batch import BatchHeader, recompress
+from lakemq.broker_core.api.types import Compression, TopicConfig
+from lakemq.plugins.journal.log.folder import LogFolder
+from lakemq.plugins.journal.segment.checkpoint import Checkpoint, encode_checkpoint
+from lakemq.plugins.journal.segment.fence_mark import FENCE_NAME, FenceMark, encode_fence_mark
+from lakemq.plugins.journal.segment.files import NO_DESCRIPTOR, NO_SPACE, FileHandle, replace_file
+from lakemq.plugins.journal.segment.index import SparseIndex
+from lakemq.plugins.journal.segment.manifest import CHECKPOINT_NAME, SegmentInfo
+from lakemq.plugins.journal.segment.producers import ProducerTable
+
+_log = logging.getLogger("lakemq.journal")
+_CODECS: Final = {
+    "none": Compression.NONE,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+
+
+class Stamped(NamedTuple):
+    """A batch with its place in the log. No data: nothing to write, only to wait for."""
+
+    header: BatchHeader
+    data: bytes
+
+
+class FlushOutcome(NamedTuple):
+    """What a flush reached: the first `durable` batches, as they were written."""
+
+    durable: int
+    batches: Sequence[Stamped]
+    error: LakeMQError | None
+
+
+@dataclass
+class _Run:
+    """One flush under way."""
+
+    batches: Sequence[Stamped]
+    now_ms: int
+    written: int = 0
+    """Batches written, from the first."""
+    durable: int = 0
+    """Batches of them that are synced and entered into the index."""
+    unsynced: bool = False
+    error: LakeMQError | None = None
+
+
+class LogWriter:
+    """Appends to the active segment of one partition and rolls it."""
+
+    def __init__(
+        self,
+        folder: LogFolder,
+        config: TopicConfig,
+        producers: ProducerTable,
+        checkpoint_interval_bytes: int,
+        producers_max: int,
+        checkpoint_offset: int,
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        """May be replaced at any time; obeyed from the next flush on."""
+        self.producers = producers
+        """As of the last durable batch."""
+        self.producers_seen_before_ms = 0
+        self.producers_max = producers_max
+        self._checkpoint_interval_bytes = checkpoint_interval_bytes
+        self._checkpoint_at = folder.active_index.covered_bytes
+        self.checkpoint_offset = checkpoint_offset
+        """Base offset of the segment that the durable checkpoint names: what is older may be
+        compacted or deleted, for a start needs it no more to find out producers."""
+        self._handle: FileHandle | None = None
+        self._run = _Run((), 0)
+
+    def write(self, batches: Sequence[Stamped], now_ms: int) -> None:
+        """First half of a flush: write what fits into the active segment. Never raises an
+        Exception; `sync` must follow and tells what came of it."""
+        self._run = run = _Run(batches, now_ms)
+        if not batches:
+            return  # A flush that only keeps house must not seal what has room.
+        self._attempt(run, self._compress)
+        self._attempt(run, self._write_some)
+
+    def sync(self) -> FlushOutcome:
+        """Second half: make it durable, and write and sync the rest where a segment was full.
+
+        Never raises an Exception. What is durable is a prefix of the batches.
+        """
+        run = self._run
+        while True:
+            self._attempt(run, self._sync_written)
+            if run.error is not None or run.durable == len(run.batches):
+                self._run = _Run((), 0)
+                return FlushOutcome(run.durable, run.batches, run.error)
+            self._attempt(run, self._write_some)
+
+    def _attempt(self, run: _Run, step: Callable[[_Run], None]) -> None:
+        if run.error is not None:
+            return
+        try:
+            step(run)
+        except LakeMQError as error:
+            run.error = error
+        except Exception as error:  # Whatever it was: nothing more may be written behind it.
+            _log.exception("flush of %s failed", self.folder.path)
+            run.error = self._fenced(f"flush failed: {error!r}")
+
+    def _compress(self, run: _Run) -> None:
+        codec = _CODECS.get(self.config.compression)
+        if codec is not None:
+            run.batches = [self._recompressed(batch, codec) for batch in run.batches]
+
+    def _recompressed(self, batch: Stamped, codec: Compression) -> Stamped:
+        """The batch in the topic's codec. It stays as it is when its body can't be decompressed,
+        for the CRC says that its producer made it so, or would be larger than the topic allows."""
+        header = batch.header
+        if (
+            not batch.data
+            or header.compression is codec
+            or header.raw_body_bytes > self.config.batch_max_bytes
+        ):
+            return batch
+        try:
+            return Stamped(*recompress(batch.data, header, codec))
+        except CorruptBatch:
+            return batch
+
+    def _fitting(self, batches: Sequence[Stamped], first: int) -> int:
+        """How many batches from `first` on the active segment takes."""
+        room = self.config.segment_max_bytes - self.folder.active_index.covered_bytes
+        for at in range(first, len(batches)):
+            room -= len(batches[at].data)
+            if room < 0:
+                return at - first
+        return len(batches) - first
+
+    def is_old(self, now_ms: int) -> bool:
+        """Whether the active segment has something in it and is to be sealed for its age."""
+        active = self.folder.manifest.segments[-1]
+        return (
+            self.folder.active_index.covered_bytes > 0
+            and now_ms - active.created_ms >= self.config.segment_age_max_ms
+        )
+
+    def _write_some(self, run: _Run) -> None:
+        """Write the batches that the active segment takes, in a new one if it takes none."""
+        count = self._fitting(run.batches, run.durable)
+        if count == 0 or self.is_old(run.now_ms):
+            self.roll(run.now_ms)
+            count = max(1, self._fitting(run.batches, run.durable))
+        run.written = run.durable + count
+        buffers = [batch.data for batch in run.batches[run.durable : run.written] if batch.data]
+        run.unsynced = bool(buffers)
+        if not buffers:
+            return
+        position = self.folder.active_index.covered_bytes
+        try:
+            self._open().write_at(position, buffers)
+        except OSError as error:
+            raise self._unwritten(position, error) from None
+
+    def _sync_written(self, run: _Run) -> None:
+        if run.unsynced:
+            try:
+                self._open().sync()
+            except OSError as error:
+                raise self._fenced(f"fsync failed: {error}") from None
+        index = self.folder.active_index
+        for header, data in run.batches[run.durable : run.written]:
+            if data:
+                index.add(header)
+                if header.producer_id >= 0:
+                    self.producers.note(header, run.now_ms)
+        run.durable = run.written
+        if index.covered_bytes - self._checkpoint_at >= self._checkpoint_interval_bytes:
+            self.checkpoint()
+
+    def _open(self) -> FileHandle:
+        if self._handle is None:
+            active = self.folder.manifest.segments[-1]
+            self._handle = self.folder.files.open(self.folder.path / active.log_name, writable=True)
+        return self._handle
+
+    def _unwritten(self, position: int, error: OSError) -> LakeMQError:
+        """Take back a write that failed; what it left behind must never be read as a batch."""
+        if error.errno in NO_DESCRIPTOR:
+            return _no_descriptor(self.folder, error)
+        if error.errno not in NO_SPACE:
+            return self._fenced(f"write failed: {error}")
+        try:
+            self._open().truncate(position)
+        except OSError as second:
+            return self._fenced(f"no space, and truncating back to {position} failed: {second}")
+        return StorageFull(f"no space left to append to {self.folder.path}")
+
+    def _fenced(self, reason: str) -> StorageFenced:
+        """Fail-stop: leave a mark that tells the next start where certainty ends."""
+        index = self.folder.active_index
+        mark = FenceMark(
+            index.base_offset, index.generation, index.covered_bytes, index.next_offset, reason
+        )
+        try:
+            replace_file(self.folder.files, self.folder.path / FENCE_NAME, encode_fence_mark(mark))
+            self.folder.files.sync_folder(self.folder.path)
+        except OSError as error:
+            _log.error("%s: the fence mark could not be written: %s", self.folder.path, error)
+        _log.error("%s is fenced: %s", self.folder.path, reason)
+        return StorageFenced(f"{self.folder.path}: {reason}; nothing is appended until a restart")
+
+    def keep_house(self, now_ms: int) -> None:
+        """What `JournalLog.tick` saw was due. Raises StorageFull, Unavailable, StorageFenced."""
+        if self.is_old(now_ms):
+            self.roll(now_ms)
+        elif self.wants_checkpoint():
+            self.checkpoint()
+
+    def roll(self, now_ms: int) -> None:
+        """Seal the active segment and begin the next. Raises StorageFull, StorageFenced, and
+        Unavailable when nothing could be opened for it."""
+        folder = self.folder
+        index = folder.active_index
+        if not index.covered_bytes:
+            return
+        fresh = SegmentInfo(index.next_offset, 0, now_ms)
+        try:
+            handle = folder.files.create(folder.path / fresh.log_name)
+            try:
+                folder.keep_index(index)
+                self._commit_roll(fresh, now_ms)
+            except BaseException:
+                handle.close()
+                raise
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise StorageFull(f"no space left to roll {folder.path}") from None
+            if error.errno in NO_DESCRIPTOR:
+                raise _no_descriptor(folder, error) from None
+            raise self._fenced(f"roll failed: {error}") from None
+        except StorageFenced as error:
+            raise self._fenced(str(error)) from None
+        self.close()
+        self._handle = handle
+        self.checkpoint()
+
+    def _commit_roll(self, fresh: SegmentInfo, now_ms: int) -> None:
+        folder, index = self.folder, self.folder.active_index
+        with folder.changing:
+            *sealed, active = folder.manifest.segments
+            done = replace(
+                active,
+                next_offset=index.next_offset,
+                size_bytes=index.covered_bytes,
+                max_timestamp_ms=index.max_timestamp_ms,
+                sealed_ms=now_ms,
+            )
+            folder.commit(folder.manifest.with_segments(*sealed, done, fresh))
+            folder.active_index = SparseIndex(
+                fresh.base_offset, fresh.generation, index.interval_bytes
+            )
+
+    def wants_checkpoint(self) -> bool:
+        """Whether old segments are kept only because no newer checkpoint is durable."""
+        return self.checkpoint_offset < self.folder.active_index.base_offset
+
+    def checkpoint(self) -> None:
+        """Write down how far the log is durable. A hint: failing to is no failure of the log."""
+        index = self.folder.active_index
+        self._checkpoint_at = index.covered_bytes
+        self.producers.expire(self.producers_seen_before_ms, self.producers_max)
+        data = encode_checkpoint(Checkpoint(index, self.producers))
+        try:
+            replace_file(self.folder.files, self.folder.path / CHECKPOINT_NAME, data)
+            self.folder.files.sync_folder(self.folder.path)
+        except OSError as error:
+            _log.warning("%s: no checkpoint written: %s", self.folder.path, error)
+        else:
+            self.checkpoint_offset = index.base_offset
+
+    def close(self) -> None:
+        """Close the active segment's file; the next flush opens it again."""
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            handle.close()
+
+
+def _no_descriptor(folder: LogFolder, error: OSError) -> Unavailable:
+    return Unavailable(f"{folder.path} is not written to now: {error.strerror}")

@@ -1,0 +1,1 @@
+"""Files of a partition: segments, indexes, checkpoints, manifest."""

@@ -1,0 +1,58 @@
+"""Checkpoint of a partition: up to where its active segment is known to be durable. Pure.
+
+It holds the index of that part and the producers as of its end, so a start after a crash scans
+only what was written since. It is a hint that can be made again from the segments.
+
+Bytes (little-endian), `docs/formats/journal.md`: magic `LMQC`, u32 CRC-32C of all that follows,
+u16 version, u16 0, u32 size of the index, the index (as in an index file), the producers.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import google_crc32c
+
+from lakemq.plugins.journal.segment.index import BadIndex, SparseIndex, decode_index, encode_index
+from lakemq.plugins.journal.segment.producers import ProducerTable
+
+MAGIC: Final = b"LMQC"
+VERSION: Final = 1
+_HEADER: Final = struct.Struct("<4sIHHI")
+
+
+class BadCheckpoint(Exception):
+    """Bytes that are no checkpoint of this version. Never crosses the journal's door."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    index: SparseIndex
+    """Its `base_offset` and `generation` name the segment, `covered_bytes` its durable part."""
+    producers: ProducerTable
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Checkpoint -> bytes."""
+    index = encode_index(checkpoint.index)
+    head = _HEADER.pack(MAGIC, 0, VERSION, 0, len(index))
+    guarded = b"".join((head[8:], index, checkpoint.producers.encode()))
+    return b"".join((MAGIC, google_crc32c.value(guarded).to_bytes(4, "little"), guarded))
+
+
+def decode_checkpoint(data: bytes, interval_bytes: int) -> Checkpoint:
+    """Bytes -> checkpoint. BadCheckpoint says what is wrong."""
+    if len(data) < _HEADER.size:
+        raise BadCheckpoint(f"{len(data)} bytes; the header alone has {_HEADER.size}")
+    magic, crc, version, _, size = _HEADER.unpack_from(data)
+    if magic != MAGIC or version != VERSION:
+        raise BadCheckpoint(f"magic {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
+    if google_crc32c.value(data[8:]) != crc:
+        raise BadCheckpoint("CRC-32C does not match")
+    try:
+        index = decode_index(data[_HEADER.size : _HEADER.size + size], interval_bytes)
+        return Checkpoint(index, ProducerTable.decode(data[_HEADER.size + size :]))
+    except (BadIndex, struct.error) as error:
+        raise BadCheckpoint(str(error)) from None

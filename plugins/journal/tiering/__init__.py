@@ -1,0 +1,1 @@
+"""Sealed segments in an object store."""

@@ -1,0 +1,1 @@
+"""`lakemq journal`: offline tools for a data folder."""

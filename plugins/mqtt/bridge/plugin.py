@@ -1,0 +1,40 @@
+"""Bridges as a plugin: hooks only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lakemq.broker_core.api.errors import PluginError
+from lakemq.broker_core.api.hooks import hookimpl
+from lakemq.broker_core.api.ports import Broker, Commands, Listener, PluginContext
+from lakemq.broker_core.api.settings import PluginSettings
+from lakemq.plugins.mqtt.bridge.config import BridgeSettings
+
+
+@hookimpl
+def register_settings() -> type[PluginSettings]:
+    return BridgeSettings
+
+
+@hookimpl
+def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Listener]:
+    settings = context.settings
+    assert isinstance(settings, BridgeSettings)
+    if not settings.links:
+        return []
+    try:
+        from lakemq.plugins.mqtt.bridge.listener import BridgeListener
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "amqtt":
+            raise
+        raise PluginError(
+            "plugin bridge: links need amqtt, which is not installed: pip install 'lakemq[bridge]'"
+        ) from None
+    return [BridgeListener(broker, settings, context)]
+
+
+@hookimpl
+def register_commands() -> Commands:
+    from lakemq.plugins.mqtt.bridge.commands import bridge
+
+    return [("bridge", bridge)]

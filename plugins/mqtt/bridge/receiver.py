@@ -1,0 +1,179 @@
+"""Stores what comes from the remote broker, and tells when it is durable. Edge: awaits the
+broker's futures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, NotAuthorized
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.records.stored import readable_batches
+from lakemq.broker_core.api.types import Columns, Offset, Placed
+from lakemq.plugins.mqtt.bridge.inbox import Answer, Arrival, Inbox
+from lakemq.plugins.mqtt.bridge.records import RowReader, incoming_headers, packet_id_of
+from lakemq.plugins.mqtt.bridge.rules import Rules
+from lakemq.plugins.mqtt.bridge.state_log import US
+
+log = logging.getLogger(__name__)
+
+_FETCH_BYTES: Final = 1024 * 1024
+_ROW_BYTES: Final = 256
+"""What a record costs beside its payload, about."""
+
+
+class _Row(NamedTuple):
+    arrival: Arrival
+    key: bytes
+    value: bytes
+    headers: bytes
+
+
+class Receiver:
+    """What comes in by one link."""
+
+    def __init__(
+        self, broker: Broker, rules: Rules, inbox: Inbox, link_name: str, client_id: str
+    ) -> None:
+        self._broker = broker
+        self._rules = rules
+        self._inbox = inbox
+        self._link_name = link_name
+        self._client_id = client_id
+        self._turn: dict[str, list[_Row]] = {}
+        self._room = asyncio.Event()
+        self._stored = asyncio.Event()
+        self.answer: Callable[[Answer], None] = lambda _: None
+        """Called with every answer that is due."""
+        self.failed: Callable[[str], None] = lambda _: None
+        """Called when something could not be stored now: the link must begin anew."""
+        self.refused = 0
+        """Publishes that can never be stored: too large, not authorized."""
+        self.unasked = 0
+        """Publishes that no rule takes: left of an earlier configuration."""
+
+    # -- storing
+
+    async def publish_came(
+        self, name: str, payload: bytes, qos: int, packet_id: int, *, again: bool, retain: bool
+    ) -> None:
+        inbox, answer = self._inbox, Answer(qos, packet_id)
+        if inbox.seen(answer, again=again):
+            if packet_id in inbox.unreleased:
+                self.answer(answer)
+            return
+        arrival = inbox.arrived(answer, len(payload) + _ROW_BYTES)
+        target = self._rules.local(name)
+        if target is None:
+            self.unasked += 1
+            self._settle(arrival, None)
+            return
+        headers = incoming_headers(self._link_name, self._client_id, qos, packet_id, retain=retain)
+        if not self._turn:
+            asyncio.get_running_loop().call_soon(self._append)
+        row = _Row(arrival, target.name.encode(), payload, headers)
+        self._turn.setdefault(target.topic, []).append(row)
+        while inbox.full:
+            self._room.clear()
+            await self._room.wait()
+
+    def _append(self) -> None:
+        turn, self._turn = self._turn, {}
+        for topic, rows in turn.items():
+            columns = Columns(
+                [row.value for row in rows],
+                [row.key for row in rows],
+                [row.headers for row in rows],
+            )
+            try:
+                future = self._broker.publish(topic, columns, principal=US)
+            except LakeMQError as error:
+                self._outcomes(topic, rows, [error] * len(rows))
+            else:
+                future.add_done_callback(functools.partial(self._appended, topic, rows))
+
+    def _appended(
+        self, topic: str, rows: list[_Row], future: asyncio.Future[list[Placed | LakeMQError]]
+    ) -> None:
+        if future.cancelled():
+            self._outcomes(topic, rows, [LakeMQError("the append was cancelled")] * len(rows))
+        elif (error := future.exception()) is not None:
+            known = error if isinstance(error, LakeMQError) else LakeMQError(repr(error))
+            self._outcomes(topic, rows, [known] * len(rows))
+        else:
+            self._outcomes(topic, rows, future.result())
+
+    def _outcomes(self, topic: str, rows: list[_Row], outcomes: list[Placed | LakeMQError]) -> None:
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if isinstance(outcome, Placed):
+                self._settle(row.arrival, (topic, outcome.partition, outcome.offset))
+            elif isinstance(outcome, (InvalidRequest, NotAuthorized)):
+                self.refused += 1
+                log.error(
+                    "bridge %s: a publish to %r cannot be stored: %s",
+                    self._link_name, row.key, outcome,
+                )  # fmt: skip
+                self._settle(row.arrival, None)
+            else:
+                self._inbox.failed(row.arrival)
+                self.failed(f"a publish could not be stored: {outcome}")
+        self._stored.set()
+        if not self._inbox.full:
+            self._room.set()
+
+    def _settle(self, arrival: Arrival, place: tuple[str, int, int] | None) -> None:
+        for answer in self._inbox.settled(arrival, place):
+            self.answer(answer)
+
+    def wake(self) -> None:
+        """Let nobody wait for room any more: the link is over."""
+        self._room.set()
+
+    async def settled(self) -> None:
+        """Wait until nothing is being stored."""
+        while not self._inbox.idle:
+            self._stored.clear()
+            await self._stored.wait()
+
+    # -- after a crash
+
+    async def recover(self) -> None:
+        """Find the QoS 2 publishes that were stored after the kept state was written."""
+        if not self._rules.exactly_once:
+            return
+        reader = RowReader()
+        for topic in self._rules.topics_in:
+            for number in self._served(topic):
+                place = (topic, number)
+                source = self._broker.partition(topic, number)
+                end = source.high_watermark
+                offset = max(self._inbox.positions.get(place, 0), source.log_start_offset)
+                while offset < end:
+                    got = await source.fetch(Offset(offset), bytes_max=_FETCH_BYTES)
+                    batches = readable_batches(got.data, topic, number, start=offset)
+                    for row in reader.rows(batches, offset):
+                        packet_id = packet_id_of(row.qos_2_id, self._link_name)
+                        if packet_id is not None:
+                            self._inbox.unreleased.add(packet_id)
+                    if got.next_offset <= offset:
+                        break
+                    offset = got.next_offset
+                self._inbox.positions[place] = end
+
+    def advance(self) -> None:
+        """While nothing is being stored: no record that is there now is in question."""
+        if not self._rules.exactly_once or not self._inbox.idle:
+            return
+        for topic in self._rules.topics_in:
+            for number in self._served(topic):
+                end = self._broker.partition(topic, number).high_watermark
+                self._inbox.positions[topic, number] = end
+
+    def _served(self, topic: str) -> list[int]:
+        """Partitions that this node leads: what comes is stored in no others."""
+        count = self._broker.topic(topic).partitions
+        return [each for each in range(count) if self._broker.serves(topic, each)]

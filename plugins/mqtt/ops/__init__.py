@@ -1,0 +1,1 @@
+"""MQTT operations: admin endpoints, commands, metrics, draining."""

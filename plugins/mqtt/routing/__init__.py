@@ -1,0 +1,1 @@
+"""From a published message to the sessions that subscribe to it."""

@@ -1,0 +1,245 @@
+"""`$delayed/<seconds>/<topic name>`: publishes that come later, each once. Pure.
+
+A delayed publish is a record of its own topic until it is due; then it is published under its name
+like any other, and the record of that carries the delayed one's key. When it is seen in the bound
+topic, the delayed record is removed. After a crash in between, the bound topics are read from where
+removals were known to be complete (`positions`): what is found there is not published again. A name
+that no topic takes has no such record, so there the removal comes first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import Final
+
+import msgpack
+
+from lakemq.broker_core.api.errors import LakeMQError, NotAuthorized, StorageFull
+from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
+from lakemq.broker_core.api.types import Principal
+from lakemq.plugins.mqtt.routing.shares import Holdings
+from lakemq.plugins.mqtt.session.appends import Outcome, Receiver
+from lakemq.plugins.mqtt.state.kept_values import VERSION, BadSnapshot, number, text, unpacked
+from lakemq.plugins.mqtt.state.snapshots import (
+    Positions,
+    principal_value,
+    read_principal,
+    read_will,
+    will_value,
+)
+from lakemq.plugins.mqtt.wire.packets import Publish, Will
+from lakemq.plugins.mqtt.wire.primitives import STRING_MAX_BYTES
+from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason
+from lakemq.plugins.mqtt.wire.topics import check_topic_name
+
+PREFIX: Final = "$delayed/"
+SYSTEM: Final = "$SYS/"
+"""The broker's own topic names."""
+TOPIC: Final = "__mqtt_delayed"
+AGAIN_MS: Final = 5_000
+"""How long after a failure a publish that is due is tried again."""
+_DIGITS_MAX: Final = 10
+
+
+def split_delayed(text: str) -> tuple[int, str]:
+    """Seconds and topic name of `$delayed/<seconds>/<topic name>`. ProtocolError (0x90)."""
+    seconds, _, name = text.removeprefix(PREFIX).partition("/")
+    number = seconds.isascii() and seconds.isdigit() and len(seconds) <= _DIGITS_MAX
+    if not number or name.startswith(PREFIX):
+        raise ProtocolError(
+            "a delayed publish goes to $delayed/<seconds>/<topic name>", Reason.TOPIC_NAME_INVALID
+        )
+    return int(seconds), check_topic_name(name)
+
+
+def is_for_clients(name: str) -> bool:
+    """Whether clients may publish under a name that came out of prefixes and rewriting."""
+    own = name.startswith((SYSTEM, PREFIX))
+    return bool(name) and not own and len(name.encode()) <= STRING_MAX_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class DelayLimits:
+    delayed_max_s: int = 4_294_967
+    delayed_count_max: int = 100_000
+    delayed_max_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(slots=True, eq=False)
+class Delayed:
+    """One publish that waits."""
+
+    key: str
+    due_ms: int
+    packet: Publish
+    """Under the name that it is published to."""
+    client_id: str
+    principal: Principal
+
+    @property
+    def size_bytes(self) -> int:
+        return 200 + len(self.packet.topic) + len(self.packet.payload)
+
+
+def delayed_bytes(one: Delayed) -> bytes:
+    """The value of its record."""
+    packet = one.packet
+    will = Will(packet.topic, packet.payload, packet.qos, packet.retain, packet.properties)
+    value = {
+        "v": VERSION,
+        "due": one.due_ms,
+        "what": will_value(will),
+        "from": one.client_id,
+        "who": principal_value(one.principal),
+    }
+    return bytes(msgpack.packb(value))
+
+
+def read_delayed(key: str, data: bytes) -> Delayed:
+    """Inverse of `delayed_bytes`. Raises BadSnapshot."""
+    value = unpacked(data)
+    try:
+        will = read_will(value["what"])
+        if will is None:
+            raise BadSnapshot("a delayed publish without a publish")
+        packet = Publish(will.topic, will.payload, will.qos, will.retain)
+        packet.properties = will.properties
+        principal = read_principal(value["who"])
+        return Delayed(key, number(value["due"]), packet, text(value["from"]), principal)
+    except KeyError as error:
+        raise BadSnapshot(f"{error} is missing") from None
+
+
+class Delays:
+    """All publishes that wait, those first that are due first."""
+
+    def __init__(self, limits: DelayLimits | None = None, life: str = "") -> None:
+        """`life`: tells the keys of this life of the broker from those of others."""
+        self._life = life
+        self.limits = limits or DelayLimits()
+        self.shares = UserShares()
+        self._held, self._held_bytes = Holdings(), Holdings()
+        self.entries: dict[str, Delayed] = {}
+        self.size_bytes = 0
+        self.published = 0
+        self.refused = 0
+        """Publishes not taken because a bound was reached, or may not be made any more."""
+        self.removed: list[str] = []
+        """Keys of records to be removed."""
+        self.leaving: list[Delayed] = []
+        """Due publishes that go through memory alone, once their records are removed."""
+        self.kept_positions: Positions | None = None
+        """Every publish below them is known to be removed here; they name all topics that a delayed
+        publish may be in."""
+        self.ready = True
+        """Whether positions of this life are kept; nothing is published before."""
+        self._heap: list[tuple[int, int, Delayed]] = []
+        self._count = 0
+
+    def new(
+        self, packet: Publish, delay_s: int, client_id: str, principal: Principal, now_ms: int
+    ) -> Delayed:
+        """Make room for one more; it waits from `schedule` on. Raises StorageFull."""
+        limits = self.limits
+        if delay_s > limits.delayed_max_s:
+            self.refused += 1
+            raise StorageFull(f"{limits.delayed_max_s} s is the longest delay")
+        self._count += 1
+        key = f"{self._life}{now_ms:x}-{self._count:x}"
+        one = Delayed(key, now_ms + 1000 * delay_s, packet, client_id, principal)
+        full = len(self.entries) >= limits.delayed_count_max
+        full |= self.size_bytes + one.size_bytes > limits.delayed_max_bytes
+        if full or self._has_its_share(one):
+            self.refused += 1
+            raise StorageFull("too many publishes are delayed")
+        self.add(one)
+        return one
+
+    def _has_its_share(self, one: Delayed) -> bool:
+        owner, limits, most = owner_of(one.principal), self.limits, self.shares.most
+        return self._held.of(owner) >= most(limits.delayed_count_max, owner) or self._held_bytes.of(
+            owner
+        ) + one.size_bytes > most(limits.delayed_max_bytes, owner)
+
+    def add(self, one: Delayed) -> None:
+        self.entries[one.key] = one
+        self._count_bytes(one, 1)
+
+    def _count_bytes(self, one: Delayed, sign: int) -> None:
+        owner = owner_of(one.principal)
+        self.size_bytes += sign * one.size_bytes
+        self._held.add(owner, sign)
+        self._held_bytes.add(owner, sign * one.size_bytes)
+
+    def schedule(self, one: Delayed, due_ms: int | None = None) -> None:
+        """It is kept: publish it when it is due."""
+        self._count += 1
+        when_ms = one.due_ms if due_ms is None else due_ms
+        heapq.heappush(self._heap, (when_ms, self._count, one))
+
+    def due(self, now_ms: int, count_max: int) -> list[Delayed]:
+        """The next that are due; they are out of the heap."""
+        found: list[Delayed] = []
+        while self.ready and self._heap and self._heap[0][0] <= now_ms and len(found) < count_max:
+            one = heapq.heappop(self._heap)[2]
+            if self.entries.get(one.key) is one:
+                found.append(one)
+        return found
+
+    def forget(self, key: str) -> Delayed | None:
+        one = self.entries.pop(key, None)
+        if one is not None:
+            self._count_bytes(one, -1)
+        return one
+
+    def take_leaving(self) -> list[Delayed]:
+        leaving, self.leaving = self.leaving, []
+        return leaving
+
+    def finished(self, key: str) -> None:
+        """It was published, or never will be: its record goes."""
+        if self.forget(key) is not None:
+            self.removed.append(key)
+
+
+class Arriving(Receiver):
+    """Hears whether a delayed publish was stored, and tells its client."""
+
+    def __init__(self, delays: Delays, one: Delayed, client: Receiver | None) -> None:
+        self._delays = delays
+        self._one = one
+        self._client = client
+
+    def settled(
+        self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
+    ) -> None:
+        if isinstance(outcome, LakeMQError):
+            self._delays.forget(self._one.key)
+        else:
+            self._delays.schedule(self._one)
+        if self._client is not None:
+            self._client.settled(packet_id, qos, size_bytes, outcome, now_ms)
+
+
+class Leaving(Receiver):
+    """Hears whether a publish that was due was stored under its name."""
+
+    def __init__(self, delays: Delays, one: Delayed, kept: bool) -> None:
+        """`kept`: it has a record, and goes when the record of its publish is seen."""
+        self._delays = delays
+        self._one = one
+        self._kept = kept
+
+    def settled(
+        self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
+    ) -> None:
+        if isinstance(outcome, NotAuthorized):
+            self._delays.refused += 1
+            self._delays.finished(self._one.key)
+        elif isinstance(outcome, LakeMQError):
+            self._delays.schedule(self._one, now_ms + AGAIN_MS)
+        else:
+            self._delays.published += 1
+            if not self._kept:
+                self._delays.forget(self._one.key)

@@ -1,0 +1,315 @@
+"""`$replay/<start>/<filter>`: first what the journal holds, then what comes, each once. Pure.
+
+A subscription that reads history stands beside the index until it has caught up. Every partition
+has a cursor, the offset of the next record to look at:
+
+    reading  records up to `hub.positions` come from the journal
+    holding  the end is near: what is committed meanwhile is held in memory, behind the rest
+    live     nothing is left; what is committed is delivered as it comes
+
+When all cursors are live they are where the node is, so the subscription enters the index and is
+one like any other. A client without room (window, socket) is given nothing: history waits in the
+journal, not in its queue. When its connection ends, cursors that were live go back to reading.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from lakemq.broker_core.api.topic_filters import filters_overlap, matches
+from lakemq.plugins.mqtt.wire.messages import Message
+from lakemq.plugins.mqtt.wire.packets import NO_LOCAL, RETAIN_AS_PUBLISHED
+from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason
+
+if TYPE_CHECKING:
+    from lakemq.plugins.mqtt.routing.hub import Hub
+    from lakemq.plugins.mqtt.routing.subscriptions import Subscription
+    from lakemq.plugins.mqtt.state.sessions import Session
+    from lakemq.plugins.mqtt.state.snapshots import Positions
+
+HELD_MAX: Final = 1000
+"""Most records of one partition that are held for one client."""
+CHUNK_COUNT_MAX: Final = 500
+CHUNK_MAX_BYTES: Final = 256 * 1024
+"""A client is given this much at once; others come between."""
+_NAMES_MAX: Final = 4096
+_OFFSET_DIGITS_MAX: Final = 12
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d{1,6})?)?Z?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where history begins: at an offset, the same in every partition, or at a time."""
+
+    offset: int = 0
+    since_ms: int | None = None
+
+
+def parse_start(text: str, now_ms: int) -> Start:
+    """`earliest`; an offset (up to 12 digits); milliseconds since 1970 (13 digits and more); how
+    long ago (`90s`, `15m`, `6h`, `7d`); or a UTC time (`2026-03-01`, `2026-03-01T12:30:00Z`).
+    ProtocolError (0x8F)."""
+    if text == "earliest":
+        return Start()
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        number = int(text)
+        return Start(number) if len(text) <= _OFFSET_DIGITS_MAX else Start(since_ms=number)
+    if re.fullmatch(r"[0-9]{1,9}[smhd]", text):
+        return Start(since_ms=max(0, now_ms - int(text[:-1]) * _UNITS_MS[text[-1]]))
+    if text.isascii() and _DATE.fullmatch(text):
+        try:
+            moment = datetime.fromisoformat(text.removesuffix("Z")).replace(tzinfo=UTC)
+        except ValueError:
+            pass
+        else:
+            return Start(since_ms=max(0, int(moment.timestamp() * 1000)))
+    raise ProtocolError(f"{text!r} is no start of a replay", Reason.TOPIC_FILTER_INVALID)
+
+
+class Cursor:
+    """How far one partition was read for one client."""
+
+    __slots__ = ("held", "hold_from", "live", "offset", "partition", "topic")
+
+    def __init__(self, topic: str, partition: int, offset: int | None) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        """Of the next record to look at; None: where `start` is was not asked yet."""
+        self.live = False
+        self.held: deque[Message] | None = None
+        """What was committed since `hold_from`; None: nothing is held."""
+        self.hold_from = 0
+
+
+class History:
+    """A subscription on its way through the journal."""
+
+    def __init__(self, subscription: Subscription, start: Start, positions: Positions) -> None:
+        """`positions`: how far it had come in an earlier life."""
+        self.subscription = subscription
+        self.start = start
+        self.cursors = {key: Cursor(*key, offset) for key, offset in positions.items()}
+        self.reading = False
+        """Somebody fetches its next records."""
+        self.generation = 0
+        """Grows when what is being fetched is not wanted any more."""
+        self.rest: tuple[Cursor, Iterator[Message], int] | None = None
+        """Records that were fetched and not handed over: cursor, messages, offset behind them."""
+        self._wanted: dict[str, bool] = {}
+
+    @property
+    def positions(self) -> Positions:
+        """Where it stands, to be kept."""
+        return {
+            key: cursor.offset for key, cursor in self.cursors.items() if cursor.offset is not None
+        }
+
+    @property
+    def room(self) -> int:
+        """How many records the client can be given now."""
+        session = self.subscription.session
+        connection, outbound = session.connection, session.outbound
+        if connection is None or connection.blocked:
+            return 0
+        if not self.subscription.options & 3:
+            return CHUNK_COUNT_MAX
+        if outbound.queue or outbound.resending:
+            return 0
+        window, unacked = connection.window, outbound.unacked
+        return min(CHUNK_COUNT_MAX, window - unacked) if 2 * unacked <= window else 0
+
+    def next_cursor(self) -> Cursor | None:
+        """The partition that is read next; None: all are live."""
+        if self.rest is not None:
+            return self.rest[0]
+        for key, cursor in self.cursors.items():
+            if not cursor.live:
+                self.cursors[key] = self.cursors.pop(key)  # the others come first next time
+                return cursor
+        return None
+
+    def pause(self) -> None:
+        """The client is gone: whatever comes now lies in the journal for it."""
+        self.generation += 1
+        self.reading, self.rest = False, None
+        for cursor in self.cursors.values():
+            cursor.live, cursor.held = False, None
+
+    def located(self, cursor: Cursor, offset: int, end: int) -> None:
+        """History begins at `offset`, or at `end`, where the node is, if that is nearer."""
+        cursor.offset = min(offset, end)
+
+    def approach(self, cursor: Cursor, end: int) -> bool:
+        """Before records are fetched: hold what is committed from now on if the end is near.
+        False: nothing is to be fetched."""
+        assert cursor.offset is not None
+        if cursor.held is None and end - cursor.offset <= HELD_MAX:
+            cursor.held, cursor.hold_from = deque(), end
+        return cursor.offset < self._limit(cursor, end)
+
+    def _limit(self, cursor: Cursor, end: int) -> int:
+        return end if cursor.held is None else cursor.hold_from
+
+    def fetched(
+        self, cursor: Cursor, messages: Iterator[Message], behind: int, end: int, now_ms: int
+    ) -> None:
+        """Hand over records as far as there is room. `behind`: offset behind `messages`; `end`: of
+        the next record that the node delivers."""
+        limit, count, size = self._limit(cursor, end), self.room, 0
+        self.rest, generation = None, self.generation
+        while count and size < CHUNK_MAX_BYTES:
+            message = next(messages, None)
+            if message is None:
+                cursor.offset = max(cursor.offset or 0, min(behind, limit))
+                return
+            assert message.place is not None
+            if message.place.offset >= limit:
+                cursor.offset = limit
+                return
+            if message.place.offset < (cursor.offset or 0):
+                continue
+            cursor.offset = message.place.offset + 1
+            if self.deliver(message, now_ms):
+                count -= 1
+                size += message.size_bytes
+            if self.generation != generation:  # that was more than its connection could bear
+                return
+        self.rest = (cursor, messages, behind)
+
+    def arrive(self, cursor: Cursor, end: int, now_ms: int) -> None:
+        """The journal has no more up to the limit: hand over what was held, then be live."""
+        if cursor.offset is None or cursor.held is None or self.rest is not None:
+            return
+        if cursor.offset < cursor.hold_from:
+            return
+        room, generation = self.room, self.generation
+        while cursor.held and room and self.generation == generation:
+            message = cursor.held.popleft()
+            assert message.place is not None
+            cursor.offset = message.place.offset + 1
+            room -= self.deliver(message, now_ms)
+        if not cursor.held and self.room and self.generation == generation:
+            cursor.live, cursor.held, cursor.offset = True, None, end
+
+    def committed(self, message: Message, now_ms: int) -> None:
+        """A record became readable."""
+        assert message.place is not None
+        key = message.place[:2]
+        cursor = self.cursors.get(key)
+        if cursor is None:  # a partition that was added
+            cursor = self.cursors[key] = Cursor(*key, 0)
+        if cursor.live:
+            cursor.offset = message.place.offset + 1
+            self.deliver(message, now_ms)
+        elif cursor.held is not None:
+            cursor.held.append(message)
+            if len(cursor.held) > HELD_MAX:
+                cursor.held = None
+
+    def deliver(self, message: Message, now_ms: int) -> bool:
+        """Whether the subscription has it so."""
+        subscription, name = self.subscription, message.topic
+        wanted = self._wanted.get(name)
+        if wanted is None:
+            if len(self._wanted) >= _NAMES_MAX:
+                self._wanted.clear()
+            wanted = self._wanted[name] = matches(subscription.address.topic_filter, name)
+        session, options = subscription.session, subscription.options
+        if not wanted or (options & NO_LOCAL and message.origin == session.client_id):
+            return False
+        if message.expired(now_ms):
+            session.outbound.limits.dropped_expired += 1
+            return False
+        session.deliver(
+            message,
+            min(options & 3, message.qos),
+            message.retain and bool(options & RETAIN_AS_PUBLISHED),
+            (subscription.identifier,) if subscription.identifier else (),
+            now_ms,
+        )
+        return True
+
+
+# -- histories of a hub
+
+
+def begin(hub: Hub, text: str, history: History) -> None:
+    """A new subscription reads history."""
+    session = history.subscription.session
+    if session.histories is None:
+        session.histories = {}
+    session.histories[text] = history
+    _start(hub, history)
+
+
+def resume(hub: Hub, session: Session) -> None:
+    """The client is back, or has room again."""
+    for history in (session.histories or {}).values():
+        if history not in hub.histories:
+            _start(hub, history)
+        want(hub, history)
+
+
+def _start(hub: Hub, history: History) -> None:
+    topic_filter = history.subscription.address.topic_filter
+    topics = {one.topic for one in hub.bindings if filters_overlap(one.topic_filter, topic_filter)}
+    for topic, partition in hub.positions:
+        if topic in topics and (topic, partition) not in history.cursors:
+            history.cursors[topic, partition] = Cursor(topic, partition, None)
+    hub.histories[history] = None
+    want(hub, history)
+
+
+def want(hub: Hub, history: History) -> None:
+    """Ask for its next records, if the client has room for them."""
+    if not history.reading and history in hub.histories and history.room:
+        history.reading = True
+        hub.reads.append((history, history.generation))
+
+
+def pause(hub: Hub, session: Session) -> None:
+    """The client is gone."""
+    for history in (session.histories or {}).values():
+        history.pause()
+        hub.histories.pop(history, None)
+
+
+def end(hub: Hub, session: Session, text: str) -> bool:
+    """The subscription is no more; False: it reads no history."""
+    history = session.histories.pop(text, None) if session.histories else None
+    if history is None:
+        return False
+    session.histories = session.histories or None
+    history.pause()
+    hub.histories.pop(history, None)
+    return True
+
+
+def read_on(hub: Hub, history: History, cursor: Cursor | None, now_ms: int) -> None:
+    """A read has ended: go on, or be a subscription like any other."""
+    history.reading = False
+    session = history.subscription.session
+    session.touch()
+    if cursor is not None:
+        history.arrive(cursor, hub.positions.get((cursor.topic, cursor.partition), 0), now_ms)
+    if history.next_cursor() is not None:
+        want(hub, history)
+        return
+    for text, one in (session.histories or {}).items():
+        if one is history:
+            end(hub, session, text)
+            hub.index.add(history.subscription)
+            return
+
+
+def committed(histories: Iterable[History], message: Message, now_ms: int) -> None:
+    """A record became readable."""
+    for history in histories:
+        history.committed(message, now_ms)

@@ -1,0 +1,241 @@
+"""Retained messages: the last one of each topic name, found by filter. Pure.
+
+Source: MQTT 5.0 section 3.3.1.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from lakemq.broker_core.api.limits.user_shares import Owner, UserShares
+from lakemq.plugins.mqtt.routing.shares import Holdings
+from lakemq.plugins.mqtt.wire.messages import Message
+
+AWAITED_MS: Final = 60_000
+"""How long room is held for a message that is being stored."""
+
+
+class _Node:
+    __slots__ = ("children", "message", "owner")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.message: Message | None = None
+        self.owner: Owner | None = None
+        """Whose share the message is of."""
+
+
+class _Awaited(NamedTuple):
+    """Messages of one topic name that are being stored: they take the place of one."""
+
+    owner: Owner
+    size_bytes: int
+    """Of the largest."""
+    until_ms: int
+    messages: int = 1
+
+
+class Retained:
+    """Retained messages by topic name, as a tree of levels; bounded in count and bytes."""
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        self.refused = 0
+        """Messages not kept because a bound was reached."""
+        self.changes: dict[str, Message | None] = {}
+        """What changed since `take_changes`; None: forgotten. Grows only where `tracking`."""
+        self.tracking = False
+        """`$SYS` is never tracked: it is made anew."""
+        self.shares = UserShares()
+        self._held, self._held_bytes = Holdings(), Holdings()
+        self._awaited: dict[str, _Awaited] = {}
+        """By topic name; the oldest first."""
+        self._awaited_count = self._awaited_bytes = 0
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._root = _Node()
+
+    def take_changes(self) -> dict[str, Message | None]:
+        """Topic name -> what is retained now, for all that changed since the last call."""
+        changes, self.changes = self.changes, {}
+        return changes
+
+    def get(self, topic: str) -> Message | None:
+        node = self._find(topic)
+        return node.message if node is not None else None
+
+    def owner_of(self, topic: str) -> Owner | None:
+        """Whose share the topic's message is of; None: nobody's."""
+        node = self._find(topic)
+        return node.owner if node is not None else None
+
+    def _find(self, topic: str) -> _Node | None:
+        node: _Node | None = self._root
+        for level in topic.split("/"):
+            node = node.children.get(level) if node is not None else None
+        return node
+
+    def has_room(self, topic: str, size_bytes: int, owner: Owner | None = None) -> bool:
+        """Whether a message of that size can be kept, as one of the owner's."""
+        node = self._find(topic)
+        old = node.message if node is not None else None
+        more, more_bytes = int(old is None), size_bytes - (old.size_bytes if old else 0)
+        count, size = self.count + self._awaited_count, self.size_bytes + self._awaited_bytes
+        if count + more > self._count_max or size + more_bytes > self._bytes_max:
+            return False
+        if owner is None:
+            return True
+        if node is None or node.owner != owner:
+            more, more_bytes = 1, size_bytes
+        count, size = self._held.of(owner) + more, self._held_bytes.of(owner) + more_bytes
+        most = self.shares.most
+        return count <= most(self._count_max, owner) and size <= most(self._bytes_max, owner)
+
+    def let_in(self, topic: str, size_bytes: int, owner: Owner, now_ms: int) -> bool:
+        """Whether there is room for a message that is being stored and will be `put` then. Room is
+        held for it, at most AWAITED_MS: it may be that it cannot be stored."""
+        while self._awaited:
+            oldest, one = next(iter(self._awaited.items()))
+            if now_ms < one.until_ms:
+                break
+            self._release(oldest)
+        others = self._release(topic)
+        if not self.has_room(topic, size_bytes, owner):
+            self.refused += 1
+            if others is not None:
+                self._await(topic, others)
+            return False
+        messages = 1
+        if others is not None:
+            messages, size_bytes = others.messages + 1, max(others.size_bytes, size_bytes)
+        self._await(topic, _Awaited(owner, size_bytes, now_ms + AWAITED_MS, messages))
+        return True
+
+    def _await(self, topic: str, one: _Awaited) -> None:
+        self._awaited[topic] = one
+        self._count_awaited(one, 1)
+
+    def _release(self, topic: str) -> _Awaited | None:
+        one = self._awaited.pop(topic, None)
+        if one is not None:
+            self._count_awaited(one, -1)
+        return one
+
+    def _arrived(self, topic: str) -> None:
+        """One of the topic's messages is stored; room stays held while others are not."""
+        one = self._release(topic)
+        if one is not None and one.messages > 1:
+            self._await(topic, one._replace(messages=one.messages - 1))
+
+    def _count_awaited(self, one: _Awaited, sign: int) -> None:
+        self._awaited_count += sign
+        self._awaited_bytes += sign * one.size_bytes
+        self._held.add(one.owner, sign)
+        self._held_bytes.add(one.owner, sign * one.size_bytes)
+
+    def put(self, message: Message, owner: Owner | None = None, *, let_in: bool = False) -> bool:
+        """Keep the message, or with an empty payload forget the topic [MQTT-3.3.1-6]
+        [MQTT-3.3.1-7]. False: refused, a bound was reached; the older one is kept. `let_in`: there
+        was room when it was published, so it is kept whatever came meanwhile."""
+        if not message.payload:
+            self.forget(message.topic)
+            return True
+        self._arrived(message.topic)
+        if not let_in and not self.has_room(message.topic, message.size_bytes, owner):
+            self.refused += 1
+            return False
+        node = self._root
+        for level in message.topic.split("/"):
+            child = node.children.get(level)
+            if child is None:
+                child = node.children[level] = _Node()
+            node = child
+        if node.message is not None:
+            self._count_message(node, node.message, -1)
+        node.message, node.owner = message, owner
+        self._count_message(node, message, 1)
+        self._note(message.topic, message)
+        return True
+
+    def forget(self, topic: str) -> None:
+        path: list[tuple[_Node, str]] = []
+        node = self._root
+        for level in topic.split("/"):
+            child = node.children.get(level)
+            if child is None:
+                return
+            path.append((node, level))
+            node = child
+        if node.message is not None:
+            self._count_message(node, node.message, -1)
+            node.message = node.owner = None
+            self._note(topic, None)
+        for parent, level in reversed(path):  # empty branches go, up to the first used one
+            child = parent.children[level]
+            if child.children or child.message is not None:
+                break
+            del parent.children[level]
+
+    def _count_message(self, node: _Node, message: Message, sign: int) -> None:
+        self.count += sign
+        self.size_bytes += sign * message.size_bytes
+        self._held.add(node.owner, sign)
+        self._held_bytes.add(node.owner, sign * message.size_bytes)
+
+    def _note(self, topic: str, message: Message | None) -> None:
+        if self.tracking and not topic.startswith("$SYS/"):
+            self.changes[topic] = message
+
+    def match(self, topic_filter: str, now_ms: int) -> Iterator[Message]:
+        """Messages whose topic name the filter matches, expired ones left out."""
+        pattern = topic_filter.split("/")
+        stack: list[tuple[_Node, int]] = [(self._root, 0)]
+        while stack:
+            node, depth = stack.pop()
+            if depth == len(pattern):
+                if node.message is not None and not node.message.expired(now_ms):
+                    yield node.message
+                continue
+            level = pattern[depth]
+            if level == "#":
+                yield from self._all_under(node, depth == 0, now_ms)
+            elif level == "+":
+                stack += [
+                    (child, depth + 1)
+                    for name, child in node.children.items()
+                    if depth or not name.startswith("$")
+                ]
+            elif level in node.children:
+                stack.append((node.children[level], depth + 1))
+
+    def _all_under(self, top: _Node, is_root: bool, now_ms: int) -> Iterator[Message]:
+        """Every message at and under `top`; under the root without `$`-names [MQTT-4.7.2-1]."""
+        if top.message is not None and not top.message.expired(now_ms):
+            yield top.message
+        stack = [
+            child for name, child in top.children.items() if not is_root or not name.startswith("$")
+        ]
+        while stack:
+            node = stack.pop()
+            if node.message is not None and not node.message.expired(now_ms):
+                yield node.message
+            stack += node.children.values()
+
+    def drop_expired(self, now_ms: int) -> None:
+        gone = [
+            message.topic
+            for message in self._everything()
+            if message.expires_ms is not None and message.expired(now_ms)
+        ]
+        for topic in gone:
+            self.forget(topic)
+
+    def _everything(self) -> Iterator[Message]:
+        stack = [self._root]
+        while stack:
+            node = stack.pop()
+            if node.message is not None:
+                yield node.message
+            stack += node.children.values()

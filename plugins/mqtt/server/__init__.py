@@ -1,0 +1,1 @@
+"""MQTT listeners: TCP, TLS, WebSocket and the engine that carries out effects."""

@@ -1,0 +1,485 @@
+"""What drives the hub: the clock, the broker's futures and taps, and the turns of the loop.
+
+Whatever happens in one turn of the event loop is gathered: one write per connection, one append per
+topic and principal. Nothing is awaited per packet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from importlib.metadata import version
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary
+
+from lakemq.broker_core.api.errors import LakeMQError, NotAuthenticated, TopicExists
+from lakemq.broker_core.api.ports import Broker, Exchange
+from lakemq.broker_core.api.records.batch import read_header
+from lakemq.broker_core.api.types import Challenge, CommittedBatch, Placed
+from lakemq.plugins.mqtt.cluster_leaders import ClusterLeaders
+from lakemq.plugins.mqtt.config import BindingSettings, MqttSettings
+from lakemq.plugins.mqtt.ops.draining import Draining
+from lakemq.plugins.mqtt.ops.system_topics import publish_system_topics
+from lakemq.plugins.mqtt.routing.bans import Bans
+from lakemq.plugins.mqtt.routing.delayed import Delays
+from lakemq.plugins.mqtt.routing.delaying import release_due
+from lakemq.plugins.mqtt.routing.history import History, committed
+from lakemq.plugins.mqtt.routing.hub import Hub
+from lakemq.plugins.mqtt.routing.retained import Retained
+from lakemq.plugins.mqtt.server.links import GOODBYE_S
+from lakemq.plugins.mqtt.server.slices import Slices
+from lakemq.plugins.mqtt.session import authenticating
+from lakemq.plugins.mqtt.session.appends import Lane
+from lakemq.plugins.mqtt.session.authenticating import Dialogue
+from lakemq.plugins.mqtt.session.connection import Connection
+from lakemq.plugins.mqtt.session.questions import Question, Then
+from lakemq.plugins.mqtt.session.slow import SlowClients
+from lakemq.plugins.mqtt.session.subscribing import send_retained
+from lakemq.plugins.mqtt.state.history_reader import HistoryReader
+from lakemq.plugins.mqtt.state.reading import Salvage
+from lakemq.plugins.mqtt.state.records import BROKERS_OWN, RecordReader
+from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.state_store import MqttJournal
+from lakemq.plugins.mqtt.wire.reasons import Reason, connect_reason
+from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = version("lakemq")
+TICK_S: Final = 1.0
+_HOMES_MAX: Final = 65_536
+_RECORDS_A_SLICE: Final = 64
+
+
+def _new_client_id() -> str:
+    return f"auto-{secrets.token_hex(10)}"
+
+
+class Link(Protocol):
+    """One network connection, as the engine needs it."""
+
+    connection: Connection
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether nothing more should be read for now."""
+
+    def flush(self) -> None:
+        """Write what the connection has to say; close it if it is over."""
+
+    def resume_reading(self) -> None: ...
+
+    def read_on(self) -> None:
+        """The client is known, or asked for more: read again unless something else forbids it."""
+
+    def abort(self) -> None:
+        """Close without waiting for the client to read."""
+
+
+class MqttEngine:
+    """The MQTT side of a node, shared by its listeners: open while any of them is."""
+
+    def __init__(self, settings: MqttSettings, broker: Broker) -> None:
+        self.settings = settings
+        self.broker = broker
+        self.hub = Hub(
+            bindings=[binding.binding() for binding in settings.bindings],
+            authorize=broker.authorize,
+            new_client_id=_new_client_id,
+            limits=settings.limits(),
+            delivery=settings.delivery_limits(),
+            retained=Retained(settings.retained_count_max, settings.retained_max_bytes),
+            shared_strategy=settings.shared_strategy,
+            durable=settings.durable,
+            bans=Bans(settings.ban_rules()),
+            slow=SlowClients(settings.slow_ms, settings.slow_count_max, settings.slow_expiry_ms),
+            delays=Delays(settings.delay_limits(), f"{secrets.token_hex(6)}-"),
+            rewrites=[rule.rule() for rule in settings.rewrites],
+            auto_subscriptions=[(one.filter, one.options()) for one in settings.auto_subscriptions],
+        )
+        self.hub.rights.charge = broker.charge
+        self.hub.rights.withdrawn_from = broker.ended
+        self.links: dict[Connection, Link] = {}
+        self.paused: set[Link] = set()
+        """Links whose sockets are not read, until fewer of their publishes are being stored."""
+        self._reader = RecordReader(self.hub.names)
+        self._salvage = Salvage(self.hub.counters)
+        self.journal = MqttJournal(
+            self.hub, broker, self._reader, self._accepts, self.now_ms, settings.checkpoint_records
+        )
+        self._history = HistoryReader(
+            self.hub, broker, self._reader, self._belongs, self.now_ms, self._salvage
+        )
+        self._draining = Draining(self.hub, broker)
+        self._early: list[tuple[str, Sequence[CommittedBatch]]] | None = None
+        """What was committed while recovery ran."""
+        self._arrived = Slices(self.after)
+        """Records that became readable and are to be delivered."""
+        self._last_checkpoint_ms = 0
+        self._last_system_ms = 0
+        self._clock_base_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
+        self.loop: asyncio.AbstractEventLoop
+        self.on_tick: list[Callable[[], None]] = []
+        """Called about once a second."""
+        self._users = 0
+        self._taps: list[Callable[[], None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asked: dict[Connection, asyncio.Task[None]] = {}
+        """Those that find out who the client of a connection is."""
+        self._deciding: set[asyncio.Task[None]] = set()
+        """Those of them that find out what clients may do."""
+        self._appending: set[asyncio.Future[list[Placed | LakeMQError]]] = set()
+        self._exchanges: WeakKeyDictionary[Dialogue, Exchange] = WeakKeyDictionary()
+        self._homes: dict[str, str] = {}
+        """Topic name -> the topic it is bound to."""
+        self._started_ms = self.now_ms()
+        self._turn_due = False
+        self._ticker: asyncio.TimerHandle | None = None
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch as of the start of the server, then monotonic."""
+        return self._clock_base_ms + time.monotonic_ns() // 1_000_000
+
+    # -- life
+
+    async def open(self) -> None:
+        """A listener starts. The first one creates the bound topics and listens to them."""
+        self._users += 1
+        if self._users > 1:
+            return
+        self.loop = asyncio.get_running_loop()
+        self._early = []
+        for binding in {one.topic: one for one in reversed(self.settings.bindings)}.values():
+            topic = binding.topic
+            await self._ensure(binding)
+            self._taps.append(self.broker.reserve_headers(topic, BROKERS_OWN))
+            self._taps.append(self.broker.tap(topic, functools.partial(self._committed, topic)))
+            for partition in range(self.broker.topic(topic).partitions):
+                if self.broker.serves(topic, partition):
+                    end = self.broker.partition(topic, partition).high_watermark
+                    self.hub.positions[topic, partition] = end
+        self._taps.append(self.broker.on_access_change(self.hub.access_changed))
+        self._taps += ClusterLeaders(self.hub, self.broker).start()
+        if self.settings.durable:
+            await self.journal.recover()
+        early, self._early = self._early, None
+        for topic, batches in early:
+            self._committed(topic, batches)
+        self._ticker = self.loop.call_later(TICK_S, self._tick)
+
+    async def _ensure(self, binding: BindingSettings) -> None:
+        """Create the topic of a binding if it is absent."""
+        if any(topic.name == binding.topic for topic in self.broker.topics()):
+            return
+        config = binding.topic_config(self.broker.topic_defaults())
+        try:
+            await self.broker.create_topic(binding.topic, binding.partitions, config)
+        except TopicExists:  # another node was quicker
+            await self.broker.ensure_topic(binding.topic)
+
+    async def close(self) -> None:
+        """A listener stopped. The last one tells clients and waits for what is being stored."""
+        self._users -= 1
+        if self._users:
+            return
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for connection in list(self.hub.connections):
+            if self.settings.server_reference:
+                connection.redirect(False, self.now_ms())
+            else:
+                text = "the server shuts down"
+                connection.close(Reason.SERVER_SHUTTING_DOWN, text, self.now_ms())
+        self._turn()
+        if self._deciding:  # about wills
+            await asyncio.wait(self._deciding, timeout=GOODBYE_S)
+            self._turn()
+        if self._appending:
+            await asyncio.wait(self._appending, timeout=GOODBYE_S)
+        await self._keep_everything()
+        for remove in self._taps:
+            remove()
+        self._taps.clear()
+        self._arrived.stop()
+        for task in list(self._tasks):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for link in list(self.links.values()):
+            link.abort()
+        await asyncio.sleep(0)
+
+    async def _keep_everything(self) -> None:
+        """Write what was changed and not kept yet, so that the next start finds it."""
+        journal = self.journal
+        for _ in range(2):  # the first may find an append under way
+            if journal.writing:
+                await asyncio.wait(journal.writing, timeout=GOODBYE_S)
+                await asyncio.sleep(0)
+            journal.checkpoint()
+            journal.write_sessions(self.after)
+            journal.delays.write(self.after)
+        if journal.writing:
+            await asyncio.wait(journal.writing, timeout=GOODBYE_S)
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        self.loop.call_later(delay_s, call)
+
+    # -- turns of the loop
+
+    def after(self) -> None:
+        """Call after anything that may have left bytes to write or records to append."""
+        hub = self.hub
+        ledger_due = hub.ledger is not None and hub.ledger.due
+        if not self._turn_due and (
+            hub.dirty
+            or hub.appends
+            or hub.loads
+            or hub.reads
+            or hub.owing
+            or hub.steps
+            or hub.rights.questions
+            or ledger_due
+            or self.journal.delays.due
+        ):
+            self._turn_due = True
+            self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        for lane in self.hub.appends.take():
+            self._append(lane)
+        self.journal.write_sessions(self.after)
+        self.journal.delays.write(self.after)
+        loads, self.hub.loads = self.hub.loads, []
+        for session in loads:
+            self._begin(self._load(session))
+        owing, self.hub.owing = self.hub.owing, []
+        for connection in owing:
+            send_retained(connection, self.now_ms())
+        steps, self.hub.steps = self.hub.steps, []
+        for connection in steps:
+            self._begin(self._step(connection))
+        reads, self.hub.reads = self.hub.reads, []
+        for history, generation in reads:
+            self._begin(self._read(history, generation))
+        questions, self.hub.rights.questions = self.hub.rights.questions, []
+        for question, then in questions:
+            self._begin(self._decide(question, then), self._deciding)
+        dirty, self.hub.dirty = self.hub.dirty, []
+        for connection in dirty:
+            link = self.links.get(connection)
+            if link is None:
+                connection.out.clear()
+            else:
+                link.flush()
+        self.resume_reading()
+        self.after()
+
+    def _append(self, lane: Lane) -> None:
+        try:
+            future = self.broker.publish(
+                lane.topic, lane.columns(), principal=lane.principal, acks=lane.acks, bound=True
+            )
+        except LakeMQError as error:
+            lane.fail(error, self.now_ms())
+            return
+        except Exception as error:  # ends this lane alone: others were taken from the hub with it
+            log.exception("publishes to topic %s are refused", lane.topic)
+            lane.fail(LakeMQError(f"{type(error).__name__}: {error}"), self.now_ms())
+            return
+        self._appending.add(future)
+        future.add_done_callback(functools.partial(self._appended, lane))
+
+    def _appended(self, lane: Lane, future: asyncio.Future[list[Placed | LakeMQError]]) -> None:
+        self._appending.discard(future)
+        now_ms = self.now_ms()
+        if future.cancelled():
+            lane.fail(LakeMQError("the append was cancelled"), now_ms)
+        elif (error := future.exception()) is not None:
+            known = error if isinstance(error, LakeMQError) else LakeMQError(repr(error))
+            lane.fail(known, now_ms)
+        elif len(outcomes := future.result()) != len(lane.tokens):
+            text = f"{len(outcomes)} outcomes for {len(lane.tokens)} records"
+            log.error("publishes to topic %s: %s", lane.topic, text)
+            lane.fail(LakeMQError(text), now_ms)
+        else:
+            lane.settle(outcomes, now_ms)
+        self.resume_reading()
+        self.after()
+
+    def resume_reading(self) -> None:
+        """Read again from clients that were held back, where the reason is gone."""
+        if self.paused:
+            for link in [one for one in self.paused if not one.overloaded]:
+                link.resume_reading()
+
+    def _committed(self, topic: str, batches: Sequence[CommittedBatch]) -> None:
+        """Records became readable: deliver those that the bindings put into this topic."""
+        if self._early is not None:
+            self._early.append((topic, batches))
+            return
+        for batch in batches:
+            self._arrived.add(self._route(topic, batch), len(batch.data))
+        self._arrived.begin()
+
+    def _route(self, topic: str, batch: CommittedBatch) -> Iterator[None]:
+        """Deliver a batch, with a pause after some records: `positions` is right then, too."""
+        now_ms, hub = self.now_ms(), self.hub
+        key = (batch.topic, batch.partition)
+        start = hub.positions.get(key, 0)
+        heard = functools.partial(self._heard, topic)
+        rows = self._salvage.messages(self._reader, batch, heard)
+        for count, (message, meta) in enumerate(rows, 1):
+            assert message.place is not None
+            if message.place.offset >= start and self._accepts(topic, message.topic):
+                if meta.marked:
+                    hub.note_stored(message, meta)
+                hub.route(message, now_ms)
+                if hub.histories:
+                    committed(hub.histories, message, now_ms)
+            if not count % _RECORDS_A_SLICE:
+                hub.positions[key] = max(start, message.place.offset + 1)
+                yield
+        header = read_header(batch.data)
+        hub.delivered += header.record_count
+        hub.positions[key] = header.last_offset + 1
+
+    def _heard(self, topic: str, name: str) -> bool:
+        """Whether anybody gets records of `topic` under `name`, or they are to be counted as not
+        belonging there."""
+        if self.hub.histories:
+            return True
+        match = self.hub.index.match(name)
+        return bool(match.targets or match.groups) or self._homes.get(name) != topic
+
+    def _accepts(self, topic: str, name: str) -> bool:
+        """`_belongs`, for records that are seen for the first time."""
+        belongs = self._belongs(topic, name)
+        self._reader.unreadable += not belongs
+        return belongs
+
+    def _belongs(self, topic: str, name: str) -> bool:
+        """Whether records of `topic` may reach subscribers under `name`: a native producer must
+        not speak under names that are bound elsewhere."""
+        home = self._homes.get(name)
+        if home is None:
+            binding = self.hub.binding(name)
+            home = binding.topic if binding is not None else ""
+            if len(name) <= REMEMBERED_CHARS_MAX:
+                if len(self._homes) >= _HOMES_MAX:
+                    self._homes.clear()
+                self._homes[name] = home
+        return home == topic
+
+    def _tick(self) -> None:
+        self._ticker = self.loop.call_later(TICK_S, self._tick)
+        now_ms = self.now_ms()
+        self.hub.tick(now_ms)
+        self._release_due()
+        if self._draining.due():
+            self._begin(self._draining.look())
+        self._draining.send_away(now_ms)
+        if now_ms - self._last_checkpoint_ms >= self.settings.checkpoint_ms:
+            self._last_checkpoint_ms = now_ms
+            self.journal.checkpoint()
+        interval_ms = 1000 * self.settings.system_topics_interval_s
+        if interval_ms and now_ms - self._last_system_ms >= interval_ms:
+            self._last_system_ms = now_ms
+            publish_system_topics(self.hub, VERSION, self._started_ms, now_ms)
+            self.hub.bans.forget(now_ms)
+        for call in self.on_tick:
+            call()
+        self.after()
+
+    def _release_due(self) -> None:
+        if release_due(self.hub, self.now_ms()):
+            self.later(0.02, self._release_due)
+        self.after()
+
+    # -- who is it
+
+    def ask(self, connection: Connection) -> None:
+        """Find out who a client is, beside everything else."""
+        task = self._asked[connection] = self._begin(self._authenticate(connection))
+        task.add_done_callback(lambda _: self._asked.pop(connection, None))
+
+    def forget(self, connection: Connection) -> None:
+        """A network connection is gone. Who its client was matters no more."""
+        self.links.pop(connection, None)
+        task = self._asked.get(connection)
+        if task is not None:
+            task.cancel()
+
+    async def _step(self, connection: Connection) -> None:
+        """Take what a client said to its exchange."""
+        enhanced = connection.enhanced
+        dialogue = enhanced.dialogue if enhanced is not None else None
+        if enhanced is None or dialogue is None or dialogue.said is None:
+            return
+        try:
+            exchange = self._exchanges.get(dialogue)
+            if exchange is None:
+                exchange = self.broker.begin_exchange(enhanced.method, enhanced.credentials)
+                self._exchanges[dialogue] = exchange
+            outcome = await exchange.step(dialogue.said)
+        except LakeMQError as error:
+            if not isinstance(error, NotAuthenticated):
+                log.warning("%r was not authenticated: %s", connection, error)
+            reason = connect_reason(error)
+            authenticating.refused(connection, dialogue, reason, str(error), self.now_ms())
+        else:
+            if isinstance(outcome, Challenge):
+                authenticating.challenged(connection, dialogue, outcome.data, self.now_ms())
+            else:
+                authenticating.accepted(
+                    connection, dialogue, outcome.principal, outcome.data, self.now_ms()
+                )
+        link = self.links.get(connection)
+        if link is not None:
+            link.read_on()
+        self.after()
+
+    async def _decide(self, question: Question, then: Then) -> None:
+        """Have found out what a client may do, beside everything else."""
+        await self.broker.decide(*question)
+        then(self.now_ms())
+        self.resume_reading()
+        self.after()
+
+    def _begin(
+        self, work: Coroutine[None, None, None], beside: set[asyncio.Task[None]] | None = None
+    ) -> asyncio.Task[None]:
+        task = self.loop.create_task(work)
+        if beside is not None:
+            beside.add(task)
+            task.add_done_callback(beside.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _load(self, session: Session) -> None:
+        await self.journal.load(session)
+        self.after()
+
+    async def _read(self, history: History, generation: int) -> None:
+        await self._history.read(history, generation)
+        self.after()
+
+    async def _authenticate(self, connection: Connection) -> None:
+        credentials = connection.credentials
+        assert credentials is not None
+        try:
+            principal = await self.broker.authenticate(credentials)
+        except LakeMQError as error:
+            if not isinstance(error, NotAuthenticated):
+                log.warning("%r was not authenticated: %s", connection, error)
+            connection.refused(connect_reason(error), str(error), self.now_ms())
+        else:
+            connection.authenticated(principal, self.now_ms())
+        self.after()

@@ -1,0 +1,328 @@
+"""One socket and its MQTT connection: bytes in, bytes out. Edge."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, cast
+
+from lakemq.broker_core.api.limits.connection_limits import AdmittedConnection, ConnectionRefused
+from lakemq.plugins.mqtt.server.tls import alternative_names, subject_of
+from lakemq.plugins.mqtt.session.connection import Arrival, Connection
+from lakemq.plugins.mqtt.wire.proxy import ProxyError, parse_proxy_header
+
+if TYPE_CHECKING:
+    from lakemq.plugins.mqtt.server.tcp import MqttListener
+
+UNKNOWN_HOST: Final = "unknown"
+"""Stands for the address of a client that nobody vouches for; it is no loopback address."""
+LINGER_S: Final = 1.0
+"""How long a client may go on sending while it reads why its connection ends."""
+LINGER_MAX_BYTES: Final = 4 * 1024 * 1024
+"""How much of that is read, and thrown away."""
+GOODBYE_S: Final = 5.0
+"""How long a closed connection may take to read what was written to it."""
+_USER_PROPERTY_BYTES: Final = 320
+"""Of a parsed user property, beyond its bytes."""
+SENT_BEHIND_CONNECT_MAX_BYTES: Final = 512 * 1024
+"""What a client may send before it is let in, beyond `connect_max_bytes`: its reading is paused
+while it is found out who it is, but some is read until then."""
+UNAUTHENTICATED_WRITE_MAX_BYTES: Final = 64 * 1024
+"""What may wait for the socket of a client that is not let in yet."""
+
+
+class SocketLink(asyncio.Protocol):
+    """One socket and its connection."""
+
+    __slots__ = (
+        "_full",
+        "_lingering",
+        "_paused",
+        "_prelude",
+        "_received_bytes",
+        "admitted",
+        "connection",
+        "engine",
+        "listener",
+        "transport",
+    )
+
+    connection: Connection
+    transport: asyncio.Transport
+
+    def __init__(self, listener: MqttListener, admitted: AdmittedConnection) -> None:
+        self.listener = listener
+        self.engine = listener.engine
+        self.admitted = admitted
+        self._prelude: bytes | None = None
+        """Bytes of a PROXY header that is not complete; None: none is awaited."""
+        self._received_bytes = 0
+        """Before the client was let in; all of them may still be held."""
+        self._full = False
+        """Whether the socket takes no more for now."""
+        self._paused = False
+        """Whether the socket is not read for now."""
+        self._lingering: int | None = None
+        """Bytes that are still thrown away, once the connection is over."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        engine, listener = self.engine, self.listener
+        self.transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        host = peer[0] if isinstance(peer, tuple) else "unix"
+        certificate = transport.get_extra_info("peercert")
+        self.connection = Connection(
+            engine.hub,
+            host,
+            engine.now_ms(),
+            Arrival(listener.name, subject_of(certificate), alternative_names(certificate)),
+        )
+        self.connection.on_admit = self._let_in
+        engine.links[self.connection] = self
+        listener.waiting.add(self)
+        self.transport.set_write_buffer_limits(engine.settings.write_buffer_max_bytes)
+        if listener.trusted:
+            self._prelude = b""
+
+    # -- before the client is let in
+
+    def _let_in(self) -> None:
+        self.listener.waiting.discard(self)
+        self.admitted.authenticate()
+        self.read_on()
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that what it sent takes while it is not let in, at most."""
+        connect = self.connection.connect
+        will = connect.will if connect is not None else None
+        properties = len(will.properties.user_properties) if will is not None else 0
+        return self._received_bytes * 5 // 4 + _USER_PROPERTY_BYTES * properties
+
+    def _hold(self, size: int = 0) -> bool:
+        """Count bytes of a client that is not let in. Where the listener holds too many of them,
+        whoever sent most is dropped. False: that was this one, or it sent too much by itself."""
+        self._received_bytes += size
+        settings, waits = self.engine.settings, self.transport.get_write_buffer_size()
+        most = settings.connect_max_bytes + SENT_BEHIND_CONNECT_MAX_BYTES
+        if self._received_bytes > most or waits > UNAUTHENTICATED_WRITE_MAX_BYTES:
+            self.refuse()
+            return False
+        while True:
+            try:
+                self.admitted.hold(self.held_bytes)
+            except ConnectionRefused:
+                largest = max(self.listener.waiting, key=lambda one: one.held_bytes)
+                largest.refuse()
+                if largest is self:
+                    return False
+            else:
+                return True
+
+    def refuse(self) -> None:
+        """Drop a client that is not let in, with all that is held of it."""
+        self.engine.hub.counters.connections_refused += 1
+        self.listener.waiting.discard(self)
+        self.admitted.close()
+        self.connection.decoder.drop()
+        self.abort()
+
+    def _read_proxy_header(self, data: bytes) -> bytes:
+        """What follows the PROXY header; empty while it is not complete, or is wrong."""
+        try:
+            header = parse_proxy_header(data)
+        except ProxyError:
+            self.engine.hub.counters.packets_invalid += 1
+            self.abort()
+            return b""
+        if header is None:
+            self._prelude = data
+            return b""
+        self._prelude = None
+        self.connection.peer_host = header.client_host or UNKNOWN_HOST
+        if header.client_host is not None and not self._count_under(header.client_host):
+            return b""
+        return data[header.size_bytes :]
+
+    def _count_under(self, host: str) -> bool:
+        """Count the connection under the client's own address. False: that has too many."""
+        self.admitted.close()
+        try:
+            self.admitted = self.listener.limiter.admit(host)
+            self.admitted.hold(self.held_bytes)
+        except ConnectionRefused:
+            self.refuse()
+            return False
+        return True
+
+    # -- bytes in
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering is not None:
+            self._throw_away(data)
+            return
+        if not self.admitted.authenticated and not self._hold(len(data)):
+            return
+        if self._prelude is not None:
+            rest = self._read_proxy_header(self._prelude + data)
+            if not rest:
+                return
+            data = rest
+        self.received(data)
+
+    def received(self, data: bytes) -> None:
+        """Bytes of the transport inside TCP or TLS."""
+        self.take(data)
+
+    def take(self, data: bytes) -> None:
+        """MQTT bytes from the client."""
+        engine, connection = self.engine, self.connection
+        asked_before = connection.credentials is not None
+        throttle, counters = self.listener.throttle, engine.hub.counters
+        before, now_ms = counters.publishes_received, engine.now_ms()
+        connection.receive(data, now_ms)
+        if throttle is not None:
+            throttle.pay(counters.publishes_received - before, len(data), now_ms)
+            if throttle.wait_ms:
+                self.listener.hold_back(throttle)
+        if connection.credentials is not None and not asked_before:
+            engine.ask(connection)
+        if not self.admitted.authenticated:
+            self._hold()
+        self.pause_if_overloaded()
+        engine.after()
+
+    def pause_if_overloaded(self) -> None:
+        """Read no more for now, where there is a reason. While it is found out who the client is,
+        the answer ends that (`read_on`); the others are looked at together (`engine.paused`)."""
+        engine, connection = self.engine, self.connection
+        if self._paused or self.transport.is_closing() or not self.overloaded:
+            return
+        self._paused = True
+        self.transport.pause_reading()
+        if connection.authenticating:
+            return
+        engine.paused.add(self)
+        if connection.throttle is not None and connection.throttle.wait_ms:
+            engine.later(connection.throttle.wait_ms / 1000, self._unthrottle)
+
+    def read_on(self) -> None:
+        """It is known who the client is, or its answer is awaited."""
+        if self._paused and not self.connection.authenticating:
+            self.resume_reading()
+            self.pause_if_overloaded()
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether nothing more should be read for now."""
+        throttle, connection = self.listener.throttle, self.connection
+        return (
+            connection.overloaded
+            or (throttle is not None and throttle.wait_ms > 0)
+            or (connection.blocked and self._answers_pile_up())
+        )
+
+    def _answers_pile_up(self) -> bool:
+        """Whether the client sends on and reads no answers. Deliveries stop well before."""
+        most = 2 * self.engine.settings.write_buffer_max_bytes
+        return self.transport.get_write_buffer_size() > most
+
+    def _unthrottle(self) -> None:
+        if self.connection.throttle is not None:
+            self.connection.throttle.wait_ms = 0
+        self.engine.resume_reading()
+
+    def resume_reading(self) -> None:
+        self.engine.paused.discard(self)
+        if self._paused and not self.transport.is_closing():
+            self._paused = False
+            self.transport.resume_reading()
+
+    # -- bytes out
+
+    def pause_writing(self) -> None:
+        self._full = True
+        self.connection.blocked = True
+        self.connection.traffic.blocked_ms = self.engine.now_ms()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self.connection.unblocked(self.engine.now_ms())
+        self.engine.resume_reading()
+        self.engine.after()
+
+    def flush(self) -> None:
+        """Write what the connection has to say, in one piece; then close if it is over."""
+        connection = self.connection
+        out = connection.out
+        if out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            connection.traffic.packets_sent += len(out)
+            connection.traffic.bytes_sent += len(data)
+            out.clear()
+            self.engine.hub.counters.bytes_sent += len(data)
+            self.send(data)
+            if connection.large_bytes:
+                connection.written(self.engine.now_ms(), full=self._full)
+        if connection.closing is not None and not self.transport.is_closing():
+            self.finish()
+
+    def send(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Close once everything is written."""
+        if self.connection.left:
+            self.close()
+        else:
+            self.linger()
+
+    def close(self) -> None:
+        """Close once everything is written, or after `GOODBYE_S`."""
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self.engine.later(GOODBYE_S, self.abort)
+
+    @property
+    def lingering(self) -> bool:
+        """Whether the connection is over and what still comes is thrown away."""
+        return self._lingering is not None
+
+    def linger(self, *, half_close: bool = True) -> None:
+        """Say that nothing more comes, and let the client read why: while it still sends, its
+        system would throw away what it has not read, were the socket closed here."""
+        if self._lingering is not None:
+            return
+        self._lingering = LINGER_MAX_BYTES
+        self.connection.lost(self.engine.now_ms())
+        self.resume_reading()
+        if half_close and self.transport.can_write_eof():
+            with suppress(OSError):  # the client is gone already
+                self.transport.write_eof()
+        self.engine.later(LINGER_S, self._linger_no_more)
+        self.engine.after()
+
+    def _throw_away(self, data: bytes) -> None:
+        assert self._lingering is not None
+        self._lingering -= len(data)
+        if self._lingering < 0:
+            self.close()
+
+    def _linger_no_more(self) -> None:
+        if not self.transport.is_closing():
+            self.close()
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        engine, connection = self.engine, self.connection
+        self.listener.waiting.discard(self)
+        self.admitted.close()
+        connection.lost(engine.now_ms())
+        connection.out.clear()
+        engine.forget(connection)
+        engine.paused.discard(self)
+        engine.after()

@@ -1,0 +1,1 @@
+"""The MQTT protocol state machine of one connection and its session."""

@@ -1,0 +1,585 @@
+"""One connection: packets in, packets and decisions out. Pure.
+
+Which packet may come in which state, and what handles it, is one table. The server feeds bytes and
+`now` in; the connection puts bytes into `out`, itself into `hub.dirty`, and records into
+`hub.appends`. It never touches a socket.
+
+Source: MQTT 5.0 chapter 3 and 4 and MQTT 3.1.1 chapters 3 and 4.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from lakemq.broker_core.api.types import ANONYMOUS, AccessContext, Credentials, Principal
+from lakemq.plugins.mqtt.server.rates import Throttle, throttle_of
+from lakemq.plugins.mqtt.session import authenticating, connecting, publishing, subscribing
+from lakemq.plugins.mqtt.session.appends import Outcome
+from lakemq.plugins.mqtt.session.authenticating import Enhanced
+from lakemq.plugins.mqtt.session.questions import Unanswered
+from lakemq.plugins.mqtt.session.states import State
+from lakemq.plugins.mqtt.session.traffic import Traffic
+from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.wire.aliases import SentAliases
+from lakemq.plugins.mqtt.wire.codec import Decoder
+from lakemq.plugins.mqtt.wire.encoding import PINGRESP, encode
+from lakemq.plugins.mqtt.wire.messages import Message, Place, Wire
+from lakemq.plugins.mqtt.wire.packets import (
+    NO_PROPERTIES,
+    V5,
+    V311,
+    Acknowledgement,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    PacketType,
+    Ping,
+    Properties,
+    Publish,
+    PublishRun,
+    Subscribe,
+    Unsubscribe,
+)
+from lakemq.plugins.mqtt.wire.reasons import (
+    MqttError,
+    ProtocolError,
+    Reason,
+    connack_reason,
+    disconnect_reason,
+    return_code,
+)
+
+if TYPE_CHECKING:
+    from lakemq.plugins.mqtt.routing.hub import Hub
+
+
+@dataclass(slots=True)
+class Inflow:
+    """What a connection sent that is not finished."""
+
+    appends: int = 0
+    """Publishes that are being stored."""
+    appends_bytes: int = 0
+    qos_1: int = 0
+    """QoS 1 publishes that are not acknowledged; counted against the receive maximum."""
+    qos_2: set[int] = field(default_factory=set)
+    """QoS 2 publishes that are not released, by packet identifier; counted likewise."""
+
+
+OUT_MAX_BYTES: Final = 4 * 1024 * 1024
+"""Of large pieces, what is queued for one client before its socket gets it; beyond, the client
+counts as slow until then."""
+_LARGE_BYTES: Final = 4096
+_WAIT_MAX_MS: Final = 30_000
+"""Longest pause of a client without keep-alive that is over its quota (ms)."""
+
+
+class Arrival(NamedTuple):
+    """How a client came: to which listener, and with which verified certificate."""
+
+    listener: str = "mqtt"
+    certificate_subject: str | None = None
+    certificate_names: tuple[str, ...] = ()
+
+
+_NOWHERE_SPECIAL: Final = Arrival()
+
+
+def _nothing() -> None:
+    """What `on_admit` does where nobody listens."""
+
+
+def _cautious_decoder(hub: Hub) -> Decoder:
+    """For somebody unknown: small packets, and one by one, until `Connection.admit`."""
+    limits = hub.limits
+    decoder = Decoder(min(limits.connect_max_bytes, limits.packet_max_bytes), hub.names)
+    decoder.one_by_one = True
+    return decoder
+
+
+class Connection:
+    """Protocol state of one network connection."""
+
+    __slots__ = (
+        "aliases",
+        "arrival",
+        "asking",
+        "blocked",
+        "bridge",
+        "choked",
+        "client_id",
+        "closing",
+        "connect",
+        "credentials",
+        "decoder",
+        "enhanced",
+        "express",
+        "hub",
+        "inflow",
+        "keep_alive_ms",
+        "large_bytes",
+        "left",
+        "on_admit",
+        "out",
+        "owed",
+        "packet_max_bytes",
+        "peer_host",
+        "pending",
+        "principal",
+        "routes",
+        "routes_until_ms",
+        "sent_aliases",
+        "session",
+        "silent_until_ms",
+        "state",
+        "subscribing",
+        "throttle",
+        "traffic",
+        "version",
+        "wants_reasons",
+        "window",
+    )
+
+    def __init__(
+        self,
+        hub: Hub,
+        peer_host: str,
+        now_ms: int,
+        arrival: Arrival = _NOWHERE_SPECIAL,
+    ) -> None:
+        self.hub = hub
+        self.peer_host = peer_host
+        self.arrival = arrival
+        self.state = State.NEW
+        self.decoder = _cautious_decoder(hub)
+        self.express: dict[bytes, str] = {}
+        """Topic names whose plain QoS 0 publishes need no decoding."""
+        self.decoder.express = self.express
+        self.version = V311
+        self.bridge = False
+        self.credentials: Credentials | None = None
+        """Set while an answer to them is awaited (`authenticated` or `refused`)."""
+        self.enhanced: Enhanced | None = None
+        """None: CONNECT named no authentication method."""
+        self.asking = False
+        """Whether somebody is asked what the client may do; what it sends meanwhile is pending."""
+        self.subscribing: subscribing.Progress | None = None
+        """A SUBSCRIBE that waits for such an answer."""
+        self.connect: Connect | None = None
+        self.pending: deque[Packet] = deque()
+        """Packets that came before the answer to a question about their client."""
+        self.client_id = ""
+        self.principal: Principal = ANONYMOUS
+        self.session: Session | None = None
+        """Set by CONNECT, and kept: what is stored later is still this session's."""
+        self.window = hub.delivery.inflight_max
+        self.packet_max_bytes = 1 << 30
+        self.wants_reasons = True
+        """MQTT 5, request problem information: reason strings may be sent."""
+        self.keep_alive_ms = 0
+        self.silent_until_ms = now_ms + hub.limits.connect_timeout_ms
+        """When silence has lasted too long."""
+        self._begin_outflow()
+        self._begin_inflow(now_ms)
+        hub.connections.add(self)
+
+    def _begin_outflow(self) -> None:
+        self.out: list[bytes] = []
+        """Bytes to write, in order."""
+        self.large_bytes = 0
+        """Of `out`, what is in large pieces."""
+        self.choked = False
+        """Whether `blocked` only until that is handed to the socket."""
+        self.owed: dict[str, subscribing.Owed] = {}
+        """Retained messages that are due, by the filter of their subscription."""
+        self.closing: str | None = None
+        """Why the server shall close the network connection, once `out` is written."""
+        self.left = False
+        """Whether it was the client that ended the connection, by DISCONNECT."""
+        self.on_admit: Callable[[], None] = _nothing
+        """Called when the client is let in."""
+        self.blocked = False
+        """The socket takes no more for now: QoS 0 is dropped, QoS 1 and 2 wait."""
+
+    def _begin_inflow(self, now_ms: int) -> None:
+        hub = self.hub
+        self.traffic = Traffic()
+        self.aliases: dict[int, str] = {}
+        """Topic names by the alias that the client set."""
+        self.sent_aliases: SentAliases | None = None
+        """None: the client takes no topic aliases."""
+        self.routes: dict[str, publishing.Route] = {}
+        self.routes_until_ms = 0
+        self.inflow = Inflow()
+        self.throttle = throttle_of(
+            hub.limits.publishes_max_per_s, hub.limits.bytes_max_per_s, now_ms
+        )
+
+    # -- what the server calls
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Take bytes from the socket."""
+        if self.state is State.CLOSED:
+            return
+        self.hub.counters.bytes_received += len(data)
+        traffic = self.traffic
+        traffic.bytes_received += len(data)
+        if self.keep_alive_ms:
+            self.silent_until_ms = now_ms + self.keep_alive_ms
+        if now_ms >= self.routes_until_ms and self.state is State.CONNECTED and not self.asking:
+            publishing.forget_routes(self, now_ms)
+        before = self.hub.counters.publishes_received
+        if self.state is State.AUTHENTICATING:
+            self.decoder.hold(data)
+            return
+        self._decode(data, now_ms)
+        publishes = self.hub.counters.publishes_received - before
+        if self.throttle is not None:
+            self.throttle.pay(publishes, len(data), now_ms)
+        charge = self.hub.rights.charge
+        if charge is not None and self.state is State.CONNECTED:
+            wait_ms = charge(self.principal, bytes_in=len(data), records_in=publishes)
+            if wait_ms:
+                self._wait(wait_ms, now_ms)
+        self._fail_if_malformed(now_ms)
+
+    def _decode(self, data: bytes, now_ms: int) -> None:
+        packets = self.decoder.feed(data)
+        self.traffic.packets_received += len(packets)
+        if self.pending:
+            self.pending += packets
+        else:
+            self._handle(packets, now_ms)
+
+    def _fail_if_malformed(self, now_ms: int) -> None:
+        """Behind what came in good order, and not before all of that is handled."""
+        if self.decoder.error is not None and not self.asking:
+            self._fail(self.decoder.error, now_ms)
+
+    def _wait(self, wait_ms: int, now_ms: int) -> None:
+        """The principal is over its quota: read nothing for a while, but no longer than the client
+        does without an answer to its PINGREQ."""
+        if self.throttle is None:
+            self.throttle = Throttle(0, 0, now_ms)
+        bearable_ms = self.keep_alive_ms // 3 or _WAIT_MAX_MS
+        wait_ms = min(wait_ms, bearable_ms)
+        self.throttle.wait_ms = max(self.throttle.wait_ms, wait_ms)
+        if self.keep_alive_ms:
+            self.silent_until_ms += wait_ms
+
+    def authenticated(self, principal: Principal, now_ms: int) -> None:
+        """The answer to `credentials`: let the client in and handle what it sent meanwhile."""
+        if self.state is not State.AUTHENTICATING:
+            return
+        self.credentials = None
+        try:
+            connecting.welcome(self, self.hub.same_principal(principal), now_ms)
+            self.hub.rights.note(self, principal)
+        except MqttError as error:
+            self._fail(error, now_ms)
+
+    def admit(self) -> None:
+        """It is known who the client is: take packets of every size, as they come."""
+        self.on_admit()
+        self.decoder.one_by_one = False
+        self.decoder.packet_max_bytes = self.hub.limits.packet_max_bytes
+
+    def proceed(self, now_ms: int) -> None:
+        """The client may be heard again: handle what it sent meanwhile."""
+        while self.pending and not self.asking:
+            self._handle((self.pending.popleft(),), now_ms)
+        if self.decoder.error is None and self.state is not State.CLOSED:
+            self._decode(b"", now_ms)
+        self._fail_if_malformed(now_ms)
+
+    def _answered(self, now_ms: int) -> None:
+        """What was asked is known: handle again what it was asked for."""
+        self.asking = False
+        if self.state is not State.CLOSED:
+            self.proceed(now_ms)
+
+    def refused(self, reason: Reason, text: str, now_ms: int) -> None:
+        """The other answer to `credentials`."""
+        self.credentials = None
+        self.hub.counters.connections_refused += 1
+        self.close(reason, text, now_ms)
+
+    def settled(
+        self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
+    ) -> None:
+        """What became of a publish of this connection that went to storage."""
+        self.inflow.appends -= 1
+        self.inflow.appends_bytes -= size_bytes
+        publishing.settled(self, packet_id, qos, outcome, now_ms)
+
+    def stored(
+        self, packet_ids: Sequence[int], size_bytes: int, somewhere: Place, now_ms: int
+    ) -> None:
+        """QoS 1 publishes of this connection are stored."""
+        self.inflow.appends -= len(packet_ids)
+        self.inflow.appends_bytes -= size_bytes
+        publishing.stored(self, packet_ids)
+
+    def note_blocked(self, now_ms: int) -> None:
+        """Say how long the socket has taken nothing, if that is slow."""
+        hub, waited_ms = self.hub, now_ms - self.traffic.blocked_ms
+        if waited_ms >= hub.slow.threshold_ms and self.traffic.blocked_ms:
+            hub.slow.note(self.client_id, "", waited_ms, now_ms)
+
+    def unblocked(self, now_ms: int) -> None:
+        """The socket takes bytes again."""
+        self.blocked = self.state in _BEFORE_CONNACK
+        if self.session is not None and self.state is State.CONNECTED:
+            self.note_blocked(now_ms)
+            self.session.outbound.pump(self, now_ms)
+            self.hub.resume_histories(self.session)
+            if self.owed:
+                self.hub.owing.append(self)
+
+    def lost(self, now_ms: int) -> None:
+        """The network connection is gone."""
+        self._leave(now_ms, with_will=True)
+
+    def timed_out(self, now_ms: int) -> None:
+        """Nothing came for too long [MQTT-3.1.2-22]."""
+        self.hub.counters.keep_alive_timeouts += 1
+        self.close(Reason.KEEP_ALIVE_TIMEOUT, "nothing came for too long", now_ms)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can be said to the client any more."""
+        return self.state is State.CLOSED
+
+    @property
+    def authenticating(self) -> bool:
+        """Whether it is being found out who the client is."""
+        return self.state is State.AUTHENTICATING
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether the server should read no more from this client for now. A client of version 5
+        that does not obey the receive maximum is slowed down so, unless it is disconnected for it;
+        it may still release what was received at QoS 2."""
+        limits, inflow = self.hub.limits, self.inflow
+        assured = min(inflow.appends, inflow.qos_1 + len(inflow.qos_2))
+        return (
+            self.state is State.AUTHENTICATING
+            or self.asking
+            or (self.throttle is not None and self.throttle.wait_ms > 0)
+            or inflow.appends > limits.appends_inflight_max
+            or inflow.appends_bytes > limits.appends_inflight_max_bytes
+            or (assured > limits.receive_max and self.version == V5)
+        )
+
+    # -- what handlers call
+
+    def access_context(self, qos: int, retain: bool | None = None) -> AccessContext:
+        """What rules may go by beside who the client is."""
+        return AccessContext(
+            "mqtt", self.client_id, self.peer_host, self.arrival.listener, qos, retain
+        )
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes for the socket."""
+        self.pass_on(data)
+        if len(data) >= _LARGE_BYTES:
+            self.large_bytes += len(data)
+            if self.large_bytes > OUT_MAX_BYTES and not self.blocked:
+                self.blocked = self.choked = True
+
+    def pass_on(self, data: bytes) -> None:
+        """Queue publishes as they came: of those there are no more than were read in this turn."""
+        if not self.out:
+            self.hub.dirty.append(self)
+        self.out.append(data)
+
+    def written(self, now_ms: int, *, full: bool) -> None:
+        """What was queued is with the socket, which takes no more for now if it is `full`."""
+        self.large_bytes = 0
+        if self.choked:
+            self.choked = False
+            if not full:
+                self.unblocked(now_ms)
+
+    def send(self, packet: Packet) -> None:
+        """Queue a packet. Larger than the client takes: without reason string and user properties,
+        or not at all [MQTT-3.1.2-24] [MQTT-3.1.2-25]."""
+        data = encode(packet, self.version)
+        if len(data) > self.packet_max_bytes:
+            data = encode(_shortened(packet), self.version)
+            if len(data) > self.packet_max_bytes:
+                self.hub.delivery.dropped_too_large += 1
+                return
+        self.write(data)
+
+    def takes(self, packet: Packet) -> bool:
+        """Whether a packet fits what the client takes, shortened as far as may be."""
+        return len(encode(_shortened(packet), self.version)) <= self.packet_max_bytes
+
+    def wire(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        now_ms: int,
+    ) -> Wire:
+        """PUBLISH for this client, under a topic alias where it takes one."""
+        aliases = self.sent_aliases
+        if aliases is None:
+            return message.wire(self.version, qos, retain, identifiers, now_ms)
+        return aliases.wire(message, qos, retain, identifiers, now_ms, self.packet_max_bytes)
+
+    def redirect(self, permanent: bool, now_ms: int, reference: str = "") -> None:
+        """Send the client to another server: to `reference`, else to the configured one."""
+        reason = Reason.SERVER_MOVED if permanent else Reason.USE_ANOTHER_SERVER
+        self.hub.counters.connections_redirected += 1
+        reference = reference or self.hub.limits.server_reference
+        self.close(reason, "use another server", now_ms, server_reference=reference)
+
+    def close(
+        self,
+        reason: Reason,
+        text: str,
+        now_ms: int,
+        *,
+        with_will: bool = True,
+        server_reference: str | None = None,
+    ) -> None:
+        """End the connection from this side, telling the client as far as its version can."""
+        if self.state is State.CLOSED:
+            return
+        if self.state in _BEFORE_CONNACK:
+            self._say_connack(reason, text, server_reference)
+        elif self.version == V5:
+            said = disconnect_reason(reason)
+            self.send(Disconnect(said, self._why(text, server_reference)))
+        if not self.out:
+            self.hub.dirty.append(self)
+        self.closing = text
+        self._leave(now_ms, with_will=with_will)
+
+    # -- inside
+
+    def _handle(self, packets: Sequence[Packet], now_ms: int) -> None:
+        state: State | None = None
+        handlers: dict[type, _Handler] = {}
+        for place, packet in enumerate(packets):
+            if self.state is not state:
+                state = self.state
+                handlers = _HANDLERS[state]
+            handler = handlers.get(type(packet), _unexpected)
+            try:
+                handler(self, packet, now_ms)
+            except Unanswered as unanswered:
+                self.asking = True
+                self.pending.extendleft(reversed(packets[place:]))
+                self.hub.rights.questions.append((unanswered.question, self._answered))
+                return
+            except MqttError as error:
+                self._fail(error, now_ms)
+                return
+
+    def _fail(self, error: MqttError, now_ms: int) -> None:
+        if self.state is State.CLOSED:
+            return
+        self.hub.counters.packets_invalid += 1
+        self.close(error.reason, str(error), now_ms)
+
+    def _say_connack(self, reason: Reason, text: str, server_reference: str | None) -> None:
+        if self.decoder.version == V5:
+            self.version = V5
+            said = connack_reason(reason)
+            self.send(Connack(False, said, self._why(text, server_reference)))
+            return
+        unsayable = reason in (Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR)
+        known = self.decoder.version or reason is Reason.UNSUPPORTED_PROTOCOL_VERSION
+        if known and not unsayable:
+            self.send(Connack(False, return_code(reason)))
+
+    def _why(self, text: str, server_reference: str | None = None) -> Properties:
+        if not self.wants_reasons:
+            return Properties(server_reference=server_reference)
+        return Properties(reason_string=text, server_reference=server_reference)
+
+    def _leave(self, now_ms: int, *, with_will: bool) -> None:
+        if self.state is State.CLOSED:
+            return
+        # a will belongs to a connection that was let in
+        with_will = with_will and self.state not in _BEFORE_CONNACK
+        self.state = State.CLOSED
+        self.hub.connections.discard(self)
+        self.hub.rights.forget(self)
+        self.pending.clear()
+        self.connect = None
+        session = self.session
+        if session is not None and session.connection is self:
+            self.hub.leave_session(session, now_ms, with_will=with_will)
+
+    def __repr__(self) -> str:
+        return f"Connection({self.client_id!r}, {self.peer_host}, {self.state.name})"
+
+
+def _shortened(packet: Any) -> Any:
+    properties = getattr(packet, "properties", None)
+    if properties is None or properties == NO_PROPERTIES:
+        return packet
+    rest = replace(properties, reason_string=None, user_properties=())
+    return replace(packet, properties=NO_PROPERTIES if rest == NO_PROPERTIES else rest)
+
+
+def _unexpected(connection: Connection, packet: Packet, now_ms: int) -> None:
+    raise ProtocolError(f"{type(packet).__name__.upper()} may not come now")
+
+
+def _ping(connection: Connection, packet: Ping, now_ms: int) -> None:
+    if packet.type is not PacketType.PINGREQ:
+        raise ProtocolError("PINGRESP may not come from a client")
+    connection.write(PINGRESP)
+
+
+def _disconnect(connection: Connection, packet: Disconnect, now_ms: int) -> None:
+    """The client says goodbye [MQTT-3.14.4-3]."""
+    session = connection.session
+    expiry_s = packet.properties.session_expiry_s
+    if session is not None and expiry_s is not None:
+        if expiry_s and not session.expiry_s:
+            raise ProtocolError("session expiry cannot be set at DISCONNECT after 0 at CONNECT")
+        connection.hub.set_expiry(session, expiry_s)
+    connection.closing = "the client disconnected"
+    connection.left = True
+    if not connection.out:
+        connection.hub.dirty.append(connection)
+    connection._leave(now_ms, with_will=packet.reason != 0)
+
+
+def _ignore(connection: Connection, packet: Packet, now_ms: int) -> None:
+    """Packets behind one that ended the connection."""
+
+
+_BEFORE_CONNACK: Final = (State.NEW, State.AUTHENTICATING, State.CHALLENGED)
+_Handler = Callable[[Connection, Any, int], None]
+_HANDLERS: Final[dict[State, dict[type, _Handler]]] = {
+    State.NEW: {Connect: connecting.connect},
+    State.AUTHENTICATING: {},
+    State.CONNECTED: {
+        Publish: publishing.publish,
+        PublishRun: publishing.run,
+        Acknowledgement: publishing.acknowledgement,
+        Subscribe: subscribing.subscribe,
+        Unsubscribe: subscribing.unsubscribe,
+        Ping: _ping,
+        Disconnect: _disconnect,
+        Auth: authenticating.auth,
+    },
+    State.CHALLENGED: {Auth: authenticating.auth, Disconnect: _disconnect},
+    State.CLOSED: dict.fromkeys(
+        (Publish, PublishRun, Acknowledgement, Subscribe, Unsubscribe, Ping, Disconnect, Auth),
+        _ignore,
+    ),
+}

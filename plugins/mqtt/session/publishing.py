@@ -1,0 +1,446 @@
+"""PUBLISH and its acknowledgements, as they come from a client. Pure.
+
+Source: MQTT 5.0 sections 3.3 to 3.7, 4.3 (QoS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lakemq.broker_core.api.errors import StorageFull
+from lakemq.broker_core.api.types import Operation
+from lakemq.plugins.mqtt.routing.bindings import Binding
+from lakemq.plugins.mqtt.routing.delayed import PREFIX, is_for_clients, split_delayed
+from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
+from lakemq.plugins.mqtt.routing.delaying import delay
+from lakemq.plugins.mqtt.session.appends import Outcome
+from lakemq.plugins.mqtt.session.states import State
+from lakemq.plugins.mqtt.state.records import client_header, qos_2_header, record_headers
+from lakemq.plugins.mqtt.state.sessions import NOWHERE, Session
+from lakemq.plugins.mqtt.wire.codec import Decoder
+from lakemq.plugins.mqtt.wire.encoding import PUBACK, PUBCOMP, PUBREC, PUBREL
+from lakemq.plugins.mqtt.wire.messages import Place, message_of
+from lakemq.plugins.mqtt.wire.packets import (
+    NO_PROPERTIES,
+    V5,
+    Acknowledgement,
+    PacketType,
+    Properties,
+    Publish,
+    PublishRun,
+)
+from lakemq.plugins.mqtt.wire.reasons import FAILURE, ProtocolError, Reason, publish_reason
+from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX, check_topic_name
+
+if TYPE_CHECKING:
+    from lakemq.plugins.mqtt.routing.subscriptions import Target
+    from lakemq.plugins.mqtt.session.connection import Connection
+    from lakemq.plugins.mqtt.session.delivery import Delivery
+
+ROUTES_MAX: Final = 4096
+"""Topic names whose way one connection remembers."""
+
+
+@dataclass(slots=True)
+class Route:
+    """What becomes of one client's publishes to one topic name."""
+
+    topic: str
+    allowed: list[bool | None]
+    """Whether it may, by `qos * 2 + retain`; None: not asked yet."""
+    binding: Binding | None
+    key: bytes
+    """Key of its records."""
+    headers: tuple[bytes, bytes, bytes]
+    """Record headers by QoS, for publishes without properties that are not retained."""
+    delay_s: int | None = None
+    """How long its publishes wait; None: they do not."""
+    refusal: Reason = Reason.NOT_AUTHORIZED
+    """What is said to a publish that is not allowed."""
+
+
+def forget_routes(connection: Connection, now_ms: int) -> None:
+    """Ask anew who may publish where, so that changed rules are obeyed."""
+    connection.routes_until_ms = now_ms + connection.hub.limits.access_cache_ms
+    connection.routes.clear()
+    connection.express.clear()
+
+
+def _route(connection: Connection, topic: str) -> Route:
+    hub, routes = connection.hub, connection.routes
+    written, delay_s = topic, None
+    if topic.startswith(PREFIX):
+        delay_s, topic = split_delayed(topic)
+    topic = hub.topic_name(topic)
+    too_deep = topic.count("/") >= hub.limits.topic_levels_max
+    allowed = [None if is_for_clients(topic) and not too_deep else False] * 6
+    binding, client_id = hub.binding(topic), connection.client_id
+    by_client = binding is not None and binding.key_is_client_id
+    plain = [
+        record_headers(Publish(topic, b"", qos), client_id, key_is_client_id=by_client)
+        for qos in range(3)
+    ]
+    key = (client_id if by_client else topic).encode()
+    route = Route(
+        topic,
+        allowed,
+        binding if delay_s is None else None,
+        key,
+        (plain[0], plain[1], plain[2]),
+        delay_s,
+        Reason.TOPIC_NAME_INVALID if too_deep else Reason.NOT_AUTHORIZED,
+    )
+    if len(written) <= REMEMBERED_CHARS_MAX:
+        if len(routes) >= ROUTES_MAX:
+            routes.clear()
+        routes[written] = route
+    return route
+
+
+def _may_publish(connection: Connection, route: Route, packet: Publish) -> bool:
+    """Ask once for each way to publish there; the route remembers. Raises Unanswered."""
+    context = connection.access_context(packet.qos, bool(packet.retain))
+    allowed = connection.hub.allowed(connection.principal, Operation.WRITE, route.topic, context)
+    route.allowed[packet.qos * 2 + packet.retain] = allowed
+    return allowed
+
+
+def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
+    """A PUBLISH: store it, or pass it on through memory; acknowledge when that is done."""
+    hub = connection.hub
+    if packet.properties is not NO_PROPERTIES:
+        _obey_properties(connection, packet)
+    if not packet.topic:
+        raise ProtocolError("PUBLISH without a topic name")
+    route = connection.routes.get(packet.topic) or _route(connection, packet.topic)
+    allowed = route.allowed[packet.qos * 2 + packet.retain]
+    # nothing is noted before this, for the packet may have to come again
+    allowed = _may_publish(connection, route, packet) if allowed is None else allowed
+    hub.counters.publishes_received += 1
+    connection.traffic.received[packet.qos] += 1
+    if not allowed:
+        _refuse(connection, packet, route.refusal, now_ms)
+        return
+    rewrites = route.topic != packet.topic
+    packet.topic = route.topic
+    if packet.qos and not _begin(connection, packet):
+        return
+    if packet.retain:
+        if not _may_retain(connection, packet, route, now_ms):
+            return
+    elif not (packet.qos or rewrites) and packet.properties is NO_PROPERTIES:
+        _offer_express(connection, route)
+    _pass_on(connection, packet, route, now_ms)
+
+
+def _pass_on(connection: Connection, packet: Publish, route: Route, now_ms: int) -> None:
+    hub, binding = connection.hub, route.binding
+    if binding is not None and binding.takes(packet.qos):
+        _store(connection, packet, binding, route)
+        return
+    if route.delay_s is not None:
+        _delay(connection, packet, route.delay_s, now_ms)
+        return
+    hub.route(message_of(packet, now_ms, connection.client_id), now_ms)
+    if packet.qos:
+        connection.inflow.qos_1 -= packet.qos == 1
+        _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE, now_ms)
+
+
+def _may_retain(connection: Connection, packet: Publish, route: Route, now_ms: int) -> bool:
+    """Whether to go on with a publish that is to be retained. MQTT 5 is told that there is no room;
+    before that, and with QoS 0, there is no way: it is published, and not retained. A delayed one
+    is looked at when it is due."""
+    if route.delay_s is not None:
+        return True
+    if connection.hub.has_room_to_retain(packet, connection.principal, now_ms):
+        return True
+    if packet.qos and connection.version == V5:
+        error = StorageFull("no room for more retained messages")
+        connection.inflow.appends += 1
+        connection.inflow.appends_bytes += len(packet.payload)
+        connection.settled(packet.packet_id, packet.qos, len(packet.payload), error, now_ms)
+        return False
+    packet.retain = False
+    return True
+
+
+def _store(connection: Connection, packet: Publish, binding: Binding, route: Route) -> None:
+    connection.inflow.appends += 1
+    connection.inflow.appends_bytes += len(packet.payload)
+    if packet.retain or packet.properties is not NO_PROPERTIES:
+        by_client = binding.key_is_client_id
+        headers = record_headers(packet, connection.client_id, key_is_client_id=by_client)
+    else:
+        headers = route.headers[packet.qos]
+    session = connection.session
+    if packet.qos == 2 and session is not None and session.durable:
+        headers += qos_2_header(session.incarnation, packet.packet_id)
+    connection.hub.store(binding, connection.principal, route.key, packet, headers, connection)
+
+
+def _delay(connection: Connection, packet: Publish, delay_s: int, now_ms: int) -> None:
+    """Keep a publish until it is due."""
+    connection.inflow.appends += 1
+    connection.inflow.appends_bytes += len(packet.payload)
+    session, headers = connection.session, b""
+    if packet.qos == 2 and session is not None and session.durable:
+        headers = client_header(session.client_id)
+        headers += qos_2_header(session.incarnation, packet.packet_id)
+    hub, client_id, principal = connection.hub, connection.client_id, connection.principal
+    outcome: Outcome = NOWHERE
+    try:
+        if delay(hub, packet, delay_s, client_id, principal, now_ms, connection, headers):
+            return
+    except StorageFull as error:
+        outcome = error
+    connection.settled(packet.packet_id, packet.qos, len(packet.payload), outcome, now_ms)
+
+
+def _begin(connection: Connection, packet: Publish) -> bool:
+    """Note a QoS 1 or 2 publish as coming in. False: it is a QoS 2 publish that came before."""
+    limits, session = connection.hub.limits, connection.session
+    assert session is not None
+    if packet.qos == 2 and packet.packet_id in session.incoming:
+        # [MQTT-4.3.3-10]: answered again when it is stored, not taken again
+        if session.incoming[packet.packet_id] is not None:
+            connection.write(PUBREC + packet.packet_id.to_bytes(2, "big"))
+        return False
+    inflow = connection.inflow
+    if packet.qos == 1:
+        inflow.qos_1 += 1
+    else:
+        inflow.qos_2.add(packet.packet_id)
+    if (
+        limits.receive_maximum_exceeded == "disconnect"
+        and connection.version == V5
+        and inflow.qos_1 + len(inflow.qos_2) > limits.receive_max
+    ):
+        raise ProtocolError(
+            f"more than {limits.receive_max} publishes unacknowledged",
+            Reason.RECEIVE_MAXIMUM_EXCEEDED,
+        )
+    if packet.qos == 2:
+        session.incoming[packet.packet_id] = None
+    return True
+
+
+def _obey_properties(connection: Connection, packet: Publish) -> None:
+    properties = packet.properties
+    if properties.subscription_identifiers:  # [MQTT-3.3.4-6]
+        raise ProtocolError("a client may not send a subscription identifier in PUBLISH")
+    if properties.response_topic is not None:  # [MQTT-3.3.2-14]
+        check_topic_name(properties.response_topic)
+    alias = properties.topic_alias
+    if alias is None:
+        return
+    if not 0 < alias <= connection.hub.limits.topic_alias_max:
+        raise ProtocolError(f"topic alias {alias}", Reason.TOPIC_ALIAS_INVALID)
+    if packet.topic:
+        connection.aliases[alias] = packet.topic
+    elif alias in connection.aliases:
+        packet.topic = connection.aliases[alias]
+    else:
+        raise ProtocolError(f"topic alias {alias} is not set", Reason.PROTOCOL_ERROR)
+
+
+def _refuse(connection: Connection, packet: Publish, reason: Reason, now_ms: int) -> None:
+    """The client may not publish there. Version 5 is told; 3.1.1 knows only silence or the end of
+    the connection [MQTT-3.3.5-2 of 3.1.1]."""
+    connection.hub.counters.publishes_refused += 1
+    if connection.version == V5:
+        if packet.qos:
+            _answer(connection, packet.packet_id, packet.qos, reason, "")
+    elif connection.hub.limits.refused_publish_disconnects:
+        connection.close(reason, f"may not publish to {packet.topic}", now_ms)
+    elif packet.qos:
+        _acknowledge(connection, packet.packet_id, packet.qos, NOWHERE, now_ms)
+
+
+def _acknowledge(
+    connection: Connection, packet_id: int, qos: int, place: Place, now_ms: int
+) -> None:
+    """The publish is where it belongs."""
+    if qos == 1:
+        connection.write(PUBACK + packet_id.to_bytes(2, "big"))
+        return
+    session = connection.session
+    assert session is not None
+    session.incoming[packet_id] = place
+    if place.topic == DELAYED:  # its record may be gone before the session is read again
+        session.keep(None, lambda _: _say_received(session, packet_id), now_ms)
+    else:
+        _say_received(session, packet_id)
+
+
+def _say_received(session: Session, packet_id: int) -> None:
+    """PUBREC, on the connection that the client has by now."""
+    peer = session.connection
+    if peer is not None and peer.state is State.CONNECTED:
+        peer.write(PUBREC + packet_id.to_bytes(2, "big"))
+
+
+def _answer(connection: Connection, packet_id: int, qos: int, reason: Reason, text: str) -> None:
+    """Version 5: PUBACK or PUBREC with a failure; a refused publish is finished with it."""
+    said = connection.wants_reasons and text
+    connection.send(
+        Acknowledgement(
+            PacketType.PUBACK if qos == 1 else PacketType.PUBREC,
+            packet_id,
+            reason,
+            Properties(reason_string=text) if said else NO_PROPERTIES,
+        )
+    )
+
+
+def settled(
+    connection: Connection, packet_id: int, qos: int, outcome: Outcome, now_ms: int
+) -> None:
+    """A publish was stored, or was not.
+
+    A QoS 2 publish is the session's, not the connection's: a client that came back meanwhile and
+    sends it again is answered on its new connection, and the publish is not stored twice.
+    """
+    live = connection.state is State.CONNECTED
+    connection.inflow.qos_1 -= qos == 1
+    if isinstance(outcome, Place):
+        if qos == 2 or (qos and live):
+            _acknowledge(connection, packet_id, qos, outcome, now_ms)
+        return
+    connection.hub.counters.failed(outcome)
+    connection.inflow.qos_2.discard(packet_id)
+    if qos == 2 and connection.session is not None:
+        connection.session.incoming.pop(packet_id, None)
+    if not qos or not live:
+        return
+    if connection.version == V5:
+        _answer(connection, packet_id, qos, publish_reason(outcome), str(outcome))
+    else:  # 3.1.1 has no way to say no: without an ack the client sends it again
+        connection.close(Reason.SERVER_UNAVAILABLE, f"not stored: {outcome}", now_ms)
+
+
+def stored(connection: Connection, packet_ids: Sequence[int]) -> None:
+    """QoS 1 publishes in a row were stored."""
+    connection.inflow.qos_1 -= len(packet_ids)
+    if connection.state is State.CONNECTED:
+        connection.traffic.packets_sent += len(packet_ids) - 1
+        connection.write(b"".join([PUBACK + each.to_bytes(2, "big") for each in packet_ids]))
+
+
+_AWAITED: Final = {
+    (1, False): (PacketType.PUBACK, PacketType.PUBREL),
+    (2, False): (PacketType.PUBREC, PacketType.PUBREL),
+    (2, True): (PacketType.PUBREC, PacketType.PUBCOMP, PacketType.PUBREL),
+}
+"""What a client may send under the packet identifier of a publish to it, by its QoS and whether its
+PUBREC came. PUBREL is about the client's own publish of that identifier."""
+
+
+def _check_kind(delivery: Delivery, answer: PacketType) -> None:
+    if answer not in _AWAITED[delivery.qos, delivery.released]:
+        raise ProtocolError(f"{answer.name} for a publish at QoS {delivery.qos}")
+
+
+def acknowledgement(connection: Connection, packet: Acknowledgement, now_ms: int) -> None:
+    """PUBACK, PUBREC, PUBREL or PUBCOMP from the client."""
+    session = connection.session
+    assert session is not None
+    outbound, packet_id = session.outbound, packet.packet_id
+    delivery = outbound.inflight.get(packet_id)
+    if delivery is not None and (delivery.qos != 1 or packet.type is not PacketType.PUBACK):
+        _check_kind(delivery, packet.type)
+    match packet.type:
+        case PacketType.PUBACK | PacketType.PUBCOMP:
+            outbound.acknowledge(packet_id, connection, now_ms)
+        case PacketType.PUBREC if packet.reason >= FAILURE:
+            outbound.acknowledge(packet_id, connection, now_ms)
+        case PacketType.PUBREC:
+            release = PUBREL + packet_id.to_bytes(2, "big")
+            if outbound.received(packet_id):
+                session.keep(connection, lambda _: connection.write(release), now_ms)
+            elif connection.version < V5:
+                connection.write(release)
+            else:
+                _say(connection, PacketType.PUBREL, packet_id)
+        case _:
+            _release(connection, packet_id, now_ms)
+
+
+def _release(connection: Connection, packet_id: int, now_ms: int) -> None:
+    """PUBREL: the packet identifier is free again [MQTT-4.3.3-11]. That is kept first: else a crash
+    would make the next publish under this identifier look like the old one sent again."""
+    session = connection.session
+    assert session is not None
+    if packet_id not in session.incoming and connection.version == V5:
+        _say(connection, PacketType.PUBCOMP, packet_id)
+        return
+    if session.incoming.get(packet_id, NOWHERE) is None:
+        raise ProtocolError("PUBREL came before PUBREC was sent")
+    place = session.incoming.pop(packet_id, None)
+    if place is not None:
+        behind = max(place.offset + 1, session.released.get(place[:2], 0))
+        session.released[place.topic, place.partition] = behind
+    connection.inflow.qos_2.discard(packet_id)
+    answer = PUBCOMP + packet_id.to_bytes(2, "big")
+    session.keep(connection, lambda _: connection.write(answer), now_ms)
+
+
+def _say(connection: Connection, packet: PacketType, packet_id: int) -> None:
+    connection.send(Acknowledgement(packet, packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND))
+
+
+# -- express: QoS 0 without decoding
+
+
+def _offer_express(connection: Connection, route: Route) -> None:
+    """From now on, let plain QoS 0 publishes to this topic name come as the bytes they are."""
+    stored = route.binding is not None and route.binding.stores_qos_0
+    if stored or len(route.topic) > REMEMBERED_CHARS_MAX:
+        return
+    express = connection.express
+    if len(express) >= ROUTES_MAX:
+        express.clear()
+    express[route.topic.encode()] = route.topic
+
+
+def run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
+    """Pass a run of QoS 0 publishes on: as it is to those who speak the same version, packet by
+    packet to the others."""
+    hub = connection.hub
+    hub.counters.publishes_received += packet.count
+    connection.traffic.received[0] += packet.count
+    connection.traffic.packets_received += packet.count - 1
+    # the table may have been emptied since the run was taken for one; then too, it was allowed
+    match = hub.index.match(connection.express.get(packet.topic) or packet.topic.decode())
+    version_5 = connection.version == V5
+    rest: list[Target] = []
+    for target in match.targets:
+        peer = target.session.connection
+        if peer is None or peer.blocked:
+            hub.delivery.dropped_qos_0 += packet.count
+            if peer is not None:
+                peer.traffic.dropped += packet.count
+        elif (
+            (peer.version == V5) != version_5
+            or target.identifiers
+            or target.no_local
+            or peer.packet_max_bytes < len(packet.packets)
+        ):
+            rest.append(target)
+        else:
+            peer.pass_on(packet.packets)
+            peer.traffic.sent[0] += packet.count
+            peer.traffic.packets_sent += packet.count - 1
+            hub.delivery.sent += packet.count
+    if not rest and not match.groups:
+        return
+    decoder = Decoder(hub.limits.packet_max_bytes, hub.names, connection.version)
+    for one in decoder.feed(packet.packets):
+        assert isinstance(one, Publish)
+        message = message_of(one, now_ms, connection.client_id)
+        for target in rest:
+            hub.deliver(target, message, now_ms)
+        for group in match.groups:
+            hub.deliver_shared(group, message, now_ms)

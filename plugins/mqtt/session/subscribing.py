@@ -1,0 +1,268 @@
+"""SUBSCRIBE and UNSUBSCRIBE. Pure.
+
+Source: MQTT 5.0 sections 3.8 to 3.11, 4.8.2 (shared subscriptions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from lakemq.broker_core.api.types import Operation
+from lakemq.plugins.mqtt.routing import history
+from lakemq.plugins.mqtt.routing.history import History, Start, parse_start
+from lakemq.plugins.mqtt.routing.subscriptions import Beside, Subscription
+from lakemq.plugins.mqtt.session.questions import Unanswered
+from lakemq.plugins.mqtt.wire.packets import (
+    NO_LOCAL,
+    RETAIN_AS_PUBLISHED,
+    V5,
+    Filter,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
+from lakemq.plugins.mqtt.wire.reasons import FAILURE, MqttError, ProtocolError, Reason
+from lakemq.plugins.mqtt.wire.topics import EXCLUSIVE, REPLAY, Address, parse_filter, split_replay
+
+if TYPE_CHECKING:
+    from lakemq.plugins.mqtt.routing.hub import Hub
+    from lakemq.plugins.mqtt.session.connection import Connection
+    from lakemq.plugins.mqtt.wire.messages import Message
+
+RETAINED_PER_TURN: Final = 1000
+RETAINED_BYTES_PER_TURN: Final = 1024 * 1024
+"""How many retained messages, and of what size, one client gets in one turn of the event loop."""
+_OPTIONS_KEPT = 0x0F
+"""QoS, no local, retain as published; retain handling matters only while subscribing."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a SUBSCRIBE is."""
+
+    codes: list[int] = field(default_factory=list)
+    """For SUBACK, of the first filters."""
+    fresh: dict[str, Subscription] = field(default_factory=dict)
+    """Those of them that retained messages are due for, by their filter."""
+
+
+def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
+    """Add subscriptions, answer, then send what is retained for them. When somebody must be asked
+    about one of them, this is called again with the answer and goes on with that one."""
+    identifiers = packet.properties.subscription_identifiers
+    identifier = identifiers[0] if identifiers else 0
+    progress = connection.subscribing = connection.subscribing or Progress()
+    codes, fresh = progress.codes, progress.fresh
+    while len(codes) < len(packet.filters):
+        wanted = packet.filters[len(codes)]
+        code, subscription, wants_retained = _add(connection, wanted, identifier, now_ms)
+        codes.append(code)
+        if subscription is not None and wants_retained:
+            fresh[wanted.topic_filter] = subscription
+    connection.subscribing = None
+    if connection.version < V5:
+        codes = [code if code < FAILURE else FAILURE for code in codes]
+    session = connection.session
+    assert session is not None
+
+    def answer(later_ms: int) -> None:
+        connection.send(Suback(packet.packet_id, tuple(codes)))
+        _owe_retained(connection, fresh, later_ms)
+
+    session.keep(connection, answer, now_ms)
+
+
+def _add(
+    connection: Connection, wanted: Filter, identifier: int, now_ms: int
+) -> tuple[int, Subscription | None, bool]:
+    """Code for SUBACK, the subscription, and whether retained messages are due for it. Raises
+    Unanswered, before anything is changed."""
+    session, hub = connection.session, connection.hub
+    assert session is not None
+    text = wanted.topic_filter
+    try:
+        address = hub.address(text)
+        start = parse_start(split_replay(text)[0], now_ms) if text.startswith(REPLAY) else None
+        _check_room(connection, text, address)
+    except MqttError as error:
+        return error.reason, None, False
+    if address.group is not None and wanted.options & NO_LOCAL:
+        raise ProtocolError("no local on a shared subscription")  # [MQTT-3.8.3-4]
+    context = connection.access_context(wanted.qos)
+    if not hub.allowed(connection.principal, Operation.READ, address.topic_filter, context):
+        return Reason[hub.limits.refused_subscribe_reason.upper()], None, False
+    before = session.subscriptions.get(text)
+    kind = Beside if text.startswith((EXCLUSIVE, REPLAY)) else Subscription
+    options = wanted.options & _OPTIONS_KEPT
+    if connection.bridge:
+        options |= RETAIN_AS_PUBLISHED | (NO_LOCAL if address.group is None else 0)
+    subscription = kind(session, address, options, identifier)
+    hub.note_subscription(session, text, subscription)
+    if start is not None:
+        _replay(hub, text, subscription, before, start)
+        return wanted.qos, subscription, False
+    if isinstance(before, Beside):
+        hub.index.remove(before)
+    hub.index.add(subscription)
+    if text.startswith(EXCLUSIVE):
+        hub.exclusive[address.topic_filter] = session
+    due = wanted.retain_handling == 0 or (wanted.retain_handling == 1 and before is None)
+    return wanted.qos, subscription, due and address.group is None
+
+
+def _replay(
+    hub: Hub, text: str, subscription: Subscription, before: Subscription | None, start: Start
+) -> None:
+    """Begin a replay. One that the session has already goes on where it is, as the client asks for
+    it again after each connect."""
+    histories = subscription.session.histories or {}
+    if text in histories:
+        histories[text].subscription = subscription
+    elif before is not None:
+        hub.index.remove(before)
+        hub.index.add(subscription)
+    else:
+        history.begin(hub, text, History(subscription, start, {}))
+
+
+def _check_room(connection: Connection, text: str, address: Address) -> None:
+    session, hub = connection.session, connection.hub
+    assert session is not None
+    if text.startswith(EXCLUSIVE):
+        if address.group is not None:
+            raise ProtocolError("shared and exclusive", Reason.TOPIC_FILTER_INVALID)
+        if hub.exclusive.get(address.topic_filter, session) is not session:
+            raise ProtocolError("another client has it for itself", Reason.QUOTA_EXCEEDED)
+    if text in session.subscriptions:
+        return
+    if text.startswith(REPLAY) and not hub.has_room_for_replay(session):
+        raise ProtocolError("too many replays", Reason.QUOTA_EXCEEDED)
+    full = len(session.subscriptions) >= hub.limits.subscriptions_max
+    if full or not hub.has_room_for_filter(session, address.topic_filter):
+        raise ProtocolError("too many subscriptions", Reason.QUOTA_EXCEEDED)
+
+
+class Owed:
+    """Retained messages that are due for a subscription."""
+
+    __slots__ = ("messages", "subscription")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.messages: Iterator[Message] | None = None
+        """Those not sent yet; None: they have not been looked for."""
+
+
+def _owe_retained(connection: Connection, fresh: dict[str, Subscription], now_ms: int) -> None:
+    waits = bool(connection.owed)
+    for text, subscription in fresh.items():
+        connection.owed[text] = Owed(subscription)
+    if fresh and not waits:
+        send_retained(connection, now_ms)
+
+
+def send_retained(connection: Connection, now_ms: int) -> None:
+    """Send some of the retained messages that are due, and the rest in turns to come: a few bytes
+    of filters may ask for all there are, over and over. What is replaced before its turn is left
+    out: the client got the newer publish."""
+    owed, room = connection.owed, _Room()
+    while owed and not connection.ended:
+        text, one = next(iter(owed.items()))
+        if connection.choked or (connection.blocked and one.messages is not None):
+            return  # until it is `unblocked`
+        wanted = one.subscription.session.subscriptions.get(text) is one.subscription
+        if wanted and not _send_some(connection, one, room, now_ms):
+            connection.hub.owing.append(connection)
+            return
+        del owed[text]
+
+
+class _Room:
+    """What may still be sent in this turn."""
+
+    __slots__ = ("count", "size_bytes")
+
+    def __init__(self) -> None:
+        self.count = RETAINED_PER_TURN
+        self.size_bytes = RETAINED_BYTES_PER_TURN
+
+    def take(self, message: Message) -> bool:
+        """False: that was the last one."""
+        self.count -= 1
+        self.size_bytes -= message.size_bytes
+        return self.count > 0 and self.size_bytes > 0
+
+
+def _send_some(connection: Connection, one: Owed, room: _Room, now_ms: int) -> bool:
+    """False: there may be more, for another turn."""
+    retained, late = connection.hub.retained, one.messages is not None
+    if one.messages is None:
+        found = retained.match(one.subscription.address.topic_filter, now_ms)
+        one.messages = iter(list(found))
+        # what waits of them is no record behind the session's positions
+        one.subscription.session.touch()
+    for message in one.messages:
+        if late and retained.get(message.topic) is not message:
+            continue
+        _send_one_retained(one.subscription, message, now_ms)
+        if not room.take(message) or connection.choked:
+            return False
+    return True
+
+
+def _send_one_retained(subscription: Subscription, message: Message, now_ms: int) -> None:
+    session, options = subscription.session, subscription.options
+    if options & NO_LOCAL and message.origin == session.client_id:
+        return
+    identifiers = (subscription.identifier,) if subscription.identifier else ()
+    session.deliver(message, min(options & 3, message.qos), True, identifiers, now_ms)
+
+
+def subscribe_automatically(connection: Connection, now_ms: int) -> None:
+    """What every client is subscribed to, unless it is already, may not, or its name would make a
+    filter of its own."""
+    session, hub = connection.session, connection.hub
+    assert session is not None
+    for pattern, options in hub.auto_subscriptions:
+        named = {"%c": connection.client_id, "%u": connection.principal.name}
+        if any(mark in pattern and set(name) & set("+#/") for mark, name in named.items()):
+            continue
+        text = pattern.replace("%c", named["%c"]).replace("%u", named["%u"])
+        if text in session.subscriptions:
+            continue
+        try:
+            _, subscription, wants_retained = _add(connection, Filter(text, options), 0, now_ms)
+        except Unanswered as unanswered:
+            again = partial(_subscribe_later, connection)
+            hub.rights.questions.append((unanswered.question, again))
+            return
+        if subscription is not None and wants_retained:
+            _owe_retained(connection, {text: subscription}, now_ms)
+        session.touch()
+
+
+def _subscribe_later(connection: Connection, now_ms: int) -> None:
+    if not connection.ended:
+        subscribe_automatically(connection, now_ms)
+
+
+def unsubscribe(connection: Connection, packet: Unsubscribe, now_ms: int) -> None:
+    """Remove subscriptions; what is in flight is still finished [MQTT-3.10.4-3]."""
+    session = connection.session
+    assert session is not None
+    codes: list[int] = []
+    for text in packet.filters:
+        if not connection.hub.unsubscribe(session, text):
+            try:
+                parse_filter(text)
+                codes.append(Reason.NO_SUBSCRIPTION_EXISTED)
+            except MqttError as error:
+                codes.append(error.reason)
+            continue
+        codes.append(Reason.SUCCESS)
+    answer = Unsuback(packet.packet_id, tuple(codes))
+    session.keep(connection, lambda _: connection.send(answer), now_ms)

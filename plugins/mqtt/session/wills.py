@@ -1,0 +1,45 @@
+"""Wills: publishes that a client left behind [MQTT-3.1.2-8]. Pure."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.types import AccessContext, Operation, Principal
+from lakemq.plugins.mqtt.routing.delayed import PREFIX, is_for_clients, split_delayed
+from lakemq.plugins.mqtt.routing.delaying import delay
+from lakemq.plugins.mqtt.session.questions import Unanswered
+from lakemq.plugins.mqtt.wire.packets import Publish, Will
+from lakemq.plugins.mqtt.wire.reasons import MqttError
+
+if TYPE_CHECKING:
+    from lakemq.plugins.mqtt.routing.hub import Hub
+
+
+def publish_will(hub: Hub, will: Will, client_id: str, principal: Principal, now_ms: int) -> None:
+    """Publish it, if its client may."""
+    delay_s, name = None, will.topic
+    packet = Publish(name, will.payload, will.qos, will.retain, properties=will.properties)
+    try:
+        if name.startswith(PREFIX):
+            delay_s, packet.topic = split_delayed(name)
+        packet.topic = hub.topic_name(packet.topic)
+        context = AccessContext("mqtt", client_id, qos=will.qos, retain=will.retain)
+        allowed = is_for_clients(packet.topic) and hub.allowed(
+            principal, Operation.WRITE, packet.topic, context
+        )
+        if allowed and delay_s is not None:
+            delay(hub, packet, delay_s, client_id, principal, now_ms)
+    except Unanswered as unanswered:
+        again = partial(publish_will, hub, will, client_id, principal)
+        hub.rights.questions.append((unanswered.question, again))
+        return
+    except (LakeMQError, MqttError):
+        allowed = False
+    if not allowed:
+        hub.counters.publishes_refused += 1
+        return
+    hub.counters.wills_published += 1
+    if delay_s is None:
+        hub.publish_for(packet, client_id, principal, now_ms)

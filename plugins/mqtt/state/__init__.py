@@ -1,0 +1,1 @@
+"""MQTT state in internal topics: sessions, retained messages, bans."""

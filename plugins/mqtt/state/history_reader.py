@@ -1,0 +1,124 @@
+"""Fetches the records that subscriptions to `$replay/...` want next. Edge: awaits the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from lakemq.broker_core.api.errors import (
+    LakeMQError,
+    NotLeader,
+    OffsetOutOfRange,
+    UnknownPartition,
+    UnknownTopic,
+)
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.records.batch import split
+from lakemq.broker_core.api.types import CommittedBatch, Offset
+from lakemq.plugins.mqtt.routing.history import Cursor, History, read_on
+from lakemq.plugins.mqtt.routing.hub import Hub
+from lakemq.plugins.mqtt.state.reading import Salvage
+from lakemq.plugins.mqtt.state.records import RecordReader
+from lakemq.plugins.mqtt.wire.messages import Message
+
+log = logging.getLogger(__name__)
+
+_FETCH_BYTES: Final = 256 * 1024
+_READS_AT_ONCE: Final = 64
+_PATIENCE_S: Final = 1.0
+"""How long a read waits that failed before it is tried again."""
+
+
+class HistoryReader:
+    """Reads bound topics for clients that asked for their history."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        broker: Broker,
+        reader: RecordReader,
+        belongs: Callable[[str, str], bool],
+        now_ms: Callable[[], int],
+        salvage: Salvage,
+    ) -> None:
+        """`belongs(topic, topic_name)`: whether records of the topic may come under that name."""
+        self._hub = hub
+        self._broker = broker
+        self._reader = reader
+        self._belongs = belongs
+        self._now_ms = now_ms
+        self._salvage = salvage
+        self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def read(self, history: History, generation: int) -> None:
+        """Hand over the next records of one of its partitions, if they are still wanted."""
+        if history.generation != generation:
+            return
+        cursor = history.next_cursor()
+        if cursor is not None:
+            try:
+                async with self._reads:
+                    await self._step(history, cursor, generation)
+            except (UnknownTopic, UnknownPartition, NotLeader):  # deleted, or another node's by now
+                history.cursors.pop((cursor.topic, cursor.partition), None)
+                history.rest, cursor = None, None
+            except LakeMQError as error:
+                log.warning("%s-%d is not replayed now: %s", cursor.topic, cursor.partition, error)
+                await asyncio.sleep(_PATIENCE_S)
+        if history.generation == generation:
+            read_on(self._hub, history, cursor, self._now_ms())
+
+    async def _step(self, history: History, cursor: Cursor, generation: int) -> None:
+        key = (cursor.topic, cursor.partition)
+        if cursor.offset is None:
+            offset = await self._locate(history, cursor)
+            if history.generation != generation:
+                return
+            history.located(cursor, offset, self._hub.positions.get(key, 0))
+        if history.rest is not None:
+            _, messages, behind = history.rest
+        elif history.approach(cursor, self._hub.positions.get(key, 0)):
+            messages, behind = await self._fetch(cursor)
+        else:
+            return
+        if history.generation == generation:
+            end = self._hub.positions.get(key, 0)
+            history.fetched(cursor, messages, behind, end, self._now_ms())
+
+    async def _locate(self, history: History, cursor: Cursor) -> int:
+        source = self._broker.partition(cursor.topic, cursor.partition)
+        since_ms = history.start.since_ms
+        if since_ms is not None:
+            return await source.offset_for_timestamp(since_ms)
+        return max(history.start.offset, source.log_start_offset)
+
+    async def _fetch(self, cursor: Cursor) -> tuple[Iterator[Message], int]:
+        """Messages from the cursor on, and the offset behind them."""
+        source = self._broker.partition(cursor.topic, cursor.partition)
+        offset = Offset(max(cursor.offset or 0, source.log_start_offset))
+        try:
+            got = await source.fetch(offset, bytes_max=_FETCH_BYTES)
+        except OffsetOutOfRange:
+            if source.log_start_offset <= offset:
+                raise
+            return iter(()), source.log_start_offset  # retention was quicker
+        batches = [
+            CommittedBatch(
+                cursor.topic,
+                cursor.partition,
+                Offset(header.base_offset),
+                got.data[position : position + header.total_bytes],
+            )
+            for position, header in split(got.data)
+        ]
+        # Nothing there below the high watermark: what was there has been compacted away.
+        behind = got.next_offset if batches else got.high_watermark
+        return self._messages(cursor.topic, batches), behind
+
+    def _messages(self, topic: str, batches: list[CommittedBatch]) -> Iterator[Message]:
+        for batch in batches:
+            for message, _ in self._salvage.messages(self._reader, batch):
+                if self._belongs(topic, message.topic):
+                    yield message

@@ -1,0 +1,107 @@
+"""What of sessions must outlive the process, and who waits until it is safe. Pure.
+
+A session that outlives its connection is kept as one record, under its client id, in a compacted
+topic: the newest record is the session. The ledger notes which sessions changed; the engine writes
+all of them in one append and reports back. Answers that promise something (SUBACK, PUBCOMP, ...)
+are actions that run when the append that holds the change is durable. While one append is under
+way, the next one gathers, so their number follows the disk, not the clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from lakemq.plugins.mqtt.session.connection import Connection
+
+Action = Callable[[int], None]
+"""What to do once it is safe; is given `now_ms`."""
+
+
+class Waiting(NamedTuple):
+    connection: Connection | None
+    """Whose action it is; it lapses when the connection has ended."""
+    action: Action
+
+
+class Writing(NamedTuple):
+    """One append under way."""
+
+    client_ids: tuple[str, ...]
+    waiting: tuple[Waiting, ...]
+
+
+class Ledger:
+    """Changed sessions by client id. What to write is asked for when it is written."""
+
+    def __init__(self) -> None:
+        self.urgent: dict[str, list[Waiting]] = {}
+        """Sessions to be written as soon as possible, and who waits for that."""
+        self.lazy: set[str] = set()
+        """Sessions to be written at the next checkpoint."""
+        self.writing: Writing | None = None
+        self.written = 0
+        """Session records written."""
+        self.ages: dict[str, int] = {}
+        """How many records the node had delivered when each session was last written; oldest
+        first."""
+
+    def keep(self, client_id: str, connection: Connection | None, action: Action) -> None:
+        """Write the session, then do `action`."""
+        self.urgent.setdefault(client_id, []).append(Waiting(connection, action))
+
+    def urge(self, client_id: str) -> None:
+        """Write the session soon; nobody waits."""
+        self.urgent.setdefault(client_id, [])
+
+    def touch(self, client_id: str) -> None:
+        """Write the session at the next checkpoint."""
+        self.lazy.add(client_id)
+
+    @property
+    def due(self) -> bool:
+        """Whether an append can and should begin."""
+        return self.writing is None and bool(self.urgent)
+
+    def checkpoint(self, delivered: int, delivered_max: int, count_max: int) -> None:
+        """Have lazy sessions written now, and those whose record is so old that a restart would
+        have to read more than `delivered_max` records again; at most `count_max` of each."""
+        for client_id in list(self.lazy)[:count_max]:
+            self.urge(client_id)
+        for client_id, age in list(self.ages.items())[:count_max]:
+            if delivered - age < delivered_max:
+                break
+            self.urge(client_id)
+
+    def begin(self) -> Writing:
+        """Take all urgent sessions; their state of this moment is what the caller writes."""
+        waiting = tuple(each for group in self.urgent.values() for each in group)
+        self.writing = Writing(tuple(self.urgent), waiting)
+        self.lazy.difference_update(self.urgent)
+        self.urgent = {}
+        return self.writing
+
+    def done(self, alive: set[str], delivered: int, now_ms: int) -> None:
+        """The append is durable. `alive`: clients whose session was written, not removed."""
+        writing = self._end()
+        self.written += len(writing.client_ids)
+        for client_id in writing.client_ids:
+            self.ages.pop(client_id, None)
+            if client_id in alive:
+                self.ages[client_id] = delivered
+        for waiting in writing.waiting:
+            if waiting.connection is None or not waiting.connection.ended:
+                waiting.action(now_ms)
+
+    def failed(self) -> list[Connection]:
+        """The append failed: the sessions are written later; returns the connections that cannot
+        be answered."""
+        writing = self._end()
+        self.lazy.update(writing.client_ids)
+        return [each.connection for each in writing.waiting if each.connection is not None]
+
+    def _end(self) -> Writing:
+        writing, self.writing = self.writing, None
+        assert writing is not None
+        return writing

@@ -1,0 +1,56 @@
+"""Reads what can be read of stored batches, and counts the rest.
+
+What cannot be read is left out, counted and named in the log by its offset: no record ends a
+start, or keeps what comes after it from anybody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from lakemq.broker_core.api.errors import CorruptBatch
+from lakemq.broker_core.api.records.batch import RecordBatch
+from lakemq.broker_core.api.types import CommittedBatch
+from lakemq.plugins.mqtt.routing.hub import Counters
+from lakemq.plugins.mqtt.state.records import Meta, RecordReader
+from lakemq.plugins.mqtt.wire.messages import Message, Place
+
+log = logging.getLogger(__name__)
+
+
+class Salvage:
+    """Reads what can be read of batches, and keeps count of the rest."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+
+    def messages(
+        self,
+        reader: RecordReader,
+        batch: CommittedBatch,
+        heard: Callable[[str], bool] | None = None,
+    ) -> Iterator[tuple[Message, Meta]]:
+        """As `RecordReader.read`; nothing of a batch that is corrupt inside."""
+        try:
+            yield from reader.read(batch, heard)
+        except CorruptBatch as error:
+            self._left_out(batch, error)
+
+    def opened(self, batch: CommittedBatch) -> RecordBatch | None:
+        """None: it is corrupt inside."""
+        try:
+            return RecordBatch(batch.data)
+        except CorruptBatch as error:
+            self._left_out(batch, error)
+            return None
+
+    def refused(self, place: Place, error: Exception) -> None:
+        """A record of our own topics says nothing that can be read."""
+        self._counters.records_unreadable += 1
+        log.error("%s-%d offset %d is unreadable and left out: %s", *place, error)
+
+    def _left_out(self, batch: CommittedBatch, error: CorruptBatch) -> None:
+        self._counters.batches_corrupt += 1
+        place = (batch.topic, batch.partition, batch.base_offset)
+        log.error("%s-%d offset %d: the batch is corrupt and left out: %s", *place, error)

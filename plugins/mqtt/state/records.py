@@ -1,0 +1,243 @@
+"""Publishes <-> records: which header holds what. Pure.
+
+`docs/mqtt.md` lists the headers. Names that begin with `mqtt.` are the broker's; every other header
+whose value is UTF-8 is an MQTT 5 user property, and the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.records.batch import CONTROL, RecordBatch
+from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
+from lakemq.broker_core.api.types import CommittedBatch, Headers
+from lakemq.plugins.mqtt.wire.messages import Message, Place
+from lakemq.plugins.mqtt.wire.packets import NO_PROPERTIES, Properties, Publish
+from lakemq.plugins.mqtt.wire.primitives import STRING_MAX_BYTES
+from lakemq.plugins.mqtt.wire.properties import bare_properties
+from lakemq.plugins.mqtt.wire.reasons import MqttError
+from lakemq.plugins.mqtt.wire.topics import TopicNames, check_topic_name
+
+TOPIC: Final = "mqtt.topic"
+CLIENT: Final = "mqtt.client"
+QOS: Final = "mqtt.qos"
+RETAIN: Final = "mqtt.retain"
+PAYLOAD_FORMAT: Final = "mqtt.payload_format"
+MESSAGE_EXPIRY: Final = "mqtt.message_expiry_s"
+CONTENT_TYPE: Final = "mqtt.content_type"
+RESPONSE_TOPIC: Final = "mqtt.response_topic"
+CORRELATION_DATA: Final = "mqtt.correlation_data"
+QOS_2_ID: Final = "mqtt.qos2_id"
+"""Session and packet identifier of a QoS 2 publish: tells it again after a crash."""
+DELAYED_ID: Final = "mqtt.delayed_id"
+"""Key of the delayed record that a publish was: tells after a crash that it was published."""
+_RESERVED: Final = "mqtt."
+BROKERS_OWN: Final = (CLIENT, QOS_2_ID, DELAYED_ID)
+"""Headers that are believed, so nobody else may write them into bound topics."""
+_ESCAPED: Final = "mqtt.user."
+"""In front of a user property whose own name begins with `mqtt.`."""
+_PARSED_MAX: Final = 4096
+_PARSED_MAX_BYTES: Final = 512
+
+
+def record_headers(packet: Publish, client_id: str, *, key_is_client_id: bool) -> bytes:
+    """The encoded record headers of a publish."""
+    headers: list[tuple[str, bytes | None]] = [
+        (CLIENT, client_id.encode()),
+        (QOS, b"%d" % packet.qos),
+    ]
+    if packet.retain:
+        headers.append((RETAIN, b"1"))
+    if key_is_client_id:
+        headers.append((TOPIC, packet.topic.encode()))
+    if packet.properties is not NO_PROPERTIES:
+        headers += _property_headers(packet.properties)
+    return encode_headers(tuple(headers))
+
+
+def client_header(client_id: str) -> bytes:
+    """The encoded header that names the publisher."""
+    return encode_headers(((CLIENT, client_id.encode()),))
+
+
+def qos_2_header(incarnation: str, packet_id: int) -> bytes:
+    """Encoded header to put behind those of `record_headers`."""
+    return encode_headers(((QOS_2_ID, f"{incarnation}/{packet_id}".encode()),))
+
+
+def delayed_header(key: str) -> bytes:
+    """Encoded header to put behind those of `record_headers`."""
+    return encode_headers(((DELAYED_ID, key.encode()),))
+
+
+def _property_headers(properties: Properties) -> Iterator[tuple[str, bytes]]:
+    if properties.payload_format is not None:
+        yield PAYLOAD_FORMAT, b"%d" % properties.payload_format
+    if properties.message_expiry_s is not None:
+        yield MESSAGE_EXPIRY, b"%d" % properties.message_expiry_s
+    if properties.content_type is not None:
+        yield CONTENT_TYPE, properties.content_type.encode()
+    if properties.response_topic is not None:
+        yield RESPONSE_TOPIC, properties.response_topic.encode()
+    if properties.correlation_data is not None:
+        yield CORRELATION_DATA, properties.correlation_data
+    for name, value in properties.user_properties:
+        prefix = _ESCAPED if name.startswith(_RESERVED) else ""
+        key = prefix + name
+        if len(key.encode()) <= STRING_MAX_BYTES:
+            yield key, value.encode()
+
+
+class Meta(NamedTuple):
+    """What a record's headers say about its publish."""
+
+    topic: str | None
+    origin: str | None
+    qos: int
+    retain: bool
+    properties: bytes
+    expiry_s: int | None
+    qos_2_id: tuple[str, int] | None = None
+    """Session's incarnation and packet identifier."""
+    delayed_id: str | None = None
+    """Key of the delayed record that it was."""
+
+    @property
+    def marked(self) -> bool:
+        """Whether the broker must take note of the record, beside delivering it."""
+        return self.qos_2_id is not None or self.delayed_id is not None
+
+
+def parse_headers(headers: Headers) -> Meta:
+    """Read a record's headers. What a native producer wrote wrongly is left out, not refused."""
+    known: dict[str, bytes] = {}
+    users: list[tuple[str, str]] = []
+    for name, value in headers:
+        if value is None or len(value) > STRING_MAX_BYTES:
+            continue
+        if name.startswith(_RESERVED) and not name.startswith(_ESCAPED):
+            known[name] = value
+            continue
+        text, plain = _text(value), name.removeprefix(_ESCAPED)
+        if text is not None and "\0" not in plain:
+            users.append((plain, text))
+    response = _text(known.get(RESPONSE_TOPIC))
+    properties = Properties(
+        payload_format={b"0": 0, b"1": 1}.get(known.get(PAYLOAD_FORMAT, b"")),
+        content_type=_text(known.get(CONTENT_TYPE)),
+        response_topic=response if response and _is_topic_name(response) else None,
+        correlation_data=known.get(CORRELATION_DATA),
+        user_properties=tuple(users),
+    )
+    return Meta(
+        _text(known.get(TOPIC)),
+        _text(known.get(CLIENT)),
+        {b"0": 0, b"2": 2}.get(known.get(QOS, b"1"), 1),
+        known.get(RETAIN) == b"1",
+        bare_properties(properties),
+        _number(known.get(MESSAGE_EXPIRY)),
+        _qos_2_id(_text(known.get(QOS_2_ID))),
+        _text(known.get(DELAYED_ID)),
+    )
+
+
+def _qos_2_id(text: str | None) -> tuple[str, int] | None:
+    incarnation, _, packet_id = (text or "").partition("/")
+    number = packet_id.isascii() and packet_id.isdigit() and len(packet_id) <= 5
+    return (incarnation, int(packet_id)) if number else None
+
+
+def _text(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
+
+
+def _is_topic_name(text: str) -> bool:
+    try:
+        check_topic_name(text)
+    except MqttError:
+        return False
+    return True
+
+
+def _number(value: bytes | None) -> int | None:
+    if value is None or not value.isdigit() or len(value) > 10:
+        return None
+    return min(int(value), 0xFFFF_FFFF)
+
+
+class RecordReader:
+    """Opens committed batches as messages; remembers what it parsed, since headers repeat."""
+
+    __slots__ = ("_names", "_parsed", "unreadable")
+
+    def __init__(self, names: TopicNames) -> None:
+        self._names = names
+        self._parsed: dict[bytes, Meta] = {b"": parse_headers(())}
+        self.unreadable = 0
+        """Records whose key is no topic name, or whose headers are broken."""
+
+    def messages(self, batch: CommittedBatch) -> Iterator[Message]:
+        """The message of every record, with its place."""
+        return (message for message, _ in self.read(batch))
+
+    def read(
+        self, batch: CommittedBatch, heard: Callable[[str], bool] | None = None
+    ) -> Iterator[tuple[Message, Meta]]:
+        """Every record's message and what its headers say. CorruptBatch when the batch is broken.
+
+        `heard`: leaves records out whose topic name is not, unless they matter otherwise (retained,
+        QoS 2).
+        """
+        opened = RecordBatch(batch.data)
+        if opened.header.attributes & CONTROL:
+            return
+        rows = zip(
+            opened.offsets(),
+            opened.keys(),
+            opened.values(),
+            opened.encoded_headers(),
+            opened.timestamps_ms(),
+            strict=True,
+        )
+        for offset, key, value, headers, timestamp_ms in rows:
+            try:
+                meta = self._parsed.get(headers) or self._parse(headers)
+                topic = self._names[key or b""] if meta.topic is None else meta.topic
+                if meta.topic is not None:
+                    self._names.check(topic)
+            except (MqttError, LakeMQError):
+                topic = ""
+            if not topic:
+                self.unreadable += 1
+                continue
+            if heard and not (meta.retain or meta.marked or heard(topic)):
+                continue
+            place = Place(batch.topic, batch.partition, offset)
+            message = Message(
+                topic,
+                value or b"",
+                meta.qos,
+                meta.retain,
+                timestamp_ms,
+                meta.properties,
+                meta.expiry_s,
+                meta.origin,
+                place,
+            )
+            yield message, meta
+
+    def _parse(self, headers: bytes) -> Meta:
+        meta = parse_headers(decode_headers(headers))
+        if len(headers) <= _PARSED_MAX_BYTES and not meta.marked:
+            if len(self._parsed) >= _PARSED_MAX:
+                self._parsed.clear()
+            self._parsed[headers] = meta
+        return meta

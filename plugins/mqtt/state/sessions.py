@@ -1,0 +1,134 @@
+"""Sessions: what a client's state is while it is connected and after. Pure.
+
+Source: MQTT 5.0 section 4.1 (session state), 3.1.2.5 (will), 3.1.2.11.2 (expiry).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lakemq.broker_core.api.types import Principal
+from lakemq.plugins.mqtt.routing.subscriptions import Subscription
+from lakemq.plugins.mqtt.session.delivery import Delivery, DeliveryLimits, Outbound
+from lakemq.plugins.mqtt.state.ledger import Action, Ledger
+from lakemq.plugins.mqtt.wire.messages import Message, Place
+from lakemq.plugins.mqtt.wire.packets import Will
+from lakemq.plugins.mqtt.wire.reasons import Reason
+
+if TYPE_CHECKING:
+    from lakemq.plugins.mqtt.routing.history import History
+    from lakemq.plugins.mqtt.routing.shared import Group
+    from lakemq.plugins.mqtt.session.connection import Connection
+
+FOR_EVER_S: Final = 0xFFFF_FFFF
+"""Session expiry interval that means: never."""
+NOWHERE: Final = Place("", 0, -1)
+"""Place of a publish that no topic takes."""
+
+
+class Session:
+    """One client's state, connected or not."""
+
+    __slots__ = (
+        "client_id",
+        "connection",
+        "ends_ms",
+        "expiry_s",
+        "histories",
+        "incarnation",
+        "incoming",
+        "ledger",
+        "outbound",
+        "principal",
+        "released",
+        "subscriptions",
+        "will",
+        "will_due_ms",
+    )
+
+    def __init__(
+        self,
+        client_id: str,
+        principal: Principal,
+        limits: DeliveryLimits,
+        ledger: Ledger | None = None,
+        incarnation: str = "",
+    ) -> None:
+        self.client_id = client_id
+        self.principal = principal
+        self.ledger = ledger
+        """None: sessions live in memory alone."""
+        self.incarnation = incarnation
+        """Tells this session from others that the client id had or will have."""
+        self.expiry_s = 0
+        self.connection: Connection | None = None
+        self.subscriptions: dict[str, Subscription] = {}
+        """By the filter as the client wrote it, `$share/...` included."""
+        self.histories: dict[str, History] | None = None
+        """Subscriptions that read history, by their text; None: there is none."""
+        self.outbound = Outbound(self, limits)
+        self.incoming: dict[int, Place | None] = {}
+        """QoS 2 publishes that came and were not released: packet identifier -> where it is
+        stored; None: it is being stored."""
+        self.released: dict[tuple[str, int], int] = {}
+        """(topic, partition) -> offset behind the last QoS 2 publish that was released."""
+        self.will: Will | None = None
+        self.will_due_ms: int | None = None
+        """When the will is published, while disconnected."""
+        self.ends_ms: int | None = None
+        """When the session ends, while disconnected; None: connected, or never."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether the session is kept beyond the process."""
+        return self.ledger is not None and self.expiry_s > 0
+
+    def keep(self, connection: Connection | None, action: Action, now_ms: int) -> None:
+        """Do `action` once the session as it is now is kept; at once if it is not durable."""
+        if self.ledger is not None and self.expiry_s > 0:
+            self.ledger.keep(self.client_id, connection, action)
+        else:
+            action(now_ms)
+
+    def touch(self) -> None:
+        """Something changed that may be kept later, or not at all."""
+        if self.ledger is not None and self.expiry_s > 0:
+            self.ledger.touch(self.client_id)
+
+    def deliver(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        now_ms: int,
+        shared: Group | None = None,
+        streamed: bool = False,
+    ) -> None:
+        """Send, or for QoS 1 and 2 keep. QoS 0 without a free connection is dropped, counted.
+        `streamed`: it comes with the records of its partition, in their order."""
+        connection = self.connection
+        if qos:
+            delivery = Delivery(message, qos, retain, identifiers, shared)
+            delivery.streamed = streamed
+            if not self.outbound.offer(delivery, connection, now_ms) and connection is not None:
+                connection.close(Reason.QUOTA_EXCEEDED, "the queue of this session is full", now_ms)
+            return
+        limits = self.outbound.limits
+        if connection is None or connection.blocked:
+            limits.dropped_qos_0 += 1
+            if connection is not None:
+                connection.traffic.dropped += 1
+            return
+        head, rest = connection.wire(message, 0, retain, identifiers, now_ms)
+        if len(head) + len(rest) > connection.packet_max_bytes:
+            limits.dropped_too_large += 1
+            return
+        connection.write(head + rest)
+        connection.traffic.sent[0] += 1
+        limits.sent += 1
+
+    def due_ms(self) -> int | None:
+        """When this session next wants attention while disconnected."""
+        times = [time for time in (self.will_due_ms, self.ends_ms) if time is not None]
+        return min(times, default=None)

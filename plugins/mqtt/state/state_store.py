@@ -1,0 +1,268 @@
+"""The MQTT plugin's own topics, and messages in bound ones: reading and writing through the Broker
+port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownPartition, UnknownTopic
+from lakemq.broker_core.api.partition_reader import committed_batches
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.state_topic import StateRecord, StateTopic
+from lakemq.broker_core.api.types import AppendResult
+from lakemq.plugins.mqtt.routing.bans import Ban
+from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
+from lakemq.plugins.mqtt.routing.hub import Hub
+from lakemq.plugins.mqtt.routing.replay import Replay
+from lakemq.plugins.mqtt.session.delivery import Delivery
+from lakemq.plugins.mqtt.state.ban_log import TOPIC as BANS
+from lakemq.plugins.mqtt.state.ban_log import BanLog
+from lakemq.plugins.mqtt.state.delay_log import DelayLog
+from lakemq.plugins.mqtt.state.kept_values import BadSnapshot
+from lakemq.plugins.mqtt.state.reading import Salvage
+from lakemq.plugins.mqtt.state.records import RecordReader
+from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.snapshots import (
+    Positions,
+    positions_bytes,
+    read_positions,
+    read_retained,
+    read_session,
+    retained_bytes,
+    session_bytes,
+)
+from lakemq.plugins.mqtt.wire.messages import Message, Place
+
+log = logging.getLogger(__name__)
+
+SESSIONS: Final = "__mqtt_sessions"
+RETAINED: Final = "__mqtt_retained"
+_POSITIONS_KEY: Final = b""
+"""Key of the record in `RETAINED` that tells up to where it is complete."""
+_LOADS_AT_ONCE: Final = 64
+
+
+class MqttJournal:
+    """Keeps sessions and retained messages, and loads what waits in bound topics."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        broker: Broker,
+        reader: RecordReader,
+        accepts: Callable[[str, str], bool],
+        now_ms: Callable[[], int],
+        checkpoint_records: int,
+    ) -> None:
+        """`accepts(topic, topic_name)`: whether records of the topic may come under that name."""
+        self._hub = hub
+        self._broker = broker
+        self._reader = reader
+        self._accepts = accepts
+        self._now_ms = now_ms
+        self._checkpoint_records = checkpoint_records
+        self._retained_written_at = 0
+        self._retained_writing = False
+        self._loads = asyncio.Semaphore(_LOADS_AT_ONCE)
+        self._salvage = Salvage(hub.counters)
+        self._topics = [
+            StateTopic(broker, name, now_ms=now_ms, open_stored=self._salvage.opened)
+            for name in (SESSIONS, RETAINED, DELAYED, BANS)
+        ]
+        self._sessions, self._retained, delayed, bans = self._topics
+        self._bans = BanLog(hub.bans, bans, self._salvage)
+        self.delays = DelayLog(hub, delayed, now_ms, self._salvage)
+
+    @property
+    def writing(self) -> set[asyncio.Future[AppendResult]]:
+        """Appends that have not ended."""
+        return {future for topic in self._topics for future in topic.writing}
+
+    # -- recovery
+
+    async def recover(self) -> None:
+        """Read what was kept, and match what came behind it again. Bound topics must exist."""
+        for topic in self._topics:
+            await topic.ensure()
+        sessions = await self._sessions.load()
+        retained_from = await self._read_retained()
+        hub = self._hub
+        replay = Replay(hub, (), retained_from)
+        for key, record in sessions.items():
+            try:
+                replay.restore(read_session(key.decode(), value_of(record)))
+            except (BadSnapshot, UnicodeDecodeError) as error:
+                self._salvage.refused(Place(SESSIONS, *record[:2]), error)
+        for client_id, what in replay.left_out:
+            log.error("session of %r: left out: %s", client_id, what)
+        await self.delays.read()
+        await self._bans.read(self._now_ms())
+        for name in dict.fromkeys(binding.topic for binding in hub.bindings):
+            for partition in self._led(name):
+                source = self._broker.partition(name, partition)
+                end = source.high_watermark
+                start = replay.start_of(name, partition, end)
+                async for batch in committed_batches(source, name, partition, start, end):
+                    for message, meta in self._salvage.messages(self._reader, batch):
+                        if self._accepts(name, message.topic):
+                            replay.record(message, meta, self._now_ms())
+                hub.positions[name, partition] = end
+        replay.finish(self._now_ms())
+        self.delays.begin()
+
+    async def _read_retained(self) -> Positions:
+        newest = await self._retained.load()
+        positions = newest.pop(_POSITIONS_KEY, None)
+        for record in newest.values():
+            try:
+                self._hub.retained.put(*read_retained(value_of(record)), let_in=True)
+            except BadSnapshot as error:
+                self._salvage.refused(Place(RETAINED, *record[:2]), error)
+        self._hub.retained.take_changes()
+        if positions is None:
+            return {}
+        try:
+            return read_positions(value_of(positions))
+        except BadSnapshot as error:
+            self._salvage.refused(Place(RETAINED, *positions[:2]), error)
+            return {}
+
+    def _led(self, topic: str) -> list[int]:
+        """Partitions whose records this node has."""
+        count = self._broker.topic(topic).partitions
+        return [each for each in range(count) if self._broker.serves(topic, each)]
+
+    async def keep_ban(self, kind: str, value: str, ban: Ban | None) -> None:
+        """Returns when it is on disk, or at once where nothing is kept. None: it is lifted."""
+        if self._hub.ledger is not None:
+            await self._bans.keep(kind, value, ban)
+
+    # -- sessions
+
+    def write_sessions(self, after: Callable[[], None]) -> None:
+        """Begin the append that is due, if one is; `after` is called when it has ended."""
+        hub = self._hub
+        if hub.ledger is None or not hub.ledger.due:
+            return
+        writing = hub.ledger.begin()
+        entries: dict[bytes, bytes | None] = {}
+        alive: set[str] = set()
+        for client_id in writing.client_ids:
+            session = hub.sessions.get(client_id)
+            if session is not None and session.durable:
+                alive.add(client_id)
+                entries[client_id.encode()] = session_bytes(session, hub.positions)
+            else:
+                entries[client_id.encode()] = None
+        self._sessions.write_all(entries, functools.partial(self._sessions_written, alive, after))
+
+    def _sessions_written(
+        self, alive: set[str], after: Callable[[], None], error: LakeMQError | None
+    ) -> None:
+        ledger, now_ms = self._hub.ledger, self._now_ms()
+        assert ledger is not None
+        if error is None:
+            ledger.done(alive, self._hub.delivered, now_ms)
+        else:
+            log.error("sessions could not be kept: %s", error)
+            self._hub.not_kept(ledger.failed(), str(error), now_ms)
+        after()
+
+    def checkpoint(self) -> None:
+        """Have written what may be late: changed sessions, old sessions, retained messages."""
+        hub = self._hub
+        if hub.ledger is not None:
+            hub.ledger.checkpoint(hub.delivered, self._checkpoint_records, 10_000)
+            self._write_retained()
+            self.delays.checkpoint(self._checkpoint_records // 4)
+
+    def _write_retained(self) -> None:
+        hub = self._hub
+        behind = hub.delivered - self._retained_written_at
+        changes = hub.retained.changes
+        if self._retained_writing or (not changes and behind < self._checkpoint_records // 4):
+            return
+        self._retained_writing = True
+        changes = hub.retained.take_changes()
+        owner_of = hub.retained.owner_of
+        entries = {
+            topic.encode(): None if one is None else retained_bytes(one, owner_of(one.topic))
+            for topic, one in changes.items()
+        }
+        entries[_POSITIONS_KEY] = positions_bytes(hub.positions)
+        written = functools.partial(self._retained_written, changes, hub.delivered)
+        self._retained.write_all(entries, written)
+
+    def _retained_written(
+        self, changes: dict[str, Message | None], delivered: int, error: LakeMQError | None
+    ) -> None:
+        self._retained_writing = False
+        if error is None:
+            self._retained_written_at = delivered
+            return
+        log.error("retained messages could not be kept yet: %s", error)
+        for topic, message in changes.items():
+            self._hub.retained.changes.setdefault(topic, message)
+
+    # -- loading
+
+    async def load(self, session: Session) -> None:
+        """Fetch the next messages that a session waits for."""
+        outbound = session.outbound
+        wanted = outbound.missing()
+        places = [delivery.place for delivery in wanted]
+        try:
+            async with self._loads:
+                found = await self._fetch([place for place in places if place is not None])
+        except LakeMQError as error:
+            log.warning("messages for %r could not be loaded: %s", session.client_id, error)
+            outbound.loading = False
+            if session.connection is not None:
+                self._hub.not_kept([session.connection], str(error), self._now_ms())
+            return
+        pairs: list[tuple[Delivery, Message | None]] = [
+            (delivery, found.get(place) if place is not None else None)
+            for delivery, place in zip(wanted, places, strict=True)
+        ]
+        outbound.loaded(pairs, self._now_ms())
+
+    async def _fetch(self, places: list[Place]) -> dict[Place, Message]:
+        """Messages by place; what the journal has no more is left out."""
+        found: dict[Place, Message] = {}
+        logs: dict[tuple[str, int], set[int]] = {}
+        for place in places:
+            logs.setdefault((place.topic, place.partition), set()).add(place.offset)
+        for (topic, partition), offsets in logs.items():
+            waiting = sorted(offsets, reverse=True)
+            try:
+                source = self._broker.partition(topic, partition)
+            except (UnknownTopic, UnknownPartition):
+                continue  # it was deleted
+            except NotLeader as error:  # to wait for it would keep the client from the rest
+                log.error("%d queued messages are dropped: %s", len(offsets), error)
+                continue
+            end = source.high_watermark
+            while waiting:
+                reached = waiting[-1]
+                async for batch in committed_batches(
+                    source, topic, partition, waiting[-1], min(end, waiting[-1] + 1)
+                ):
+                    for message, _ in self._salvage.messages(self._reader, batch):
+                        assert message.place is not None
+                        reached = max(reached, message.place.offset)
+                        if message.place.offset in offsets:
+                            found[message.place] = message
+                while waiting and waiting[-1] <= reached:
+                    waiting.pop()
+        return found
+
+
+def value_of(record: StateRecord) -> bytes:
+    """Of a record that `StateTopic.load` gave."""
+    assert record.value is not None
+    return record.value

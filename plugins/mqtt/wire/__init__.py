@@ -1,0 +1,1 @@
+"""MQTT packets on the wire: encoding, decoding, topic names and filters."""

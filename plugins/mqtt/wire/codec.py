@@ -1,0 +1,288 @@
+"""Bytes -> packets: a whole received buffer in one pass. Pure.
+
+`Decoder.feed` takes what a socket gave, in whatever pieces, and returns the packets that are
+complete. Nothing is held beyond one unfinished packet, whose length is checked against
+`packet_max_bytes` as soon as its header is there, before its bytes are gathered. A decoder that
+takes packets one by one (`one_by_one`) holds what is behind the first as the bytes that came.
+
+Source: MQTT 3.1.1 and 5.0 chapters 2 and 3; MQTT V3.1 for protocol name `MQIsdp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from lakemq.plugins.mqtt.wire.decoding import (
+    DECODERS,
+    DECODERS_V31,
+    decode_connect,
+    read_protocol_level,
+)
+from lakemq.plugins.mqtt.wire.packets import (
+    BRIDGE,
+    NO_PROPERTIES,
+    V5,
+    V31,
+    V311,
+    Acknowledgement,
+    Connect,
+    Packet,
+    PacketType,
+    Properties,
+    Publish,
+    PublishRun,
+)
+from lakemq.plugins.mqtt.wire.primitives import Reader
+from lakemq.plugins.mqtt.wire.properties import read_properties
+from lakemq.plugins.mqtt.wire.reasons import (
+    MalformedPacket,
+    MqttError,
+    PacketTooLarge,
+    ProtocolError,
+)
+from lakemq.plugins.mqtt.wire.topics import TopicNames, TopicTooDeep
+
+_QOS_0: Final = 0x30
+"""First byte of a PUBLISH at QoS 0, neither retained nor a duplicate."""
+_QOS_3: Final = 0x06
+_PUBACK: Final = 0x40
+_CONNECT: Final = 0x10
+
+
+class Decoder:
+    """Turns one connection's bytes into packets.
+
+    `version` is 0 until CONNECT or CONNACK has been read, or it is set. `express` holds topic names
+    (bytes) whose plain QoS 0 publishes come out as `PublishRun`, undecoded.
+    """
+
+    __slots__ = (
+        "_held",
+        "_needed",
+        "error",
+        "express",
+        "names",
+        "one_by_one",
+        "packet_max_bytes",
+        "version",
+    )
+
+    def __init__(
+        self, packet_max_bytes: int, names: TopicNames | None = None, version: int = 0
+    ) -> None:
+        self.version = version
+        self.one_by_one = False
+        """Decode one packet per `feed`; `feed(b"")` goes on with the next."""
+        self.packet_max_bytes = packet_max_bytes
+        self.names = TopicNames() if names is None else names
+        self.express: Mapping[bytes, object] = {}
+        self.error: MqttError | None = None
+        """Why decoding stopped; the packets before it were returned. Feed nothing more then."""
+        self._held = bytearray()
+        self._needed = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are not decoded yet."""
+        return len(self._held)
+
+    def hold(self, data: bytes) -> None:
+        """Take bytes without decoding them: the next `feed` does."""
+        self._held += data
+
+    def drop(self) -> None:
+        """Forget what is held: nothing more is decoded."""
+        self._held.clear()
+
+    def feed(self, data: bytes) -> list[Packet]:
+        """The packets that `data` completes, in order; see `error` for what ended them."""
+        if self._held:
+            self._held += data
+            if len(self._held) < self._needed:
+                return []
+            data = bytes(self._held)
+            self._held.clear()
+        packets: list[Packet] = []
+        try:
+            if not self.version and data and data[0] != _CONNECT:  # do not wait for its end
+                raise ProtocolError("the first packet must be CONNECT")
+            position = self._scan(data, packets)
+        except MqttError as error:
+            self.error = error
+            if not self.version and isinstance(error, PacketTooLarge):
+                self._note_version(data)
+            return packets
+        if position < len(data):
+            self._held += data[position:] if position else data
+        return packets
+
+    def _scan(self, data: bytes, packets: list[Packet]) -> int:
+        """Decode from the start of `data` into `packets`; returns where the unfinished begins."""
+        position, end = 0, len(data)
+        append, express, one_by_one = packets.append, self.express, self.one_by_one
+        self._needed = 2
+        while end - position >= 2:
+            first = data[position]
+            length = data[position + 1]
+            body = position + 2
+            if length > 0x7F:
+                length, body = self._long_length(data, position, end)
+                if not body:
+                    break
+            stop = body + length
+            if stop > end:
+                self._needed = stop - position
+                break
+            if first == _QOS_0 and express and (run := self._run(data, position, body, stop)):
+                append(run)
+                position += len(run.packets)
+                continue
+            position = stop
+            append(
+                self._publish(data, first, body, stop)
+                if 0x30 <= first < 0x40
+                else self._packet(data, first, body, stop)
+            )
+            if one_by_one:
+                self._needed = 0
+                break
+        return position
+
+    def _long_length(self, data: bytes, position: int, end: int) -> tuple[int, int]:
+        """Remaining length of two to four bytes and where the body begins; (0, 0): not all here."""
+        length = shift = 0
+        for place in range(position + 1, position + 5):
+            if place >= end:
+                self._needed = place - position + 1
+                return 0, 0
+            byte = data[place]
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        else:
+            raise MalformedPacket("remaining length is longer than 4 bytes")
+        if not byte:
+            raise MalformedPacket("remaining length is not in its shortest form")
+        if place + 1 - position + length > self.packet_max_bytes:
+            raise PacketTooLarge(
+                f"packet of {place + 1 - position + length} bytes;"
+                f" {self.packet_max_bytes} is the most"
+            )
+        return length, place + 1
+
+    def _note_version(self, data: bytes) -> None:
+        """Of a CONNECT that is not read to its end, so that its client can be answered."""
+        with suppress(MqttError):
+            begin = 3 if data[2] <= 0x7F else 4 if data[3] <= 0x7F else 5
+            level = read_protocol_level(Reader(data, begin, len(data))) & ~BRIDGE
+            self.version = min(level, V5)
+
+    def _run(self, data: bytes, position: int, body: int, stop: int) -> PublishRun | None:
+        """All plain QoS 0 publishes from `position` on to one express topic name; None: it is no
+        express topic name, or the packet is not plain.
+
+        Packets of one length begin with the same bytes, so one comparison checks each of them.
+        """
+        at = body + 2 + int.from_bytes(data[body : body + 2], "big")
+        topic = data[body + 2 : at]
+        if topic not in self.express:
+            return None
+        if self.version == V5:
+            if data[at : at + 1] != b"\0":
+                return None
+            at += 1
+        if at > stop:
+            return None
+        field, begins, end, count = data[body:at], data.startswith, len(data), 0
+        start = position
+        while True:
+            head, size = data[position:at], stop - position
+            while begins(head, position):
+                position += size
+                count += 1
+            if position > end:
+                position -= size
+                count -= 1
+                break
+            body = position + 2
+            if not begins(b"0", position) or not begins(field, body) or data[body - 1] > 0x7F:
+                break
+            stop, at = body + data[body - 1], body + len(field)
+            if stop > end or at > stop:
+                break
+        return PublishRun(topic, data[start:position], count)
+
+    def _publish(self, data: bytes, first: int, body: int, stop: int) -> Publish:
+        """One PUBLISH whose remaining bytes are `data[body:stop]`."""
+        at = body + 2
+        if at <= stop:
+            at += data[body] << 8 | data[body + 1]
+        if at > stop:
+            raise MalformedPacket("PUBLISH is shorter than its topic name")
+        try:
+            topic = self.names[data[body + 2 : at]]
+        except TopicTooDeep as error:  # its publisher is told so: `publishing`
+            topic = error.name
+        qos, packet_id = first & _QOS_3, 0
+        if qos:
+            if qos == _QOS_3:
+                raise MalformedPacket("QoS 3")
+            if at + 2 <= stop:
+                packet_id = data[at] << 8 | data[at + 1]
+                at += 2
+            if not packet_id:
+                raise MalformedPacket("packet identifier is 0 or missing")
+        elif first & 0x08:
+            raise MalformedPacket("DUP set at QoS 0")
+        properties = NO_PROPERTIES
+        if self.version == V5:
+            at, properties = _publish_properties(data, at, stop)
+        return Publish(
+            topic, data[at:stop], qos >> 1, first & 1 == 1, first & 8 == 8, packet_id, properties
+        )
+
+    def _packet(self, data: bytes, first: int, body: int, stop: int) -> Packet:
+        """Any packet but PUBLISH."""
+        if first == _PUBACK and stop - body == 2:
+            packet_id = data[body] << 8 | data[body + 1]
+            if packet_id:
+                return Acknowledgement(PacketType.PUBACK, packet_id)
+        reader = Reader(data, body, stop)
+        if first == _CONNECT:
+            return self._connect(reader)
+        rule = DECODERS.get(first)
+        if rule is None and self.version == V31:
+            rule = DECODERS_V31.get(first)
+        if rule is None:
+            raise MalformedPacket(f"first byte {first:#04x} begins no packet")
+        packet = rule(reader, self.version)
+        reader.finish()
+        return packet
+
+    def _connect(self, reader: Reader) -> Connect:
+        if self.version:
+            raise ProtocolError("CONNECT came a second time")
+        level = read_protocol_level(reader)
+        bridge = level in (V31 | BRIDGE, V311 | BRIDGE)
+        level = level & ~BRIDGE if bridge else level
+        self.version = min(level, V5)
+        packet = decode_connect(reader, level)
+        packet.bridge = bridge
+        reader.finish()
+        return packet
+
+
+def _publish_properties(data: bytes, at: int, stop: int) -> tuple[int, Properties]:
+    """Where the payload begins, and the properties in front of it."""
+    if data[at : at + 1] == b"\0":
+        at, properties = at + 1, NO_PROPERTIES
+    else:
+        reader = Reader(data, at, stop)
+        properties = read_properties(reader, PacketType.PUBLISH)
+        at = reader.position
+    if at > stop:
+        raise MalformedPacket("PUBLISH is shorter than its properties say")
+    return at, properties

@@ -1,0 +1,232 @@
+"""MQTT control packets as values. Pure.
+
+One class per packet type; 3.1, 3.1.1 and 5.0 share them, and what a version lacks stays at its
+default. Source: MQTT 3.1.1 and 5.0, chapter 3. Labels like [MQTT-3.1.2-24] in this package are
+those of 5.0 unless they say 3.1.1.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+V31: Final = 3
+V311: Final = 4
+V5: Final = 5
+
+
+class PacketType(enum.IntEnum):
+    """The high four bits of a packet's first byte."""
+
+    CONNECT = 1
+    CONNACK = 2
+    PUBLISH = 3
+    PUBACK = 4
+    PUBREC = 5
+    PUBREL = 6
+    PUBCOMP = 7
+    SUBSCRIBE = 8
+    SUBACK = 9
+    UNSUBSCRIBE = 10
+    UNSUBACK = 11
+    PINGREQ = 12
+    PINGRESP = 13
+    DISCONNECT = 14
+    AUTH = 15
+
+
+@dataclass(
+    slots=True, unsafe_hash=True, repr=False
+)  # hashable, so that it may be a default value below
+class Properties:
+    """All properties of MQTT 5.0 section 2.2.2.2; `None`: the property is absent. Filled by the
+    decoder and not changed afterwards."""
+
+    payload_format: int | None = None
+    message_expiry_s: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    subscription_identifiers: tuple[int, ...] = ()
+    session_expiry_s: int | None = None
+    assigned_client_id: str | None = None
+    server_keep_alive_s: int | None = None
+    authentication_method: str | None = None
+    authentication_data: bytes | None = None
+    request_problem_information: int | None = None
+    will_delay_s: int | None = None
+    request_response_information: int | None = None
+    response_information: str | None = None
+    server_reference: str | None = None
+    reason_string: str | None = None
+    receive_maximum: int | None = None
+    topic_alias_maximum: int | None = None
+    topic_alias: int | None = None
+    maximum_qos: int | None = None
+    retain_available: int | None = None
+    user_properties: tuple[tuple[str, str], ...] = ()
+    packet_max_bytes: int | None = None
+    wildcard_subscription_available: int | None = None
+    subscription_identifier_available: int | None = None
+    shared_subscription_available: int | None = None
+
+    def __repr__(self) -> str:
+        """Only what is there."""
+        found = [(each.name, getattr(self, each.name)) for each in fields(self)]
+        shown = [f"{name}={value!r}" for name, value in found if value not in (None, ())]
+        return f"Properties({', '.join(shown)})"
+
+
+NO_PROPERTIES: Final = Properties()
+"""Shared by all packets without properties; never changed."""
+
+
+@dataclass(slots=True)
+class Will:
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Connect:
+    client_id: str
+    version: int = V311
+    clean_start: bool = True
+    keep_alive_s: int = 0
+    username: str | None = None
+    password: bytes | None = field(default=None, repr=False)
+    will: Will | None = None
+    properties: Properties = NO_PROPERTIES
+    bridge: bool = False
+    """It says that it is another broker's bridge: it wants nothing back that it published, and the
+    retain flag as it was."""
+
+
+@dataclass(slots=True)
+class Connack:
+    session_present: bool = False
+    code: int = 0
+    """Return code in 3.1.1, reason code in 5."""
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Publish:
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int = 0
+    """0 for QoS 0."""
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class PublishRun:
+    """Consecutive QoS 0 PUBLISH packets to one topic name, neither retained nor with properties,
+    as the very bytes that came."""
+
+    topic: bytes
+    packets: bytes
+    count: int
+
+
+@dataclass(slots=True)
+class Acknowledgement:
+    """PUBACK, PUBREC, PUBREL or PUBCOMP."""
+
+    type: PacketType
+    packet_id: int
+    reason: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Filter:
+    """One topic filter of a SUBSCRIBE; `options` is its byte on the wire."""
+
+    topic_filter: str
+    options: int = 0
+
+    @property
+    def qos(self) -> int:
+        return self.options & 0x03
+
+    @property
+    def retain_handling(self) -> int:
+        return (self.options >> 4) & 0x03
+
+
+BRIDGE: Final = 0x80
+"""Bit of the protocol level by which bridges of 3.1.1 tell what they are, as Mosquitto has it."""
+NO_LOCAL: Final = 0x04
+RETAIN_AS_PUBLISHED: Final = 0x08
+
+
+@dataclass(slots=True)
+class Subscribe:
+    packet_id: int
+    filters: tuple[Filter, ...]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Suback:
+    packet_id: int
+    codes: tuple[int, ...]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Unsubscribe:
+    packet_id: int
+    filters: tuple[str, ...]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Unsuback:
+    packet_id: int
+    codes: tuple[int, ...] = ()
+    """Empty in 3.1.1."""
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Ping:
+    """PINGREQ or PINGRESP."""
+
+    type: PacketType
+
+
+@dataclass(slots=True)
+class Disconnect:
+    reason: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Auth:
+    reason: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+Packet = (
+    Connect
+    | Connack
+    | Publish
+    | PublishRun
+    | Acknowledgement
+    | Subscribe
+    | Suback
+    | Unsubscribe
+    | Unsuback
+    | Ping
+    | Disconnect
+    | Auth
+)

@@ -1,0 +1,1 @@
+"""Commands that speak the native protocol."""

@@ -1,0 +1,129 @@
+"""`lakemq topic alter|add-partitions|delete-records` and `lakemq cluster`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lakemq.plugins.native.cli.commands import Bootstrap, client_of, fail, topic
+from lakemq.plugins.native.sdk import SyncClient, TopicOffsets
+
+cluster = typer.Typer(no_args_is_help=True, help="Show the cluster.")
+
+
+@cluster.callback()
+def _cluster() -> None:
+    """So that one command alone still has its name."""
+
+
+@topic.command("alter")
+def alter_topic(
+    name: str,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting; repeatable."),
+    ] = None,
+    reset: Annotated[
+        list[str] | None,
+        typer.Option("--reset", metavar="NAME", help="Back to the broker's default; repeatable."),
+    ] = None,
+    bootstrap: Bootstrap = "127.0.0.1:9700",
+) -> None:
+    """Change settings of a topic; the others stay."""
+    settings = dict(each.partition("=")[::2] for each in config or ())
+    if not settings and not reset:
+        fail("nothing to change: give --config or --reset")
+    with client_of(bootstrap) as client:
+        found = client.admin.alter_topic(name, settings, reset=reset or ())
+    for each in sorted({*settings, *(reset or ())}):
+        typer.echo(f"{name}: {each}={found.config[each]}")
+
+
+@topic.command("add-partitions")
+def add_partitions(
+    name: str,
+    partitions: Annotated[int, typer.Argument(min=1, help="How many there shall be in all.")],
+    bootstrap: Bootstrap = "127.0.0.1:9700",
+) -> None:
+    """Let a topic have more partitions. Keys may then go to other ones than before."""
+    with client_of(bootstrap) as client:
+        found = client.admin.add_partitions(name, partitions)
+    typer.echo(f"{name} has {len(found.partitions)} partition(s)")
+
+
+@topic.command("delete-records")
+def delete_records(
+    name: str,
+    before: Annotated[
+        str,
+        typer.Option(
+            "--before", help="First offset to keep; latest: none; time:MS (since 1970, UTC)."
+        ),
+    ],
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="Default: all of them.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = "127.0.0.1:9700",
+) -> None:
+    """Delete the oldest records of a topic."""
+    with client_of(bootstrap) as client:
+        wanted = _wanted(client, client.describe_topic(name), partition, before)
+        if not yes:
+            typer.confirm(f"Delete records of {name} before {wanted}?", abort=True)
+        starts = client.admin.delete_records(name, wanted)
+    for number, start in sorted(starts.items()):
+        typer.echo(f"{name}-{number} starts at offset {start:,}")
+
+
+def _wanted(
+    client: SyncClient, found: TopicOffsets, partition: int | None, before: str
+) -> dict[int, int]:
+    """Partition -> first offset to keep."""
+    chosen = [each for each in found.partitions if partition in (None, each.partition)]
+    if not chosen:
+        fail(f"topic {found.name} has no partition {partition}")
+    if before == "latest":
+        return {each.partition: each.high_watermark for each in chosen}
+    if before.startswith("time:") and before[5:].isdecimal():
+        at_time = client.offsets_for_timestamp(found.name, int(before[5:]))
+        return {each.partition: at_time[each.partition] for each in chosen}
+    if not before.isdecimal():
+        fail(f"--before is {before!r}; it takes an offset, latest or time:MS")
+    if partition is None and len(chosen) > 1:
+        fail("--before with an offset needs --partition: offsets of partitions have nothing in "
+             "common")  # fmt: skip
+    return {each.partition: int(before) for each in chosen}
+
+
+@cluster.command("describe")
+def describe_cluster(bootstrap: Bootstrap = "127.0.0.1:9700") -> None:
+    """Show the cluster's nodes, its MetaService, and the plugins of the node that answers."""
+    with client_of(bootstrap) as client:
+        found = client.admin.describe_cluster()
+    console = Console()
+    console.print(
+        f"cluster {found.cluster_id}, catalog revision {found.revision:,}; MetaService: "
+        f"{', '.join(found.meta_members) or '-'}, led by {found.meta_leader or 'nobody'}",
+        soft_wrap=True,
+    )
+    nodes = _table("node", "state", "version", "rack", "addresses")
+    for each in found.nodes:
+        addresses = "  ".join(f"{name}={at}" for name, at in sorted(each.addresses.items()))
+        nodes.add_row(each.node_id, each.state, each.version, each.rack or "-", addresses)
+    console.print(nodes, soft_wrap=True)
+    plugins = _table(f"plugin of {found.node_id}", "version", "from", "state")
+    for plugin in found.plugins:
+        state = "on" if plugin.enabled else "off"
+        plugins.add_row(plugin.name, plugin.version, plugin.distribution, state)
+    console.print(plugins, soft_wrap=True)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table

@@ -1,0 +1,394 @@
+"""Consumer groups: who reads which partition. Pure: heartbeats and `now` in, assignments out.
+
+After KIP-848 (assignment by the broker, member epochs, incremental cooperative rebalance) and
+KIP-1251 (a commit is checked against the epoch in which its partition was given). What keeps two
+members from handling the same record:
+
+- A partition is owned by one member. It becomes free only when the owner says that it has given it
+  up, in a heartbeat that shows that it knew it had to (`revision`), or when the owner's session
+  ends: `session_timeout_ms` after its last heartbeat was accepted.
+- A member hands out records only within `session_timeout_ms` of *sending* a heartbeat that was
+  answered, which ends before the coordinator's count does.
+- A commit is taken only from the owner, in an epoch that is not older than its ownership.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from lakemq.broker_core.api.errors import (
+    GroupNotEmpty,
+    InstanceInUse,
+    InvalidRequest,
+    MemberFenced,
+    UnknownMember,
+)
+from lakemq.broker_core.api.types import TopicPartition
+from lakemq.plugins.native.groups.balance import balance
+
+NOTHING: Final[frozenset[TopicPartition]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a member says. Times are milliseconds."""
+
+    member_id: str
+    sequence: int
+    """Grows with every heartbeat of a member; late ones are told by it."""
+    joining: bool = False
+    topics: frozenset[str] = frozenset()
+    holds: frozenset[TopicPartition] = NOTHING
+    """Partitions that it may still hand out records of."""
+    revision: int = 0
+    """Of the newest assignment that it has seen."""
+    instance_id: str = ""
+    """Names a static member across restarts; empty: not static."""
+    session_timeout_ms: int = 10_000
+    rebalance_timeout_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a member is told: the partitions it may read, complete."""
+
+    epoch: int
+    """The member's epoch; its commits carry it."""
+    revision: int
+    """Grows with every change; members ignore older ones."""
+    sequence: int
+    """Of the newest heartbeat that was accepted."""
+    partitions: Mapping[TopicPartition, int]
+    """Partition -> epoch in which it was given. A partition whose epoch changed was another
+    member's in between."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A member as the coordinator knows it."""
+
+    member_id: str
+    instance_id: str
+    topics: frozenset[str]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    seen_ms: int
+    sequence: int
+    epoch: int
+    owned: dict[TopicPartition, int] = field(default_factory=dict)
+    """Partition -> epoch in which it was given; until it is free again."""
+    revoking: dict[TopicPartition, int] = field(default_factory=dict)
+    """Those of `owned` that it must give up -> revision in which it was told."""
+    revoke_deadline_ms: int = 0
+    revision: int = 0
+    fenced: bool = False
+    """It kept what it had to give up for too long: its heartbeats count no more."""
+    away: bool = False
+    """A static member that left for a while; its partitions wait for its return."""
+    commit_sequence: int = 0
+    wanted_ms: int | None = None
+    """When another process last asked for this instance id."""
+
+    @property
+    def assigned(self) -> dict[TopicPartition, int]:
+        return {at: epoch for at, epoch in self.owned.items() if at not in self.revoking}
+
+    def succeeded_at(self, now_ms: int) -> bool:
+        """Whether its session's end leaves a process that waits to take its place."""
+        wanted_ms = self.wanted_ms
+        waits = wanted_ms is not None and now_ms - wanted_ms < self.session_timeout_ms
+        return waits and not self.away
+
+    def assignment(self) -> Assignment:
+        return Assignment(self.epoch, self.revision, self.sequence, self.assigned)
+
+
+Tells = dict[str, Assignment]
+"""Member id -> what it is to be told now."""
+
+
+class Group:
+    """One group. Methods answer with what members are to be told."""
+
+    def __init__(self, name: str, epoch: int = 0) -> None:
+        self.name = name
+        self.epoch = epoch
+        """Raised by every change of members, subscriptions or partitions."""
+        self.members: dict[str, Member] = {}
+        self.rebalances = 0
+        self._revision = 0
+        self._target: dict[str, frozenset[TopicPartition]] = {}
+        self._partitions: dict[str, int] = {}
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return frozenset().union(*(member.topics for member in self.members.values()))
+
+    @property
+    def state(self) -> str:
+        """`empty`, `rebalancing` or `stable`."""
+        if not self.members:
+            return "empty"
+        settled = all(
+            member.owned.keys() == self._target.get(name) and not member.revoking
+            for name, member in self.members.items()
+        )
+        return "stable" if settled else "rebalancing"
+
+    # -- events
+
+    def heartbeat(self, beat: Heartbeat, partitions: Mapping[str, int], now_ms: int) -> Tells:
+        """`partitions`: counts of the topics in `beat` that are there. Raises UnknownMember,
+        MemberFenced, InstanceInUse."""
+        member = self.members.get(beat.member_id)
+        if member is None:
+            return self._join(beat, partitions, now_ms)
+        if member.fenced or member.away:
+            raise MemberFenced(
+                f"member {beat.member_id} of group {self.name} did not give up its partitions "
+                f"within {member.rebalance_timeout_ms} ms"
+                if member.fenced
+                else f"member {beat.member_id} has left group {self.name}"
+            )
+        if beat.sequence <= member.sequence:
+            return {}
+        member.sequence = beat.sequence
+        member.seen_ms = now_ms
+        given_up = [
+            place
+            for place, revision in member.revoking.items()
+            if beat.revision >= revision and place not in beat.holds
+        ]
+        for place in given_up:
+            del member.owned[place], member.revoking[place]
+        tells: Tells = {}
+        if beat.topics != member.topics:
+            member.topics = beat.topics
+            self._partitions.update(partitions)
+            tells = self._rebalance(now_ms)
+        elif given_up:
+            tells = self._reconcile(now_ms)
+        return {**tells, member.member_id: member.assignment()}
+
+    def leave(self, member_id: str, now_ms: int, *, away: bool = False) -> Tells:
+        """The member hands out nothing any more. `away`: a static member that means to return."""
+        member = self.members.get(member_id)
+        if member is None:
+            return {}
+        if away and member.instance_id and not member.fenced:
+            return self._set_away(member, now_ms)
+        del self.members[member_id]
+        return self._rebalance(now_ms)
+
+    def partitions_are(self, partitions: Mapping[str, int], now_ms: int) -> Tells:
+        """Topics came, grew or went. `partitions`: topic -> count of all that are there."""
+        known = {topic: partitions[topic] for topic in self.topics if topic in partitions}
+        if known == self._partitions:
+            return {}
+        self._partitions = known
+        return self._rebalance(now_ms)
+
+    def tick(self, now_ms: int) -> Tells:
+        """End sessions whose time is over; fence members that do not give up partitions."""
+        tells: Tells = {}
+        gone = False
+        for member in list(self.members.values()):
+            if now_ms >= member.seen_ms + member.session_timeout_ms:
+                if member.succeeded_at(now_ms):
+                    tells |= self._set_away(member, now_ms)
+                else:
+                    del self.members[member.member_id]
+                    gone = True
+            elif member.revoking and now_ms >= member.revoke_deadline_ms:
+                # Its partitions stay its own until its session ends: it may be handing out the
+                # others right now, and is told so only by its next heartbeat.
+                member.fenced = True
+        return tells | self._rebalance(now_ms) if gone else tells
+
+    def stalled(self, gap_ms: int, now_ms: int) -> None:
+        """The coordinator itself stood still: nobody's heartbeat could be seen in that time."""
+        for member in self.members.values():
+            member.seen_ms = min(now_ms, member.seen_ms + gap_ms)
+            member.revoke_deadline_ms += gap_ms
+
+    def check_commit(
+        self, member_id: str, epoch: int, sequence: int, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Raises UnknownMember, MemberFenced or GroupNotEmpty unless the commit may be taken.
+
+        `sequence` grows with every commit of a member: one that was overtaken on its way must
+        not undo a later one.
+        """
+        if not member_id:
+            if self.members:
+                raise GroupNotEmpty(
+                    f"group {self.name} has {len(self.members)} member(s); only they commit"
+                )
+            return
+        member = self.members.get(member_id)
+        if member is None or member.away:
+            raise UnknownMember(f"group {self.name} has no member {member_id}")
+        for place in partitions:
+            given = member.owned.get(place)
+            if given is None or not given <= epoch <= member.epoch:
+                raise MemberFenced(
+                    f"member {member_id} in epoch {epoch} does not own {place.topic}-"
+                    f"{place.partition} of group {self.name}"
+                )
+        if sequence <= member.commit_sequence:
+            raise MemberFenced(
+                f"commit {sequence} of member {member_id} came behind {member.commit_sequence}"
+            )
+        member.commit_sequence = sequence
+
+    def withdraw(self, places: frozenset[TopicPartition], but: str) -> None:
+        """Members other than `but` that own one of these lose them, and have to join anew: they
+        began to read from an offset that did not hold."""
+        for member in self.members.values():
+            wrong = places & member.owned.keys()
+            if wrong and member.member_id != but:
+                for place in wrong:
+                    del member.owned[place]
+                    member.revoking.pop(place, None)
+                member.fenced = True
+
+    # -- decisions
+
+    def _join(self, beat: Heartbeat, partitions: Mapping[str, int], now_ms: int) -> Tells:
+        if not beat.joining:
+            raise UnknownMember(f"group {self.name} has no member {beat.member_id}")
+        member = Member(
+            beat.member_id, beat.instance_id, beat.topics, beat.session_timeout_ms,
+            beat.rebalance_timeout_ms, now_ms, beat.sequence, self.epoch,
+        )  # fmt: skip
+        old = self._instance(beat.instance_id)
+        if old is None:
+            self.members[member.member_id] = member
+        else:
+            self._succeed(old, member, now_ms)
+        if old is None or old.topics != member.topics:
+            self._partitions.update(partitions)
+            tells = self._rebalance(now_ms)
+        else:
+            tells = self._reconcile(now_ms)
+        return {**tells, member.member_id: member.assignment()}
+
+    def _instance(self, instance_id: str) -> Member | None:
+        if not instance_id:
+            return None
+        return next((m for m in self.members.values() if m.instance_id == instance_id), None)
+
+    def _succeed(self, old: Member, new: Member, now_ms: int) -> None:
+        """A static member is back: it has what it had, and nobody else is disturbed."""
+        if not old.away:
+            old.wanted_ms = now_ms
+            raise InstanceInUse(
+                f"instance {old.instance_id} of group {self.name} is in use by member "
+                f"{old.member_id}; it is free when that one leaves or its session ends"
+            )
+        del self.members[old.member_id]
+        new.owned = dict.fromkeys(old.owned, self.epoch)
+        self._revision += 1
+        new.revision = self._revision
+        self.members[new.member_id] = new
+        self._target[new.member_id] = self._target.pop(old.member_id, NOTHING)
+
+    def _set_away(self, member: Member, now_ms: int) -> Tells:
+        """It holds nothing now; what it need not give up is kept for its return."""
+        member.away, member.fenced = True, False
+        member.seen_ms = now_ms
+        for place in member.revoking:
+            del member.owned[place]
+        member.revoking.clear()
+        return self._reconcile(now_ms)
+
+    def _rebalance(self, now_ms: int) -> Tells:
+        """A new target for everybody."""
+        self.epoch += 1
+        self.rebalances += 1
+        self._partitions = {
+            topic: count for topic, count in self._partitions.items() if topic in self.topics
+        }
+        self._target = balance(
+            {name: member.topics for name, member in self.members.items()},
+            self._partitions,
+            {name: frozenset(member.owned) for name, member in self.members.items()},
+        )
+        return self._reconcile(now_ms)
+
+    def _reconcile(self, now_ms: int) -> Tells:
+        """One step from what members own to the target: ask for what must go, give what is free."""
+        self._revision += 1
+        before = {name: (m.epoch, m.assigned) for name, m in self.members.items()}
+        for name, member in self.members.items():
+            self._revoke(member, member.assigned.keys() - self._target[name], now_ms)
+        owned = {place for member in self.members.values() for place in member.owned}
+        for name, member in self.members.items():
+            if member.revoking or member.fenced or member.away:
+                continue
+            member.epoch = self.epoch
+            for place in sorted(self._target[name] - owned):
+                member.owned[place] = self.epoch
+                owned.add(place)
+        tells = {}
+        for name, member in self.members.items():
+            if (member.epoch, member.assigned) != before[name] or not member.revision:
+                member.revision = self._revision
+                tells[name] = member.assignment()
+        return tells
+
+    def _revoke(self, member: Member, places: Collection[TopicPartition], now_ms: int) -> None:
+        if places and member.away:
+            for place in places:  # nobody is there to give them up, nobody hands them out
+                del member.owned[place]
+        elif places:
+            if not member.revoking:
+                member.revoke_deadline_ms = now_ms + member.rebalance_timeout_ms
+            member.revoking.update(dict.fromkeys(places, self._revision))
+
+
+class Coordinator:
+    """All groups of a node."""
+
+    STALL_MS: Final = 2_000
+    """A pause between ticks that is longer than this is the node's own."""
+
+    def __init__(self, *, groups_max: int, members_max: int) -> None:
+        self.groups: dict[str, Group] = {}
+        self._groups_max = groups_max
+        self._members_max = members_max
+        self._ticked_ms: int | None = None
+
+    def group(self, name: str, first_epoch: int = 0) -> Group:
+        """The group, made if absent; its epochs begin behind `first_epoch`, the highest that a
+        stored commit carries. Raises InvalidRequest: too many groups."""
+        found = self.groups.get(name)
+        if found is None:
+            if len(self.groups) >= self._groups_max:
+                raise InvalidRequest(f"there are {len(self.groups)} groups; no more are taken")
+            found = self.groups[name] = Group(name, first_epoch)
+        return found
+
+    def heartbeat(
+        self, group: Group, beat: Heartbeat, partitions: Mapping[str, int], now_ms: int
+    ) -> Tells:
+        """`Group.heartbeat`; InvalidRequest too when the group is full."""
+        if beat.member_id not in group.members and len(group.members) >= self._members_max:
+            raise InvalidRequest(f"group {group.name} has {len(group.members)} members, the most")
+        return group.heartbeat(beat, partitions, now_ms)
+
+    def tick(self, partitions: Mapping[str, int], now_ms: int) -> dict[str, Tells]:
+        """Group -> who is to be told what, now that time passed. `partitions` as in
+        `Group.partitions_are`."""
+        gap_ms = 0 if self._ticked_ms is None else now_ms - self._ticked_ms
+        self._ticked_ms = now_ms
+        found: dict[str, Tells] = {}
+        for name, group in self.groups.items():
+            if gap_ms > self.STALL_MS:
+                group.stalled(gap_ms, now_ms)
+            tells = {**group.tick(now_ms), **group.partitions_are(partitions, now_ms)}
+            if tells:
+                found[name] = {each: tell for each, tell in tells.items() if each in group.members}
+        return found

@@ -1,0 +1,134 @@
+"""Offsets that are committed with a transaction. Edge: awaits the offsets topic.
+
+They are in force when the commit is decided: the table shows them from then on, and the commit's
+record holds them, with what was committed before. Writing them to the offsets topic comes after
+and may come twice, after a crash even late: a partition whose committed offset is neither the one
+before nor ours has been committed by somebody since, and is left alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lakemq.broker_core.api.transactions.types import Decision
+from lakemq.broker_core.api.types import Principal, TopicPartition
+from lakemq.plugins.native.groups.offset_table import (
+    Committed,
+    OffsetKey,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from lakemq.plugins.native.proto import native_pb2 as pb
+
+if TYPE_CHECKING:
+    from lakemq.plugins.native.groups.host import GroupHost
+
+OFFSETS: Final = "offsets"
+"""Name under which offsets take part in commits."""
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct("<BI")
+_ROW: Final = struct.Struct("<HHH")
+_NOTHING: Final = 0xFFFF
+"""Length of a value that is not there."""
+
+Change = tuple[Committed | None, Committed | None]
+"""(before, from now on)"""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsAsked:
+    request: pb.CommitOffsetsRequest
+    principal: Principal
+
+
+def encode_changes(group: str, changes: Mapping[TopicPartition, Change]) -> bytes:
+    parts = [_HEAD.pack(_VERSION, len(changes))]
+    for place, (before, after) in changes.items():
+        key = encode_key(OffsetKey(group, place))
+        values = [None if each is None else encode_value(each) for each in (before, after)]
+        sizes = [_NOTHING if each is None else len(each) for each in values]
+        parts += (_ROW.pack(len(key), *sizes), key, *(each for each in values if each is not None))
+    return b"".join(parts)
+
+
+def decode_changes(data: bytes) -> tuple[str, dict[TopicPartition, Change]]:
+    """ValueError: not changes of this version."""
+    try:
+        version, count = _HEAD.unpack_from(data)
+        if version != _VERSION:
+            raise ValueError(f"version {version} of committed offsets")
+        group, changes, at = "", {}, _HEAD.size
+        for _ in range(count):
+            key_bytes, *sizes = _ROW.unpack_from(data, at)
+            at += _ROW.size + key_bytes
+            group, place = decode_key(data[at - key_bytes : at])
+            found: list[Committed | None] = []
+            for size in sizes:
+                value = None if size == _NOTHING else decode_value(data[at : at + size])
+                at += 0 if size == _NOTHING else size
+                found.append(value)
+            changes[place] = (found[0], found[1])
+    except struct.error as error:
+        raise ValueError(f"committed offsets: {error}") from None
+    return group, changes
+
+
+def still_due(
+    changes: Mapping[TopicPartition, Change], now: Mapping[TopicPartition, Committed]
+) -> dict[TopicPartition, Committed | None]:
+    """What is to be written: all but what was committed by somebody since."""
+    return {
+        place: after
+        for place, (before, after) in changes.items()
+        if now.get(place) in (before, after)
+    }
+
+
+class OffsetsParticipant:
+    """Implements the `Participant` port."""
+
+    def __init__(self, host: GroupHost) -> None:
+        self._host = host
+
+    def decide(self, asked: object) -> Decision:
+        """Raises what `GroupHost.commit` raises."""
+        assert isinstance(asked, OffsetsAsked)
+        group, member_id = asked.request.group, asked.request.member_id
+        epoch, offsets = self._host.checked(asked.request, asked.principal)
+        log = self._host.offsets
+        after = log.changes(group, epoch, offsets)
+        changes = {place: (log.table.of(group).get(place), after[place]) for place in after}
+        log.table.put(group, after)
+
+        def undo() -> None:
+            back = {
+                place: before
+                for place, (before, ours) in changes.items()
+                if log.table.of(group).get(place) == ours
+            }
+            log.table.put(group, back)
+            self._host.withdraw(group, back, member_id)
+
+        return Decision(encode_changes(group, changes), undo)
+
+    def restore(self, data: bytes) -> None:
+        self._due(data)
+
+    async def apply(self, data: bytes) -> None:
+        group, due = self._due(data)
+        if due:
+            await self._host.offsets.write(group, due)
+
+    def _due(self, data: bytes) -> tuple[str, dict[TopicPartition, Committed | None]]:
+        """What is to be written, in the table already."""
+        group, changes = decode_changes(data)
+        table = self._host.offsets.table
+        due = still_due(changes, table.of(group))
+        if due:
+            table.put(group, due)
+        return group, due

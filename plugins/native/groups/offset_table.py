@@ -1,0 +1,134 @@
+"""Committed offsets of consumer groups, and how they lie in the topic `_lakemq_offsets`. Pure.
+
+One record per (group, topic, partition): the topic is compacted, so the newest record of a key is
+what holds; a null value forgets. `docs/formats/native.md` gives the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.types import TopicPartition
+
+OFFSETS_TOPIC: Final = "_lakemq_offsets"
+METADATA_MAX_BYTES: Final = 4096
+_VERSION: Final = 1
+_KEY_HEAD: Final = struct.Struct("<BHH")
+_KEY_TAIL: Final = struct.Struct("<I")
+_VALUE: Final = struct.Struct("<Bqqq16s")
+
+
+class OffsetKey(NamedTuple):
+    group: str
+    place: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A committed offset."""
+
+    offset: int
+    """Of the next record to read."""
+    epoch: int
+    """Of the member that committed it; 0: nobody's."""
+    committed_ms: int
+    topic_id: str
+    metadata: str = ""
+
+
+def encode_key(key: OffsetKey) -> bytes:
+    group, topic = key.group.encode(), key.place.topic.encode()
+    head = _KEY_HEAD.pack(_VERSION, len(group), len(topic))
+    return b"".join((head, group, topic, _KEY_TAIL.pack(key.place.partition)))
+
+
+def decode_key(data: bytes) -> OffsetKey:
+    """ValueError: not a key of this version."""
+    if len(data) < _KEY_HEAD.size or data[0] != _VERSION:
+        raise ValueError(f"not an offset key: {data[:32]!r}")
+    _, group_bytes, topic_bytes = _KEY_HEAD.unpack_from(data)
+    group_end = _KEY_HEAD.size + group_bytes
+    topic_end = group_end + topic_bytes
+    if len(data) != topic_end + _KEY_TAIL.size:
+        raise ValueError(f"an offset key of {len(data)} bytes")
+    (partition,) = _KEY_TAIL.unpack_from(data, topic_end)
+    topic = data[group_end:topic_end].decode()
+    return OffsetKey(data[_KEY_HEAD.size : group_end].decode(), TopicPartition(topic, partition))
+
+
+def encode_value(committed: Committed) -> bytes:
+    return (
+        _VALUE.pack(
+            _VERSION, committed.offset, committed.epoch, committed.committed_ms,
+            bytes.fromhex(committed.topic_id),
+        )
+        + committed.metadata.encode()
+    )  # fmt: skip
+
+
+def decode_value(data: bytes) -> Committed:
+    """ValueError: not a value of this version."""
+    if len(data) < _VALUE.size or data[0] != _VERSION:
+        raise ValueError(f"not a committed offset: {data[:32]!r}")
+    _, offset, epoch, committed_ms, topic_id = _VALUE.unpack_from(data)
+    metadata = data[_VALUE.size :].decode()
+    return Committed(offset, epoch, committed_ms, topic_id.hex(), metadata)
+
+
+class OffsetTable:
+    """All committed offsets, by group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[TopicPartition, Committed]] = {}
+        self._epochs: dict[str, int] = {}
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Take one record of the topic, in offset order. ValueError: it is not of this version, and
+        changes nothing."""
+        group, place = decode_key(key)
+        self.put(group, {place: None if value is None else decode_value(value)})
+
+    def put(self, group: str, changes: Mapping[TopicPartition, Committed | None]) -> None:
+        """None deletes."""
+        offsets = self._groups.setdefault(group, {})
+        for place, committed in changes.items():
+            if committed is None:
+                offsets.pop(place, None)
+            else:
+                offsets[place] = committed
+                self._epochs[group] = max(self._epochs.get(group, 0), committed.epoch)
+        if not offsets:
+            self._groups.pop(group, None)
+
+    def groups(self) -> list[str]:
+        return sorted(self._groups)
+
+    def of(self, group: str) -> Mapping[TopicPartition, Committed]:
+        return self._groups.get(group, {})
+
+    def offset(self, group: str, place: TopicPartition, topic_id: str) -> int:
+        """-1: none, or of a topic of that name that is gone."""
+        found = self.of(group).get(place)
+        return found.offset if found is not None and found.topic_id == topic_id else -1
+
+    def highest_epoch(self, group: str) -> int:
+        """Highest member epoch that ever committed."""
+        return self._epochs.get(group, 0)
+
+
+def check_group_name(name: str) -> None:
+    """Raises InvalidRequest."""
+    if not 1 <= len(name.encode()) <= 249 or not name.isprintable():
+        raise InvalidRequest(f"group is {name[:300]!r}; it takes 1 to 249 printable characters")
+
+
+def check_commit(offset: int, metadata: str) -> None:
+    """Raises InvalidRequest, naming the field."""
+    if offset < -1:
+        raise InvalidRequest(f"offset is {offset}; it takes 0 and more, or -1 to forget")
+    if len(metadata.encode()) > METADATA_MAX_BYTES:
+        raise InvalidRequest(f"metadata takes {METADATA_MAX_BYTES} bytes")

@@ -1,0 +1,1 @@
+"""The native protocol (protobuf) and the code generated from it."""

@@ -1,0 +1,125 @@
+"""Who leads which partition, as refusals have told, and a channel to each; without asyncio."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import grpc
+
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
+from lakemq.plugins.native.sdk.client.cluster_view import (
+    BEHIND_S,
+    ClusterView,
+    Route,
+    may_be_behind,
+)
+from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.sequencing import backoff_s
+
+
+class SyncRoutes:
+    """Safe to share between threads."""
+
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        bootstrap: str,
+        open_channel: Callable[[str], grpc.Channel],
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._lock = threading.Lock()
+        self._view = ClusterView()
+        self._open = open_channel
+        self._home: NativeStub = wire.native_stub(channel)
+        self._channels: dict[str, grpc.Channel] = {}
+        self._stubs: dict[str, NativeStub] = {}
+
+    def close(self) -> None:
+        with self._lock:
+            for channel in self._channels.values():
+                channel.close()
+
+    def route(self, topic: str, partition: int) -> Route:
+        with self._lock:
+            return self._view.route(topic, partition)
+
+    def learn(self, topic: str, partition: int, error: LakeMQError) -> bool:
+        """Whether the error tells where to ask instead, or that it is worth asking again."""
+        if not isinstance(error, NotLeader):
+            return False
+        with self._lock:
+            self._view.learn(topic, partition, error)
+        return True
+
+    def forget(self, topic: str) -> None:
+        """Its leaders do not answer: ask the node that we are connected to again."""
+        with self._lock:
+            self._view.topic_is_gone(topic)
+
+    def stub(self, address: str) -> NativeStub:
+        """Calls on the node there; empty: on the one that the client is connected to."""
+        if not address:
+            return self._home
+        with self._lock:
+            if address not in self._stubs:
+                channel = self._channels[address] = self._open(address)
+                self._stubs[address] = wire.native_stub(channel)
+            return self._stubs[address]
+
+    def fetch(
+        self, request: pb.FetchRequest, opened: Callable[[object], bool], timeout_s: float
+    ) -> Iterator[pb.FetchResponse]:
+        """Answers of a Fetch, from whoever leads the partition.
+
+        `opened` is given every call that is made, and says whether to go on with it.
+        """
+        give_up_s = time.monotonic() + timeout_s
+        behind_until_s = time.monotonic() + BEHIND_S
+        for pause_s in backoff_s():
+            address, request.leader_epoch = self.route(request.topic, request.partition)
+            call = self.stub(address).Fetch(request)
+            if not opened(call):
+                return
+            try:
+                for answer in call:
+                    give_up_s = time.monotonic() + timeout_s
+                    yield answer
+                    request.offset = answer.next_offset
+                return
+            except LakeMQError as error:
+                self._check_again(request, address, error, give_up_s, behind_until_s)
+            time.sleep(pause_s)
+
+    def tiered_segments(
+        self, request: pb.TieredSegmentsRequest, timeout_s: float
+    ) -> pb.TieredSegmentsResponse:
+        """The answer of whoever leads the partition."""
+        give_up_s = time.monotonic() + timeout_s
+        for pause_s in backoff_s():
+            address, request.leader_epoch = self.route(request.topic, request.partition)
+            try:
+                return self.stub(address).TieredSegments(request, timeout=timeout_s)
+            except LakeMQError as error:
+                self._check_again(request, address, error, give_up_s)
+            time.sleep(pause_s)
+        raise AssertionError("backoff never ends")
+
+    def _check_again(
+        self,
+        request: pb.FetchRequest | pb.TieredSegmentsRequest,
+        address: str,
+        failure: LakeMQError,
+        give_up_s: float,
+        behind_until_s: float = 0.0,
+    ) -> None:
+        """Raises what a call failed with unless it is worth making again. `behind_until_s`: until
+        when a node may not have heard of the topic."""
+        again = self.learn(request.topic, request.partition, failure) or (
+            may_be_behind(failure, address) and time.monotonic() < behind_until_s
+        )
+        if not again or time.monotonic() > give_up_s:
+            raise failure

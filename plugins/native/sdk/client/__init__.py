@@ -1,0 +1,1 @@
+"""The asyncio client and its view of the cluster."""

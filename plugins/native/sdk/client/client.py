@@ -1,0 +1,426 @@
+"""The SDK's asyncio face: admin, consume; `producer()` gives a `Producer`."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+import grpc
+
+from lakemq.broker_core.api.errors import CorruptBatch, LakeMQError, NotLeader, UnknownPartition
+from lakemq.broker_core.api.records.batch import RecordBatch, split
+from lakemq.broker_core.api.transactions.types import TRANSACTION
+from lakemq.broker_core.api.types import Acks, Compression, Record, TopicPartition
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.sdk.admin import Admin
+from lakemq.plugins.native.sdk.arguments import (
+    Config,
+    acks_given,
+    check_options,
+    compression_given,
+    moment_ms,
+)
+from lakemq.plugins.native.sdk.blocking.client import SyncClient, first_offset
+from lakemq.plugins.native.sdk.client.cluster_view import BEHIND_S, may_be_behind
+from lakemq.plugins.native.sdk.client.routes import Routes
+from lakemq.plugins.native.sdk.consumer.consumer import Consumer, ConsumerOptions
+from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
+from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
+from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.addresses import Bootstrap
+from lakemq.plugins.native.sdk.net.channels import settle
+from lakemq.plugins.native.sdk.net.login import (
+    AsyncLogin,
+    Login,
+    Mechanism,
+    login_of,
+    with_async_login,
+)
+from lakemq.plugins.native.sdk.net.sequencing import backoff_s
+from lakemq.plugins.native.sdk.net.tls import Tls, open_async_channel
+from lakemq.plugins.native.sdk.producer.producer import Producer
+from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions
+from lakemq.plugins.native.sdk.schedules import Schedules
+from lakemq.plugins.native.sdk.schemas import Schemas
+from lakemq.plugins.native.sdk.transactions.staging import Staging
+from lakemq.plugins.native.sdk.transactions.transaction import TransactionalProducer
+from lakemq.plugins.native.sdk.types import GroupDescription, TopicOffsets
+
+if TYPE_CHECKING:  # exists in the stub file only
+    from lakemq.plugins.native.proto.native_pb2_grpc import NativeAsyncStub
+
+
+class Client:
+    """A connection to a broker. An async context manager; every method raises `LakeMQError`s.
+
+    `bootstrap`: `host:port` of a node, or of several (a list, or commas between): any that answers
+    will do. Records go to, and come from, the node that leads their partition.
+    `timeout_s` bounds every call but reading; `Unavailable` when no broker answers in that time.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] = "127.0.0.1:9700",
+        *,
+        timeout_s: float = 30.0,
+        tls: Tls | None = None,
+        token: str | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        mechanism: Mechanism = "PLAIN",
+    ) -> None:
+        """`token`: a JSON Web Token, or what else the broker takes. `username` and `password` go
+        with each call (`PLAIN`), or are proved without being sent (`SCRAM-SHA-256`, `-512`)."""
+        self.bootstrap = bootstrap = Bootstrap(bootstrap, secure=tls is not None)
+        self.timeout_s = timeout_s
+        login = login_of(token, username, password, mechanism)
+        plain_channel = open_async_channel(bootstrap, tls, login)
+        self._channel, self._login = with_async_login(plain_channel, login, bootstrap)
+        self._logins: list[AsyncLogin] = []
+        self._stub: NativeAsyncStub = wire.native_stub(self._channel)
+        self.routes = Routes(self._channel, lambda address: self._open(address, tls, login))
+        """Who leads which partition, and a channel to each."""
+        self.staging = Staging(self)
+        """Staged batches: a sink's driver opens and commits, its tasks write."""
+        self.schedules = Schedules(self)
+        """Records that appear later."""
+
+        self.admin = Admin(self._channel, bootstrap, timeout_s)
+        """What operators do: topics' settings and partitions, records, the cluster."""
+
+        self.schemas = Schemas(self._channel, bootstrap, timeout_s)
+        """The registry of schemas, and values with it."""
+
+        self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+    def _open(self, address: str, tls: Tls | None, login: Login | None) -> grpc.aio.Channel:
+        """A channel to another node."""
+        channel, session = with_async_login(open_async_channel(address, tls, login), login, address)
+        if session is not None:
+            self._logins.append(session)  # made when it is first needed
+        return channel
+
+    async def close(self) -> None:
+        for queue in list(self._queues):
+            await queue.close()
+        for producer in list(self._producers):
+            await producer.abandon()
+        for session in self._logins:
+            await session.close()
+        await self.routes.close()
+        if self._login is not None:
+            await self._login.close()
+        await self._channel.close()
+        await settle()
+
+    async def __aenter__(self) -> Self:
+        if self._login is not None:
+            await self._login.ensure()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # -- topics
+
+    async def topics(self) -> list[TopicOffsets]:
+        """All topics, by name."""
+        return await self._describe([])
+
+    async def describe_topic(self, name: str) -> TopicOffsets:
+        """Raises UnknownTopic."""
+        return (await self._describe([name]))[0]
+
+    async def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:
+        request = pb.DescribeRequest(topics=names)
+        answer = await self._stub.Describe(request, timeout=self.timeout_s)
+        elsewhere = wire.led_elsewhere(answer)
+        if elsewhere:
+            asked = [self._describe_at(*each) for each in elsewhere.items()]
+            others = await asyncio.gather(*asked)
+            wire.merge_described(answer, [each for each in others if each is not None])
+        return [wire.topic_offsets(topic) for topic in answer.topics]
+
+    async def _describe_at(self, address: str, names: Sequence[str]) -> pb.DescribeResponse | None:
+        """None: no answer."""
+        request = pb.DescribeRequest(topics=names)
+        try:
+            return await self.routes.stub(address).Describe(request, timeout=self.timeout_s)
+        except LakeMQError:
+            return None
+
+    async def create_topic(
+        self, name: str, partitions: int | None = None, config: Config | None = None
+    ) -> TopicOffsets:
+        """Raises TopicExists, InvalidTopicName, InvalidRequest (a config value)."""
+        request = wire.create_topic_request(name, partitions, config)
+        answer = await self._stub.CreateTopic(request, timeout=self.timeout_s)
+        return wire.topic_offsets(answer.topic)
+
+    async def delete_topic(self, name: str) -> None:
+        """Raises UnknownTopic."""
+        await self._stub.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=self.timeout_s)
+
+    async def offsets_for_timestamp(
+        self, topic: str, timestamp_ms: int | datetime
+    ) -> dict[int, int]:
+        """Partition -> first offset whose record is not older; the high watermark if none is.
+        `timestamp_ms`: milliseconds since the epoch, or a datetime with a time zone."""
+        moment = moment_ms("timestamp_ms", timestamp_ms)
+        request = pb.OffsetsForTimestampRequest(topic=topic, timestamp_ms=moment)
+        answer = await self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
+        offsets = dict(answer.offsets)
+        described = await self.describe_topic(topic)
+        others = {each.leader_address for each in described.partitions
+                  if each.partition not in offsets and each.leader_address}  # fmt: skip
+        for address in others:
+            stub = self.routes.stub(address)
+            offsets |= (await stub.OffsetsForTimestamp(request, timeout=self.timeout_s)).offsets
+        return offsets
+
+    # -- consumer groups
+
+    def subscribe(
+        self, topics: str | Sequence[str] = (), *, group: str, **options: Unpack[ConsumerOptions]
+    ) -> Consumer:
+        """A member of a consumer group that reads `topics`; use it as an async context manager.
+
+        `ConsumerOptions` lists the options. Entering joins the group.
+        """
+        names = [topics] if isinstance(topics, str) else list(topics)
+        check_options("subscribe", options, ConsumerOptions.__annotations__)
+        return Consumer(self, self._stub, names, group, **options)
+
+    def queue(self, topic: str, *, group: str, **options: Unpack[QueueOptions]) -> Queue:
+        """A consumer of the queue that `group` has on `topic`: records are shared one by one.
+
+        Iterate it; `QueueOptions` lists the options. Closed with the client, or as an async
+        context manager.
+        """
+        return Queue(self, self._channel, topic, group, options)
+
+    def opened(self, queue: Queue) -> None:
+        """To be closed with the client."""
+        self._queues.add(queue)
+
+    async def groups(self) -> list[GroupDescription]:
+        """All consumer groups, by name."""
+        return await self._describe_groups([])
+
+    async def describe_group(self, name: str) -> GroupDescription:
+        """Raises UnknownGroup."""
+        return (await self._describe_groups([name]))[0]
+
+    async def _describe_groups(self, names: Sequence[str]) -> list[GroupDescription]:
+        request = pb.DescribeGroupsRequest(groups=names)
+        answer = await self._stub.DescribeGroups(request, timeout=self.timeout_s)
+        return [wire.group_description(group) for group in answer.groups]
+
+    async def reset_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Let the group go on from these offsets; -1 forgets. Raises GroupNotEmpty."""
+        request = wire.reset_request(group, offsets)
+        await self._stub.CommitOffsets(request, timeout=self.timeout_s)
+
+    async def delete_group(self, name: str) -> None:
+        """Forget a group and what it committed. Raises UnknownGroup, GroupNotEmpty."""
+        await self._stub.DeleteGroup(pb.DeleteGroupRequest(group=name), timeout=self.timeout_s)
+
+    # -- writing
+
+    async def producer(
+        self,
+        *,
+        acks: Acks | str = Acks.LEADER,
+        compression: Compression | str = Compression.NONE,
+        linger_ms: int = 0,
+        batch_max_bytes: int = 1024 * 1024,
+        buffer_max_bytes: int = 64 * 1024 * 1024,
+        delivery_timeout_ms: int = 120_000,
+    ) -> Producer:
+        """An idempotent producer; use it as an async context manager. `acks` and `compression` are
+        taken by name too; acks `all`, Kafka's word, means `replicated`."""
+        acks, compression = acks_given(acks), compression_given(compression)
+        answer = await self._stub.InitProducer(pb.InitProducerRequest(), timeout=self.timeout_s)
+        made = Producer(
+            self._stub,
+            self,
+            answer.producer_id,
+            acks=acks,
+            compression=compression,
+            linger_ms=linger_ms,
+            batch_max_bytes=batch_max_bytes,
+            buffer_max_bytes=buffer_max_bytes,
+            delivery_timeout_ms=delivery_timeout_ms,
+        )
+        self._producers.add(made)
+        return made
+
+    async def transactional_producer(
+        self,
+        transactional_id: str,
+        *,
+        timeout_ms: int = 0,
+        compression: Compression | str = Compression.NONE,
+        batch_max_bytes: int = 1024 * 1024,
+    ) -> TransactionalProducer:
+        """A producer of transactions; use it as an async context manager. Fences an older one of
+        the same id, and forgets what that one has not committed. `timeout_ms`: a transaction that
+        sends nothing for so long is aborted; 0: the broker's default."""
+        compression = compression_given(compression)
+        session = await self.staging.open(TRANSACTION, transactional_id, timeout_ms=timeout_ms)
+        return TransactionalProducer(
+            self.staging, session, compression=compression, batch_max_bytes=batch_max_bytes
+        )
+
+    # -- reading
+
+    async def fetch_batches(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int | None = None,
+        *,
+        topic_id: str | None = None,
+        bytes_max: int = wire.FETCH_MAX_BYTES,
+        follow: bool = False,
+        wanted: RecordFilter | None = None,
+        on_corrupt: OnCorrupt = "raise",
+    ) -> AsyncIterator[RecordBatch]:
+        """Every stored batch that touches offsets [start, end), in order, CRC checked.
+
+        Without `end`: up to the high watermark, or for ever with `follow`. The first and last batch
+        may hold records outside the range. Raises UnknownTopic (also when `topic_id` is another
+        than the topic's), UnknownPartition, OffsetOutOfRange, CorruptLog.
+
+        `wanted`: leave out batches without such a record; the others come whole. `on_corrupt`: of
+        batches that don't decompress; columns are checked when they are asked for.
+        """
+        corrupt = CorruptPolicy(on_corrupt)
+        request = pb.FetchRequest(
+            topic=topic, partition=partition, offset=start, end_offset=end or 0,
+            bytes_max=bytes_max, follow=follow, topic_id=topic_id or "",
+            filter=wire.filter_message(wanted),
+        )  # fmt: skip
+        give_up_s = monotonic() + self.timeout_s
+        behind_until_s = monotonic() + BEHIND_S
+        for pause_s in backoff_s():
+            address, request.leader_epoch = self.routes.route(topic, partition)
+            call = self.routes.stub(address).Fetch(request)
+            try:
+                async for answer in call:
+                    give_up_s = monotonic() + self.timeout_s
+                    for position, _ in split(answer.batches):
+                        batch = corrupt.open(answer.batches, position, topic, partition)
+                        if batch is not None:
+                            yield batch
+                    request.offset = answer.next_offset
+                return
+            except LakeMQError as error:
+                failure = error
+            finally:
+                call.cancel()
+            behind = may_be_behind(failure, address) and monotonic() < behind_until_s
+            if not (isinstance(failure, NotLeader) or behind) or monotonic() > give_up_s:
+                raise failure
+            if isinstance(failure, NotLeader):
+                self.routes.learn(topic, partition, failure)
+            await asyncio.sleep(pause_s)
+
+    async def consume(
+        self,
+        topic: str,
+        *,
+        start: str | int = "earliest",
+        partition: int | None = None,
+        follow: bool = False,
+        wanted: RecordFilter | None = None,
+        on_corrupt: OnCorrupt = "skip",
+    ) -> AsyncIterator[Record]:
+        """Records of a topic, in order within each partition; all partitions are read at once.
+
+        `start`: `earliest`, `latest` or an offset. Ends at the high watermark unless `follow`.
+        `wanted`: only such records. `on_corrupt`: see `OnCorrupt`.
+        """
+        corrupt = CorruptPolicy(on_corrupt)
+        description = await self.describe_topic(topic)
+        chosen = [each for each in description.partitions if partition in (None, each.partition)]
+        if not chosen:
+            raise UnknownPartition(f"topic {topic} has no partition {partition}")
+        starts = {
+            each.partition: first_offset(start, each.log_start_offset, each.high_watermark)
+            for each in chosen
+        }
+        async for number, batch in self._fetch_many(topic, starts, follow, wanted, on_corrupt):
+            try:
+                records = batch.records() if wanted is None else wanted.records(batch)
+            except CorruptBatch as error:
+                corrupt.note(topic, number, batch.header.base_offset, error)
+                continue
+            for record in records:
+                if record.offset >= starts[number]:
+                    yield record
+
+    async def _fetch_many(
+        self,
+        topic: str,
+        starts: Mapping[int, int],
+        follow: bool,
+        wanted: RecordFilter | None,
+        on_corrupt: OnCorrupt,
+    ) -> AsyncIterator[tuple[int, RecordBatch]]:
+        """Batches of several partitions as they arrive, a bounded number ahead of the reader."""
+        arrived: asyncio.Queue[tuple[int, RecordBatch] | None] = asyncio.Queue(4 * len(starts))
+
+        async def read(number: int, first: int) -> None:
+            try:
+                async for batch in self.fetch_batches(
+                    topic, number, first, follow=follow, wanted=wanted, on_corrupt=on_corrupt
+                ):
+                    await arrived.put((number, batch))
+            finally:
+                await arrived.put(None)
+
+        readers = [asyncio.create_task(read(*each)) for each in starts.items()]
+        try:
+            ended = 0
+            while ended < len(readers):
+                item = await arrived.get()
+                if item is not None:
+                    yield item
+                    continue
+                ended += 1
+                for reader in readers:
+                    if reader.done():
+                        reader.result()
+            await asyncio.gather(*readers)
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def beside(client: SyncClient) -> Client:
+    """An asyncio client like a blocking one, logged in."""
+    login = client.login or Login()
+    made = Client(
+        client.bootstrap,
+        timeout_s=client.timeout_s,
+        tls=client.tls,
+        token=login.token,
+        username=login.username,
+        password=login.password,
+        mechanism=login.mechanism,
+    )
+    return await made.__aenter__()

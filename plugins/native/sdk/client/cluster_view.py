@@ -1,0 +1,90 @@
+"""What a client knows of a cluster: who leads which partition, and where nodes are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownPartition, UnknownTopic
+
+
+class Route(NamedTuple):
+    """Where to ask for a partition."""
+
+    address: str
+    """`host:port`; empty: the node we are connected to."""
+    epoch: int
+    """Of the leadership, to be sent along; 0: not known."""
+
+
+HERE = Route("", 0)
+BEHIND_S = 5.0
+"""A node may take so long to hear of a topic that another has made."""
+
+
+def may_be_behind(error: LakeMQError, address: str) -> bool:
+    """Whether another node than ours may only not have heard yet of a topic or partition."""
+    return bool(address) and isinstance(error, UnknownTopic | UnknownPartition)
+
+
+class ClusterView:
+    """Follows updates; `version` grows whenever something is not as it was."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.node_id = ""
+        """The node we are connected to."""
+        self._addresses: dict[str, str] = {}
+        self._leaders: dict[str, list[tuple[str, int]]] = {}
+        """Topic -> (leader, epoch) by partition."""
+
+    def connected(self, node_id: str) -> None:
+        """Everything is told anew, by this node."""
+        self.node_id = node_id
+        self._leaders.clear()
+        self.version += 1
+
+    def nodes_are(self, addresses: Mapping[str, str]) -> None:
+        self._addresses = dict(addresses)
+        self.version += 1
+
+    def topic_is(self, name: str, leaders: list[tuple[str, int]]) -> None:
+        self._leaders[name] = leaders
+        self.version += 1
+
+    def topic_is_gone(self, name: str) -> None:
+        self._leaders.pop(name, None)
+        self.version += 1
+
+    def partitions(self, topic: str) -> int | None:
+        """How many it has; None: not known."""
+        found = self._leaders.get(topic)
+        return None if found is None else len(found)
+
+    def topics(self) -> list[str]:
+        return sorted(self._leaders)
+
+    def route(self, topic: str, partition: int) -> Route:
+        leaders = self._leaders.get(topic, [])
+        if not 0 <= partition < len(leaders):
+            return HERE
+        leader, epoch = leaders[partition]
+        if leader in ("", self.node_id):
+            return Route("", epoch)
+        return Route(self._addresses.get(leader, ""), epoch)
+
+    def learn(self, topic: str, partition: int, error: NotLeader) -> bool:
+        """A node has told who leads; whether that is news that we can use."""
+        if not error.leader:
+            return False
+        if error.address:
+            self._addresses[error.leader] = error.address
+        leaders = self._leaders.setdefault(topic, [])
+        while len(leaders) <= partition:
+            leaders.append(("", 0))
+        known = leaders[partition]
+        if error.epoch < known[1] or known == (error.leader, error.epoch):
+            return False
+        leaders[partition] = (error.leader, error.epoch)
+        self.version += 1
+        return True

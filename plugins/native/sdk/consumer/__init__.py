@@ -1,0 +1,1 @@
+"""The consumer: fetching, group membership, topic patterns."""

@@ -1,0 +1,74 @@
+"""What a consumer hands to its application: records of one partition at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import compress, repeat, zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+from lakemq.broker_core.api.records.batch import RecordBatch
+from lakemq.broker_core.api.records.headers import decode_headers
+from lakemq.broker_core.api.types import Headers, TopicPartition
+from lakemq.plugins.native.sdk.consumer.fetching import Arrived
+from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
+from lakemq.plugins.native.sdk.consumer.membership import Grant
+from lakemq.plugins.native.sdk.types import ConsumerRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Records of one partition, on their way to the application."""
+
+    place: TopicPartition
+    grant: Grant
+    records: list[ConsumerRecord]
+    version: int
+    check_ms: float
+    """When to look again whether records may still be handed out."""
+    rewinds: int = 0
+    """How often the consumer had gone back when it was made."""
+
+
+class Span(NamedTuple):
+    """What the application has in hand: records of `place` from `first` on; `end`: where to go on
+    when they are handled."""
+
+    place: TopicPartition
+    first: int
+    end: int
+
+
+def decoded(
+    place: TopicPartition, batch: RecordBatch, first: int, wanted: RecordFilter | None
+) -> list[ConsumerRecord]:
+    """The wanted records of a batch from offset `first` on, made by columns."""
+    heads = batch.encoded_headers()
+    headers: Iterable[Headers] = map(decode_headers, heads) if any(heads) else repeat(())
+    records = list(
+        map(
+            ConsumerRecord, repeat(place.topic), repeat(place.partition), batch.offsets(),
+            batch.timestamps_ms(), batch.keys(), batch.values(), headers,
+        )
+    )  # fmt: skip
+    if wanted is not None:
+        records = list(compress(records, wanted.rows(batch)))
+    if records and records[0].offset < first:
+        return [record for record in records if record.offset >= first]
+    return records
+
+
+def with_ends(arrived: Arrived) -> Iterator[tuple[RecordBatch, int]]:
+    """Batches, and where to go on behind each."""
+    for batch, following in zip_longest(arrived.batches, arrived.batches[1:]):
+        yield batch, arrived.next_offset if following is None else following.header.base_offset
+
+
+def only(found: pa.RecordBatch, wanted: Sequence[bool]) -> pa.RecordBatch:
+    """The rows that are wanted; `found` may lack the first of the batch that `wanted` is about."""
+    import pyarrow as pa
+
+    return found.filter(pa.array(wanted[len(wanted) - found.num_rows :], pa.bool_()))

@@ -1,0 +1,158 @@
+"""What a consumer reads: one stream over its partitions, a bounded number of batches ahead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lakemq.broker_core.api.errors import CorruptBatch, LakeMQError, NotLeader
+from lakemq.broker_core.api.records.batch import CONTROL, RecordBatch, split
+from lakemq.broker_core.api.types import TopicPartition
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.sdk.call_errors import error_of
+from lakemq.plugins.native.sdk.client.cluster_view import may_be_behind
+from lakemq.plugins.native.sdk.client.routes import Routes
+from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy
+from lakemq.plugins.native.sdk.consumer.fetched import FetchedPartition
+from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
+from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.sequencing import backoff_s
+
+_AHEAD: Final = 4
+"""Answers of the broker that wait for the reader; HTTP/2's flow control holds back the rest."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """A partition being read."""
+
+    topic_id: str
+    position: int
+    """Offset that is fetched next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Batches of one partition, or why it is read no further."""
+
+    place: TopicPartition
+    reading: Reading
+    """As it was when they were asked for: another one means that they are out of date."""
+    batches: tuple[RecordBatch, ...]
+    next_offset: int = 0
+    """Behind everything that was looked at, wanted or not."""
+    error: LakeMQError | None = None
+
+
+class FetchLoop:
+    """Reads all of `places`, in order within each. Every method is called on the event loop."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        bootstrap: str,
+        wanted: RecordFilter | None = None,
+        corrupt: CorruptPolicy | None = None,
+    ) -> None:
+        self.places: dict[TopicPartition, Reading] = {}
+        self.arrived: asyncio.Queue[Arrived] = asyncio.Queue(_AHEAD)
+        self.failed: LakeMQError | None = None
+        self._routes = routes
+        self._bootstrap = bootstrap
+        self._wanted = wanted
+        self._corrupt = corrupt or CorruptPolicy("skip")
+        self._pauses = backoff_s()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._again: asyncio.TimerHandle | None = None
+
+    def restart(self, places: Mapping[TopicPartition, Reading]) -> None:
+        """Read these from now on, each from its leader; what arrived stays."""
+        self.places = dict(places)
+        self.stop()
+        by_address: dict[str, list[TopicPartition]] = {}
+        for at in self.places:
+            by_address.setdefault(self._routes.route(*at).address, []).append(at)
+        for address, some in by_address.items():
+            task = asyncio.create_task(self._run(address, some))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def stop(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+
+    def _restart_soon(self) -> None:
+        """A stream broke, or a partition moved: begin all anew in a moment."""
+        if self._again is None:
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(next(self._pauses), lambda: self.restart(self.places))
+
+    async def _run(self, address: str, places: Sequence[TopicPartition]) -> None:
+        call = None
+        try:
+            call = self._routes.stub(address).FetchMany(self._request(places))
+            answer: FetchedPartition
+            async for answer in call:  # type: ignore[assignment]  # parsed without copies
+                await self._take(answer)
+        except LakeMQError as failure:
+            if not failure.retriable:
+                self.failed = failure
+                return
+        finally:
+            if call is not None:
+                call.cancel()
+        self._restart_soon()
+
+    def _request(self, places: Sequence[TopicPartition]) -> pb.FetchManyRequest:
+        return pb.FetchManyRequest(
+            partitions=[
+                pb.PartitionOffset(
+                    topic=at.topic, partition=at.partition, offset=self.places[at].position,
+                    topic_id=self.places[at].topic_id, leader_epoch=self._routes.route(*at).epoch,
+                )
+                for at in places
+            ],
+            bytes_max=1024 * 1024,
+            follow=True,
+            filter=wire.filter_message(self._wanted),
+        )  # fmt: skip
+
+    async def _take(self, answer: FetchedPartition) -> None:
+        place = TopicPartition(answer.topic, answer.partition)
+        reading = self.places.get(place)
+        if reading is None:
+            return
+        if answer.error is not None:
+            error = error_of(answer.error)
+            address = self._routes.route(*place).address
+            if not error.retriable and not may_be_behind(error, address):
+                await self.arrived.put(Arrived(place, reading, (), error=error))
+                return
+            if isinstance(error, NotLeader):
+                self._routes.learn(*place, error)
+            self._restart_soon()
+            return
+        self._pauses = backoff_s()
+        batches: list[RecordBatch] = []
+        next_offset = answer.fetched.next_offset
+        corrupt: CorruptBatch | None = None
+        try:
+            for position, header in split(answer.fetched.batches):
+                next_offset = header.base_offset
+                if not header.attributes & CONTROL:
+                    opened = self._corrupt.open(answer.fetched.batches, position, *place)
+                    if opened is not None:
+                        batches.append(opened)
+            next_offset = answer.fetched.next_offset
+        except CorruptBatch as error:  # what lies before it is handed out first
+            corrupt = error
+        await self.arrived.put(Arrived(place, reading, tuple(batches), next_offset))
+        if corrupt is not None:
+            await self.arrived.put(Arrived(place, reading, (), error=corrupt))
+        reading.position = next_offset

@@ -1,0 +1,46 @@
+"""What a member of a consumer group may be told."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypedDict
+
+from lakemq.broker_core.api.types import TopicPartition
+from lakemq.plugins.native.sdk.consumer.corrupt import OnCorrupt
+from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
+
+Partitions = frozenset[TopicPartition]
+Callback = Callable[[Partitions], Awaitable[None] | None]
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Options of `subscribe`."""
+
+    wanted: RecordFilter
+    """Only such records; the others count as handled."""
+    start: str
+    """`earliest` (the default) or `latest`: where to begin without a committed offset, or when it
+    is not there any more."""
+    auto_commit: bool
+    """Commit what the application has come back from, every `auto_commit_interval_ms`, before a
+    partition is given up and at the end. Off by default."""
+    auto_commit_interval_ms: int
+    on_corrupt: OnCorrupt
+    """A stored batch that is corrupt inside: `skip` (the default) leaves it out, counts it and logs
+    it once at WARNING; `raise` raises CorruptBatch."""
+    instance_id: str
+    """Makes this a static member: a restart within the session time-out moves no partition."""
+    session_timeout_ms: int
+    """Without contact for so long, others get this member's partitions. 10 s by default."""
+    rebalance_timeout_ms: int
+    """How long one record may take while a rebalance waits for it. 60 s by default."""
+    pattern: str
+    """Read all topics whose whole name matches this regular expression, also those that come
+    later, in place of `topics`. Internal topics never match."""
+    pattern_interval_ms: int
+    """How often to look for topics that match (5 s by default)."""
+    on_assigned: Callback
+    on_revoked: Callback
+    """Before partitions are given up: `commit` still works."""
+    on_lost: Callback
+    """Partitions are gone, and others may have read on from the committed offsets."""

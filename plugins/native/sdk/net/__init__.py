@@ -1,0 +1,1 @@
+"""Channels, TLS, login and calls."""

@@ -1,0 +1,235 @@
+"""Protobuf <-> SDK values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from lakemq.broker_core.api.errors import InvalidRequest
+from lakemq.broker_core.api.records.headers import encode_headers
+from lakemq.broker_core.api.tiered import TieredSegment, TieredSegments
+from lakemq.broker_core.api.types import Columns, TopicPartition
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
+from lakemq.plugins.native.sdk.arguments import Config, config_given, partitions_given
+from lakemq.plugins.native.sdk.consumer.fetched import (
+    parse_fetch_many_response,
+    parse_fetch_response,
+)
+from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
+from lakemq.plugins.native.sdk.producer.checking import check_columns, check_record
+from lakemq.plugins.native.sdk.types import (
+    GroupDescription,
+    GroupMember,
+    GroupOffset,
+    NewRecord,
+    PartitionOffsets,
+    TopicOffsets,
+)
+
+_READS: Final = ("Describe", "OffsetsForTimestamp", "DescribeGroups", "Fetch", "InitProducer")
+"""Calls that may be made twice; of a stream, until its first answer."""
+_SERVICE_CONFIG: Final = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [{"service": "lakemq.native.v1.Native", "method": each} for each in _READS],
+                "retryPolicy": {
+                    "maxAttempts": 5,
+                    "initialBackoff": "0.2s",
+                    "maxBackoff": "1s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
+"""https://github.com/grpc/proposal/blob/master/A6-client-retries.md: some 2.4 s in all."""
+
+CHANNEL_OPTIONS: Final[list[tuple[str, int | str]]] = [
+    ("grpc.service_config", _SERVICE_CONFIG),
+    ("grpc.max_receive_message_length", 288 * 1024 * 1024),
+    ("grpc.max_send_message_length", 288 * 1024 * 1024),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.http2.max_frame_size", 1024 * 1024),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
+]
+"""Room for the largest record batch (256 MiB) and its envelope; a broker that is back is found
+within a second, until then reads are tried again and other calls fail at once. Large frames, and a
+window that is not measured anew all the time, take a quarter less CPU to receive."""
+
+FETCH_MAX_BYTES: Final = 8 * 1024 * 1024
+
+
+def native_stub(channel: Any) -> Any:
+    """NativeStub or NativeAsyncStub, whose `Fetch` answers with `Fetched` and `FetchMany` with
+    `FetchedPartition`, which have the fields of the messages."""
+    stub: Any = NativeStub(channel)
+    stub.Fetch = channel.unary_stream(
+        "/lakemq.native.v1.Native/Fetch",
+        request_serializer=pb.FetchRequest.SerializeToString,
+        response_deserializer=parse_fetch_response,
+    )
+    stub.FetchMany = channel.unary_stream(
+        "/lakemq.native.v1.Native/FetchMany",
+        request_serializer=pb.FetchManyRequest.SerializeToString,
+        response_deserializer=parse_fetch_many_response,
+    )
+    return stub
+
+
+def create_topic_request(
+    name: str, partitions: int | None, config: Config | None
+) -> pb.CreateTopicRequest:
+    """InvalidRequest names what no topic can be made of."""
+    return pb.CreateTopicRequest(
+        name=name, partitions=partitions_given(partitions), config=config_given(config)
+    )
+
+
+def topic_offsets(topic: pb.Topic) -> TopicOffsets:
+    return TopicOffsets(
+        topic.name,
+        topic.topic_id,
+        tuple(
+            PartitionOffsets(
+                each.partition, each.log_start_offset, each.high_watermark, each.size_bytes,
+                each.state, each.log_end_offset, each.segments, each.detail,
+                each.leader, each.leader_epoch, each.leader_address,
+            )
+            for each in topic.partitions
+        ),
+        dict(topic.config),
+    )  # fmt: skip
+
+
+def led_elsewhere(answer: pb.DescribeResponse) -> dict[str, list[str]]:
+    """Address of other nodes -> topics of which they lead a partition."""
+    found: dict[str, set[str]] = {}
+    for topic in answer.topics:
+        for each in topic.partitions:
+            if each.leader not in ("", answer.node_id) and each.leader_address:
+                found.setdefault(each.leader_address, set()).add(topic.name)
+    return {address: sorted(names) for address, names in found.items()}
+
+
+def merge_described(answer: pb.DescribeResponse, others: Sequence[pb.DescribeResponse]) -> None:
+    """Take what leaders say of their partitions; where one did not answer, say so."""
+    told = {
+        (topic.name, each.partition): each
+        for other in others
+        for topic in other.topics
+        for each in topic.partitions
+        if each.leader == other.node_id
+    }
+    for topic in answer.topics:
+        for each in topic.partitions:
+            if each.leader in ("", answer.node_id):
+                continue
+            truth = told.get((topic.name, each.partition))
+            if truth is not None:
+                address = each.leader_address
+                each.CopyFrom(truth)
+                each.leader_address = address
+            else:
+                each.state, each.detail = "offline", f"no answer from {each.leader}, its leader"
+
+
+def tiered_segments(answer: pb.TieredSegmentsResponse) -> TieredSegments:
+    return TieredSegments(
+        answer.log_start_offset, answer.high_watermark,
+        tuple(
+            TieredSegment(
+                each.base_offset, each.next_offset, each.store_url, each.name, each.position,
+                each.size_bytes, each.crc32c, each.gaps, each.read_position,
+                each.read_end_position,
+            )
+            for each in answer.segments
+        ),
+        answer.more,
+    )  # fmt: skip
+
+
+def group_description(group: pb.Group) -> GroupDescription:
+    return GroupDescription(
+        group.name,
+        group.state,
+        group.epoch,
+        tuple(
+            GroupMember(
+                each.member_id, each.instance_id, each.member_epoch, tuple(each.topics),
+                tuple(TopicPartition(at.topic, at.partition) for at in each.partitions),
+            )
+            for each in group.members
+        ),
+        tuple(
+            GroupOffset(
+                each.topic, each.partition, each.committed_offset, each.log_start_offset,
+                each.high_watermark, each.committed_ms, each.metadata,
+            )
+            for each in group.offsets
+        ),
+    )  # fmt: skip
+
+
+def reset_request(group: str, offsets: Mapping[TopicPartition, int]) -> pb.CommitOffsetsRequest:
+    """Offsets of a group without members."""
+    return pb.CommitOffsetsRequest(
+        group=group,
+        offsets=[
+            pb.OffsetCommit(topic=at.topic, partition=at.partition, offset=offset)
+            for at, offset in offsets.items()
+        ],
+    )
+
+
+def filter_message(wanted: RecordFilter | None) -> pb.Filter | None:
+    if wanted is None:
+        return None
+    conditions = [
+        pb.Condition(header=each.header, value=each.value, prefix=each.prefix)
+        for each in wanted.conditions
+    ]
+    return pb.Filter(all=conditions)
+
+
+def columns_given(records: Columns | Sequence[NewRecord], now_ms: int) -> Columns:
+    """What a caller wants to send, as columns. InvalidRequest names what no record is made of."""
+    if isinstance(records, Columns):
+        check_columns(records)
+        return records
+    if isinstance(records, str | bytes | Mapping) or not isinstance(records, Iterable):
+        raise InvalidRequest(
+            f"records is of type {type(records).__name__}; it takes a list of NewRecord, or Columns"
+        )
+    records = list(records)
+    for record in records:
+        check_record(record)
+    return columns_of(records, now_ms)
+
+
+def columns_of(records: Sequence[NewRecord], now_ms: int) -> Columns:
+    """Rows -> columns; a column that nobody uses is left out."""
+    count = len(records)
+    if not count:
+        return Columns([], timestamps_ms=[])
+    values, keys, headers, times = zip(*records, strict=True)
+    if not times.count(None):
+        moments = list(times)
+    elif times.count(None) == count:
+        moments = [now_ms] * count
+    else:
+        moments = [now_ms if each is None else each for each in times]
+    return Columns(
+        values,
+        None if keys.count(None) == count else keys,
+        [encode_headers(each) for each in headers] if any(headers) else None,
+        moments,
+    )

@@ -1,0 +1,55 @@
+"""Sequence numbers of an idempotent producer, and the pauses between its retries. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from lakemq.broker_core.api.errors import OutOfOrderSequence
+from lakemq.broker_core.api.records.batch import ProducerStamp
+
+_SEQUENCE_LIMIT: Final = 2**31
+"""Sequence numbers wrap to 0 here, as in Kafka (KIP-98)."""
+
+
+class Forgotten(OutOfOrderSequence):
+    """Of the first try: the broker does not know this producer, and has not taken the batch."""
+
+
+class SequenceNumbers:
+    """Next sequence number per partition. A number is used up only when its batch was taken."""
+
+    def __init__(self, producer_id: int, epoch: int = 0) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self._next: dict[tuple[str, int], int] = {}
+        self._restarts: dict[str, int] = {}
+
+    def next(self, topic: str, partition: int) -> ProducerStamp:
+        """Identity for the next batch of that partition."""
+        sequence = self._next.get((topic, partition), 0)
+        return ProducerStamp(self.producer_id, self.epoch_of(topic), sequence)
+
+    def epoch_of(self, topic: str) -> int:
+        """Producer epoch of batches for that topic."""
+        return self.epoch + self._restarts.get(topic, 0)
+
+    def restart(self, topic: str) -> None:
+        """The topic was created again: its partitions know nothing of us. A higher epoch keeps
+        what they may have taken meanwhile from passing for what comes now."""
+        self._restarts[topic] = self._restarts.get(topic, 0) + 1
+        for place in [place for place in self._next if place[0] == topic]:
+            del self._next[place]
+
+    def taken(self, topic: str, partition: int, records: int) -> None:
+        """The broker has taken a batch of so many records."""
+        place = (topic, partition)
+        self._next[place] = (self._next.get(place, 0) + records) % _SEQUENCE_LIMIT
+
+
+def backoff_s(first_s: float = 0.05, most_s: float = 1.0) -> Iterator[float]:
+    """Pauses between retries, doubling up to `most_s`, without end."""
+    pause = first_s
+    while True:
+        yield pause
+        pause = min(most_s, pause * 2)

@@ -1,0 +1,284 @@
+"""What an idempotent producer sends next: records in, requests out. Pure.
+
+Per partition one batch is under way; what arrives meanwhile makes up the next one, so batches grow
+with load by themselves and order holds through every retry. A batch keeps its sequence number
+until it is answered for good (KIP-98).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Final
+
+from lakemq.broker_core.api.errors import BatchTooLarge, InvalidRequest, LakeMQError
+from lakemq.broker_core.api.records.batch import (
+    HEADER_BYTES,
+    RECORDS_MAX,
+    pack_header,
+    read_header,
+)
+from lakemq.broker_core.api.types import Acks, Columns, Compression
+from lakemq.plugins.native.sdk.net.calls import columns_of
+from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers
+from lakemq.plugins.native.sdk.producer.checking import encoded
+from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
+
+_RECORD_OVERHEAD_BYTES: Final = 16
+BATCH_MAX_BYTES: Final = 1 << 40
+"""Where nothing is known of a topic: the broker decides."""
+
+
+class Ticket:
+    """Stands for one record until its outcome is known. `outcome` is set exactly once."""
+
+    __slots__ = ("bytes", "deadline_ms", "future", "outcome", "record")
+
+    def __init__(self, record: NewRecord, deadline_ms: int, future: Any = None) -> None:
+        value, key, headers, _ = record
+        self.record = record
+        self.deadline_ms = deadline_ms
+        self.future = future
+        """The caller's own; not looked at here."""
+        size = _RECORD_OVERHEAD_BYTES
+        if value is not None:
+            size += len(value)
+        if key is not None:
+            size += len(key)
+        if headers:
+            size += sum(len(name) + len(cell or b"") + 6 for name, cell in headers)
+        self.bytes = size
+        self.outcome: RecordMetadata | LakeMQError | None = None
+
+
+class Block:
+    """Stands for columns of records that make up a batch of their own."""
+
+    __slots__ = ("bytes", "columns", "deadline_ms", "future", "outcome")
+
+    def __init__(self, columns: Columns, deadline_ms: int, future: Any = None) -> None:
+        self.columns = columns
+        self.deadline_ms = deadline_ms
+        self.future = future
+        self.bytes = column_bytes(columns)
+        self.outcome: RecordMetadata | LakeMQError | None = None
+        """Of the first record."""
+
+
+def column_bytes(columns: Columns) -> int:
+    """About what the records take in a batch."""
+    blobs = (columns.values, columns.keys, columns.headers)
+    return len(columns.values) * _RECORD_OVERHEAD_BYTES + sum(
+        len(cell) for blob in blobs if blob is not None for cell in blob if cell is not None
+    )
+
+
+def cut(columns: Columns, bytes_max: int) -> Iterator[Columns]:
+    """Columns of about `bytes_max` each, and of as many records as a batch takes, in order."""
+    count, size = len(columns.values), column_bytes(columns)
+    step = min(max(1, count * bytes_max // max(size, 1)), RECORDS_MAX)
+    for first in range(0, count, step):
+        yield Columns(*(None if each is None else each[first : first + step] for each in columns))  # type: ignore[arg-type]  # `values` is never None
+
+
+@dataclass(slots=True)
+class OutgoingBatch:
+    """One batch under way: of `tickets`, or of one block."""
+
+    request_id: int
+    topic: str
+    partition: int
+    data: bytes
+    tickets: list[Ticket] | list[Block]
+    timestamps_ms: list[int]
+    count: int
+    buffered_bytes: int
+    attempts: int = 0
+    address: str = ""
+    """Where it was sent last."""
+    leader_epoch: int = 0
+    producer_epoch: int = 0
+    unsure: bool = False
+    """A try had no answer, or one that leaves open whether it was taken."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    waiting: deque[Ticket | Block] = field(default_factory=deque)
+    under_way: OutgoingBatch | None = None
+
+
+class ProducerBatches:
+    """The state of one producer. Times are milliseconds of the caller's clock."""
+
+    def __init__(
+        self, sequences: SequenceNumbers, *, batch_max_bytes: int, compression: Compression
+    ) -> None:
+        self.sequences = sequences
+        self.buffered_bytes = 0
+        """Bytes of records without an outcome."""
+        self.unfit: list[Ticket | Block] = []
+        """See `take_unfit`."""
+        self.bytes_max: dict[str, int] = {}
+        """Topic -> the largest batch that it takes."""
+        self._batch_max_bytes = batch_max_bytes
+        self._compression = compression
+        self._partitions: dict[tuple[str, int], _Partition] = {}
+        self._under_way: dict[int, OutgoingBatch] = {}
+        self._next_request_id = 1
+
+    def add(self, topic: str, partition: int, ticket: Ticket | Block) -> None:
+        """Queue one record, or one block of them."""
+        place = self._partitions.get((topic, partition))
+        if place is None:
+            place = self._partitions[topic, partition] = _Partition()
+        place.waiting.append(ticket)
+        self.buffered_bytes += ticket.bytes
+
+    @property
+    def idle(self) -> bool:
+        return not self.buffered_bytes
+
+    def ready(self, now_ms: int) -> Iterator[OutgoingBatch]:
+        """Batches to send now: one for every partition that waits and has none under way."""
+        for (topic, number), partition in self._partitions.items():
+            while partition.under_way is None and partition.waiting:
+                batch = self._start(topic, number, partition, now_ms)
+                if batch is not None:
+                    yield batch
+
+    def take_unfit(self) -> list[Ticket | Block]:
+        """What no batch can be made of, with its outcome; it is not told again."""
+        unfit, self.unfit = self.unfit, []
+        return unfit
+
+    def _start(
+        self, topic: str, number: int, partition: _Partition, now_ms: int
+    ) -> OutgoingBatch | None:
+        """None: what came next is unfit."""
+        tickets: list[Ticket] | list[Block]
+        first = partition.waiting[0]
+        if isinstance(first, Block):
+            partition.waiting.popleft()
+            tickets, columns, size = [first], first.columns, first.bytes
+        else:
+            tickets, size = self._gather(partition.waiting)
+            columns = columns_of([ticket.record for ticket in tickets], now_ms)
+        stamp = self.sequences.next(topic, number)
+        try:
+            data = encoded(columns, now_ms=now_ms, producer=stamp, compression=self._compression)
+            if len(data) > self.bytes_max.get(topic, BATCH_MAX_BYTES):
+                raise BatchTooLarge(
+                    f"a batch of {len(data)} bytes; topic {topic} takes {self.bytes_max[topic]}"
+                )
+        except InvalidRequest as error:
+            for ticket in tickets:
+                ticket.outcome = error
+            self.unfit += tickets
+            self.buffered_bytes -= size
+            return None
+        batch = OutgoingBatch(
+            self._next_request_id, topic, number, data, tickets,
+            list(columns.timestamps_ms or (now_ms,)), len(columns.values), size,
+        )  # fmt: skip
+        batch.producer_epoch = stamp.epoch
+        self._next_request_id += 1
+        partition.under_way = self._under_way[batch.request_id] = batch
+        return batch
+
+    def _gather(self, waiting: deque[Ticket | Block]) -> tuple[list[Ticket], int]:
+        """Single records from the front, as many as make a batch; and their bytes."""
+        tickets: list[Ticket] = []
+        size = 0
+        while waiting and len(tickets) < RECORDS_MAX:
+            ticket = waiting[0]
+            if isinstance(ticket, Block) or (
+                tickets and size + ticket.bytes > self._batch_max_bytes
+            ):
+                break
+            size += ticket.bytes
+            tickets.append(ticket)
+            waiting.popleft()
+        return tickets, size
+
+    def under_way(self) -> list[OutgoingBatch]:
+        """All batches without an answer: to be sent again on a new connection, as they are."""
+        return list(self._under_way.values())
+
+    def batch(self, request_id: int) -> OutgoingBatch | None:
+        return self._under_way.get(request_id)
+
+    def last(self) -> list[Ticket | Block]:
+        """The last of every partition: when they have an outcome, all have that are there now."""
+        found: list[Ticket | Block] = []
+        for partition in self._partitions.values():
+            if partition.waiting:
+                found.append(partition.waiting[-1])
+            elif partition.under_way is not None:
+                found.append(partition.under_way.tickets[-1])
+        return found
+
+    def oldest_deadline_ms(self) -> int | None:
+        """None: nothing waits for its outcome."""
+        firsts = [
+            partition.under_way.tickets[0] if partition.under_way else partition.waiting[0]
+            for partition in self._partitions.values()
+            if partition.under_way or partition.waiting
+        ]
+        return min((each.deadline_ms for each in firsts), default=None)
+
+    def taken(
+        self, batch: OutgoingBatch, base_offset: int, acks: Acks
+    ) -> list[Ticket] | list[Block]:
+        """The broker has the batch; its tickets, with their outcome."""
+        outcomes = map(
+            RecordMetadata, repeat(batch.topic), repeat(batch.partition),
+            range(base_offset, base_offset + batch.count), batch.timestamps_ms, repeat(acks),
+        )  # fmt: skip
+        tickets: Sequence[Ticket | Block] = batch.tickets
+        for ticket, outcome in zip(tickets, outcomes, strict=False):  # a block has but one
+            ticket.outcome = outcome
+        if not self.is_outdated(batch):
+            self.sequences.taken(batch.topic, batch.partition, batch.count)
+        return self._close(batch)
+
+    def is_outdated(self, batch: OutgoingBatch) -> bool:
+        """Whether its numbers are those of a topic that was created again since."""
+        return batch.producer_epoch != self.sequences.epoch_of(batch.topic)
+
+    def renumber(self, batch: OutgoingBatch) -> None:
+        """Give a batch that was surely not taken the numbers that count now."""
+        stamp = self.sequences.next(batch.topic, batch.partition)
+        header = read_header(batch.data)._replace(
+            producer_epoch=stamp.epoch, base_sequence=stamp.base_sequence
+        )
+        batch.data = pack_header(header) + batch.data[HEADER_BYTES:]
+        batch.producer_epoch = stamp.epoch
+
+    def refused(self, batch: OutgoingBatch, error: LakeMQError) -> list[Ticket] | list[Block]:
+        """The broker surely did not take the batch and never will."""
+        for ticket in batch.tickets:
+            ticket.outcome = error
+        return self._close(batch)
+
+    def _close(self, batch: OutgoingBatch) -> list[Ticket] | list[Block]:
+        del self._under_way[batch.request_id]
+        self._partitions[batch.topic, batch.partition].under_way = None
+        self.buffered_bytes -= batch.buffered_bytes
+        return batch.tickets
+
+    def fail_all(self, error: LakeMQError) -> list[Ticket | Block]:
+        """Give up on everything, sent or not."""
+        tickets: list[Ticket | Block] = []
+        for batch in self._under_way.values():
+            tickets += batch.tickets
+        for partition in self._partitions.values():
+            tickets += partition.waiting
+        for ticket in tickets:
+            ticket.outcome = error
+        self._partitions.clear()
+        self._under_way.clear()
+        self.buffered_bytes = 0
+        return tickets

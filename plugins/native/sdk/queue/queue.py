@@ -1,0 +1,295 @@
+"""A consumer of a queue, for asyncio. `sync_queue` puts a blocking face on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypedDict
+
+import grpc
+
+from lakemq.broker_core.api.errors import (
+    CorruptBatch,
+    InvalidRequest,
+    LakeMQError,
+    LockLost,
+    Unavailable,
+)
+from lakemq.broker_core.api.records.batch import RecordBatch
+from lakemq.broker_core.api.records.headers import decode_headers
+from lakemq.plugins.native.proto import queues_pb2 as pb
+from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesStub
+from lakemq.plugins.native.sdk.arguments import check_options
+from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy
+from lakemq.plugins.native.sdk.net.sequencing import backoff_s
+from lakemq.plugins.native.sdk.queue.record import QueueMessage, Settling
+
+if TYPE_CHECKING:
+    from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesAsyncStub  # in the stub file only
+    from lakemq.plugins.native.sdk.client.client import Client
+
+_RELEASE_S: Final = 2.0
+
+
+class QueueOptions(TypedDict, total=False):
+    """Options of `queue`. All but `prefetch` are the queue's own: they hold when it is made, and
+    must be the same, or left out, for those who come later."""
+
+    prefetch: int
+    """Most records this consumer has at a time, handed out or not (100)."""
+    lock_ms: int
+    """Time for one record until another consumer gets it (30 s)."""
+    attempts_max: int
+    """A record that failed so often becomes a dead letter; 0 (the default): never."""
+    dead_letter: str
+    """Topic of dead letters; made if it is not there."""
+    order: str
+    """`key`: of each key one record at a time, in order; `none` (the default)."""
+    backoff_ms: int
+    """Pause before a record that failed comes again; doubles each time (1 s)."""
+    backoff_ms_max: int
+    start: str
+    """`earliest` (the default) or `latest`: where a new queue begins."""
+
+
+def check_queue_options(options: Mapping[str, object]) -> None:
+    """InvalidRequest names an option that there is not."""
+    check_options("queue", options, QueueOptions.__annotations__)
+
+
+def queue_settings(options: Mapping[str, object]) -> tuple[int, pb.QueueSettings]:
+    """(prefetch, the queue's own settings). InvalidRequest names what is none."""
+    check_queue_options(options)
+    settings = dict(options)
+    prefetch = settings.pop("prefetch", 100)
+    if not isinstance(prefetch, int):
+        raise InvalidRequest(f"queue: prefetch is {prefetch!r}; it takes a whole number")
+    message = pb.QueueSettings()
+    for name, value in settings.items():
+        try:
+            setattr(message, name, value)
+        except (TypeError, ValueError):
+            kind = "text" if isinstance(getattr(message, name), str) else "a whole number"
+            raise InvalidRequest(f"queue: {name} is {value!r:.60}; it takes {kind}") from None
+    return prefetch, message
+
+
+class Queue:
+    """Made by `Client.queue`. Iterate it for messages, and settle each."""
+
+    def __init__(
+        self, client: Client, channel: grpc.aio.Channel, topic: str, group: str,
+        options: QueueOptions,
+    ) -> None:  # fmt: skip
+        self.topic, self.group = topic, group
+        self._client = client
+        self._stub: QueuesAsyncStub = QueuesStub(channel)
+        prefetch, settings = queue_settings(options)
+        try:
+            self._open = pb.OpenQueue(
+                group=group, topic=topic, prefetch=prefetch, settings=settings
+            )
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"queue: {error}") from None
+        self._settling = Settling()
+        self._buffer: deque[QueueMessage] = deque()
+        self._changed = asyncio.Event()
+        self._rejecting: set[asyncio.Task[object]] = set()
+        self._corrupt = CorruptPolicy("skip")
+        self._failed: LakeMQError | None = None
+        self._came_s = monotonic()
+        """When the application last came for a message."""
+        self._closing = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._call: grpc.aio.StreamStreamCall[pb.QueueRequest, pb.QueueResponse] | None = None
+
+    # -- life
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Join the queue; it is made if it is new. Done by the first iteration too. Raises
+        NotAuthorized, UnknownTopic, InvalidRequest (a setting that does not hold)."""
+        if not self._tasks:
+            self._client.opened(self)
+            self._tasks = [asyncio.create_task(self._drive()), asyncio.create_task(self._extend())]
+        while not self._settling.is_connected and self._failed is None:
+            self._changed.clear()
+            await self._changed.wait()
+        self._check()
+
+    async def close(self) -> None:
+        """Give back what was not handed out, and all that was not settled."""
+        if self._closing or not self._tasks:
+            self._closing = True
+            return
+        self._closing = True
+        waiting = [each for each in self._buffer if each.is_held]
+        self._buffer.clear()
+        with suppress(LakeMQError, TimeoutError):
+            async with asyncio.timeout(_RELEASE_S):
+                await self._settling.settle(waiting, pb.SETTLEMENT_RELEASE)
+        if self._settling.is_connected:
+            # So that the broker knows that we are gone, when this returns.
+            self._settling.finish()
+            await asyncio.wait(self._tasks[:1], timeout=_RELEASE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._settling.disconnected()
+        self._changed.set()
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        if self._closing:
+            raise Unavailable("the queue is closed")
+
+    # -- the stream
+
+    async def _drive(self) -> None:
+        pauses = backoff_s()
+        while True:
+            try:
+                self._call = self._stub.ConsumeQueue(self._requests())
+                async for response in self._call:
+                    pauses = backoff_s()
+                    self._told(response)
+                failure: LakeMQError = Unavailable("the broker ended the stream")
+            except LakeMQError as error:
+                failure = error
+            finally:
+                if self._call is not None:
+                    self._call.cancel()
+                self._lost()
+            if self._closing:
+                return
+            if not failure.retriable:
+                self._failed = failure
+                self._changed.set()
+                return
+            await asyncio.sleep(next(pauses))
+
+    async def _requests(self) -> AsyncIterator[pb.QueueRequest]:
+        yield pb.QueueRequest(open=self._open)
+        async for settle in self._settling.requests():
+            yield pb.QueueRequest(settle=settle)
+
+    def _told(self, response: pb.QueueResponse) -> None:
+        if response.HasField("opened"):
+            self._settling.connected(response.opened.settings.lock_ms / 1000)
+        elif response.HasField("settled"):
+            self._settling.answered(response.settled)
+        elif response.HasField("delivery"):
+            self._deliver(response.delivery)
+        self._changed.set()
+
+    def _deliver(self, delivery: pb.QueueDelivery) -> None:
+        until = monotonic() + delivery.lock_ms / 1000
+        life = self._settling.life
+        batch = RecordBatch(delivery.batch)
+        rows = zip(
+            batch.offsets(), batch.timestamps_ms(), batch.keys(), batch.values(),
+            batch.encoded_headers(), delivery.attempts, strict=True,
+        )  # fmt: skip
+        unreadable: list[QueueMessage] = []
+        for offset, time_ms, key, value, encoded, attempt in rows:
+            buffer: deque[QueueMessage] | list[QueueMessage] = self._buffer
+            try:
+                headers = decode_headers(encoded)
+            except CorruptBatch as error:
+                buffer, headers = unreadable, ()
+                self._corrupt.note(self.topic, delivery.partition, offset, error)
+            buffer.append(
+                QueueMessage(
+                    self.topic, delivery.partition, offset, time_ms, key, value, headers,
+                    attempt, self._settling, life, until,
+                )
+            )  # fmt: skip
+        if unreadable:  # never again: a dead letter, where the queue has them
+            task = asyncio.create_task(self._settling.settle(unreadable, pb.SETTLEMENT_REJECT))
+            self._rejecting.add(task)
+            task.add_done_callback(self._rejecting.discard)
+
+    def _lost(self) -> None:
+        """The broker gives what we had to others."""
+        self._settling.disconnected()
+        self._buffer.clear()
+
+    async def _extend(self) -> None:
+        """Records that wait here for the application must not run out of their lock; unless it
+        has not come for the next one for that long: then others shall have them."""
+        while True:
+            lock_s = self._settling.lock_s or 1.0
+            await asyncio.sleep(lock_s / 3)
+            waiting = [each for each in self._buffer if each.is_held]
+            kind = pb.SETTLEMENT_EXTEND
+            if monotonic() - self._came_s > lock_s:
+                self._buffer.clear()
+                kind = pb.SETTLEMENT_RELEASE
+            with suppress(LakeMQError):
+                await self._settling.settle(waiting, kind)
+
+    # -- messages
+
+    def __aiter__(self) -> AsyncIterator[QueueMessage]:
+        return self
+
+    async def __anext__(self) -> QueueMessage:
+        """The next message. Raises what makes going on impossible."""
+        if not self._tasks:
+            await self.open()
+        while True:
+            self._came_s = monotonic()
+            while self._buffer:
+                message = self._buffer.popleft()
+                if message.is_held:
+                    return message
+            if self._closing:
+                raise StopAsyncIteration
+            self._check()
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def next_batch(self, count: int = 1000) -> list[QueueMessage]:
+        """One message or more, up to `count`: what is there. With `ack`, for many at a time."""
+        found = [await anext(self)]
+        while self._buffer and len(found) < count:
+            message = self._buffer.popleft()
+            if message.is_held:
+                found.append(message)
+        return found
+
+    async def ack(self, messages: Iterable[QueueMessage]) -> None:
+        """Settle many at once: done with. Raises LockLost when some are not ours any more; the
+        others are settled."""
+        await self._settle(list(messages), pb.SETTLEMENT_ACCEPT)
+
+    async def nack(self, messages: Iterable[QueueMessage], delay_ms: int | None = None) -> None:
+        """Settle many at once: failed, again after a pause."""
+        await self._settle(list(messages), pb.SETTLEMENT_RETRY, delay_ms)
+
+    async def _settle(
+        self,
+        messages: Sequence[QueueMessage],
+        settlement: pb.Settlement.ValueType,
+        delay_ms: int | None = None,
+    ) -> None:
+        lost = await self._settling.settle(messages, settlement, delay_ms)
+        if lost:
+            places = ", ".join(f"{at.partition}:{at.offset}" for at in lost[:5])
+            raise LockLost(f"{len(lost)} of {len(messages)} records are not ours: {places}")

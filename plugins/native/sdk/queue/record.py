@@ -1,0 +1,229 @@
+"""Messages of a queue, and how they are settled: what one loop turn settles goes out together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from time import monotonic
+from typing import NamedTuple
+
+from lakemq.broker_core.api.errors import LakeMQError, LockLost, OutcomeUnknown
+from lakemq.broker_core.api.types import Headers
+from lakemq.plugins.native.proto import queues_pb2 as pb
+from lakemq.plugins.native.sdk.call_errors import error_of
+
+_GroupKey = tuple[int, int, int | None]
+"""(partition, settlement, delay)"""
+
+
+class _Lost(NamedTuple):
+    """Place of a record that is not ours."""
+
+    partition: int
+    offset: int
+
+
+class QueueMessage:
+    """A record that is this consumer's alone until its lock ends. Settle it exactly once."""
+
+    __slots__ = (
+        "_life", "_settling", "_until", "attempt", "headers", "key", "offset", "partition",
+        "timestamp_ms", "topic", "value",
+    )  # fmt: skip
+
+    def __init__(
+        self, topic: str, partition: int, offset: int, timestamp_ms: int, key: bytes | None,
+        value: bytes | None, headers: Headers, attempt: int, settling: Settling, life: int,
+        until: float,
+    ) -> None:  # fmt: skip
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.attempt = attempt
+        """1 for the first delivery."""
+        self._settling = settling
+        self._life = life
+        self._until = until
+
+    def __repr__(self) -> str:
+        return (
+            f"QueueMessage({self.topic}-{self.partition}:{self.offset}, key={self.key!r}, "
+            f"value={self.value!r}, attempt={self.attempt})"
+        )
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is still ours, as far as we can know."""
+        return self._life == self._settling.life and monotonic() < self._until
+
+    @property
+    def lock_left_s(self) -> float:
+        """How long it is still ours (s)."""
+        return self._until - monotonic()
+
+    async def ack(self) -> None:
+        """Done with: it never comes again. Returns when that is on the broker's disk.
+
+        Raises LockLost: it was too late, another consumer may have it. OutcomeUnknown: the
+        connection broke; it may come again.
+        """
+        await self._settle(pb.SETTLEMENT_ACCEPT)
+
+    async def nack(self, delay_ms: int | None = None) -> None:
+        """Failed: it comes again after a pause (the queue's, that grows, or `delay_ms`), or becomes
+        a dead letter when it has failed too often. Raises as `ack`."""
+        await self._settle(pb.SETTLEMENT_RETRY, delay_ms)
+
+    async def release(self) -> None:
+        """Not tried: somebody gets it at once, and this time does not count. Raises as `ack`."""
+        await self._settle(pb.SETTLEMENT_RELEASE)
+
+    async def reject(self) -> None:
+        """Never again: it becomes a dead letter, or is gone when the queue has none. Raises as
+        `ack`."""
+        await self._settle(pb.SETTLEMENT_REJECT)
+
+    async def extend(self) -> None:
+        """Still at it: the lock's time begins anew. Raises as `ack`."""
+        await self._settle(pb.SETTLEMENT_EXTEND)
+
+    async def _settle(
+        self, settlement: pb.Settlement.ValueType, delay_ms: int | None = None
+    ) -> None:
+        if await self._settling.settle([self], settlement, delay_ms):
+            raise LockLost(
+                f"record {self.topic}-{self.partition}:{self.offset} is not ours any more"
+            )
+
+    def extended(self, until: float) -> None:
+        self._until = until
+
+
+class _Group:
+    """Offsets of one partition that are settled alike, with one request."""
+
+    def __init__(self, future: asyncio.Future[frozenset[int]]) -> None:
+        self.offsets: list[int] = []
+        self.future = future
+
+
+class Settling:
+    """What one consumer settles."""
+
+    def __init__(self) -> None:
+        self.life = 0
+        """Grows with every connection: locks do not outlive one."""
+        self.is_connected = False
+        self.lock_s = 0.0
+        self._groups: dict[_GroupKey, _Group] = {}
+        self._sent: dict[int, _Group] = {}
+        self._next_id = 0
+        self._out: asyncio.Queue[pb.SettleRecords | None] = asyncio.Queue()
+
+    def connected(self, lock_s: float) -> None:
+        self.is_connected = True
+        self.lock_s = lock_s
+
+    def disconnected(self) -> None:
+        """Who waits is told that it does not know."""
+        self.is_connected = False
+        self.life += 1
+        waiting = [*self._groups.values(), *self._sent.values()]
+        self._groups.clear()
+        self._sent.clear()
+        self._out = asyncio.Queue()
+        for group in waiting:
+            if not group.future.done():
+                group.future.set_exception(
+                    OutcomeUnknown("the connection broke before the broker answered")
+                )
+                group.future.exception()  # not everybody waits for it
+
+    async def settle(
+        self,
+        messages: Sequence[QueueMessage],
+        settlement: pb.Settlement.ValueType,
+        delay_ms: int | None = None,
+    ) -> list[_Lost]:
+        """Settle messages; those that are not ours any more."""
+        asked_at = monotonic()
+        lost: list[_Lost] = []
+        groups: dict[int, _Group] = {}
+        for message in messages:
+            if message._life != self.life:
+                lost.append(_Lost(message.partition, message.offset))
+                continue
+            group = self._group((message.partition, settlement, delay_ms))
+            group.offsets.append(message.offset)
+            groups[message.partition] = group
+        for partition, group in groups.items():
+            gone = await asyncio.shield(group.future)
+            if gone:
+                mine = {each.offset for each in messages if each.partition == partition}
+                lost += [_Lost(partition, offset) for offset in sorted(gone & mine)]
+        if settlement == pb.SETTLEMENT_EXTEND and self.lock_s:
+            away = set(lost)
+            for message in messages:
+                if (message.partition, message.offset) not in away:
+                    message.extended(asked_at + self.lock_s)
+        return lost
+
+    def _group(self, key: _GroupKey) -> _Group:
+        group = self._groups.get(key)
+        if group is None:
+            loop = asyncio.get_running_loop()
+            if not self._groups:
+                loop.call_soon(self._flush)
+            group = self._groups[key] = _Group(loop.create_future())
+        return group
+
+    def _flush(self) -> None:
+        groups, self._groups = self._groups, {}
+        for (partition, settlement, delay_ms), group in groups.items():
+            self._next_id += 1
+            self._sent[self._next_id] = group
+            self._out.put_nowait(
+                pb.SettleRecords(
+                    request_id=self._next_id,
+                    partition=partition,
+                    ranges=_ranges(group.offsets),
+                    settlement=pb.Settlement.ValueType(settlement),
+                    delay_ms=delay_ms,
+                )
+            )
+
+    async def requests(self) -> AsyncIterator[pb.SettleRecords]:
+        """What is to be sent on this connection."""
+        out = self._out
+        while (settle := await out.get()) is not None:
+            yield settle
+
+    def finish(self) -> None:
+        """Nothing more is sent on this connection."""
+        self._out.put_nowait(None)
+
+    def answered(self, answer: pb.RecordsSettled) -> None:
+        group = self._sent.pop(answer.request_id, None)
+        if group is None or group.future.done():
+            return
+        if answer.HasField("error"):
+            error: LakeMQError = error_of(answer.error)
+            group.future.set_exception(error)
+            group.future.exception()
+            return
+        lost = {at for each in answer.lost for at in range(each.first, each.last + 1)}
+        group.future.set_result(frozenset(lost))
+
+
+def _ranges(offsets: Sequence[int]) -> list[pb.OffsetRange]:
+    found: list[pb.OffsetRange] = []
+    for offset in sorted(set(offsets)):
+        if found and found[-1].last == offset - 1:
+            found[-1].last = offset
+        else:
+            found.append(pb.OffsetRange(first=offset, last=offset))
+    return found

@@ -1,0 +1,407 @@
+"""Staged batches, for asyncio: a sink's driver opens and commits, its tasks write."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
+
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader, Unavailable
+from lakemq.broker_core.api.transactions.types import SINK, TRANSACTION, CommitOutcome
+from lakemq.broker_core.api.types import Columns, Compression, Headers
+from lakemq.plugins.native.proto import transactions_pb2 as pb
+from lakemq.plugins.native.proto.native_pb2 import CommitOffsetsRequest
+from lakemq.plugins.native.proto.transactions_pb2_grpc import TransactionsStub
+from lakemq.plugins.native.sdk.arguments import compression_given
+from lakemq.plugins.native.sdk.arrow import arrow_batches, from_arrow
+from lakemq.plugins.native.sdk.call_errors import error_of
+from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.retrying import now_ms, retrying
+from lakemq.plugins.native.sdk.net.sequencing import backoff_s
+from lakemq.plugins.native.sdk.producer.accumulator import cut
+from lakemq.plugins.native.sdk.producer.checking import check_record
+from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
+from lakemq.plugins.native.sdk.transactions.staged_batches import OutgoingStaged, StagedBatches
+from lakemq.plugins.native.sdk.types import NewRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lakemq.plugins.native.proto.transactions_pb2_grpc import (
+        TransactionsAsyncStub,  # in the stub file only
+    )
+    from lakemq.plugins.native.sdk.client.client import Client
+
+_R = TypeVar("_R")
+_KINDS: Final = {SINK: pb.OWNER_KIND_SINK, TRANSACTION: pb.OWNER_KIND_TRANSACTION}
+_NAMES: Final = {number: name for name, number in _KINDS.items()}
+
+
+class StagingSession(NamedTuple):
+    """The right to act for a sink or transactional id, until somebody opens it again. Plain
+    values: send it to tasks in other processes."""
+
+    kind: str
+    """`sink` or `transaction`."""
+    name: str
+    epoch: int
+    last_batch_id: int
+    """Of the newest commit when it was opened; -1: there was none."""
+    address: str = ""
+    """Of the node that coordinates it; empty: the one that the client is connected to."""
+
+
+class StagedWinner(NamedTuple):
+    """What one attempt staged: name it in the commit, and its records appear."""
+
+    task: int
+    attempt: int
+    batches: int
+    records: int
+
+
+class CommitResult(NamedTuple):
+    """Answer to a commit."""
+
+    outcome: CommitOutcome
+    last_batch_id: int
+    applied: bool
+    """Whether all records can be read by now; if not, they soon can: the commit is decided."""
+
+
+class StagingOwner(NamedTuple):
+    """A sink or transactional id, as `lakemq transaction list` shows it."""
+
+    kind: str
+    name: str
+    epoch: int
+    last_batch_id: int
+    state: str
+    """`idle`, `staging` or `applying`."""
+    staged_batches: int
+    staged_bytes: int
+    timeout_ms: int
+    detail: str
+
+
+def owner_message(kind: str, name: str) -> pb.Owner:
+    """Raises InvalidRequest."""
+    if kind not in _KINDS:
+        raise InvalidRequest(f"kind is {kind!r}; it takes {SINK!r} or {TRANSACTION!r}")
+    return pb.Owner(kind=_KINDS[kind], name=name)
+
+
+class Staging:
+    """Made by `Client.staging`. Every method raises `LakeMQError`s; what may pass is tried again
+    for the client's `timeout_s`, and doing so never does anything twice."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def _stub(self, address: str = "") -> TransactionsAsyncStub:
+        stub: TransactionsAsyncStub = TransactionsStub(self._client.routes.channel(address))
+        return stub
+
+    async def open_sink(self, sink_id: str, *, timeout_ms: int = 0) -> StagingSession:
+        """Become the only driver of a sink: an older one is fenced (ProducerFenced), what it staged
+        and did not commit is forgotten. `timeout_ms`: how long staged batches wait for their
+        commit; 0: the broker's default."""
+        return await self.open(SINK, sink_id, timeout_ms=timeout_ms)
+
+    async def open(self, kind: str, name: str, *, timeout_ms: int = 0) -> StagingSession:
+        request = pb.OpenOwnerRequest(owner=owner_message(kind, name), timeout_ms=timeout_ms)
+        address = ""
+        try:
+            answer = await self._call(self._stub().OpenOwner, lambda: request)
+        except NotLeader as error:
+            if not error.address:
+                raise
+            address = error.address
+            answer = await self._call(self._stub(address).OpenOwner, lambda: request)
+        return StagingSession(kind, name, answer.epoch, answer.last_batch_id, address)
+
+    def writer(
+        self,
+        session: StagingSession,
+        batch_id: int,
+        task: int,
+        attempt: int = 0,
+        *,
+        compression: Compression | str = Compression.NONE,
+        batch_max_bytes: int = 1024 * 1024,
+        buffer_max_bytes: int = 32 * 1024 * 1024,
+    ) -> StagedWriter:
+        """Stage records as one attempt of one task; an async context manager."""
+        return StagedWriter(
+            self._stub(session.address), self._client, session, batch_id, task, attempt,
+            compression=compression_given(compression), batch_max_bytes=batch_max_bytes,
+            buffer_max_bytes=buffer_max_bytes,
+        )  # fmt: skip
+
+    async def commit(
+        self,
+        session: StagingSession,
+        batch_id: int,
+        winners: Sequence[StagedWinner],
+        *,
+        offsets: Callable[[], Sequence[CommitOffsetsRequest]] = tuple,
+    ) -> CommitResult:
+        """Let everything that the winners staged appear, once, whatever crashes. A repeated commit
+        is answered ALREADY_COMMITTED, one with an older batch id OLDER.
+
+        TransactionAborted: not all of it is staged (any more). ProducerFenced.
+        """
+
+        def request() -> pb.CommitStagedRequest:
+            return pb.CommitStagedRequest(
+                owner=owner_message(session.kind, session.name),
+                epoch=session.epoch,
+                batch_id=batch_id,
+                winners=[
+                    pb.StagedWinner(task=each.task, attempt=each.attempt, batches=each.batches)
+                    for each in winners
+                ],
+                offsets=offsets(),
+            )
+
+        answer = await self._call(self._stub(session.address).CommitStaged, request)
+        return CommitResult(CommitOutcome(answer.outcome), answer.last_batch_id, answer.applied)
+
+    async def abort(self, session: StagingSession, batch_id: int) -> None:
+        """Forget what was staged for `batch_id`, and free its space."""
+        request = pb.AbortStagedRequest(
+            owner=owner_message(session.kind, session.name), epoch=session.epoch, batch_id=batch_id
+        )
+        await self._call(self._stub(session.address).AbortStaged, lambda: request)
+
+    # -- operators
+
+    async def owners(self) -> list[StagingOwner]:
+        """All sinks and transactional ids."""
+        answer = await self._call(self._stub().ListOwners, pb.ListOwnersRequest)
+        return [
+            StagingOwner(
+                _NAMES[each.owner.kind], each.owner.name, each.epoch, each.last_batch_id,
+                each.state, each.staged_batches, each.staged_bytes, each.timeout_ms, each.detail,
+            )
+            for each in answer.owners
+        ]  # fmt: skip
+
+    async def fence(self, kind: str, name: str) -> None:
+        """Put an end to whoever acts for it, and forget what was staged. UnknownTransaction."""
+        request = pb.FenceOwnerRequest(owner=owner_message(kind, name))
+        await self._call(self._stub().FenceOwner, lambda: request)
+
+    async def forget(self, kind: str, name: str) -> None:
+        """Forget it, and which batch it committed last: the same batch could then be committed a
+        second time. UnknownTransaction."""
+        request = pb.ForgetOwnerRequest(owner=owner_message(kind, name))
+        await self._call(self._stub().ForgetOwner, lambda: request)
+
+    async def _call(
+        self, method: Callable[..., Awaitable[_R]], request: Callable[[], object]
+    ) -> _R:
+        client = self._client
+
+        async def call() -> _R:
+            return await method(request(), timeout=client.timeout_s)
+
+        return await retrying(call, client.timeout_s)
+
+
+class StagedWriter:
+    """Made by `Staging.writer`. Send, then `finish`: its answer goes into the commit."""
+
+    def __init__(
+        self,
+        stub: TransactionsAsyncStub,
+        client: Client,
+        session: StagingSession,
+        batch_id: int,
+        task: int,
+        attempt: int,
+        *,
+        compression: Compression,
+        batch_max_bytes: int,
+        buffer_max_bytes: int,
+    ) -> None:
+        self._stub = stub
+        self._client = client
+        self._session = session
+        self._place = (batch_id, task, attempt)
+        self._batch_max_bytes = batch_max_bytes
+        self._buffer_max_bytes = buffer_max_bytes
+        self._batches = StagedBatches(batch_max_bytes=batch_max_bytes, compression=compression)
+        self._partitioner = StickyPartitioner()
+        self._partition_counts: dict[str, int] = {}
+        self._outgoing: asyncio.Queue[OutgoingStaged] = asyncio.Queue()
+        self._changed = asyncio.Event()
+        self._failed: LakeMQError | None = None
+        self._driver: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # -- records
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Take one record. Waits while the buffer is full."""
+        record = NewRecord(value, key, headers, timestamp_ms)
+        check_record(record)
+        count = self._partition_counts.get(topic) or await self._partitions_of(topic)
+        home = self._home(topic, partition, count)
+        if home is None:
+            home = self._partitioner.of(key, count)
+        await self._send(self._batches.gather(topic, home, record, now_ms()))
+
+    async def send_batch(
+        self,
+        topic: str,
+        records: Columns | Sequence[NewRecord],
+        *,
+        partition: int | None = None,
+    ) -> None:
+        """Take many records, whole batches at once; they keep their order within a partition."""
+        taken_ms = now_ms()
+        columns = wire.columns_given(records, taken_ms)
+        if not columns.values:
+            return
+        count = self._partition_counts.get(topic) or await self._partitions_of(topic)
+        home = self._home(topic, partition, count)
+        homes = self._partitioner.split(columns, count) if home is None else {home: columns}
+        for number, share in homes.items():
+            for part in cut(share, self._batch_max_bytes):
+                await self._send(self._batches.add(topic, number, part, taken_ms))
+
+    async def send_arrow(
+        self, topic: str, table: pa.Table | pa.RecordBatch, *, partition: int | None = None
+    ) -> None:
+        """`send_batch` of an Arrow table, as `Producer.send_arrow`."""
+        for batch in arrow_batches(table):
+            await self.send_batch(topic, from_arrow(batch), partition=partition)
+
+    async def finish(self) -> StagedWinner:
+        """Returns when everything is on the broker's disk. Nothing can be sent behind it."""
+        await self._send(self._batches.flush_all(now_ms()))
+        while not self._batches.idle:
+            await self._wait()
+        _, task, attempt = self._place
+        await self.close()
+        return StagedWinner(task, attempt, self._batches.made, self._batches.records)
+
+    async def close(self) -> None:
+        """Stop; what was staged expires unless a commit names it."""
+        self._failed = self._failed or InvalidRequest("this writer is closed")
+        if self._driver is not None:
+            self._driver.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._driver
+
+    async def _partitions_of(self, topic: str) -> int:
+        client = self._client
+        found = await retrying(lambda: client.describe_topic(topic), client.timeout_s)
+        self._partition_counts[topic] = count = len(found.partitions)
+        return count
+
+    def _home(self, topic: str, partition: int | None, count: int) -> int | None:
+        if partition is not None and not 0 <= partition < count:
+            raise InvalidRequest(f"partition {partition}: topic {topic} has {count}")
+        return partition
+
+    async def _send(self, batches: Sequence[OutgoingStaged]) -> None:
+        if self._failed is not None:
+            raise self._failed
+        for batch in batches:
+            self._outgoing.put_nowait(batch)
+        if batches:
+            self._partitioner.next_batch()
+            if self._driver is None:
+                self._driver = asyncio.create_task(self._drive())
+        while self._batches.buffered_bytes > self._buffer_max_bytes:
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """For an answer. Raises what ended it all."""
+        if self._failed is not None:
+            raise self._failed
+        self._changed.clear()
+        await self._changed.wait()
+        if self._failed is not None:
+            raise self._failed
+
+    # -- the stream
+
+    async def _drive(self) -> None:
+        """Keep a stream open; after a failure that may pass send again what has no answer."""
+        pauses, since = backoff_s(), time.monotonic()
+        while True:
+            before = self._batches.unanswered()
+            failure = await self._stream()
+            if self._batches.unanswered()[:1] != before[:1]:
+                pauses, since = backoff_s(), time.monotonic()
+            final = not failure.retriable or isinstance(failure, NotLeader)
+            if final or time.monotonic() - since > self._client.timeout_s:
+                self._failed = failure
+                self._changed.set()
+                return
+            await asyncio.sleep(next(pauses))
+            self._outgoing = asyncio.Queue()
+            for batch in self._batches.unanswered():
+                self._outgoing.put_nowait(batch)
+
+    async def _stream(self) -> LakeMQError:
+        """One stream, until it fails."""
+        call = None
+        try:
+            call = self._stub.Stage(self._requests(self._outgoing))
+            async for answer in call:
+                if answer.HasField("error"):
+                    return error_of(answer.error)
+                self._batches.answered(answer.request_id)
+                self._changed.set()
+            return Unavailable(f"{self._client.bootstrap} ended the stream")
+        except LakeMQError as error:
+            return error
+        finally:
+            if call is not None:
+                call.cancel()
+
+    async def _requests(
+        self, outgoing: asyncio.Queue[OutgoingStaged]
+    ) -> AsyncIterator[pb.StageRequest]:
+        batch_id, task, attempt = self._place
+        owner = owner_message(self._session.kind, self._session.name)
+        while True:
+            batch = await outgoing.get()
+            yield pb.StageRequest(
+                request_id=batch.number,
+                owner=owner,
+                epoch=self._session.epoch,
+                batch_id=batch_id,
+                task=task,
+                attempt=attempt,
+                number=batch.number,
+                topic=batch.topic,
+                partition=batch.partition,
+                batch=batch.data,
+            )

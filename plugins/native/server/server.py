@@ -1,0 +1,174 @@
+"""The native protocol's listener: one gRPC server."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import grpc
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from lakemq.broker_core.api.errors import StartupError
+from lakemq.broker_core.api.ports import Broker
+from lakemq.plugins.native.config import NativeSettings
+from lakemq.plugins.native.proto.admin_pb2_grpc import add_AdminServicer_to_server
+from lakemq.plugins.native.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
+from lakemq.plugins.native.proto.native_pb2_grpc import add_NativeServicer_to_server
+from lakemq.plugins.native.proto.queues_pb2_grpc import add_QueuesServicer_to_server
+from lakemq.plugins.native.proto.schedules_pb2_grpc import add_SchedulesServicer_to_server
+from lakemq.plugins.native.proto.schemas_pb2_grpc import add_SchemasServicer_to_server
+from lakemq.plugins.native.proto.security_pb2_grpc import add_SecurityServicer_to_server
+from lakemq.plugins.native.proto.transactions_pb2_grpc import add_TransactionsServicer_to_server
+from lakemq.plugins.native.queues.metrics import observe_queues
+from lakemq.plugins.native.queues.service import QueueService
+from lakemq.plugins.native.server.authentication import Entrance
+from lakemq.plugins.native.server.connection_guard import ConnectionGuard, limits_of
+from lakemq.plugins.native.server.handlers import Services
+from lakemq.plugins.native.server.tls import server_credentials
+from lakemq.plugins.native.services.admin import AdminService
+from lakemq.plugins.native.services.metadata import MetadataService
+from lakemq.plugins.native.services.records import NativeService
+from lakemq.plugins.native.services.schedules import ScheduleService
+from lakemq.plugins.native.services.schemas import SchemaService
+from lakemq.plugins.native.services.security import SecurityService
+from lakemq.plugins.native.services.transaction_metrics import observe_transactions
+from lakemq.plugins.native.services.transactions import TransactionService
+
+_STOP_GRACE_S: Final = 2.0
+_SEND_MAX_BYTES: Final = 288 * 1024 * 1024
+"""Room for the largest record batch (256 MiB), whatever today's limit for new ones is."""
+
+_UNAUTHENTICATED: Final = (
+    ("grpc.http2.lookahead_bytes", 16 * 1024),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.server.max_pending_requests", 400),
+    ("grpc.server.max_pending_requests_hard_limit", 800),
+    ("grpc.max_metadata_size", 16 * 1024),
+    ("grpc.absolute_max_metadata_size", 32 * 1024),
+)
+"""What bounds a stream that nobody reads from: 16 KiB of its message, a window that does not grow
+with the speed of the line, the size of its headers, and how many calls wait to be looked at."""
+
+
+class NativeListener:
+    """Implements the `Listener` port."""
+
+    name = "native"
+
+    def __init__(self, broker: Broker, settings: NativeSettings, meter: Meter) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._service = NativeService(broker, settings)
+        self._metadata = MetadataService(broker)
+        self._admin = AdminService(broker)
+        self._transactions = TransactionService(broker, settings)
+        self._schedules = ScheduleService(broker)
+        self._queues = QueueService(broker, settings)
+        self._guard = ConnectionGuard(
+            limits_of(settings.connections_max), settings.unauthenticated_timeout_ms / 1000
+        )
+        self._entrance = Entrance(broker, self._guard)
+        self._security = SecurityService(broker, self._entrance, self._guard)
+        self._server: grpc.aio.Server | None = None
+        self._port = 0
+        self._observe(meter)
+        observe_queues(meter, self._queues.host)
+        observe_transactions(meter, broker)
+
+    def _observe(self, meter: Meter) -> None:
+        service = self._service
+
+        def bytes_in(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(service.bytes_in)
+
+        def bytes_out(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(service.bytes_out)
+
+        def batches_in(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(service.batches_in)
+
+        meter.create_observable_counter("lakemq.native.produce.bytes", [bytes_in], "By")
+        meter.create_observable_counter("lakemq.native.fetch.bytes", [bytes_out], "By")
+
+        def commits(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(service.groups.commits)
+
+        def rebalances(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(service.groups.rebalances)
+
+        def lags(_: CallbackOptions) -> Iterable[Observation]:
+            most = self._settings.lag_metrics_max
+            for (group, topic), lag in service.groups.largest_lags(most).items():
+                yield Observation(lag, {"group": group, "topic": topic})
+
+        meter.create_observable_counter("lakemq.native.produce.batches", [batches_in])
+        meter.create_observable_counter("lakemq.native.group.commits", [commits])
+        meter.create_observable_counter("lakemq.native.group.rebalances", [rebalances])
+        meter.create_observable_gauge("lakemq.native.group.lag", [lags])
+
+        def left_out(_: CallbackOptions) -> Iterable[Observation]:
+            yield Observation(service.groups.lags_left_out)
+
+        meter.create_observable_gauge("lakemq.native.group.lag.left_out", [left_out])
+
+    async def start(self) -> None:
+        settings = self._settings
+        server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 0),
+                *_UNAUTHENTICATED,
+                ("grpc.max_allowed_incoming_connections", settings.connections_max),
+                ("grpc.server_handshake_timeout_ms", settings.unauthenticated_timeout_ms),
+                ("grpc.max_receive_message_length", settings.message_max_bytes),
+                ("grpc.max_send_message_length", _SEND_MAX_BYTES),
+                ("grpc.max_concurrent_streams", settings.streams_per_connection_max),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ]
+        )
+        services = Services(server, self._entrance)
+        services.add(self._service, add_NativeServicer_to_server)
+        services.add(self._admin, add_AdminServicer_to_server)
+        services.add(self._transactions, add_TransactionsServicer_to_server)
+        services.add(self._schedules, add_SchedulesServicer_to_server)
+        services.add(self._queues, add_QueuesServicer_to_server)
+        services.add(self._security, add_SecurityServicer_to_server)
+        services.add(SchemaService(self._broker), add_SchemasServicer_to_server)
+        services.add(self._metadata, add_MetadataServicer_to_server)
+        address = f"{self._settings.host}:{self._settings.port}"
+        try:
+            # gRPC's core would write its own lines to standard error before ours.
+            with socket.create_server((self._settings.host, self._settings.port)):
+                pass
+        except OSError as error:
+            raise StartupError(f"native: cannot listen on {address}: {error.strerror}") from None
+        try:
+            self._port = self._bind(server, address)
+        except RuntimeError:
+            raise StartupError(f"native: cannot listen on {address}") from None
+        await self._service.groups.start()
+        await self._queues.host.start()
+        self._metadata.start()
+        await server.start()
+        self._server = server
+        self._guard.start(self._port)
+
+    def _bind(self, server: grpc.aio.Server, address: str) -> int:
+        settings = self._settings
+        if not settings.tls_cert:
+            return server.add_insecure_port(address)
+        credentials = server_credentials(settings.tls_cert, settings.tls_key, settings.tls_ca)
+        return server.add_secure_port(address, credentials)
+
+    def addresses(self) -> Sequence[str]:
+        return [f"{self._settings.advertised_host or self._settings.host}:{self._port}"]
+
+    async def stop(self) -> None:
+        self._service.stopping = True
+        await self._service.groups.stop()
+        await self._queues.host.stop()
+        await self._metadata.stop()
+        await self._guard.stop()
+        if self._server is not None:
+            await self._server.stop(_STOP_GRACE_S)

@@ -1,0 +1,51 @@
+"""Appends of one stream that wait for their answer, in order, bounded in bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Generic, TypeVar
+
+from lakemq.broker_core.api.errors import LakeMQError
+
+T = TypeVar("T")
+
+
+class Window(Generic[T]):
+    """(request id, size, outcome) of requests, first come first answered."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._pending: deque[tuple[int, int, asyncio.Future[T] | LakeMQError]] = deque()
+        self._ended = False
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def add(self, request_id: int, size: int, outcome: asyncio.Future[T] | LakeMQError) -> None:
+        self._bytes += size
+        if self._bytes >= self._bytes_max:
+            self._room.clear()
+        self._pending.append((request_id, size, outcome))
+        self._changed.set()
+
+    async def room(self) -> None:
+        await self._room.wait()
+
+    def end(self) -> None:
+        self._ended = True
+        self._changed.set()
+
+    async def next(self) -> tuple[int, int, asyncio.Future[T] | LakeMQError] | None:
+        while not self._pending:
+            if self._ended:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        return self._pending.popleft()
+
+    def answered(self, size: int) -> None:
+        self._bytes -= size
+        if self._bytes < self._bytes_max:
+            self._room.set()

@@ -1,0 +1,275 @@
+"""The gRPC edge of the native protocol: requests in, calls on the `Broker` port out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+
+import grpc
+
+from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
+from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.types import (
+    Acks,
+    AppendResult,
+    Operation,
+    Principal,
+    Resource,
+    TopicInfo,
+)
+from lakemq.plugins.native.config import NativeSettings
+from lakemq.plugins.native.groups.host import GroupHost
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.proto.native_pb2_grpc import NativeServicer
+from lakemq.plugins.native.sdk.consumer.fetched import fetch_many_response, fetch_response
+from lakemq.plugins.native.server.authentication import principal_of
+from lakemq.plugins.native.server.convert import (
+    error_message,
+    native_addresses,
+    topic_config,
+    topic_message,
+)
+from lakemq.plugins.native.server.quotas import pay_for_reading, pay_for_writing, wait_to_write
+from lakemq.plugins.native.services.fetch_many import FetchAnswer, FetchSession, log_to_read
+from lakemq.plugins.native.services.produce_window import Window
+from lakemq.plugins.native.services.tiered import tiered_segments
+
+_Context = grpc.aio.ServicerContext[object, object]
+
+
+class NativeService(NativeServicer):
+    """Implements `native.proto`; its docstrings are there."""
+
+    def __init__(self, broker: Broker, settings: NativeSettings) -> None:
+        self._broker = broker
+        self._settings = settings
+        self.groups = GroupHost(broker, settings)
+        self.batches_in = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.stopping = False
+
+    # -- topics
+
+    async def Describe(self, request: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:
+        broker = self._broker
+        principal = await self._principal(context)
+        if request.topics:
+            for name in request.topics:
+                broker.authorize(principal, Operation.DESCRIBE, Resource("topic", name))
+            topics = [broker.topic(name) for name in request.topics]
+        else:
+            topics = sorted(broker.topics(), key=lambda topic: topic.name)
+            topics = [each for each in topics if self._may_describe(principal, each)]
+        return pb.DescribeResponse(
+            cluster_id=broker.cluster_id,
+            node_id=broker.node_id,
+            topics=[self._described(topic) for topic in topics],
+        )
+
+    def _may_describe(self, principal: Principal, topic: TopicInfo) -> bool:
+        try:
+            self._broker.authorize(principal, Operation.DESCRIBE, Resource("topic", topic.name))
+        except LakeMQError:
+            return False
+        return True
+
+    def _described(self, topic: TopicInfo) -> pb.Topic:
+        statuses = [
+            self._broker.partition_status(topic.name, number) for number in range(topic.partitions)
+        ]
+        return topic_message(topic, statuses, native_addresses(self._broker.nodes()))
+
+    async def CreateTopic(
+        self, request: pb.CreateTopicRequest, context: _Context
+    ) -> pb.CreateTopicResponse:
+        principal = await self._principal(context)
+        self._broker.authorize(principal, Operation.CREATE, Resource("topic", request.name))
+        if request.partitions < 0:
+            raise InvalidRequest(f"partitions is {request.partitions}; it takes 1 or more")
+        config = topic_config(request.config, self._broker.topic_defaults())
+        topic = await self._broker.create_topic(request.name, request.partitions or None, config)
+        return pb.CreateTopicResponse(topic=self._described(topic))
+
+    async def DeleteTopic(
+        self, request: pb.DeleteTopicRequest, context: _Context
+    ) -> pb.DeleteTopicResponse:
+        principal = await self._principal(context)
+        self._broker.authorize(principal, Operation.DELETE, Resource("topic", request.name))
+        await self._broker.delete_topic(request.name)
+        return pb.DeleteTopicResponse()
+
+    async def OffsetsForTimestamp(
+        self, request: pb.OffsetsForTimestampRequest, context: _Context
+    ) -> pb.OffsetsForTimestampResponse:
+        principal = await self._principal(context)
+        self._broker.authorize(principal, Operation.DESCRIBE, Resource("topic", request.topic))
+        topic = self._broker.topic(request.topic)
+        offsets: dict[int, int] = {}
+        for number in range(topic.partitions):
+            if self._broker.serves(topic.name, number):
+                log = self._broker.partition(topic.name, number)
+                offsets[number] = await log.offset_for_timestamp(request.timestamp_ms)
+        return pb.OffsetsForTimestampResponse(offsets=offsets)
+
+    async def InitProducer(
+        self, request: pb.InitProducerRequest, context: _Context
+    ) -> pb.InitProducerResponse:
+        principal = await self._principal(context)
+        producer_id = await self._broker.allocate_producer_id(principal)
+        return pb.InitProducerResponse(producer_id=producer_id)
+
+    # -- writing
+
+    async def Produce(
+        self, request_iterator: AsyncIterator[pb.ProduceRequest], context: _Context
+    ) -> AsyncIterator[pb.ProduceResponse]:
+        principal = await self._principal(context)
+        window: Window[AppendResult] = Window(self._settings.produce_bytes_in_flight_max)
+        reader = asyncio.create_task(self._read_produce(request_iterator, principal, window))
+        try:
+            while (pending := await window.next()) is not None:
+                request_id, size, outcome = pending
+                response = await _produced(request_id, outcome)
+                window.answered(size)
+                yield response
+            await reader
+        finally:
+            reader.cancel()
+
+    async def _read_produce(
+        self,
+        requests: AsyncIterator[pb.ProduceRequest],
+        principal: Principal,
+        window: Window[AppendResult],
+    ) -> None:
+        try:
+            async for request in requests:
+                await wait_to_write(self._broker, principal)
+                pay_for_writing(self._broker, principal, request.batch)
+                size = len(request.batch)
+                self.batches_in += 1
+                self.bytes_in += size
+                window.add(request.request_id, size, self._append(request, principal))
+                await window.room()
+        finally:
+            window.end()
+
+    def _append(
+        self, request: pb.ProduceRequest, principal: Principal
+    ) -> asyncio.Future[AppendResult] | LakeMQError:
+        try:
+            if int(request.acks) not in set(Acks):
+                raise InvalidRequest(f"acks is {request.acks}; it takes 0, 1 or 2")
+            return self._broker.append(
+                request.topic,
+                request.partition,
+                request.batch,
+                principal=principal,
+                acks=Acks(request.acks),
+                leader_epoch=request.leader_epoch,
+            )
+        except LakeMQError as error:
+            return error
+
+    # -- reading
+
+    async def Fetch(  # type: ignore[override]  # answers are serialized already
+        self, request: pb.FetchRequest, context: _Context
+    ) -> AsyncIterator[bytes]:
+        asked = pb.PartitionOffset(
+            topic=request.topic, partition=request.partition, offset=request.offset,
+            end_offset=request.end_offset, topic_id=request.topic_id,
+            leader_epoch=request.leader_epoch,
+        )  # fmt: skip
+        async with aclosing(self._read([asked], request, context)) as answers:
+            async for answer in answers:
+                if answer.error is not None:
+                    raise answer.error
+                yield fetch_response(*answer[1:5])
+
+    async def FetchMany(  # type: ignore[override]  # answers are serialized already
+        self, request: pb.FetchManyRequest, context: _Context
+    ) -> AsyncIterator[bytes]:
+        async with aclosing(self._read(request.partitions, request, context)) as answers:
+            async for answer in answers:
+                asked = answer.asked
+                if answer.error is not None:
+                    yield pb.FetchManyResponse(
+                        topic=asked.topic,
+                        partition=asked.partition,
+                        error=error_message(answer.error),
+                    ).SerializeToString()
+                else:
+                    yield fetch_many_response(asked.topic, asked.partition, *answer[1:5])
+
+    async def _read(
+        self,
+        partitions: Sequence[pb.PartitionOffset],
+        request: pb.FetchRequest | pb.FetchManyRequest,
+        context: _Context,
+    ) -> AsyncGenerator[FetchAnswer, None]:
+        """What is read of some partitions, paid for by the caller."""
+        principal = await self._principal(context)
+        session = FetchSession(self._broker, self._settings, principal, request)
+        async with aclosing(session.read(partitions, lambda: self.stopping)) as answers:
+            async for answer in answers:
+                self.bytes_out += len(answer.batches)
+                await pay_for_reading(self._broker, principal, answer.batches)
+                yield answer
+
+    async def TieredSegments(
+        self, request: pb.TieredSegmentsRequest, context: _Context
+    ) -> pb.TieredSegmentsResponse:
+        principal = await self._principal(context)
+        log = log_to_read(self._broker, principal, request)
+        return await tiered_segments(log, request)
+
+    # -- consumer groups
+
+    async def JoinGroup(
+        self, request_iterator: AsyncIterator[pb.GroupHeartbeat], context: _Context
+    ) -> AsyncIterator[pb.GroupAssignment]:
+        principal = await self._principal(context)
+        async for said in self.groups.join(request_iterator, principal):
+            yield said
+
+    async def CommitOffsets(
+        self, request: pb.CommitOffsetsRequest, context: _Context
+    ) -> pb.CommitOffsetsResponse:
+        await self.groups.commit(request, await self._principal(context))
+        return pb.CommitOffsetsResponse()
+
+    async def DescribeGroups(
+        self, request: pb.DescribeGroupsRequest, context: _Context
+    ) -> pb.DescribeGroupsResponse:
+        principal = await self._principal(context)
+        return pb.DescribeGroupsResponse(groups=self.groups.describe(request.groups, principal))
+
+    async def DeleteGroup(
+        self, request: pb.DeleteGroupRequest, context: _Context
+    ) -> pb.DeleteGroupResponse:
+        await self.groups.delete(request.group, await self._principal(context))
+        return pb.DeleteGroupResponse()
+
+    async def _principal(self, context: _Context) -> Principal:
+        return await principal_of(self._broker, context)
+
+
+async def _produced(
+    request_id: int, outcome: asyncio.Future[AppendResult] | LakeMQError
+) -> pb.ProduceResponse:
+    try:
+        if isinstance(outcome, LakeMQError):
+            raise outcome
+        result = await outcome
+    except LakeMQError as error:
+        return pb.ProduceResponse(request_id=request_id, error=error_message(error))
+    return pb.ProduceResponse(
+        request_id=request_id,
+        base_offset=result.base_offset,
+        last_offset=result.last_offset,
+        acks=pb.Acks.ValueType(result.acks),
+        duplicate=result.duplicate,
+    )

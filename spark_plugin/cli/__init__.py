@@ -1,0 +1,1 @@
+"""`lakemq export` and `lakemq table`."""

@@ -1,0 +1,1 @@
+"""From record values to columns."""

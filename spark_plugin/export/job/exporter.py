@@ -1,0 +1,371 @@
+"""The export loop: next offsets from the table -> a bounded range -> Spark job -> one commit. Edge.
+
+Nothing but the table remembers where the export stands. A crash at any point leaves at most files
+that no commit names; the next run deletes them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from lakemq.plugins.native.sdk import UnknownTopic
+from lakemq.spark_plugin.errors import ExportError, ExportFenced, OptionError, TopicRecreated
+from lakemq.spark_plugin.export.decoding.column_types import REST, Evolve
+from lakemq.spark_plugin.export.job.bounds import bounded, parse_bound
+from lakemq.spark_plugin.export.job.landing import Landing
+from lakemq.spark_plugin.export.job.owner import Owner
+from lakemq.spark_plugin.export.job.report import (
+    CommitReport,
+    check_complete,
+    records_read,
+    rest_of_results,
+    skipped_of,
+)
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask, schema_to_text
+from lakemq.spark_plugin.export.maintenance.compaction import Compacted
+from lakemq.spark_plugin.export.maintenance.dead_letters import DeadLetters
+from lakemq.spark_plugin.export.maintenance.replay import Letters, Replayed
+from lakemq.spark_plugin.export.tables import table as lake
+from lakemq.spark_plugin.export.tables.files import (
+    Folder,
+    delete_orphans,
+    delete_strays,
+    new_token,
+)
+from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable, Progress
+from lakemq.spark_plugin.export.task_results import DeadLetterFile, TaskResult
+from lakemq.spark_plugin.source import planning
+from lakemq.spark_plugin.source.broker_reader import client_of, retrying, view_of
+from lakemq.spark_plugin.source.offsets import TopicCursor
+from lakemq.spark_plugin.source.planning import OffsetRange, TopicView
+
+RunTasks = Callable[[Sequence[WriteTask]], list[TaskResult]]
+"""Runs tasks somewhere and returns what they wrote: Spark, or in tests this process."""
+
+_log = logging.getLogger("lakemq.spark")
+_REST_NAMES_MAX = 1000
+_ROUNDS_MAX = 20
+"""How often a range is read anew because its records need columns or tables that are not there."""
+_TASK_MIN_BYTES = 8 << 20
+"""A range smaller than this is not split further."""
+
+
+class Exporter:
+    """One process's run of one export of one topic."""
+
+    def __init__(
+        self,
+        settings: ExportSettings,
+        landing: Landing,
+        run_tasks: RunTasks,
+        *,
+        parallelism: int = 2,
+        dlq: LakeTable | None = None,
+    ) -> None:
+        """`landing`: where rows go; without `dlq` there can be no bad ones."""
+        self.settings = settings
+        self._landing = landing
+        self._table = landing.head
+        self._run_tasks = run_tasks
+        self._parallelism = parallelism
+        self._folder = Folder(landing.head.location)
+        self._dead = DeadLetters(dlq, pause) if dlq is not None else None
+        self._dead_schema = schema_to_text(dlq.arrow_schema()) if dlq is not None else ""
+        self._owner: Owner | None = None
+        self._started = Progress()
+        self._rest_names: dict[str, None] = {}
+        self._target: dict[str, TopicCursor] | None = None
+
+    def start(self) -> list[str]:
+        """Take the next epoch, which fences any other process of this export, and delete what
+        earlier ones left behind; returns the names of the folders deleted."""
+        topic = self._look()
+        key = self._key(topic)
+        before = self._progress(key)
+        self._check_topic(key, before)
+        self._owner = Owner(self._folder, key)
+        if not self.settings.take_over:
+            self._owner.check_free()
+        epoch = before.epoch
+        if self._dead is not None:
+            epoch = max(epoch, self._dead.epoch(key))
+        after = replace(before, epoch=epoch + 1, process=new_token(), commit=new_token())
+        if before.topic_mark is None:
+            first = self._first_offsets(topic)
+            mark = lake.topic_mark(key.topic_id) if first else None
+            after = replace(after, topic_mark=mark, offsets=first)
+        lake.commit(self._table, key, [], before, after, pause)
+        self._started = after
+        self._owner.take()
+        if self.settings.trigger_s is None:
+            self._target = planning.latest({key.topic: topic})
+        delete_strays(self._folder, key, after.epoch, self._table.reachable_files)
+        deleted = delete_orphans(self._folder, key, after.epoch, before.attempt)
+        deleted += self._dead.start(key, after) if self._dead is not None else []
+        return deleted + self._landing.start(key, after)
+
+    def _first_offsets(self, topic: TopicView) -> dict[int, int]:
+        """Where a new export begins; partitions that are not named begin at their oldest record."""
+        wish = self.settings.start
+        if wish == "earliest":
+            return {}
+        ends = {number: held.high_watermark for number, held in topic.partitions.items()}
+        if wish == "latest":
+            return ends
+        bound = parse_bound("--from-offset", wish)
+        wanted = dict.fromkeys(ends, bound) if isinstance(bound, int) else bound
+        for number, offset in wanted.items():
+            if offset > ends.get(number, -1):
+                raise OptionError(
+                    f"--from-offset: {self.settings.topic}-{number} "
+                    + (f"ends at offset {ends[number]}" if number in ends else "is not there")
+                )
+        return {
+            number: max(offset, topic.partitions[number].log_start)
+            for number, offset in wanted.items()
+        }
+
+    def close(self) -> None:
+        """The export is no longer run by this process."""
+        self._landing.close()
+        if self._owner is not None:
+            self._owner.leave()
+
+    def step(self) -> CommitReport | None:
+        """Export what is there, up to the limits of one commit; None when caught up."""
+        topic = self._look()
+        key = self._key(topic)
+        before = self._progress(key)
+        self._check_epoch(key, before)
+        self._check_topic(key, before)
+        ranges, lag = self._plan(topic, before)
+        if not ranges:
+            return None
+        try:
+            return self._export(key, topic, before, ranges, lag)
+        except ExportFenced:
+            self._forget()
+            raise
+        except Exception:
+            self._forget()
+            # Whoever takes over deletes our folder, which fails in many ways: say what it means.
+            self._check_epoch(key, self._progress(key))
+            raise
+
+    def _forget(self) -> None:
+        self._landing.forget()
+        if self._dead is not None:
+            self._dead.forget()
+
+    def _check_epoch(self, key: ExportKey, now: Progress) -> None:
+        if not lake.owns(self._started, now):
+            raise lake.taken_over(key, self._table, now, self._started.epoch)
+
+    def _export(
+        self,
+        key: ExportKey,
+        topic: TopicView,
+        before: Progress,
+        ranges: list[OffsetRange],
+        lag: int,
+    ) -> CommitReport:
+        started = time.monotonic()
+        place, known = "", {}
+        if self._dead is not None:
+            known = self._dead.known(key, before.offsets)
+            place = self._dead.new_folder(key)
+        tasks = self._tasks(ranges, topic, place, known)
+        before, results = self._until_all_fits(
+            key, before, lambda: self._run_tasks([self._landing.aim(task) for task in tasks]), place
+        )
+        check_complete(ranges, results)
+        files = self._landing.finish(results)
+        written = time.monotonic()
+        after = self._after(key, before, ranges)
+        dead = [result.file for result in results if isinstance(result, DeadLetterFile)]
+        if self._dead is not None:
+            self._dead.commit(key, dead, place, after.offsets)
+        self._landing.commit(key, files, before, after)
+        all_files = [file for each in files.values() for file in each]
+        return CommitReport(
+            attempt=after.attempt,
+            rows=sum(file.rows for file in all_files),
+            records=records_read(results),
+            files=len(all_files),
+            size_bytes=sum(file.size_bytes for file in all_files),
+            offsets=after.offsets,
+            lag=lag,
+            offset_count=sum(each.end - each.start for each in ranges),
+            dead_letters=sum(file.rows for file in dead),
+            job_s=written - started,
+            commit_s=time.monotonic() - written,
+            skipped=skipped_of(results),
+            rest_rows=self._tell_rest(results),
+        )
+
+    def _tell_rest(self, results: Sequence[TaskResult]) -> int:
+        """Log fields that have no column of their own, each once; rows that have any."""
+        rows, names = rest_of_results(results)
+        new = [name for name in names if name not in self._rest_names]
+        room = max(0, _REST_NAMES_MAX - len(self._rest_names))
+        if new[:room]:
+            self._rest_names |= dict.fromkeys(new[:room])
+            _log.warning(
+                "%s: fields that can't be columns go to column %s: %s",
+                self.settings.topic, REST, ", ".join(map(repr, new[:room])),
+            )  # fmt: skip
+        return rows
+
+    def _until_all_fits(
+        self,
+        key: ExportKey,
+        before: Progress,
+        write: Callable[[], list[TaskResult]],
+        dead_place: str = "",
+    ) -> tuple[Progress, list[TaskResult]]:
+        """Write, again if records met need tables or columns that are not there; (where the head
+        stands then, results)."""
+        for _ in range(_ROUNDS_MAX):
+            self._landing.prepare(key, before)
+            results = write()
+            now = self._landing.grow(key, before, results)
+            if now is None:
+                return before, results
+            before = now
+            if self._dead is not None and dead_place:
+                self._dead.folder.delete(dead_place)
+                self._dead.folder.create(dead_place)
+        raise ExportError(f"the fields and routes of topic {key.topic} never end to change")
+
+    def compact(self) -> Compacted | None:
+        """Put small files together if there are too many; None if not."""
+        if not self.settings.compact_files:
+            return None
+        key = self._key(self._look())
+        self._check_epoch(key, self._progress(key))
+        return self._landing.compact(key)
+
+    def replay(self, evolve: Evolve = "strict") -> Replayed:
+        """Land the dead letters that are good by now; `evolve` says what columns may be made for
+        them. What has landed is read from the tables, so a crash in between repeats nothing."""
+        if self._dead is None:
+            raise OptionError("exports of --format raw have no dead letters")
+        key = self._key(self._look())
+        before = self._progress(key)
+        self._check_epoch(key, before)
+        letters = Letters(key, self._landing.tables(), self._dead.table, before.offsets)
+        nowhere = OffsetRange(key.topic, key.topic_id, -1, 0, 0)
+        task = replace(self._task(nowhere, ""), evolve="strict" if self.settings.sql else evolve)
+        before, results = self._until_all_fits(
+            key, before, lambda: letters.write(self._landing.aim(task))
+        )
+        self._tell_rest(results)
+        files = self._landing.finish(results) if letters.good else {}
+        if any(files.values()):
+            after = replace(before, attempt=before.attempt + 1, commit=new_token())
+            self._landing.commit(key, files, before, after)
+        return letters.outcome(self._landing.tables())
+
+    def _look(self) -> TopicView:
+        client, name = client_of(self.settings.bootstrap, self.settings.access), self.settings.topic
+        try:
+            found = retrying(lambda: client.describe_topic(name), self.settings.retry_timeout_s)
+        except UnknownTopic:
+            raise OptionError(f"there is no topic {name} at {self.settings.bootstrap}") from None
+        return view_of([found])[name]
+
+    def _key(self, topic: TopicView) -> ExportKey:
+        settings = self.settings
+        partitions = tuple(sorted(topic.partitions))
+        return ExportKey(settings.export_id, settings.topic, topic.topic_id, partitions)
+
+    def _progress(self, key: ExportKey) -> Progress:
+        self._table.reload()
+        return self._table.progress(key)
+
+    def _check_topic(self, key: ExportKey, before: Progress) -> None:
+        mark = lake.topic_mark(key.topic_id)
+        if before.topic_mark in (None, mark) or self.settings.accept_recreated:
+            return
+        raise TopicRecreated(
+            f"topic {key.topic} was deleted and created anew since export {key.export_id} read it "
+            f"last (its id now is {key.topic_id}). The table keeps what it has; pass "
+            "--accept-recreated to append the new topic from its start"
+        )
+
+    def _plan(self, topic: TopicView, before: Progress) -> tuple[list[OffsetRange], int]:
+        """Ranges of the next commit, and how many offsets lie behind the table in all."""
+        name, settings = self.settings.topic, self.settings
+        view = {name: topic}
+        stands = {name: TopicCursor(topic.topic_id, before.offsets)}
+        start = planning.repair(stands, view, settings.fail_on_data_loss).cursor
+        end = self._target or planning.latest(view)
+        if settings.as_of:
+            bound = parse_bound("--as-of-offset", settings.as_of)
+            end = {
+                each: TopicCursor(cursor.topic_id, bounded(cursor.offsets, bound))
+                for each, cursor in end.items()
+            }
+        lag = planning.available(start, end)
+        end = planning.limit(
+            start, end, view, rows_max=settings.commit_rows, bytes_max=settings.commit_bytes
+        )
+        return planning.ranges_between(start, end, planning.earliest(view)), lag
+
+    def _tasks(
+        self,
+        ranges: list[OffsetRange],
+        topic: TopicView,
+        dead_folder: str,
+        known: Mapping[int, tuple[int, ...]],
+    ) -> list[WriteTask]:
+        size = sum(
+            (each.end - each.start) * topic.partitions[each.partition].record_bytes
+            for each in ranges
+        )
+        pieces = min(self._parallelism, max(1, int(size / _TASK_MIN_BYTES)))
+        return [
+            replace(
+                self._task(piece, dead_folder),
+                dlq_known=tuple(
+                    each
+                    for each in known.get(piece.partition, ())
+                    if piece.start <= each < piece.end
+                ),
+            )
+            for piece in planning.split(ranges, pieces_min=pieces)
+        ]
+
+    def _task(self, piece: OffsetRange, dead_folder: str) -> WriteTask:
+        """One task, as yet without the places and columns that the landing knows."""
+        settings, dead = self.settings, self._dead
+        return WriteTask(
+            bootstrap=settings.bootstrap, offsets=piece, location="", folder="", schema="",
+            file_max_bytes=settings.file_max_bytes, format=settings.format,
+            retry_timeout_s=settings.retry_timeout_s,
+            fail_on_data_loss=settings.fail_on_data_loss,
+            value_schema=settings.value_schema, message=settings.message,
+            delimiter=settings.delimiter,
+            evolve="strict" if settings.sql else settings.evolve,
+            partition_by=settings.partition_by,
+            dlq_location=dead.table.location if dead is not None else "",
+            dlq_folder=dead_folder, dlq_schema=self._dead_schema,
+        )  # fmt: skip
+
+    def _after(self, key: ExportKey, before: Progress, ranges: list[OffsetRange]) -> Progress:
+        return replace(
+            before,
+            attempt=before.attempt + 1,
+            commit=new_token(),
+            topic_mark=lake.topic_mark(key.topic_id),
+            offsets={**before.offsets, **{each.partition: each.end for each in ranges}},
+        )
+
+
+def pause(number: int) -> None:
+    """Wait before a commit is tried again."""
+    time.sleep(min(1.0, 0.02 * number))

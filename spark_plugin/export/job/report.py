@@ -1,0 +1,109 @@
+"""What a commit of an export did, and whether its tasks answered for everything. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lakemq.spark_plugin.errors import ExportError
+from lakemq.spark_plugin.export.job.runs import Run, describe, merge, size
+from lakemq.spark_plugin.export.task_results import (
+    DataFile,
+    DeadLetterFile,
+    RangeRead,
+    RestFields,
+    SkippedOffsets,
+    TaskResult,
+)
+from lakemq.spark_plugin.source.planning import OffsetRange
+
+
+@dataclass(frozen=True)
+class CommitReport:
+    """One commit, for people and metrics. Times in seconds, sizes in bytes."""
+
+    attempt: int
+    rows: int
+    files: int
+    size_bytes: int
+    offsets: Mapping[int, int]
+    """Next offsets after the commit."""
+    lag: int
+    """Offsets that the topic held behind them when the commit was planned."""
+    dead_letters: int
+    job_s: float
+    commit_s: float
+    records: int
+    """Records read, dead letters included; a query (`--sql`) makes other rows of them."""
+    offset_count: int
+    """Offsets that the commit moved forward by."""
+    skipped: Mapping[int, Sequence[Run]] = field(default_factory=dict)
+    """Partition -> offsets (normal) in batches that are corrupt inside, which were left out."""
+
+    rest_rows: int = 0
+    """Rows with fields that have no column of their own, but are in `_rest`."""
+
+    @property
+    def more(self) -> bool:
+        """Whether more was there than one commit takes."""
+        return self.lag > self.offset_count
+
+    @property
+    def skipped_count(self) -> int:
+        return sum(map(size, self.skipped.values()))
+
+    def skipped_sentence(self) -> str:
+        """`12 offsets skipped in corrupt batches (partition 0: 5 to 14, 20 to 21)`; or empty."""
+        if not self.skipped:
+            return ""
+        where = "; ".join(
+            f"partition {partition}: {describe(runs)}" for partition, runs in self.skipped.items()
+        )
+        return f"{self.skipped_count:,} offsets skipped in corrupt batches ({where})"
+
+
+def skipped_of(results: Sequence[TaskResult]) -> dict[int, list[Run]]:
+    """Partition -> offsets (normal) that tasks left out because a batch was corrupt inside."""
+    found: dict[int, list[Run]] = {}
+    for result in results:
+        if isinstance(result, SkippedOffsets):
+            found.setdefault(result.partition, []).append(Run(result.start, result.end))
+    return {partition: merge(runs)[0] for partition, runs in sorted(found.items())}
+
+
+def rest_of_results(results: Sequence[TaskResult]) -> tuple[int, list[str]]:
+    """Rows with something in `_rest`, and the names of its fields."""
+    found = [result for result in results if isinstance(result, RestFields)]
+    names = dict.fromkeys(name for each in found for name in each.names)
+    return sum(each.rows for each in found), list(names)
+
+
+def records_read(results: Sequence[TaskResult]) -> int:
+    """Rows that tasks answered for: one for each record, but those of Sparkplug B."""
+    return sum(result.rows for result in results if isinstance(result, RangeRead))
+
+
+def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:
+    """ExportError unless the tasks' answers cover every range exactly once."""
+    for wanted in ranges:
+        position = wanted.start
+        done = [
+            result
+            for result in results
+            if isinstance(result, RangeRead) and result.partition == wanted.partition
+        ]
+        for result in sorted(done, key=lambda each: each.start):
+            if result.start != position:
+                break
+            position = result.end
+        if position != wanted.end:
+            raise ExportError(
+                f"{wanted.topic}-{wanted.partition}: tasks answered for offsets up to {position}, "
+                f"not {wanted.end}"
+            )
+    read = records_read(results)
+    kept = sum(
+        result.file.rows for result in results if isinstance(result, DataFile | DeadLetterFile)
+    )
+    if read != kept:
+        raise ExportError(f"{read} records were read, {kept} written")

@@ -1,0 +1,173 @@
+"""Puts an exporter together: table, Spark, tasks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lakemq.spark_plugin.access import Access
+from lakemq.spark_plugin.errors import NoTable, OptionError, SparkPluginError
+from lakemq.spark_plugin.export.decoding.column_types import META, Evolve
+from lakemq.spark_plugin.export.decoding.rows import dead_letter_schema
+from lakemq.spark_plugin.export.job.evolving import decoded_schema
+from lakemq.spark_plugin.export.job.exporter import Exporter, RunTasks, pause
+from lakemq.spark_plugin.export.job.fused_source import run_tasks
+from lakemq.spark_plugin.export.job.landing import OneTable
+from lakemq.spark_plugin.export.job.ledger import ledger_schema, read_state
+from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.write_task import WriteTask
+from lakemq.spark_plugin.export.maintenance.audit import PartitionAudit, audit, check_places
+from lakemq.spark_plugin.export.maintenance.replay import Replayed
+from lakemq.spark_plugin.export.routing.routes import Routes
+from lakemq.spark_plugin.export.routing.rules import check_route_column
+from lakemq.spark_plugin.export.routing.sql_query import SqlQuery
+from lakemq.spark_plugin.export.tables.open_table import open_table
+from lakemq.spark_plugin.export.tables.partitioning import check_partitioning, parse_partition_by
+from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable
+from lakemq.spark_plugin.export.target import LEDGER, Target
+from lakemq.spark_plugin.export.task_results import TaskResult
+from lakemq.spark_plugin.session import parallelism_of
+from lakemq.spark_plugin.source.broker_reader import open_client as connect
+from lakemq.spark_plugin.source.broker_reader import view_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+
+_ANYBODY = Access()
+
+
+def open_exporter(spark: SparkSession, settings: ExportSettings) -> Exporter:
+    """An exporter whose tasks run in Spark's executors."""
+    run = partial(run_tasks, spark, settings.access)
+    return make_exporter(settings, run, parallelism_of(spark), _query(spark, settings))
+
+
+def _query(spark: SparkSession, settings: ExportSettings) -> SqlQuery | None:
+    if not settings.sql:
+        return None
+    return SqlQuery(spark.newSession(), settings.sql, decoded_schema(settings))
+
+
+def make_exporter(
+    settings: ExportSettings, run: RunTasks, parallelism: int = 2, query: SqlQuery | None = None
+) -> Exporter:
+    """An exporter with its tables open, created if absent."""
+    schema = query.schema if query is not None else decoded_schema(settings)
+    if settings.route_by:
+        return _make_routed(settings, run, schema, parallelism)
+    fields = parse_partition_by(settings.partition_by)
+    table = open_table(settings.target, schema, fields, evolve=settings.evolve)
+    dlq = None
+    if settings.format != "raw":
+        dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())
+    landing = OneTable(settings, table, pause, query)
+    return Exporter(settings, landing, run, parallelism=parallelism, dlq=dlq)
+
+
+def _make_routed(
+    settings: ExportSettings, run: RunTasks, schema: pa.Schema, parallelism: int
+) -> Exporter:
+    """Tables of routes are opened as they come."""
+    check_route_column(settings.route_by, schema)
+    check_partitioning(parse_partition_by(settings.partition_by), schema)
+    ledger = open_table(settings.target.of_route(LEDGER), ledger_schema())
+    dlq = open_table(settings.target.dead_letters(settings.dlq), dead_letter_schema())
+    landing = Routes(settings, ledger, schema, pause)
+    return Exporter(settings, landing, run, parallelism=parallelism, dlq=dlq)
+
+
+def audit_target(
+    bootstrap: str,
+    topic: str,
+    target: Target,
+    export_id: str,
+    dlq: str,
+    *,
+    by_key: bool,
+    access: Access = _ANYBODY,
+) -> list[PartitionAudit]:
+    """Compare a topic with the table that it was exported to, and with its dead letters."""
+    with connect(bootstrap, access) as client:
+        view = view_of([client.describe_topic(topic)])[topic]
+        key = ExportKey(export_id, topic, view.topic_id, tuple(sorted(view.partitions)))
+        routed = target.is_routed
+        ledger = open_table(target.of_route(LEDGER) if routed else target, None)
+        tables = _tables_of(target, ledger, key) if routed else [ledger]
+        dead = None
+        try:
+            dead = open_table(target.dead_letters(dlq), None)
+        except NoTable:
+            if dlq:
+                raise
+        return audit(client, key, view, ledger, dead, tables=tables, by_key=by_key)
+
+
+def _tables_of(target: Target, ledger: LakeTable, key: ExportKey) -> list[LakeTable]:
+    """The tables of all routes; one that a crash kept from being made has no rows."""
+    found = []
+    for route in read_state(ledger, key.export_id, key.topic).routes:
+        with contextlib.suppress(NoTable):
+            found.append(open_table(target.of_route(route), None))
+    return found
+
+
+def is_known(settings: ExportSettings) -> bool:
+    """Whether the table, if there is one, was written by this export of this topic."""
+    first = settings.target.of_route(LEDGER) if settings.route_by else settings.target
+    try:
+        key = ExportKey(settings.export_id, settings.topic, 32 * "0", ())
+        return open_table(first, None).progress(key).epoch > 0
+    except SparkPluginError:
+        return False
+
+
+def all_targets(target: Target) -> list[Target]:
+    """The target itself, or every table of a routed one: routes, ledger and dead letters."""
+    if not target.is_routed:
+        return [target]
+    ledger = target.of_route(LEDGER)
+    routes = read_state(open_table(ledger, None)).routes
+    return [*(target.of_route(route) for route in routes), ledger, target.dead_letters("")]
+
+
+def replay_target(
+    settings: ExportSettings, spark: SparkSession | None = None, evolve: Evolve = "strict"
+) -> Replayed:
+    """Land the dead letters that decode by now, in this process; only a query needs Spark. The
+    partitioning, unless it is given, is the table's. `evolve`: which columns may be made."""
+    first = settings.target.of_route(LEDGER) if settings.route_by else settings.target
+    table = open_table(first, None)  # NoTable rather than an empty new one
+    if not settings.partition_by:
+        settings = replace(settings, partition_by=_partition_by(settings, table))
+    query = None
+    if settings.sql:
+        assert spark is not None
+        query = _query(spark, settings)
+        check_places(table)
+    elif not settings.route_by and META not in table.arrow_schema().names:
+        raise OptionError(f"the table {table.location} was made by a query: give it as --sql")
+    exporter = make_exporter(settings, _no_tasks, query=query)
+    try:
+        exporter.start()
+        return exporter.replay(evolve)
+    finally:
+        exporter.close()
+
+
+def _partition_by(settings: ExportSettings, table: LakeTable) -> str:
+    """That of the table, or of the tables of all routes, which have the same."""
+    if not settings.route_by:
+        return table.partition_by()
+    for route in read_state(table, settings.export_id, settings.topic).routes:
+        with contextlib.suppress(NoTable):
+            return open_table(settings.target.of_route(route), None).partition_by()
+    return ""
+
+
+def _no_tasks(tasks: Sequence[WriteTask]) -> list[TaskResult]:
+    raise AssertionError(f"a replay runs no tasks, not {len(tasks)}")

@@ -1,0 +1,1 @@
+"""Audit, compaction, vacuum and dead letters of tables."""

@@ -1,0 +1,153 @@
+"""Replay of dead letters: those that decode by now land in the table, each once. Edge: tables.
+
+Whether a dead letter has landed is read from the table itself: its partition and offset are there.
+The rows come in one commit under a new epoch, so no export of that name can run at the same time.
+Dead letters are never deleted: they tell what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lakemq.spark_plugin.export.decoding.decoder import BadRow
+from lakemq.spark_plugin.export.job.runs import Run, merge, outside
+from lakemq.spark_plugin.export.job.write_task import WriteTask, write
+from lakemq.spark_plugin.export.maintenance.audit import table_rows
+from lakemq.spark_plugin.export.tables.files import Folder
+from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable, WrittenFile
+from lakemq.spark_plugin.export.task_results import TaskResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH_ROWS = 32_768
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Outcome; together these are all dead letters of the topic."""
+
+    landed: int
+    before: int
+    """Landed in an earlier replay."""
+    still_bad: int
+    left_out: int = 0
+    """Good by now, but the export's query makes no row of them."""
+
+
+class Letters:
+    """The dead letters of one export, as they are replayed."""
+
+    def __init__(
+        self,
+        key: ExportKey,
+        tables: Sequence[LakeTable],
+        dlq: LakeTable,
+        offsets: Mapping[int, int],
+    ) -> None:
+        """`tables`: where letters may have landed. TableError if one does not say so."""
+        self._key = key
+        self._dlq = dlq
+        self._offsets = offsets
+        self._there = landed_offsets(key, tables)
+        self._fresh = self._before = 0
+        self._bad = _CountedBad()
+
+    def write(self, task: WriteTask) -> list[TaskResult]:
+        """Write the rows of those that have not landed yet, as the task says."""
+        self._fresh = self._before = 0
+        self._bad = _CountedBad()
+        return list(write(task, "replay", self._batches(), self._bad))
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for fresh, there in fresh_letters(self._key, self._there, self._dlq, self._offsets):
+            self._before += there
+            self._fresh += fresh.num_rows
+            if fresh.num_rows:
+                yield fresh
+
+    @property
+    def good(self) -> int:
+        """How many have not landed, and decode by now."""
+        return self._fresh - self._bad.count
+
+    def outcome(self, tables: Sequence[LakeTable]) -> Replayed:
+        """After the commit."""
+        there_now = landed_offsets(self._key, tables)
+        letters = fresh_letters(self._key, there_now, self._dlq, self._offsets)
+        landed = sum(there for _, there in letters) - self._before
+        return Replayed(landed, self._before, self._bad.count, self.good - landed)
+
+
+class _CountedBad:
+    """Takes the letters that are still bad, and only counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def write(self, batch: pa.RecordBatch, bad: Sequence[BadRow]) -> int:
+        self.count += len(bad)
+        return 0
+
+    def close(self) -> list[WrittenFile]:
+        return []
+
+
+def landed_offsets(key: ExportKey, tables: Sequence[LakeTable]) -> dict[int, list[Run]]:
+    """Partition -> offsets of the topic that are in one of the tables (normal)."""
+    runs: dict[int, list[Run]] = {}
+    for table in tables:
+        for partition, rows in table_rows(table, key.topic, False)[0].items():
+            runs.setdefault(partition, []).extend(rows)
+    return {partition: merge(rows)[0] for partition, rows in runs.items()}
+
+
+def fresh_letters(
+    key: ExportKey,
+    there: Mapping[int, list[Run]],
+    dlq: LakeTable,
+    offsets: Mapping[int, int],
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Dead letters that are not `there`, and how many beside them are. Those at or above the
+    export's next offsets are left to the export, which reads their records again."""
+    everything = {partition: [Run(0, offset)] for partition, offset in offsets.items()}
+    for batch in _dead_letters(dlq, key):
+        mine = batch.filter(_in(batch, everything))
+        fresh = mine.filter(_not_in(mine, there))
+        yield fresh, mine.num_rows - fresh.num_rows
+
+
+def _dead_letters(dlq: LakeTable, key: ExportKey) -> Iterator[pa.RecordBatch]:
+    """Dead letters of the topic as it is now; those of a deleted namesake are not its records."""
+    from pyarrow import dataset
+
+    paths = dlq.data_files()
+    if not paths:
+        return
+    files = dataset.dataset(paths, format="parquet", filesystem=Folder(dlq.location).filesystem)
+    for batch in files.to_batches(
+        filter=dataset.field("topic_id") == key.topic_id, use_threads=False, batch_size=_BATCH_ROWS
+    ):
+        if batch.num_rows:
+            yield batch
+
+
+def _not_in(batch: pa.RecordBatch, there: Mapping[int, list[Run]]) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    partitions = batch.column("partition").to_numpy()
+    offsets = batch.column("offset").to_numpy()
+    fresh = np.ones(len(offsets), dtype=bool)
+    for partition, runs in there.items():
+        mine = partitions == partition
+        fresh[mine] = outside(offsets[mine], runs)
+    return pa.array(fresh)
+
+
+def _in(batch: pa.RecordBatch, runs: Mapping[int, list[Run]]) -> pa.Array:
+    from pyarrow import compute
+
+    return compute.invert(_not_in(batch, runs))

@@ -1,0 +1,1 @@
+"""Delta, Iceberg and Parquet tables."""

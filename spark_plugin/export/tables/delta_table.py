@@ -1,0 +1,256 @@
+"""Delta Lake through delta-rs: no JVM, no jars.
+
+Progress lies in app transactions, which Delta keeps in every checkpoint of the log:
+
+    lakemq/<export id>/<topic id>/<partition>   version = next offset
+    lakemq/<export id>/<topic>/epoch            version = epoch
+    lakemq/<export id>/<topic>/attempt          version = attempt
+    lakemq/<export id>/<topic>/process          version = token of the process that has the epoch
+    lakemq/<export id>/<topic>/commit           version = token of the last commit
+    lakemq/<export id>/<topic>/topic            version = first 60 bits of the topic id
+
+Two commits that set the same app transaction from the same state conflict, so an export whose epoch
+was taken over can't commit. `commitInfo.lakemq` repeats the offsets for people to read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakemq.spark_plugin.errors import NoTable, TableError
+from lakemq.spark_plugin.export.decoding.column_types import Evolve
+from lakemq.spark_plugin.export.tables.columns import check_partitioned, fitting
+from lakemq.spark_plugin.export.tables.delta_widening import is_widened, rewrite
+from lakemq.spark_plugin.export.tables.files import Folder, path_of
+from lakemq.spark_plugin.export.tables.partitioning import (
+    PartitionField,
+    partition_text,
+    with_partition_columns,
+)
+from lakemq.spark_plugin.export.tables.stats import delta_stats
+from lakemq.spark_plugin.export.tables.table import (
+    ExportKey,
+    LiveFile,
+    Progress,
+    TableConflict,
+    WrittenFile,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+_APP = "lakemq"
+
+
+class DeltaLakeTable:
+    """A Delta table at a path or URI."""
+
+    def __init__(
+        self,
+        location: str,
+        schema: pa.Schema | None,
+        fields: Sequence[PartitionField] = (),
+        evolve: Evolve = "strict",
+    ) -> None:
+        """Open the table, created with `schema` and `fields` if absent; without a schema it must be
+        there, and changed as far as `evolve` allows it. TableError if it is not, or if its columns
+        or partitioning differ."""
+        self.location = location
+        whole = None if schema is None else with_partition_columns(schema, fields)
+        self._partition_by = [field.name for field in fields]
+        self._table = self._open_or_create(whole)
+        if whole is not None:
+            check_partitioned(location, self._table.metadata().partition_columns, fields)
+            change = fitting(location, self._columns(), whole, evolve)
+            if change is not None:
+                self.add_columns(change)
+
+    def _open_or_create(self, schema: pa.Schema | None) -> DeltaTable:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            if not DeltaTable.is_deltatable(self.location):
+                if schema is None:
+                    raise NoTable(f"there is no Delta table at {self.location}")
+                DeltaTable.create(
+                    self.location, schema, mode="ignore", partition_by=self._partition_by
+                )
+            return DeltaTable(self.location)
+        except (DeltaError, OSError) as error:
+            raise TableError(f"Delta table {self.location} can't be opened: {error}") from None
+
+    def _columns(self) -> pa.Schema:
+        import pyarrow as pa
+
+        return pa.schema(self._table.schema().to_arrow())
+
+    def arrow_schema(self) -> pa.Schema:
+        """Without partition columns, whose values Delta keeps in the log."""
+        import pyarrow as pa
+
+        left_out = self.partition_columns()
+        return pa.schema([field for field in self._columns() if field.name not in left_out])
+
+    def reload(self) -> None:
+        self._table.update_incremental()
+
+    def progress(self, key: ExportKey) -> Progress:
+        read = self._table.transaction_version
+        found = {
+            partition: read(f"{_APP}/{key.export_id}/{key.topic_id}/{partition}")
+            for partition in key.partitions
+        }
+        ours = f"{_APP}/{key.export_id}/{key.topic}"
+        return Progress(
+            epoch=read(f"{ours}/epoch") or 0,
+            attempt=read(f"{ours}/attempt") or 0,
+            process=read(f"{ours}/process") or 0,
+            commit=read(f"{ours}/commit") or 0,
+            topic_mark=read(f"{ours}/topic"),
+            offsets={partition: each for partition, each in found.items() if each is not None},
+        )
+
+    def data_files(self) -> list[str]:
+        return [path_of(uri) for uri in self._table.file_uris()]
+
+    def live_files(self) -> list[LiveFile]:
+        import pyarrow as pa
+
+        root = Folder(self.location)
+        rows = pa.table(self._table.get_add_actions()).select(["path", "size_bytes", "num_records"])
+        return [
+            LiveFile(root.full_path(row["path"]), row["num_records"] or 0, row["size_bytes"])
+            for row in rows.to_pylist()
+        ]
+
+    def files_by_partition(self) -> list[tuple[dict[str, Any], list[str]]]:
+        """(values of the partition columns, which no file holds; paths of the files with them)."""
+        import pyarrow as pa
+
+        root, names = Folder(self.location), self._table.metadata().partition_columns
+        found: dict[tuple[Any, ...], list[str]] = {}
+        for row in pa.table(self._table.get_add_actions()).to_pylist():
+            values = tuple(row["partition"][name] for name in names)
+            found.setdefault(values, []).append(root.full_path(row["path"]))
+        return [(dict(zip(names, values, strict=True)), paths) for values, paths in found.items()]
+
+    def partition_columns(self) -> list[str]:
+        return list(self._table.metadata().partition_columns)
+
+    def partition_by(self) -> str:
+        return partition_text(self.partition_columns(), self._columns())
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        from deltalake import write_deltalake
+
+        partition_by = self._table.metadata().partition_columns
+        wider = fitting(self.location, self._columns(), schema, "widen")
+        if wider is None:
+            return
+        if is_widened(self._columns(), wider):
+            rewrite(self._table, self.location, wider)
+        else:
+            write_deltalake(
+                self.location, wider.empty_table(), mode="append", schema_mode="merge",
+                partition_by=partition_by or None,
+            )  # fmt: skip
+        self.reload()
+
+    def expire(self, before_s: float) -> int:
+        """Delta forgets by its own settings (`delta.logRetentionDuration`, 30 days)."""
+        before = len(self._table.history())
+        self._table.cleanup_metadata()
+        return before - len(self._table.history())
+
+    def reachable_files(self) -> set[str]:
+        return set(self.data_files())
+
+    def vacuum(self, retention_s: float) -> list[str]:
+        """Delete files that left the table longer ago than the retention, or never came into it and
+        are older; returns their paths."""
+        hours = math.ceil(retention_s / 3600)  # younger files may be those of a commit under way
+        return list(
+            self._table.vacuum(
+                retention_hours=hours,
+                dry_run=False,
+                full=True,
+                enforce_retention_duration=hours >= 168,
+            )
+        )
+
+    def compact(self, file_bytes: int) -> tuple[int, int]:
+        """Put small files together, as delta-rs does it, which knows deletion vectors, partitions
+        and other writers; (files removed, files added). TableConflict if others changed them."""
+        from deltalake import WriterProperties
+        from deltalake.exceptions import CommitFailedError
+
+        try:
+            found = self._table.optimize.compact(
+                target_size=file_bytes, max_concurrent_tasks=1,
+                writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+            )  # fmt: skip
+        except CommitFailedError as error:
+            raise TableConflict(str(error)) from None
+        return int(found["numFilesRemoved"]), int(found["numFilesAdded"])
+
+    def append(
+        self,
+        key: ExportKey,
+        files: Sequence[WrittenFile],
+        after: Progress,
+        removed: Sequence[LiveFile] = (),
+    ) -> None:
+        if removed:
+            raise ValueError("Delta tables are compacted by `compact`")
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+
+        versions = _transactions(key, after)
+        properties = CommitProperties(
+            custom_metadata={"lakemq": json.dumps(_readable(key, after))},
+            app_transactions=[Transaction(app_id, version) for app_id, version in versions.items()],
+        )
+        try:
+            self._table.create_write_transaction(
+                [self._add_action(file) for file in files], "append", self._table.schema(),
+                self._partition_by, commit_properties=properties,
+            )  # fmt: skip
+        except CommitFailedError as error:
+            raise TableConflict(str(error)) from None
+        self._table.update_incremental()
+
+    def _add_action(self, file: WrittenFile) -> Any:
+        from deltalake.transaction import AddAction
+
+        values = dict(zip(self._partition_by, file.partition_values, strict=True))
+        now_ms = time.time_ns() // 1_000_000
+        return AddAction(
+            file.path, file.size_bytes, values, now_ms, True, json.dumps(delta_stats(file))
+        )
+
+
+def _transactions(key: ExportKey, after: Progress) -> dict[str, int]:
+    ours = f"{_APP}/{key.export_id}/{key.topic}"
+    versions = {
+        f"{ours}/epoch": after.epoch, f"{ours}/attempt": after.attempt,
+        f"{ours}/process": after.process, f"{ours}/commit": after.commit,
+    }  # fmt: skip
+    if after.topic_mark is not None:
+        versions[f"{ours}/topic"] = after.topic_mark
+    for partition, offset in after.offsets.items():
+        versions[f"{_APP}/{key.export_id}/{key.topic_id}/{partition}"] = offset
+    return versions
+
+
+def _readable(key: ExportKey, after: Progress) -> Mapping[str, Any]:
+    return {
+        "export": key.export_id, "topic": key.topic, "topic_id": key.topic_id,
+        "epoch": after.epoch, "attempt": after.attempt,
+        "next_offsets": {str(partition): each for partition, each in after.offsets.items()},
+    }  # fmt: skip

@@ -1,0 +1,233 @@
+"""Data files of a table: attempt folders, Parquet writing, orphans. Edge: file systems.
+
+Every attempt to commit writes into a folder of its own, which the driver creates:
+`<location>/lakemq-<export id>/<topic>/<epoch>-<attempt>-<random>/`; no two attempts share one. An
+attempt of an older epoch whose number is above the last committed one, seen after a new epoch was
+taken, can never be committed: its folder is deleted. Tasks never create folders, so a task of a
+dead driver that still runs then fails.
+
+Files that a committed attempt left out of its commit (of tasks that Spark ran twice) are noted in
+`<attempt folder>.strays`. A process with a later epoch deletes them once they are old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import posixpath
+import secrets
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Final
+
+from lakemq.spark_plugin.errors import TableError
+from lakemq.spark_plugin.export.tables.table import ExportKey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import fs
+
+PREFIX: Final = "lakemq-"
+STRAY_AGE_MIN_S: Final = 3600.0
+"""A stray file that changed later than this long ago is left alone."""
+_STRAYS: Final = ".strays"
+
+
+class Folder:
+    """A folder on any file system that pyarrow knows; paths are relative to it, with `/`."""
+
+    def __init__(self, location: str) -> None:
+        import pyarrow as pa
+        from pyarrow import fs
+
+        try:
+            self._files, self._root = fs.FileSystem.from_uri(location)
+        except (pa.ArrowInvalid, ValueError):
+            self._files, self._root = fs.LocalFileSystem(), os.path.abspath(location)
+        except pa.ArrowException as error:
+            raise TableError(f"{location}: {error}") from None
+        self.local = isinstance(self._files, fs.LocalFileSystem)
+        self._location = location.rstrip("/")
+
+    @property
+    def filesystem(self) -> fs.FileSystem:
+        return self._files
+
+    def full_path(self, path: str) -> str:
+        return posixpath.join(self._root, path) if path else self._root
+
+    def uri(self, path: str) -> str:
+        """For another process; on a local disk the path."""
+        return self.full_path(path) if self.local else f"{self._location}/{path}"
+
+    def create(self, path: str) -> None:
+        self._files.create_dir(self.full_path(path), recursive=True)
+
+    def delete(self, path: str) -> None:
+        self._files.delete_dir(self.full_path(path))
+
+    def delete_file(self, path: str) -> None:
+        self._files.delete_file(self.full_path(path))
+
+    def names(self, path: str) -> list[str]:
+        """Names of the files and folders directly in a folder, sorted; none if it is not there."""
+        from pyarrow import fs
+
+        selector = fs.FileSelector(self.full_path(path), allow_not_found=True)
+        return sorted(info.base_name for info in self._files.get_file_info(selector))
+
+    def files_below(self, path: str) -> dict[str, float]:
+        """Full path -> time of last change (s since 1970) of all files in a folder and below."""
+        from pyarrow import fs
+
+        selector = fs.FileSelector(self.full_path(path), allow_not_found=True, recursive=True)
+        return {
+            info.path: info.mtime_ns / 1e9
+            for info in self._files.get_file_info(selector)
+            if info.type == fs.FileType.File
+        }
+
+    def open_output(self, path: str) -> pa.NativeFile:
+        return self._files.open_output_stream(self.full_path(path))
+
+    def read(self, path: str) -> bytes:
+        with self._files.open_input_stream(self.full_path(path)) as file:
+            return bytes(file.read())
+
+    def exists(self, path: str) -> bool:
+        from pyarrow import fs
+
+        kind = self._files.get_file_info(self.full_path(path)).type
+        return bool(kind != fs.FileType.NotFound)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a small file; on a local disk it appears whole or not at all."""
+        if not self.local:
+            with self.open_output(path) as file:
+                file.write(data)
+            return
+        staged = f"{self.full_path(path)}.{os.getpid()}.tmp"
+        with open(staged, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(staged, self.full_path(path))
+
+    def create_exclusively(self, path: str, data: bytes) -> None:
+        """Create a small file that appears whole, on disk; FileExistsError if it is there already.
+
+        Local disks only: a hard link is the atomic step.
+        """
+        if not self.local:
+            raise TableError(
+                f"{self._root}: plain Parquet with a manifest needs a local or mounted folder; use "
+                "Delta or Iceberg on an object store"
+            )
+        staged = f"{self.full_path(path)}.{os.getpid()}.tmp"
+        with open(staged, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(staged, self.full_path(path))
+        finally:
+            os.unlink(staged)
+        self.sync("", posixpath.dirname(path))
+
+    def sync(self, *paths: str) -> None:
+        """Make files and folders durable; object stores do that by themselves."""
+        if not self.local:
+            return
+        for path in paths:
+            handle = os.open(self.full_path(path), os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+
+def path_of(uri: str) -> str:
+    """The path of a URI as its pyarrow file system has it; a plain path stays."""
+    import pyarrow as pa
+    from pyarrow import fs
+
+    try:
+        return str(fs.FileSystem.from_uri(uri)[1])
+    except (pa.ArrowInvalid, ValueError):
+        return uri
+
+
+def export_folder(key: ExportKey) -> str:
+    return f"{PREFIX}{key.export_id}/{key.topic}"
+
+
+def new_token() -> int:
+    """A number that nobody else has: 60 bits, as Delta keeps whole numbers only; never 0."""
+    return secrets.randbits(60) or 1
+
+
+def attempt_folder(key: ExportKey, epoch: int, attempt: int) -> str:
+    """Another name with each call."""
+    return f"{export_folder(key)}/{epoch}-{attempt}-{new_token():015x}"
+
+
+def delete_orphans(folder: Folder, key: ExportKey, epoch: int, committed_attempt: int) -> list[str]:
+    """Delete the folders of attempts that never came into the table; returns their names.
+
+    `epoch` is this process's; that it was taken makes all earlier ones fail. `committed_attempt` is
+    of the state that the commit of the epoch followed.
+    """
+    deleted = []
+    for name in folder.names(export_folder(key)):
+        numbers = _numbers(name)
+        if numbers is None or name.endswith(_STRAYS):
+            continue
+        if numbers[0] < epoch and numbers[1] > committed_attempt:
+            with contextlib.suppress(FileNotFoundError):  # another process that starts was quicker
+                folder.delete(f"{export_folder(key)}/{name}")
+                deleted.append(name)
+    return deleted
+
+
+def note_strays(folder: Folder, attempt: str, kept: Collection[str]) -> None:
+    """Note the files in a committed attempt's folder that the commit does not hold. No other commit
+    can hold them: the folder is that attempt's alone."""
+    strays = [name for name in folder.names(attempt) if f"{attempt}/{name}" not in kept]
+    if strays:
+        folder.write(attempt + _STRAYS, json.dumps(strays).encode())
+
+
+def delete_strays(
+    folder: Folder, key: ExportKey, epoch: int, named: Callable[[], Collection[str]]
+) -> None:
+    """Delete the strays that were noted in earlier epochs than this process's, as far as they are
+    old. `named`: full paths of the files that the table names, looked up only if there are any."""
+    for name in folder.names(export_folder(key)):
+        numbers = _numbers(name)
+        if numbers is None or numbers[0] >= epoch or not name.endswith(_STRAYS):
+            continue
+        with contextlib.suppress(FileNotFoundError):  # another process that starts was quicker
+            _delete_noted(folder, f"{export_folder(key)}/{name}", named)
+
+
+def _delete_noted(folder: Folder, note: str, named: Callable[[], Collection[str]]) -> None:
+    attempt = note.removesuffix(_STRAYS)
+    there = folder.files_below(attempt)
+    paths = {f"{attempt}/{each}" for each in json.loads(folder.read(note))}
+    strays = {path for path in paths if folder.full_path(path) in there}
+    before_s = time.time_ns() / 1e9 - STRAY_AGE_MIN_S
+    if any(there[folder.full_path(path)] > before_s for path in strays):
+        return
+    kept = named() if strays else ()
+    for path in strays:
+        if folder.full_path(path) not in kept:
+            folder.delete_file(path)
+    folder.delete_file(note)
+
+
+def _numbers(name: str) -> tuple[int, int] | None:
+    """Epoch and attempt of an attempt's folder, also of a version without tokens."""
+    epoch, _, rest = name.partition("-")
+    attempt = rest.removesuffix(_STRAYS).partition("-")[0]
+    return (int(epoch), int(attempt)) if epoch.isdecimal() and attempt.isdecimal() else None

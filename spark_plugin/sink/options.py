@@ -1,0 +1,89 @@
+"""Options of the Spark sink. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lakemq.spark_plugin.access import ACCESS_OPTIONS, Access, parse_access
+from lakemq.spark_plugin.errors import OptionError
+from lakemq.spark_plugin.source.options import nearest, parse_duration_s, parse_size
+
+SINK_OPTIONS: Final = (
+    "bootstrap", "topic", "sinkId", "batchId", "compression", "batchBytes", "stagingTimeout",
+    "retryTimeout", "includeHeaders", "checkpointLocation", "queryName", *ACCESS_OPTIONS,
+)  # fmt: skip
+COMPRESSIONS: Final = ("none", "lz4", "zstd")
+_BATCH_ID_MAX: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Options of the sink, parsed."""
+
+    bootstrap: str
+    access: Access = Access()
+    topic: str = ""
+    """Topic of all rows; empty: column `topic` says it."""
+    sink_id: str = ""
+    batch_id: int | None = None
+    """Number of a batch write: the same number of the same sink lands once."""
+    checkpoint: str = ""
+    compression: str = "none"
+    batch_bytes: int = 1 << 20
+    staging_timeout_ms: int = 0
+    """How long staged records wait for their commit; 0: the broker's default."""
+    retry_timeout_s: float = 60.0
+
+
+def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Spark's option map (names in any case) -> SinkOptions. OptionError."""
+    given = {name.lower(): str(value).strip() for name, value in options.items()}
+    known = {name.lower() for name in SINK_OPTIONS}
+    for name in options:
+        if name.lower() not in known:
+            raise OptionError(f"unknown option {name}{nearest(name, SINK_OPTIONS)}")
+    if not given.get("bootstrap"):
+        raise OptionError("option bootstrap (host:port of a broker) is missing")
+    timeout, retry = given.get("stagingtimeout"), given.get("retrytimeout")
+    size = given.get("batchbytes")
+    return SinkOptions(
+        bootstrap=given["bootstrap"],
+        access=parse_access(given),
+        topic=given.get("topic", ""),
+        sink_id=_sink_id(given.get("sinkid", "")),
+        batch_id=_batch_id(given, streaming),
+        checkpoint=given.get("checkpointlocation", ""),
+        compression=_compression(given.get("compression", "none")),
+        batch_bytes=parse_size("option batchBytes", size) if size else 1 << 20,
+        staging_timeout_ms=(
+            int(1000 * parse_duration_s("option stagingTimeout", timeout)) if timeout else 0
+        ),
+        retry_timeout_s=parse_duration_s("option retryTimeout", retry) if retry else 60.0,
+    )
+
+
+def _sink_id(text: str) -> str:
+    if len(text.encode()) > 200 or not text.isprintable():
+        raise OptionError("option sinkId takes up to 200 printable bytes")
+    return text
+
+
+def _batch_id(given: Mapping[str, str], streaming: bool) -> int | None:
+    text = given.get("batchid", "")
+    if not text:
+        return None
+    if streaming:
+        raise OptionError("option batchId is for batch writes: a stream numbers its own batches")
+    if not given.get("sinkid"):
+        raise OptionError("option batchId needs sinkId: numbers are of one sink")
+    if not text.isdecimal() or int(text) > _BATCH_ID_MAX:
+        raise OptionError(f"option batchId is {text!r}; it takes a whole number")
+    return int(text)
+
+
+def _compression(text: str) -> str:
+    if text.lower() not in COMPRESSIONS:
+        raise OptionError(f"option compression is {text!r}; it takes {', '.join(COMPRESSIONS)}")
+    return text.lower()

@@ -1,0 +1,1 @@
+"""The Spark source: planning, reading, offsets."""

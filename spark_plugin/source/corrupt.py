@@ -1,0 +1,61 @@
+"""Stored batches that are corrupt inside: left out of what Spark reads, counted, logged. Edge: log.
+
+The broker checks batches when they are appended; a topic may hold some that an older version took.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from opentelemetry.metrics import Observation, get_meter
+
+from lakemq.plugins.native.sdk import CorruptBatch
+from lakemq.spark_plugin.export.job.runs import Run
+from lakemq.spark_plugin.source.planning import OffsetRange
+
+OnSkipped = Callable[[Run], None]
+"""Is told offsets that a reader left out."""
+
+_log = logging.getLogger("lakemq.spark")
+_SEEN_MAX: Final = 10_000
+
+
+class SkippedBatches:
+    """Of this process; each batch is logged once, however often it is read."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._seen: set[tuple[str, int, int]] = set()
+        get_meter("lakemq.spark").create_observable_counter(
+            "lakemq.spark.corrupt_batches", [lambda _: [Observation(self.count)]]
+        )
+
+    def note(self, wanted: OffsetRange, span: Run, error: CorruptBatch) -> None:
+        place = (wanted.topic_id, wanted.partition, span.start)
+        if place in self._seen:
+            return
+        if len(self._seen) >= _SEEN_MAX:
+            self._seen.clear()
+        self._seen.add(place)
+        self.count += 1
+        _log.warning(
+            "%s-%d: offsets %d to %d are in a batch that is corrupt inside and are left out: %s",
+            wanted.topic, wanted.partition, span.start, span.end - 1, error,
+        )  # fmt: skip
+
+
+_skipped: list[SkippedBatches] = []
+
+
+def skipped_batches() -> SkippedBatches:
+    """This process's; made when the first one is met."""
+    if not _skipped:
+        _skipped.append(SkippedBatches())
+    return _skipped[0]
+
+
+def span_of(first: int, last: int, wanted: OffsetRange) -> Run:
+    """The part of a batch's offsets that a range holds; compaction may have taken some of them."""
+    return Run(max(first, wanted.start), min(last + 1, wanted.end))

@@ -1,0 +1,47 @@
+"""The Spark data source `lakemq`: `spark.read.format("lakemq")` and `spark.readStream`."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from lakemq.spark_plugin.sink.options import parse_sink_options
+from lakemq.spark_plugin.sink.sink import BatchWriter, StreamWriter, batch_writer
+from lakemq.spark_plugin.source.options import ReadOptions, parse_options
+from lakemq.spark_plugin.source.reader import BatchReader, FilteringReader, StreamReader
+from lakemq.spark_plugin.source.schema import columns_of, spark_schema
+
+
+class LakeMQSource(DataSource):
+    """Options are described in `docs/lakehouse.md`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "lakemq"
+
+    def _options(self, *, streaming: bool) -> ReadOptions:
+        return parse_options(dict(self.options), streaming=streaming)
+
+    def schema(self) -> StructType:
+        # Spark does not say here whether the query streams; the columns are the same.
+        relevant = {
+            name: value
+            for name, value in self.options.items()
+            if name.lower() not in ("startingoffsets", "endingoffsets")
+        }
+        return spark_schema(parse_options(relevant, streaming=False).columns)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        options = self._options(streaming=False)
+        kind = FilteringReader if options.pushdown else BatchReader
+        return kind(options, columns_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        options = parse_sink_options(dict(self.options), streaming=False)
+        return batch_writer(options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        return StreamWriter(parse_sink_options(dict(self.options), streaming=True), schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        return StreamReader(self._options(streaming=True), columns_of(schema))

@@ -1,0 +1,1 @@
+"""The MetaService in tests."""

@@ -1,0 +1,1 @@
+"""MQTT in tests."""

@@ -1,0 +1,1 @@
+"""Build tools: generated code and documentation pages."""

@@ -1,0 +1,116 @@
+"""docs/configuration.md, from the settings classes."""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from lakemq.broker_core.configuration.config import SECTIONS, ConfigSource
+from lakemq.broker_core.configuration.config_words import models_in
+from lakemq.broker_core.plugin_host import PluginHost
+
+_INTRODUCTION = """\
+# Configuration
+
+<!-- Generated from the settings classes by `make generate`; do not edit. -->
+
+One TOML file, given by `lakemq start --config lakemq.toml`; without one, every setting has the
+default below and the plugins `journal`, `mqtt`, `native` and `bridge` are on. The file is strict:
+an unknown key is an error that names its line and the nearest known key. `lakemq config check
+--config F` checks a file without starting anything, and tells all that is wrong at once.
+
+- **Plugins.** A plugin is on when it has a section, `[plugins.<name>]`, unless that says
+  `enabled = false`. Those four are on without a section.
+- **Variables.** `LAKEMQ_NODE__DATA_DIR=/var/lib/lakemq` overrides `node.data_dir`: path in
+  capitals, its parts joined by two underscores, the value as TOML has it (text needs no quotes).
+"""
+
+
+def configuration_page() -> str:
+    host = PluginHost(ConfigSource("(defaults)"))
+    host.load(disabled_too=True)
+    built_in = {name: model for name, model in host.settings_models().items() if _is_ours(model)}
+    parts = [_INTRODUCTION]
+    for name, section in SECTIONS.items():
+        parts.append(_section(name, section))
+    for name, plugin in sorted(built_in.items()):
+        parts.append(_section(f"plugins.{name}", plugin))
+    return "\n".join(parts)
+
+
+def _is_ours(model: type[BaseModel]) -> bool:
+    return model.__module__.startswith("plugins.")
+
+
+def _section(name: str, model: type[BaseModel]) -> str:
+    lines = [f"## `[{name}]`", "", " ".join((model.__doc__ or "").split()), ""]
+    lines += ["| setting | type | default | what it does |", "|---|---|---|---|"]
+    nested: list[tuple[str, type[BaseModel]]] = []
+    for field, info in model.model_fields.items():
+        lines.append(_row(field, info))
+        nested += [(field, inner) for inner in models_in(info.annotation)]
+    for field, inner in nested:
+        if [each for each, _ in nested].count(field) > 1:
+            said = " ".join((inner.__doc__ or "").split())
+            lines += ["", f"An entry of `{field}` (`[[{name}.{field}]]`). {said}", ""]
+        else:
+            lines += ["", f"Each entry of `{field}` (`[[{name}.{field}]]`):", ""]
+        lines += ["| setting | type | default | what it does |", "|---|---|---|---|"]
+        lines += [_row(each, info) for each, info in inner.model_fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, info: FieldInfo) -> str:
+    text = " ".join((info.description or "").split()).replace("|", "\\|")
+    default = (
+        "(required)"
+        if info.is_required()
+        else f"`{_shown(info.get_default(call_default_factory=True))}`"
+    )
+    limits = ", ".join(_limits(info))
+    kind = _type_name(info.annotation) + (f", {limits}" if limits else "")
+    return f"| `{name}` | {kind} | {default} | {text} |"
+
+
+def _limits(info: FieldInfo) -> list[str]:
+    found = []
+    for each in info.metadata:
+        for attribute, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
+            bound = getattr(each, attribute, None)
+            if bound is not None:
+                found.append(f"{sign} {bound}")
+    return found
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    if isinstance(value, (list, tuple)):
+        value = [each.model_dump() if isinstance(each, BaseModel) else each for each in value]
+    return json.dumps(value, default=str).replace("|", "\\|")
+
+
+def _type_name(annotation: Any) -> str:
+    origin = typing.get_origin(annotation)
+    arguments = typing.get_args(annotation)
+    if origin is Literal:
+        return " or ".join(f"`{json.dumps(each)}`" for each in arguments)
+    if origin is typing.Annotated:
+        return _type_name(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        names = [_type_name(each) for each in arguments if each is not type(None)]
+        return " or ".join(dict.fromkeys(names))
+    if origin in (list, tuple, set, frozenset):
+        return f"list of {_type_name(arguments[0])}"
+    if origin is dict:
+        return "table"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "table"
+    return {str: "text", int: "whole number", float: "number", bool: "true or false"}.get(
+        annotation, str(getattr(annotation, "__name__", annotation))
+    )
