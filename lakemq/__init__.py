@@ -1,8 +1,7 @@
 """LakeMQ: one broker for the whole road from a device to a lakehouse table.
 
-`import lakemq` is the Python SDK: `lakemq.connect(...)` blocks, `lakemq.Client(...)` is asyncio. The
-SDK is loaded on first use of one of its names (PEP 562), so that a broker, which imports `lakemq.node`,
-does not load a client.
+`import lakemq` is the Python SDK: `lakemq.connect(...)` blocks, `lakemq.Client(...)` is asyncio.
+The SDK is loaded on first use of one of its names (PEP 562): `lakemq.node` needs no client.
 """
 
 from __future__ import annotations

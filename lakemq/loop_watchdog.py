@@ -21,7 +21,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 _log: Final = logging.getLogger(__name__)
 _OURS: Final = str(Path(__file__).parents[1]) + "/"
-_PACKAGES: Final = ("lakemq", "broker_core", "meta_service", "plugins", "spark_plugin", "tests")
+_PACKAGES: Final = ("lakemq", "tests")
 
 
 class LoopWatchdog:

@@ -44,7 +44,7 @@ def configuration_page() -> str:
 
 
 def _is_ours(model: type[BaseModel]) -> bool:
-    return model.__module__.startswith("plugins.")
+    return model.__module__.startswith("lakemq.plugins.")
 
 
 def _section(name: str, model: type[BaseModel]) -> str:

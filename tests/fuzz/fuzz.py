@@ -25,7 +25,7 @@ from tests.fuzz.registry import limited, targets
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"
 KEPT = ROOT / "build" / "fuzz"
-_PACKAGES = ("broker_core", "meta_service", "plugins", "spark_plugin")
+_PACKAGES = ("lakemq",)
 _BAD = ("crash-*", "timeout-*", "oom-*")
 
 

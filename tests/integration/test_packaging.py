@@ -23,13 +23,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT))
     (wheel,) = folder.glob("lakemq-*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
+        names = archive.namelist()
     tops = {name.split("/")[0] for name in names}
     typed = {top for top in tops if f"{top}/py.typed" in names}
     assert typed == {top for top in tops if not top.endswith(".dist-info")}
     assert {name for name in tops if not name.endswith(".dist-info")} == {
-        "lakemq", "meta_service", "broker_core", "plugins", "spark_plugin", "pyspark_lakemq",
-    }  # fmt: skip
+        "lakemq",
+        "pyspark_lakemq",
+    }
+    assert len(names) == len(set(names))
     venv.create(folder / "venv", with_pip=True)
     bin_folder = folder / "venv" / "bin"
     constraints = str(ROOT / "constraints.txt")
@@ -58,6 +60,19 @@ def test_the_installed_broker_runs(installed: Path, tmp_path: Path) -> None:
         run(command, "topic", "create", "t", *at)
         run(command, "produce", "t", "--value", "x", *at)
         assert run(command, "consume", "t", *at) == "x\n"
+
+
+@pytest.mark.timeout(300)
+def test_folders_named_like_ours_beside_a_script_change_nothing(
+    installed: Path, tmp_path: Path
+) -> None:
+    for name in ("plugins", "broker_core", "meta_service", "spark_plugin"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the folder of the user')")
+    script = tmp_path / "script.py"
+    script.write_text("import lakemq, lakemq.node\nprint(lakemq.Client.__module__)\n")
+    assert run(str(installed / "python"), str(script)).startswith("lakemq.plugins.native.sdk")
+    assert run(sys.executable, str(script)).startswith("lakemq.plugins.native.sdk")
 
 
 @pytest.mark.timeout(300)

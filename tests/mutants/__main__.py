@@ -53,7 +53,7 @@ def copied(folder: Path) -> Path:
         source = ROOT / name
         if source.is_dir():
             ignored = shutil.ignore_patterns("__pycache__", ".hypothesis", "node_modules")
-            shutil.copytree(source, folder / name, ignore=ignored)
+            shutil.copytree(source, folder / name, symlinks=True, ignore=ignored)
         else:
             shutil.copy(source, folder / name)
     return folder

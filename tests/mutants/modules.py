@@ -63,7 +63,9 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "plugins/native/groups/balance.py": ("native/test_groups",),
     "plugins/native/groups/coordinator.py": ("native/test_groups",),
     "plugins/native/groups/offset_expiry.py": ("native/test_offset_expiry",),
-    "plugins/native/groups/offset_table.py": ("native/test_offset_table", "native/test_offset_expiry"),
+    "plugins/native/groups/offset_table.py": (
+        "native/test_offset_table", "native/test_offset_expiry",
+    ),
     "plugins/native/queues/partition_state.py": (
         "queues/test_queue_partition", "queues/test_queue_answers", "queues/test_queue_simulation",
     ),

@@ -1,8 +1,8 @@
 """Stored batches, opened for reading: one that is corrupt inside is stepped over. Edge: logs.
 
-A batch is checked when it is appended (`lakemq.broker_core.publishing.batch_check`), but a log may hold some that an
-older version took: whole outside, so the journal serves them, and garbage inside. No start and no
-reader may end because of one.
+A batch is checked when it is appended (`lakemq.broker_core.publishing.batch_check`), but a log may
+hold some that an older version took: whole outside, so the journal serves them, and garbage inside.
+No start and no reader may end because of one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Who has how much of what the clients of a node share (`lakemq.broker_core.api.limits.user_shares`). Pure."""
+"""Shares of one user in the memory that all clients of a node have in common.
+
+The rule is in `lakemq.broker_core.api.limits.user_shares`.
+"""
 
 from __future__ import annotations
 

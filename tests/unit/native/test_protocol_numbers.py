@@ -115,7 +115,10 @@ def test_everything_new_is_written_down() -> None:
 
 
 def test_no_proto_file_is_left_out() -> None:
-    files = {f"plugins/native/{each.name}" for each in (ROOT / "plugins/native").glob("*.proto")}
+    files = {
+        f"lakemq/plugins/native/proto/{each.name}"
+        for each in (ROOT / "lakemq/plugins/native/proto").glob("*.proto")
+    }
     assert files == {proto.name for proto in PAGES}
 
 

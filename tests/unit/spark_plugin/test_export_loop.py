@@ -222,7 +222,7 @@ def test_a_crash_after_the_commit_repeats_nothing(memory, export, monkeypatch):
         exporter.step()
     monkeypatch.undo()
     monkeypatch.setitem(
-        __import__("lakemq.spark_plugin.source.broker_reader").journal._clients, "memory", memory
+        broker_reader._clients, "memory", memory
     )
     exporter.close()
     assert len(export.rows()) == 40

@@ -43,7 +43,8 @@ def test_an_error_of_a_task_is_found_in_what_spark_says():
     said = (
         "Job aborted.\nTraceback (most recent call last):\n"
         "lakemq.broker_core.api.errors.UnknownTopic: no topic t\n\nThe above exception was ...\n"
-        "lakemq.spark_plugin.errors.TopicRecreated: topic t was created anew\n\n\tat org.apache.spark"
+        "lakemq.spark_plugin.errors.TopicRecreated: topic t was created anew\n\n"
+        "\tat org.apache.spark"
     )
     found = error_of_task(said)
     assert type(found) is TopicRecreated and str(found) == "topic t was created anew"
