@@ -24,6 +24,7 @@ from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.job.write_task import WriteTask
 from lakemq.spark_plugin.export.tables.files import STRAY_AGE_MIN_S
 from lakemq.spark_plugin.export.task_results import DataFile
+from lakemq.spark_plugin.source import broker_reader
 from tests.support.spark.lake_tables import (
     FORMATS,
     data_paths,
@@ -221,9 +222,7 @@ def test_a_crash_after_the_commit_repeats_nothing(memory, export, monkeypatch):
     with pytest.raises(Crash):
         exporter.step()
     monkeypatch.undo()
-    monkeypatch.setitem(
-        broker_reader._clients, "memory", memory
-    )
+    monkeypatch.setitem(broker_reader._clients, "memory", memory)
     exporter.close()
     assert len(export.rows()) == 40
     export.run()
