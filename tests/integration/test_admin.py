@@ -5,19 +5,10 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 import lakemq
 from tests.support.node.node import NodeProcess
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("admin")) as node:
-        yield node
 
 
 def get(node: NodeProcess, path: str) -> tuple[int, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -54,12 +53,6 @@ def failure(*words: str) -> str:
     assert said.code == 1, said
     assert said.stderr.count("\n") == 1, said.stderr
     return said.stderr.strip()
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("command")) as node:
-        yield node
 
 
 def test_help_names_every_command() -> None:

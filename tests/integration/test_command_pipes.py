@@ -10,18 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
 import lakemq
 from tests.support.node.node import NodeProcess
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("pipes")) as node:
-        yield node
 
 
 def command(node: NodeProcess, *arguments: str) -> subprocess.Popen[str]:

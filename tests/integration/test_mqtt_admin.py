@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -18,12 +16,8 @@ from tests.support.node.node import NodeProcess
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path / "node").start()
-    try:
-        yield node
-    finally:
-        node.kill()
+def node(fresh_node: NodeProcess) -> NodeProcess:
+    return fresh_node
 
 
 def run(node: NodeProcess, *arguments: str) -> str:

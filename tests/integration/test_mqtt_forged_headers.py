@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 import lakemq
@@ -13,12 +10,8 @@ from tests.support.node.node import NodeProcess
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path / "node").start()
-    try:
-        yield node
-    finally:
-        node.kill()
+def node(fresh_node: NodeProcess) -> NodeProcess:
+    return fresh_node
 
 
 def test_headers_that_mqtt_believes_are_refused_in_bound_topics(node: NodeProcess) -> None:

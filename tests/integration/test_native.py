@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -15,28 +14,7 @@ import lakemq
 from lakemq.broker_core.api.records.batch import ProducerStamp, encode
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
-from tests.support.node.node import NodeProcess
-
-_names = (f"topic-{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("native")) as node:
-        yield node
-
-
-@pytest.fixture
-def client(node: NodeProcess) -> Iterator[lakemq.SyncClient]:
-    with lakemq.connect(node.native, timeout_s=10) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: lakemq.SyncClient) -> str:
-    name = next(_names)
-    client.create_topic(name, partitions=1)
-    return name
+from tests.support.node.node import NodeProcess, unique
 
 
 def values(client: lakemq.SyncClient, topic: str) -> list[bytes | None]:
@@ -47,7 +25,7 @@ def values(client: lakemq.SyncClient, topic: str) -> list[bytes | None]:
 
 
 def test_topics_are_created_described_and_deleted(client: lakemq.SyncClient) -> None:
-    name = next(_names)
+    name = unique("topic")
     made = client.create_topic(name, partitions=3, config={"retention_ms": "none"})
     assert (made.name, len(made.partitions), made.config["retention_ms"]) == (name, 3, "none")
     assert client.describe_topic(name).topic_id == made.topic_id
@@ -66,9 +44,9 @@ def test_wrong_requests_are_refused_by_name(client: lakemq.SyncClient, topic: st
     with pytest.raises(lakemq.InvalidTopicName, match="'/'"):
         client.create_topic("a/b")
     with pytest.raises(lakemq.InvalidRequest, match="config 'retention' is unknown"):
-        client.create_topic(next(_names), config={"retention": "1"})
+        client.create_topic(unique("topic"), config={"retention": "1"})
     with pytest.raises(lakemq.InvalidRequest, match="partitions"):
-        client.create_topic(next(_names), partitions=-1)
+        client.create_topic(unique("topic"), partitions=-1)
     with pytest.raises(lakemq.UnknownTopic, match="nowhere"):
         client.delete_topic("nowhere")
     with pytest.raises(lakemq.UnknownTopic, match="nowhere"):
@@ -104,7 +82,7 @@ def test_batches_keep_order_and_start_where_told(client: lakemq.SyncClient, topi
 
 
 def test_keys_choose_partitions(client: lakemq.SyncClient) -> None:
-    name = next(_names)
+    name = unique("topic")
     client.create_topic(name, partitions=4)
     keys = [b"key-%d" % number for number in range(100)]
     client.send_batch(name, [lakemq.NewRecord(key, key=key) for key in keys])
@@ -116,7 +94,7 @@ def test_keys_choose_partitions(client: lakemq.SyncClient) -> None:
 
 
 def test_following_sees_what_is_produced_later(client: lakemq.SyncClient) -> None:
-    name = next(_names)
+    name = unique("topic")
     client.create_topic(name, partitions=2)
     seen: list[bytes | None] = []
 
@@ -134,7 +112,7 @@ def test_following_sees_what_is_produced_later(client: lakemq.SyncClient) -> Non
 
 
 def test_a_topic_created_again_is_told_from_the_old_one(client: lakemq.SyncClient) -> None:
-    name = next(_names)
+    name = unique("topic")
     old = client.create_topic(name).topic_id
     client.delete_topic(name)
     client.create_topic(name)
@@ -197,7 +175,7 @@ def test_a_repeated_batch_is_stored_once(
 
 
 def test_a_batch_over_the_limit_is_refused(node: NodeProcess, client: lakemq.SyncClient) -> None:
-    name = next(_names)
+    name = unique("topic")
     client.create_topic(name, config={"batch_max_bytes": "2000"})
     with pytest.raises(lakemq.BatchTooLarge, match="2000"):
         client.send(name, b"x" * 3000)
@@ -221,7 +199,7 @@ def test_acks_memory_is_answered_and_said(node: NodeProcess, topic: str) -> None
 
 
 async def test_the_asyncio_producer_keeps_order_per_key(node: NodeProcess) -> None:
-    name = next(_names)
+    name = unique("topic")
     async with lakemq.Client(node.native) as client:
         await client.create_topic(name, partitions=3)
         async with await client.producer(batch_max_bytes=2000) as producer:
@@ -242,7 +220,7 @@ async def test_the_asyncio_producer_keeps_order_per_key(node: NodeProcess) -> No
 
 
 async def test_refused_records_fail_alone(node: NodeProcess) -> None:
-    name = next(_names)
+    name = unique("topic")
     async with lakemq.Client(node.native) as client:
         await client.create_topic(name, config={"batch_max_bytes": "2000"})
         async with await client.producer() as producer:
@@ -252,7 +230,7 @@ async def test_refused_records_fail_alone(node: NodeProcess) -> None:
 
 
 async def test_the_buffer_is_bounded(node: NodeProcess) -> None:
-    name = next(_names)
+    name = unique("topic")
     async with lakemq.Client(node.native) as client:
         await client.create_topic(name)
         async with await client.producer(buffer_max_bytes=10_000) as producer:
@@ -264,7 +242,7 @@ async def test_the_buffer_is_bounded(node: NodeProcess) -> None:
 
 
 async def test_a_following_reader_ends_when_it_leaves(node: NodeProcess) -> None:
-    name = next(_names)
+    name = unique("topic")
     async with lakemq.Client(node.native) as client:
         await client.create_topic(name, partitions=2)
         async with await client.producer() as producer:
@@ -288,7 +266,7 @@ def test_data_survives_a_restart(tmp_path: Path) -> None:
 
 
 async def test_what_is_no_record_is_refused_at_once(node: NodeProcess) -> None:
-    name = next(_names)
+    name = unique("topic")
     async with lakemq.Client(node.native) as client, asyncio.timeout(60):
         await client.create_topic(name)
         async with await client.producer() as producer:

@@ -5,26 +5,17 @@ one that the broker has forgotten goes on as a new one.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Iterator
 
 import pytest
 
 import lakemq
-from tests.support.node.node import PORTS_FREE, NodeProcess
-
-_names = (f"again-{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("again")) as node:
-        yield node
+from tests.support.node.node import PORTS_FREE, NodeProcess, unique
 
 
 async def test_an_asyncio_producer_goes_on(node: NodeProcess) -> None:
-    topic = next(_names)
+    topic = unique("again")
     async with lakemq.Client(node.native, timeout_s=10) as client:
         await client.create_topic(topic, partitions=2)
         async with await client.producer() as producer:
@@ -40,7 +31,7 @@ async def test_an_asyncio_producer_goes_on(node: NodeProcess) -> None:
 
 
 async def test_records_under_way_go_to_the_new_topic_or_the_old_one(node: NodeProcess) -> None:
-    topic = next(_names)
+    topic = unique("again")
     async with lakemq.Client(node.native, timeout_s=10) as client:
         await client.create_topic(topic, partitions=1)
         async with await client.producer(batch_max_bytes=2000) as producer:
@@ -61,7 +52,7 @@ async def test_records_under_way_go_to_the_new_topic_or_the_old_one(node: NodePr
 
 
 def test_a_blocking_client_goes_on(node: NodeProcess) -> None:
-    topic = next(_names)
+    topic = unique("again")
     with lakemq.connect(node.native, timeout_s=10) as client:
         client.create_topic(topic, partitions=1)
         for life in range(3):
@@ -81,7 +72,7 @@ def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]
 
 
 async def test_a_producer_that_was_forgotten_goes_on(forgetful: NodeProcess) -> None:
-    topic, sent = next(_names), 0
+    topic, sent = unique("again"), 0
     async with lakemq.Client(forgetful.native) as client, asyncio.timeout(60):
         await client.create_topic(topic, partitions=1)
         async with await client.producer() as producer, await client.producer() as other:
@@ -96,7 +87,7 @@ async def test_a_producer_that_was_forgotten_goes_on(forgetful: NodeProcess) -> 
 
 
 def test_a_blocking_client_that_was_forgotten_goes_on(forgetful: NodeProcess) -> None:
-    topic = next(_names)
+    topic = unique("again")
     with lakemq.connect(forgetful.native) as client, lakemq.connect(forgetful.native) as other:
         client.create_topic(topic, partitions=1)
         client.send(topic, b"0")

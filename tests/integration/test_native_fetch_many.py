@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
 
 import grpc
 import psutil  # type: ignore[import-untyped]  # has no types of its own
@@ -14,21 +13,7 @@ import lakemq
 from lakemq.broker_core.api.records.batch import split
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
-from tests.support.node.node import NodeProcess
-
-_names = (f"many-{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("many")) as node:
-        yield node
-
-
-@pytest.fixture
-def client(node: NodeProcess) -> Iterator[lakemq.SyncClient]:
-    with lakemq.connect(node.native, timeout_s=10) as client:
-        yield client
+from tests.support.node.node import NodeProcess, unique
 
 
 def at(topic: str, partition: int, offset: int = 0, **more: object) -> pb.PartitionOffset:
@@ -50,7 +35,7 @@ def spans(answer: pb.FetchManyResponse) -> list[tuple[int, int]]:
 def test_partitions_are_read_in_turn_and_fail_alone(
     node: NodeProcess, client: lakemq.SyncClient
 ) -> None:
-    topic = next(_names)
+    topic = unique("many")
     topic_id = client.create_topic(topic, partitions=3).topic_id
     for partition in (0, 1):
         for _ in range(3):
@@ -76,7 +61,7 @@ def test_partitions_are_read_in_turn_and_fail_alone(
 def test_following_sees_every_partition_and_that_a_topic_goes(
     node: NodeProcess, client: lakemq.SyncClient
 ) -> None:
-    topic, other = next(_names), next(_names)
+    topic, other = unique("many"), unique("many")
     client.create_topic(topic, partitions=2)
     client.create_topic(other, partitions=1)
     request = pb.FetchManyRequest(
@@ -99,7 +84,7 @@ def test_following_sees_every_partition_and_that_a_topic_goes(
 def test_a_filter_leaves_out_batches_in_the_broker_and_records_here(
     node: NodeProcess, client: lakemq.SyncClient
 ) -> None:
-    topic = next(_names)
+    topic = unique("many")
     client.create_topic(topic, partitions=1)
     for number in range(20):
         key = b"rare" if number == 13 else b"often"
@@ -129,7 +114,7 @@ def test_a_filter_leaves_out_batches_in_the_broker_and_records_here(
 
 
 async def test_a_group_reads_arrow(node: NodeProcess) -> None:
-    topic = next(_names)
+    topic = unique("many")
     async with lakemq.Client(node.native) as client:
         await client.create_topic(topic, partitions=1)
         async with await client.producer(batch_max_bytes=1000) as producer:
@@ -157,7 +142,7 @@ async def test_a_group_reads_arrow(node: NodeProcess) -> None:
 async def test_a_reader_that_does_not_read_takes_no_memory_of_the_broker(
     node: NodeProcess,
 ) -> None:
-    topic = next(_names)
+    topic = unique("many")
     size = 1024 * 1024
     async with lakemq.Client(node.native) as client:
         await client.create_topic(topic, partitions=4)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,16 +19,9 @@ from typer.testing import CliRunner
 
 import lakemq
 from lakemq.plugins.native.cli.groups import group
-from tests.support.node.node import NodeProcess, ports_kept
+from tests.support.node.node import NodeProcess, ports_kept, unique
 
-_names = (f"groups-{number}" for number in itertools.count())
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("groups")) as node:
-        yield node
 
 
 @asynccontextmanager
@@ -36,7 +29,7 @@ async def filled(node: NodeProcess, records: int = 0, partitions: int = 4) -> As
     tuple[lakemq.Client, str]
 ]:  # fmt: skip
     """A client and a topic of its own with numbered records."""
-    name = next(_names)
+    name = unique("groups")
     async with lakemq.Client(node.native, timeout_s=10) as client:
         await client.create_topic(name, partitions=partitions)
         await fill(client, name, range(records))
@@ -170,7 +163,7 @@ async def test_a_static_member_restarts_without_a_rebalance(node: NodeProcess) -
 
 
 def test_the_blocking_face(node: NodeProcess) -> None:
-    topic = next(_names)
+    topic = unique("groups")
     with lakemq.connect(node.native) as client:
         client.create_topic(topic, partitions=2)
         client.send_batch(topic, [lakemq.NewRecord(b"%d" % n, key=b"%d" % n) for n in range(50)])
@@ -188,7 +181,7 @@ def test_the_blocking_face(node: NodeProcess) -> None:
 
 
 def test_wrong_requests_are_refused(node: NodeProcess) -> None:
-    topic = next(_names)
+    topic = unique("groups")
     with lakemq.connect(node.native) as client:
         client.create_topic(topic)
         place = lakemq.TopicPartition(topic, 0)
@@ -223,7 +216,7 @@ def group_command(*arguments: str) -> str:
 
 
 def test_the_command_line(node: NodeProcess) -> None:
-    topic = next(_names)
+    topic = unique("groups")
     with lakemq.connect(node.native) as client:
         client.create_topic(topic, partitions=1)
         client.send_batch(topic, [lakemq.NewRecord(b"x", timestamp_ms=n) for n in range(50)])

@@ -4,17 +4,15 @@ since: commits, delayed records, dead letters, and the broker's own records."""
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 import lakemq
-from tests.support.node.node import PORTS_FREE, NodeProcess
+from tests.support.node.node import PORTS_FREE, NodeProcess, unique
 
 LARGE = b"x" * 50_000
-_names = (f"lowered-{number}" for number in itertools.count())
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +24,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 @pytest.fixture
-def client(node: NodeProcess) -> Iterator[lakemq.SyncClient]:
-    with lakemq.connect(node.native, timeout_s=10) as client:
-        yield client
-
-
-@pytest.fixture
 def topic(client: lakemq.SyncClient) -> str:
     """One that takes large records until it is told not to."""
-    name = next(_names)
+    name = unique("lowered")
     client.create_topic(name, config={"batch_max_bytes": "1000000"})
     return name
 

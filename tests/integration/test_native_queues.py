@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,15 +14,7 @@ from typer.testing import CliRunner
 
 import lakemq
 from lakemq.plugins.native.cli.queues import queue as queue_app
-from tests.support.node.node import NodeProcess
-
-_names = (f"queues-{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("queues")) as node:
-        yield node
+from tests.support.node.node import NodeProcess, unique
 
 
 @asynccontextmanager
@@ -30,7 +22,7 @@ async def filled(node: NodeProcess, records: int, partitions: int = 1) -> AsyncI
     tuple[lakemq.Client, str]
 ]:  # fmt: skip
     """A client and a topic of its own with numbered records, keys 0 to 4."""
-    name = next(_names)
+    name = unique("queues")
     async with lakemq.Client(node.native, timeout_s=10) as client:
         await client.create_topic(name, partitions=partitions)
         await fill(client, name, range(records))

@@ -16,7 +16,8 @@ import pytest
 import lakemq
 from tests.support.node.node import PORTS_FREE, NodeProcess
 
-_names = (f"later-{number}" for number in itertools.count())
+pytestmark = pytest.mark.partitions(2)
+
 LIMITS = PORTS_FREE + "[schedules]\nbatches_max = 100\nhorizon_ms = 86400000\n"
 SOON = timedelta(milliseconds=300)
 LATER = timedelta(hours=1)
@@ -34,13 +35,6 @@ def client(node: NodeProcess) -> Iterator[lakemq.SyncClient]:
         yield client
         for each in client.schedules.waiting():
             client.schedules.cancel(each.schedule_id)
-
-
-@pytest.fixture
-def topic(client: lakemq.SyncClient) -> str:
-    name = next(_names)
-    client.create_topic(name, partitions=2)
-    return name
 
 
 def values(client: lakemq.SyncClient, topic: str) -> list[bytes | None]:

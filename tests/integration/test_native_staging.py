@@ -4,7 +4,6 @@ names them, then everybody sees each once; losers, older epochs and batch ids co
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
@@ -16,7 +15,8 @@ import lakemq
 from lakemq import CommitOutcome, StagedWinner
 from tests.support.node.node import PORTS_FREE, NodeProcess
 
-_names = (f"staged-{number}" for number in itertools.count())
+pytestmark = pytest.mark.partitions(3)
+
 SMALL = PORTS_FREE + "[transactions]\nowner_max_bytes = 1048576\nsink_timeout_ms = 60000\n"
 
 
@@ -24,19 +24,6 @@ SMALL = PORTS_FREE + "[transactions]\nowner_max_bytes = 1048576\nsink_timeout_ms
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     with NodeProcess(tmp_path_factory.mktemp("staging"), SMALL) as node:
         yield node
-
-
-@pytest.fixture
-def client(node: NodeProcess) -> Iterator[lakemq.SyncClient]:
-    with lakemq.connect(node.native, timeout_s=10) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: lakemq.SyncClient) -> str:
-    name = next(_names)
-    client.create_topic(name, partitions=3)
-    return name
 
 
 def columns(*values: bytes) -> lakemq.Columns:

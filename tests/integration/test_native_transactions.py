@@ -6,34 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
 import lakemq
 from lakemq import TopicPartition
-from tests.support.node.node import NodeProcess
+from tests.support.node.node import NodeProcess, unique
 
-_names = (f"transacted-{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("transactions")) as node:
-        yield node
-
-
-@pytest.fixture
-def client(node: NodeProcess) -> Iterator[lakemq.SyncClient]:
-    with lakemq.connect(node.native, timeout_s=10) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: lakemq.SyncClient) -> str:
-    name = next(_names)
-    client.create_topic(name, partitions=2)
-    return name
+pytestmark = pytest.mark.partitions(2)
 
 
 def values(client: lakemq.SyncClient, topic: str) -> list[bytes | None]:
@@ -127,7 +107,7 @@ def test_offsets_of_a_group_without_members(client: lakemq.SyncClient, topic: st
 
 
 async def test_consume_transform_produce(node: NodeProcess) -> None:
-    source, target, group = next(_names), next(_names), next(_names)
+    source, target, group = unique("transacted"), unique("transacted"), unique("transacted")
     async with lakemq.Client(node.native, timeout_s=10) as client:
         await client.create_topic(source, partitions=2)
         await client.create_topic(target, partitions=2)
@@ -155,7 +135,7 @@ async def test_consume_transform_produce(node: NodeProcess) -> None:
 
 
 async def test_an_abort_makes_the_consumer_go_back(node: NodeProcess) -> None:
-    source, target = next(_names), next(_names)
+    source, target = unique("transacted"), unique("transacted")
     async with lakemq.Client(node.native, timeout_s=10) as client:
         for name in (source, target):
             await client.create_topic(name, partitions=1)
@@ -202,7 +182,7 @@ def test_the_blocking_consumer_goes_back_too(client: lakemq.SyncClient, topic: s
 
 
 async def test_what_was_made_of_lost_partitions_is_not_committed(node: NodeProcess) -> None:
-    topic = next(_names)
+    topic = unique("transacted")
     async with lakemq.Client(node.native, timeout_s=10) as client:
         await client.create_topic(topic, partitions=2)
         async with await client.producer() as producer:
@@ -238,7 +218,7 @@ async def feed(client: lakemq.Client, topic: str) -> None:
 
 
 async def test_a_member_that_lost_its_session_commits_nothing(node: NodeProcess) -> None:
-    topic, group = next(_names), next(_names)
+    topic, group = unique("transacted"), unique("transacted")
     async with lakemq.Client(node.native, timeout_s=10) as client:
         await client.create_topic(topic, partitions=1)
         async with await client.producer() as producer:
@@ -259,7 +239,7 @@ async def test_a_member_that_lost_its_session_commits_nothing(node: NodeProcess)
 
 
 async def test_a_commit_goes_on_when_its_caller_leaves(node: NodeProcess) -> None:
-    topic = next(_names)
+    topic = unique("transacted")
     async with lakemq.Client(node.native, timeout_s=10) as client:
         await client.create_topic(topic, partitions=2)
         for number in range(20):

@@ -12,7 +12,6 @@ import logging
 import queue
 import threading
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -33,12 +32,8 @@ from tests.support.spark.killed_export import run_here
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path / "node").start()
-    try:
-        yield node
-    finally:
-        node.kill()
+def node(fresh_node: NodeProcess) -> NodeProcess:
+    return fresh_node
 
 
 def produce(node: NodeProcess, topic: str, batch: bytes) -> pb.ProduceResponse:

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -20,7 +19,6 @@ from lakemq.spark_plugin.errors import DataLossError
 from lakemq.spark_plugin.export.job.run import open_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.target import Target
-from tests.support.node.node import NodeProcess
 from tests.support.spark.lake_tables import FORMATS, data_paths, places, read_table, target_in
 from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
 
@@ -29,18 +27,6 @@ pytestmark = [
     pytest.mark.timeout(300),
     *(pytest.mark.filterwarnings(each) for each in PYSPARK_WARNINGS),
 ]
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("export")) as node:
-        yield node
-
-
-@pytest.fixture
-def client(node: NodeProcess) -> Iterator[lakemq.SyncClient]:
-    with lakemq.connect(node.native, timeout_s=10) as client:
-        yield client
 
 
 def send(client, topic, count, first=0):

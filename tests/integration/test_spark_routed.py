@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,6 @@ pytestmark = [
     pytest.mark.timeout(300),
     *(pytest.mark.filterwarnings(each) for each in PYSPARK_WARNINGS),
 ]
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("routed")) as node:
-        yield node
 
 
 def send(node: NodeProcess, topic: str) -> None:

@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import lakemq
-from tests.support.node.node import NodeProcess
+from tests.support.node.node import unique
 from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
 
 pytestmark = [
+    pytest.mark.partitions(2),
     pytest.mark.spark,
     pytest.mark.timeout(300),
     *(pytest.mark.filterwarnings(each) for each in PYSPARK_WARNINGS),
 ]
-_names = (f"out-{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("sink")) as node:
-        yield node
-
-
-@pytest.fixture
-def client(node: NodeProcess) -> Iterator[lakemq.SyncClient]:
-    with lakemq.connect(node.native, timeout_s=10) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: lakemq.SyncClient) -> str:
-    name = next(_names)
-    client.create_topic(name, partitions=2)
-    return name
 
 
 def numbers(client, topic):
@@ -50,7 +29,7 @@ def write(frame, node, **options):
 
 
 def test_rows_become_records(spark, node, client, topic):
-    other = next(_names)
+    other = unique("out")
     client.create_topic(other, partitions=3)
     frame = spark.sql(
         f"""SELECT * FROM VALUES
@@ -77,7 +56,7 @@ def test_keys_choose_partitions_as_every_producer_does(spark, node, client, topi
     frame = spark.range(500).selectExpr("CAST(id % 7 AS string) key", "CAST(id AS string) value")
     write(frame.repartition(3), node, topic=topic, compression="zstd")
     assert numbers(client, topic) == list(range(500))
-    same = next(_names)
+    same = unique("out")
     client.create_topic(same, partitions=2)
     for key in range(7):
         client.send(same, b"", key=b"%d" % key)
@@ -156,7 +135,7 @@ def stream(spark, node, source, topic, checkpoint: Path, **options):
 def test_a_stream_writes_each_row_once_and_a_lost_commit_of_spark_repeats_nothing(
     spark, node, client, topic, tmp_path: Path
 ):
-    source = next(_names)
+    source = unique("out")
     client.create_topic(source, partitions=2)
     for partition in range(2):
         values = [b"%d" % (2 * n + partition) for n in range(50)]
@@ -175,7 +154,7 @@ def test_a_stream_writes_each_row_once_and_a_lost_commit_of_spark_repeats_nothin
 
 
 def test_a_new_checkpoint_under_an_old_name_is_noticed(spark, node, client, topic, tmp_path: Path):
-    source = next(_names)
+    source = unique("out")
     client.create_topic(source)
     client.send_batch(source, lakemq.Columns([b"%d" % n for n in range(120)]))
     spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))

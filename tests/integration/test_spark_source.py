@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import lakemq
-from tests.support.node.node import NodeProcess
+from tests.support.node.node import unique
 from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
 
 pytestmark = [
@@ -18,25 +16,12 @@ pytestmark = [
     pytest.mark.timeout(300),
     *(pytest.mark.filterwarnings(each) for each in PYSPARK_WARNINGS),
 ]
-_names = (f"topic-{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("spark")) as node:
-        yield node
-
-
-@pytest.fixture
-def client(node: NodeProcess) -> Iterator[lakemq.SyncClient]:
-    with lakemq.connect(node.native, timeout_s=10) as client:
-        yield client
 
 
 @pytest.fixture
 def topic(client: lakemq.SyncClient) -> str:
     """A topic with 100 records in each of 2 partitions; values count up over both."""
-    name = next(_names)
+    name = unique("topic")
     client.create_topic(name, partitions=2)
     send(client, name, 100)
     return name

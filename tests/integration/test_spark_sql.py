@@ -36,12 +36,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         yield node
 
 
-@pytest.fixture
-def client(node: NodeProcess) -> Iterator[lakemq.SyncClient]:
-    with lakemq.connect(node.native, timeout_s=10) as client:
-        yield client
-
-
 def send(client, topic, count, first=0):
     values = [
         b'{"room":"r%d","celsius":%d,"n":%d,"time":1700000000000}' % (n % 3, n % 40, n)

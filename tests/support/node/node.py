@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import signal
@@ -27,6 +28,14 @@ port = 0
 port = 0
 """
 """Every listener on a port that the system chooses."""
+
+
+_numbers = itertools.count()
+
+
+def unique(name: str) -> str:
+    """A name that no other test of this process has, for a topic of a shared node."""
+    return f"{name}-{next(_numbers)}"
 
 
 def ports_kept(*plugins: str, **settings: int) -> str:
