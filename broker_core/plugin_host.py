@@ -7,8 +7,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final
+from importlib.metadata import Distribution, entry_points
+from typing import Any, Final, Protocol
 
 import pluggy
 
@@ -20,6 +20,17 @@ from lakemq.broker_core.configuration.config import ConfigSource, joined
 BUILT_IN: Final = ("journal", "mqtt", "native", "bridge")
 """Plugins that are on without a section."""
 HOOKS: Final = tuple(name for name in vars(PluginHooks) if not name.startswith("_"))
+
+
+class PluginPoint(Protocol):
+    """Where a plugin is found: an entry point, or what stands in for one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dist(self) -> Distribution | None: ...
+    def load(self) -> Any:
+        """Import the module with the hooks."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +51,12 @@ class LoadedPlugin:
 class PluginHost:
     """Holds the plugins of one process."""
 
-    def __init__(self, source: ConfigSource, points: Iterable[EntryPoint] | None = None) -> None:
+    def __init__(self, source: ConfigSource, points: Iterable[PluginPoint] | None = None) -> None:
         self._source = source
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(PluginHooks)
         found = entry_points(group=ENTRY_POINT_GROUP) if points is None else points
-        self._points = {point.name: point for point in found}
+        self._points: dict[str, PluginPoint] = {point.name: point for point in found}
         self.plugins: list[LoadedPlugin] = []
 
     def load(self, *, strict: bool = True, disabled_too: bool = False) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +28,7 @@ from lakemq.broker_core.api.records.stored import SKIPPED
 from lakemq.broker_core.api.types import PluginInfo
 from lakemq.broker_core.broker import CoreBroker
 from lakemq.broker_core.configuration.config import Config
-from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost
+from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost, PluginPoint
 from lakemq.broker_core.publishing.interception import Interception
 from lakemq.broker_core.publishing.interception_metrics import register_interception_metrics
 from lakemq.broker_core.security.assembly import Security
@@ -46,18 +46,26 @@ log = logging.getLogger(__name__)
 VERSION = version("lakemq")
 
 
-def _wall_clock_ms() -> int:
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 class Node:
     """One process of LakeMQ. `start`, wait for `failed` or a signal, `stop`."""
 
-    def __init__(self, config: Config, *, now_ms: Callable[[], int] = _wall_clock_ms) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        plugins: Iterable[PluginPoint] | None = None,
+    ) -> None:
+        """`plugins`: where to look for plugins; None: among the installed distributions."""
         self.config = config
         self.node_id = config.node.id
         self.data_dir = Path(config.node.data_dir).expanduser().absolute()
-        self.plugins = PluginHost(config.source)
+        self.plugins = PluginHost(config.source, plugins)
         self.telemetry = Telemetry(config.telemetry, self.node_id, VERSION)
         self.listeners: list[Listener] = []
         self.broker: CoreBroker

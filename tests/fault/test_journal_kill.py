@@ -17,7 +17,7 @@ import pytest
 from lakemq.broker_core.api.types import TopicConfig, TopicInfo
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
-from tests.contract.storage_contract import read_all
+from lakemq.testing.storage import read_all
 
 TOPIC = TopicInfo("t", "d" * 32, 2, TopicConfig(segment_max_bytes=64 * 1024, retention_ms=None))
 
@@ -26,7 +26,7 @@ import asyncio, sys
 from pathlib import Path
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
-from tests.contract.storage_contract import append, batch_of
+from lakemq.testing.storage import append, batch_of
 from tests.fault.test_journal_kill import TOPIC
 
 async def main(folder, life):

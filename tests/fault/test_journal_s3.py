@@ -13,7 +13,7 @@ from lakemq.broker_core.api.errors import Unavailable
 from lakemq.broker_core.api.types import Offset, TopicConfig, TopicInfo
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
-from tests.contract.storage_contract import append, batch_of, read_all
+from lakemq.testing.storage import append, batch_of, read_all
 from tests.unit.journal.rig import until
 
 pytest.importorskip("obstore")

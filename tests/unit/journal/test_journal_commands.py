@@ -14,7 +14,7 @@ from lakemq.broker_core.api.types import TopicConfig, TopicInfo
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
 from lakemq.plugins.journal.tools.commands import journal_app
-from tests.contract.storage_contract import append, batch_of
+from lakemq.testing.storage import append, batch_of
 from tests.unit.journal.rig import until
 
 TOPIC = TopicInfo("sensors", "e" * 32, 2, TopicConfig(segment_max_bytes=1300, retention_ms=None))

@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from lakemq.broker_core.api.ports import PluginContext
 from lakemq.plugins.journal import plugin
 from lakemq.plugins.journal.settings import JournalSettings
-from tests.contract.storage_contract import TOPIC, append, batch_of
+from lakemq.testing.storage import TOPIC, append, batch_of
 
 
 def test_hooks_give_a_storage_whose_metrics_can_be_read(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from lakemq.broker_core.api.types import Acks, Offset, TopicConfig, TopicInfo
 from lakemq.plugins.journal.segment.files import DiskFiles
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
-from tests.contract.storage_contract import (
+from lakemq.testing.storage import (
     TOPIC,
     MakeStorage,
     StorageContract,

@@ -29,7 +29,7 @@ from lakemq.plugins.journal.tiering.object_store import (
     open_store,
 )
 from lakemq.plugins.journal.tiering.uploader import Tier, delete_topic_objects
-from tests.contract.storage_contract import TOPIC
+from lakemq.testing.storage import TOPIC
 from tests.unit.journal.rig import FOLDER, STORE, TOPIC_ID, Rig, until
 
 VALUES = [b"value %02d" % number for number in range(21)]
@@ -302,7 +302,7 @@ async def test_deleted_topic_leaves_nothing_in_the_store(tmp_path: Path) -> None
         tiering_url=(tmp_path / "store").as_uri(), tiering_local_bytes=0,
         maintenance_interval_ms=100, free_min_bytes=0,
     )  # fmt: skip
-    from tests.contract.storage_contract import append, batch_of, read_all
+    from lakemq.testing.storage import append, batch_of, read_all
 
     storage = JournalStorage(tmp_path / "journal", settings)
     await storage.start()
@@ -325,7 +325,7 @@ async def test_deleted_topic_leaves_nothing_in_the_store(tmp_path: Path) -> None
 
 async def test_internal_topics_stay_local(tmp_path: Path) -> None:
     """What the broker alone may read is not for those who may read the object store."""
-    from tests.contract.storage_contract import append, batch_of
+    from lakemq.testing.storage import append, batch_of
 
     settings = JournalSettings(
         tiering_url=(tmp_path / "store").as_uri(), tiering_local_bytes=0,

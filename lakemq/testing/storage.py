@@ -1,8 +1,4 @@
-"""What every storage engine must do: one suite for the `Storage` and `PartitionLog` ports.
-
-A plugin's tests subclass `StorageContract` and give the fixture `make_storage`, which opens the
-same data each time it is called.
-"""
+"""What every storage engine must do: the suite for the ports `Storage` and `PartitionLog`."""
 
 from __future__ import annotations
 
@@ -21,9 +17,18 @@ from lakemq.broker_core.api.records.batch import (
     read_header,
     split,
 )
-from lakemq.broker_core.api.types import Acks, Columns, CommittedBatch, Offset, Record, TopicInfo
+from lakemq.broker_core.api.types import (
+    Acks,
+    AppendResult,
+    Columns,
+    CommittedBatch,
+    Offset,
+    Record,
+    TopicInfo,
+)
 
 MakeStorage = Callable[[], Storage]
+"""Gives an engine that has not started, over the same data each time."""
 
 TOPIC = TopicInfo("sensors", "a" * 32, 3)
 REBORN = TopicInfo("sensors", "b" * 32, 3)
@@ -35,14 +40,19 @@ def batch_of(
     times: list[int] | None = None,
     producer: ProducerStamp = NOT_IDEMPOTENT,
 ) -> bytes:
+    """A record batch of these values; `times`: their timestamps, else 1000 ms."""
     return encode(Columns(list(values), keys, None, times), producer=producer, now_ms=1000)
 
 
-def append(log: PartitionLog, data: bytes, acks: Acks = Acks.LEADER) -> asyncio.Future:  # type: ignore[type-arg]
+def append(
+    log: PartitionLog, data: bytes, acks: Acks = Acks.LEADER
+) -> asyncio.Future[AppendResult]:
+    """Append a batch whose header is as the caller of a log would give it."""
     return log.append(data, read_header(data), acks)
 
 
 def records(data: bytes) -> list[Record]:
+    """The records of batches that lie back to back."""
     found: list[Record] = []
     for position, header in split(data):
         found += RecordBatch(data[position : position + header.total_bytes]).records()
@@ -50,6 +60,7 @@ def records(data: bytes) -> list[Record]:
 
 
 async def read_all(log: PartitionLog, bytes_max: int = 1 << 20) -> list[Record]:
+    """All records that readers see, fetch by fetch."""
     found: list[Record] = []
     offset = log.log_start_offset
     while offset < log.high_watermark:
@@ -61,6 +72,19 @@ async def read_all(log: PartitionLog, bytes_max: int = 1 << 20) -> list[Record]:
 
 
 class StorageContract:
+    """Give the fixture `make_storage`: a `MakeStorage` over a fresh folder or store.
+
+        class TestMyStorage(StorageContract):
+            @pytest.fixture
+            def make_storage(self, tmp_path):
+                return lambda: MyStorage(tmp_path)
+
+    The suite starts and stops what it makes. It kills nothing: that acknowledged records survive
+    kill -9 and a full disk is for the engine's own tests.
+    """
+
+    pytestmark = pytest.mark.asyncio
+
     async def test_what_was_acknowledged_is_read_back_in_order(
         self, make_storage: MakeStorage
     ) -> None:

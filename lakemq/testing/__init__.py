@@ -1,0 +1,30 @@
+"""What authors of plugins test with: a broker in the test's own event loop, a clock that stands
+still, and contract suites for the ports. Install it with `pip install 'lakemq[testing]'`.
+
+A contract suite is a class to subclass: give the fixtures that it names, and its tests run against
+your implementation. Whatever passes behaves as the host and other plugins expect.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite(
+    "lakemq.testing.authenticator",
+    "lakemq.testing.authorizer",
+    "lakemq.testing.interceptor",
+    "lakemq.testing.listener",
+    "lakemq.testing.storage",
+)
+
+from lakemq.testing.authenticator import AuthenticatorContract  # noqa: E402  rewritten first
+from lakemq.testing.authorizer import AuthorizerContract, Question  # noqa: E402
+from lakemq.testing.broker import RunningBroker, plugin_context, running_broker  # noqa: E402
+from lakemq.testing.clock import FakeClock  # noqa: E402
+from lakemq.testing.interceptor import InterceptorContract  # noqa: E402
+from lakemq.testing.listener import ListenerContract, MakeListener  # noqa: E402
+from lakemq.testing.storage import MakeStorage, StorageContract  # noqa: E402
+
+__all__ = [
+    "AuthenticatorContract", "AuthorizerContract", "FakeClock", "InterceptorContract",
+    "ListenerContract", "MakeListener", "MakeStorage", "Question", "RunningBroker",
+    "StorageContract", "plugin_context", "running_broker",
+]  # fmt: skip
