@@ -232,6 +232,8 @@ class Witness:
     def watch_topics(self, on_change: object) -> Callable[[], None]:
         return lambda: None
 
+    watch_nodes = watch_topics
+
     async def describe_cluster(self) -> ClusterInfo:
         return ClusterInfo("here", "here", (), "", (), 0, ())
 
