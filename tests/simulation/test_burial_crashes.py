@@ -1,4 +1,4 @@
-"""Goal: a record that is rejected becomes a dead letter once, at whatever step of the burial the
+"""Goal: a record that is rejected becomes a dead letter once, at whatever step of the write the
 broker ends, and however often it does.
 """
 
@@ -13,15 +13,15 @@ import pytest
 
 from lakemq.broker_core.api.records.batch import encode, read_header
 from lakemq.broker_core.api.types import Acks, Columns, TopicConfig, TopicInfo
-from lakemq.plugins.native.queues.dead_letters import Undertaker
-from lakemq.plugins.native.queues.partition_runtime import Part
-from lakemq.plugins.native.queues.partition_state import QueuePartition, Settlement, fresh
+from lakemq.plugins.native.queues.dead_letters import DeadLetterWriter
+from lakemq.plugins.native.queues.partition_runtime import QueuePartitionRuntime
+from lakemq.plugins.native.queues.partition_state import QueuePartitionState, Settlement, fresh
 from lakemq.plugins.native.queues.settings import QueueSettings
 from lakemq.plugins.native.queues.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk
 
 JOBS = [b"job %d" % number for number in range(130)]
-"""More than one burial takes."""
+"""More than one batch of dead letters takes."""
 SETTINGS = QueueSettings(dead_letter="dead")
 NEVER = 1 << 30
 
@@ -32,12 +32,12 @@ class Life:
     def __init__(self, disk: Disk, kept: list[bytes], dice: random.Random, crash_at: int) -> None:
         self.broker = CrashingBroker(disk, dice, crash_at, fail_rate=0.0)
         self.kept = kept
-        state = QueuePartition(SETTINGS, decode_snapshot(kept[-1]))
-        self.part = Part(
+        state = QueuePartitionState(SETTINGS, decode_snapshot(kept[-1]))
+        self.partition = QueuePartitionRuntime(
             0, state, self.broker.partition("jobs", 0), self._keep, topic="jobs", window_max=1000
         )
         broker: Any = self.broker
-        self.undertaker = Undertaker(broker, self.part, "g", "jobs", lambda: None)
+        self.writer = DeadLetterWriter(broker, self.partition, "g", "jobs", lambda: None)
 
     async def _keep(self, snapshot: Snapshot) -> None:
         await self.broker.a_while()
@@ -46,21 +46,21 @@ class Life:
         await self.broker.a_while()
 
     async def reject_everything(self) -> None:
-        state = self.part.state
-        await self.part.fill(len(JOBS))
+        state = self.partition.state
+        await self.partition.fill(len(JOBS))
         for each in state.acquire(1, len(JOBS), 0):
             state.settle(1, each.offset, Settlement.REJECT, 0)
-        await self.part.kept()
+        await self.partition.persisted()
 
-    async def bury(self) -> None:
+    async def write_dead_letters(self) -> None:
         """Until all is done, or the node has ended."""
-        await self.part.restore()
-        self.undertaker.look()
-        burying = self.undertaker._task
+        await self.partition.restore()
+        self.writer.start_if_needed()
+        writing = self.writer._task
         death = asyncio.ensure_future(self.broker.dead.wait())
-        if burying is not None:
-            await asyncio.wait((burying, death), return_when=asyncio.FIRST_COMPLETED)
-        for task in (burying, death, self.part._writer):
+        if writing is not None:
+            await asyncio.wait((writing, death), return_when=asyncio.FIRST_COMPLETED)
+        for task in (writing, death, self.partition._writer):
             if task is not None:
                 task.cancel()
                 with suppress(asyncio.CancelledError, Crashed):
@@ -81,11 +81,11 @@ async def whole_run(seed: int, crash_at: int) -> int:
     await stored_jobs(disk)
     await Life(disk, kept, dice, NEVER).reject_everything()
     first = Life(disk, kept, dice, crash_at)
-    await first.bury()
+    await first.write_dead_letters()
     for _ in range(dice.randint(0, 3)):
-        await Life(disk, kept, dice, dice.randint(1, 8)).bury()
+        await Life(disk, kept, dice, dice.randint(1, 8)).write_dead_letters()
     last = Life(disk, kept, dice, NEVER)
-    await last.bury()
+    await last.write_dead_letters()
     assert disk.records("dead", 0) == JOBS, f"seed {seed}, crash at step {crash_at}"
     assert decode_snapshot(kept[-1]) == Snapshot("ab" * 16, len(JOBS))
     return first.broker.steps

@@ -26,10 +26,10 @@ from lakemq.plugins.native.groups.offset_table import (
     encode_key,
     encode_value,
 )
-from lakemq.plugins.native.queues.partition_state import QueuePartition, Settlement, ranges
+from lakemq.plugins.native.queues.partition_state import QueuePartitionState, Settlement, ranges
 from lakemq.plugins.native.queues.settings import QueueSettings
 from lakemq.plugins.native.queues.snapshot import (
-    Fate,
+    DeliveryState,
     Run,
     Snapshot,
     decode_snapshot,
@@ -119,7 +119,7 @@ def committed_offsets(count: int) -> Work:
 
 
 def queue_snapshot(count: int) -> Work:
-    runs = tuple(Run(1, Fate(each % 3)) for each in range(count))
+    runs = tuple(Run(1, DeliveryState(each % 3)) for each in range(count))
     data = encode_snapshot(Snapshot(ID, 0, runs))
     return lambda: decode_snapshot(data)
 
@@ -128,13 +128,13 @@ def queue_life(count: int) -> Work:
     """Deliver everything, and settle it from the end."""
 
     def live() -> None:
-        part = QueuePartition(QueueSettings(), Snapshot(ID, 0))
-        part.load(range(count), None, count)
-        given = part.acquire(1, count, 0)
+        partition = QueuePartitionState(QueueSettings(), Snapshot(ID, 0))
+        partition.load(range(count), None, count)
+        given = partition.acquire(1, count, 0)
         assert len(given) == count
         for each in reversed(given):
-            assert part.settle(1, each.offset, Settlement.ACCEPT, 1)
-        part.snapshot()
+            assert partition.settle(1, each.offset, Settlement.ACCEPT, 1)
+        partition.snapshot()
 
     return live
 

@@ -29,7 +29,7 @@ def list_queues(bootstrap: Bootstrap = "127.0.0.1:9700") -> None:
 
 @queue.command("describe")
 def describe_queue(group: str, topic: Topic, bootstrap: Bootstrap = "127.0.0.1:9700") -> None:
-    """Show where a queue stands in every partition, and its settings."""
+    """Show the offsets of a queue in every partition, and its settings."""
     with client_of(bootstrap) as client:
         queues = client.admin.queues(group, topic)
     if not queues:
@@ -37,7 +37,7 @@ def describe_queue(group: str, topic: Topic, bootstrap: Bootstrap = "127.0.0.1:9
     (found,) = queues
     console = Console()
     console.print(f"{group} on {topic}: {found.consumers} consumer(s)")
-    table = _table("partition", "start", "high watermark", "held", "backlog", "dying")
+    table = _table("partition", "start", "high watermark", "held", "backlog", "dead letters")
     for each in found.partitions:
         table.add_row(
             str(each.partition), f"{each.start_offset:,}", f"{each.high_watermark:,}",
@@ -69,7 +69,7 @@ def alter_queue(
     backoff_ms_max: Annotated[int | None, typer.Option(help="Longest pause (ms).")] = None,
     bootstrap: Bootstrap = "127.0.0.1:9700",
 ) -> None:
-    """Change settings of a queue, or make it."""
+    """Change settings of a queue, or create it."""
     settings = QueueOptions()
     for name, value in (
         ("lock_ms", lock_ms), ("attempts_max", attempts_max), ("dead_letter", dead_letter),
@@ -94,7 +94,7 @@ def reset_queue(
     ] = None,
     bootstrap: Bootstrap = "127.0.0.1:9700",
 ) -> None:
-    """Let a queue without consumers go on from elsewhere."""
+    """Let a queue without consumers continue from another offset."""
     with client_of(bootstrap) as client:
         numbers = [each.partition for each in client.describe_topic(topic).partitions]
         chosen = [each for each in numbers if partition in (None, each)]
@@ -110,7 +110,7 @@ def reset_queue(
         else:
             fail(f"--to is {to!r}; it takes earliest, latest, an offset or time:MS")
         client.admin.reset_queue(group, topic, offsets)
-    typer.echo(f"{group} on {topic} goes on from {to}")
+    typer.echo(f"{group} on {topic} continues from {to}")
 
 
 @queue.command("delete")
@@ -120,9 +120,9 @@ def delete_queue(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = "127.0.0.1:9700",
 ) -> None:
-    """Forget a queue without consumers. Its topic stays as it is."""
+    """Delete a queue without consumers. Its topic is not changed."""
     if not yes:
-        typer.confirm(f"Forget the queue of {group} on {topic}?", abort=True)
+        typer.confirm(f"Delete the queue of {group} on {topic}?", abort=True)
     with client_of(bootstrap) as client:
         client.admin.delete_queue(group, topic)
     typer.echo(f"deleted the queue of {group} on {topic}")

@@ -24,16 +24,16 @@ def queue_message(queue: RunningQueue) -> pb.Queue:
         group=queue.group,
         topic=queue.topic.name,
         settings=settings_message(queue.settings),
-        consumers=len(queue.sessions),
+        consumers=len(queue.consumers),
         partitions=[
             pb.QueuePartitionState(
                 partition=number,
-                start_offset=part.state.start,
-                high_watermark=part.log.high_watermark,
-                held=part.state.held,
-                backlog=part.state.backlog(part.log.high_watermark),
-                dead_letters=len(part.state.dying(1_000_000)),
+                start_offset=partition.state.start,
+                high_watermark=partition.log.high_watermark,
+                held=partition.state.held,
+                backlog=partition.state.backlog(partition.log.high_watermark),
+                dead_letters=len(partition.state.exhausted(1_000_000)),
             )
-            for number, part in sorted(queue.parts.items())
+            for number, partition in sorted(queue.partitions.items())
         ],
     )

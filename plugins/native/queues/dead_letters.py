@@ -1,8 +1,8 @@
-"""Writing dead letters: each record once, whenever the broker dies.
+"""Writes dead letters: each record exactly once, at whatever moment the broker stops.
 
-A record is finished only when its copy is on disk among the dead letters. To make that once, the
-copies are written under a producer id of their own that is kept in the queue's state first: after a
-crash the same batch is written again under the same id, and the journal knows it.
+A record is finished only when its copy is on disk in the topic of dead letters. To write it once,
+the copies have a producer id of their own that is persisted in the queue's state first: after a
+crash the same batch is written again under the same id, and the journal recognizes the duplicate.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.batch import ProducerStamp, encode, read_header
 from lakemq.broker_core.api.records.headers import encode_headers
 from lakemq.broker_core.api.types import Acks, Columns, TopicInfo
-from lakemq.plugins.native.queues.partition_runtime import Part
-from lakemq.plugins.native.queues.partition_state import TOO_OFTEN
-from lakemq.plugins.native.queues.snapshot import Burial, Fate
-from lakemq.plugins.native.queues.source import Row
+from lakemq.plugins.native.queues.partition_runtime import QueuePartitionRuntime
+from lakemq.plugins.native.queues.snapshot import DeadLetterBatch, DeadLetterReason, DeliveryState
+from lakemq.plugins.native.queues.source import SourceRecord
 
 _log = logging.getLogger("lakemq.native")
 _RECORDS_MAX: Final = 100
@@ -29,24 +28,36 @@ _RETRY_S: Final = 0.5
 _RETRY_MAX_S: Final = 30.0
 
 
-class Undertaker:
-    """Buries the dead of one partition; `buried` counts."""
+class DeadLetterWriter:
+    """Copies exhausted records of one partition to the topic of dead letters.
+
+    `written`: how many since it was made. `on_change`: called when records were finished.
+    """
 
     def __init__(
-        self, broker: Broker, part: Part, group: str, topic: str, on_change: Callable[[], None]
+        self,
+        broker: Broker,
+        partition: QueuePartitionRuntime,
+        group: str,
+        topic: str,
+        on_change: Callable[[], None],
     ) -> None:
-        self.buried = 0
+        self.written = 0
         self._on_change = on_change
         self._broker = broker
-        self._part = part
+        self._partition = partition
         self._group = group
         self._topic = topic
         self._task: asyncio.Task[None] | None = None
 
-    def look(self) -> None:
-        """Begin if there is something to do."""
-        state = self._part.state
-        if self._task is None and state.is_restored and (state.burial or state.dying(1)):
+    def start_if_needed(self) -> None:
+        """Start writing unless that runs already or there is nothing to write."""
+        state = self._partition.state
+        if (
+            self._task is None
+            and state.is_restored
+            and (state.dead_letter_batch or state.exhausted(1))
+        ):
             self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -57,81 +68,96 @@ class Undertaker:
     async def _run(self) -> None:
         pause_s = _RETRY_S
         try:
-            while self._part.state.burial or self._part.state.dying(1):
+            while self._partition.state.dead_letter_batch or self._partition.state.exhausted(1):
                 try:
-                    await self._bury_some()
+                    await self._write_some()
                     pause_s = _RETRY_S
                 except LakeMQError as error:
-                    _log.warning("dead letters of %s/%s wait: %s", self._group, self._topic, error)
+                    _log.warning(
+                        "queue %s/%s: could not write dead letters, retrying: %s",
+                        self._group,
+                        self._topic,
+                        error,
+                    )
                     await asyncio.sleep(pause_s)
                     pause_s = min(_RETRY_MAX_S, pause_s * 2)
         finally:
             self._task = None
 
-    async def _bury_some(self) -> None:
-        part, state = self._part, self._part.state
-        fates = dict(state.dying(_RECORDS_MAX if state.burial is None else 1_000_000))
-        if state.burial is None:
-            rows = _some(await part.source.rows(sorted(fates)))
-            burial = await self._planned([row.offset for row in rows] or sorted(fates))
-            state.begin_burial(burial)
-            await part.kept()
+    async def _write_some(self) -> None:
+        partition, state = self._partition, self._partition.state
+        states = dict(
+            state.exhausted(_RECORDS_MAX if state.dead_letter_batch is None else 1_000_000)
+        )
+        if state.dead_letter_batch is None:
+            rows = _some(await partition.source.rows(sorted(states)))
+            dead_letter_batch = await self._planned([row.offset for row in rows] or sorted(states))
+            state.begin_dead_letters(dead_letter_batch)
+            await partition.persisted()
         else:
-            burial = state.burial
-            rows = await part.source.rows(burial.offsets)
+            dead_letter_batch = state.dead_letter_batch
+            rows = await partition.source.rows(dead_letter_batch.offsets)
         if rows:
-            await self._write(burial, rows, fates)
-        state.end_burial()
-        self.buried += len(rows)
+            await self._write(dead_letter_batch, rows, states)
+        state.finish_dead_letters()
+        self.written += len(rows)
         self._on_change()
-        await part.kept()
+        await partition.persisted()
 
-    async def _planned(self, offsets: Sequence[int]) -> Burial:
-        topic = await self._broker.ensure_topic(self._part.state.settings.dead_letter)
+    async def _planned(self, offsets: Sequence[int]) -> DeadLetterBatch:
+        topic = await self._broker.ensure_topic(self._partition.state.settings.dead_letter)
         producer_id = await self._broker.allocate_producer_id()
-        return Burial(producer_id, topic.name, self._partition_of(topic), tuple(offsets))
+        return DeadLetterBatch(producer_id, topic.name, self._partition_of(topic), tuple(offsets))
 
     def _partition_of(self, topic: TopicInfo) -> int:
-        """Where dead letters of this partition go: one that this node leads, if there is one."""
+        """The partition that takes them: one that this node leads, if there is one."""
         count = topic.partitions
         led = [each for each in range(count) if self._broker.serves(topic.name, each)]
-        return led[self._part.number % len(led)] if led else self._part.number % count
+        return led[self._partition.number % len(led)] if led else self._partition.number % count
 
-    async def _write(self, burial: Burial, rows: Sequence[Row], fates: Mapping[int, Fate]) -> None:
+    async def _write(
+        self,
+        dead_letter_batch: DeadLetterBatch,
+        rows: Sequence[SourceRecord],
+        states: Mapping[int, DeliveryState],
+    ) -> None:
         columns = Columns(
             [row.value for row in rows],
             [row.key for row in rows],
-            [row.headers + self._note(row, fates.get(row.offset, Fate())) for row in rows],
+            [
+                row.headers + self._note(row, states.get(row.offset, DeliveryState()))
+                for row in rows
+            ],
             [row.timestamp_ms for row in rows],
         )
-        batch = encode(columns, producer=ProducerStamp(burial.producer_id, 0, 0))
+        batch = encode(columns, producer=ProducerStamp(dead_letter_batch.producer_id, 0, 0))
         try:
-            log = self._broker.partition(burial.topic, burial.partition)
-        except UnknownTopic:  # deleted meanwhile: there is nothing it could be twice in
-            topic = await self._broker.ensure_topic(burial.topic)
-            log = self._broker.partition(burial.topic, self._partition_of(topic))
+            log = self._broker.partition(dead_letter_batch.topic, dead_letter_batch.partition)
+        except UnknownTopic:  # deleted meanwhile: no duplicate is possible
+            topic = await self._broker.ensure_topic(dead_letter_batch.topic)
+            log = self._broker.partition(dead_letter_batch.topic, self._partition_of(topic))
         try:
             await log.append(batch, read_header(batch), Acks.LEADER)
         except OutOfOrderSequence:
-            _log.info("dead letters of %s/%s were there already", self._group, self._topic)
+            _log.info("queue %s/%s: dead letters had been written before", self._group, self._topic)
 
-    def _note(self, row: Row, fate: Fate) -> bytes:
-        """Headers that tell where a dead letter comes from, behind its own."""
-        reason = "attempts" if fate.dying == TOO_OFTEN else "rejected"
+    def _note(self, row: SourceRecord, delivery: DeliveryState) -> bytes:
+        """Headers that say where a dead letter comes from, after its own."""
+        reason = "attempts" if delivery.reason == DeadLetterReason.ATTEMPTS else "rejected"
         return encode_headers(
             (
                 ("lakemq-dead-group", self._group.encode()),
                 ("lakemq-dead-topic", self._topic.encode()),
-                ("lakemq-dead-partition", b"%d" % self._part.number),
+                ("lakemq-dead-partition", b"%d" % self._partition.number),
                 ("lakemq-dead-offset", b"%d" % row.offset),
-                ("lakemq-dead-attempts", b"%d" % fate.attempts),
+                ("lakemq-dead-attempts", b"%d" % delivery.attempts),
                 ("lakemq-dead-reason", reason.encode()),
             )
         )
 
 
-def _some(rows: list[Row]) -> list[Row]:
-    """As many as make a batch of moderate size, at least one."""
+def _some(rows: list[SourceRecord]) -> list[SourceRecord]:
+    """As many as fit a batch of moderate size, at least one."""
     size = 0
     for at, row in enumerate(rows):
         size += row.size

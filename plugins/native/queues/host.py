@@ -1,4 +1,4 @@
-"""All queues of this node: made, opened, described, changed, forgotten."""
+"""All queues of this node: creates, opens, describes, changes and deletes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lakemq.broker_core.api.types import Operation, Principal, Resource, TopicIn
 from lakemq.plugins.native.config import NativeSettings
 from lakemq.plugins.native.groups.offset_table import check_group_name
 from lakemq.plugins.native.proto import queues_pb2 as pb
-from lakemq.plugins.native.queues.consumer import Session
+from lakemq.plugins.native.queues.consumer import QueueConsumer
 from lakemq.plugins.native.queues.convert import given_settings, queue_message
 from lakemq.plugins.native.queues.partition_state import fresh
 from lakemq.plugins.native.queues.queue import QueueCounters, QueueLimits, RunningQueue
@@ -39,7 +39,7 @@ EARLIEST, LATEST = -1, -2
 
 
 class QueueHost:
-    """Everything is called on the event loop."""
+    """The queues whose topics this node leads. All calls are made on the event loop."""
 
     def __init__(self, broker: Broker, settings: NativeSettings) -> None:
         self.counters = QueueCounters()
@@ -56,14 +56,18 @@ class QueueHost:
         self._limits = QueueLimits(settings.queue_window_records_max, settings.fetch_max_bytes)
 
     async def start(self) -> None:
-        """Read what is kept, and forget queues whose topic is gone."""
+        """Read the persisted queues, and delete those whose topic is gone."""
         await self._store.load()
         topics = {topic.name for topic in self._broker.topics()}
         for name in [each for each in self._store.settings if each[1] not in topics]:
             try:
-                await self._forget(name)
+                await self._delete(name)
             except LakeMQError as error:
-                _log.warning("queue %s of a topic that is gone stays for now: %s", name, error)
+                _log.warning(
+                    "could not delete queue %s of a deleted topic, retrying at the next start: %s",
+                    name,
+                    error,
+                )
 
     async def stop(self) -> None:
         queues, self._running = list(self._running.values()), {}
@@ -75,14 +79,16 @@ class QueueHost:
         return list(self._running.values())
 
     def dead_letters(self) -> int:
-        return sum(each.buried for queue in self.queues() for each in queue.undertakers.values())
+        return sum(
+            each.written for queue in self.queues() for each in queue.dead_letter_writers.values()
+        )
 
     # -- consumers
 
     async def join(
         self, request: pb.OpenQueue, principal: Principal
-    ) -> tuple[RunningQueue, Session]:
-        """Open a queue for one consumer; it is made if it is new. Raises InvalidRequest,
+    ) -> tuple[RunningQueue, QueueConsumer]:
+        """Open a queue for one consumer; it is created if it does not exist. Raises InvalidRequest,
         NotAuthorized, UnknownTopic."""
         self._check(request.group, request.topic, principal, Operation.READ)
         prefetch = request.prefetch or _PREFETCH
@@ -96,15 +102,18 @@ class QueueHost:
             topic = self._broker.topic(request.topic)
             settings = self._store.settings.get(name)
             if settings is None:
-                await self._make(name, topic, given, principal)
+                await self._create(name, topic, given, principal)
             else:
                 agreed(settings, given)
             queue = await self._queue(name)
-        if len(queue.sessions) >= self._settings.queue_consumers_max:
-            raise InvalidRequest(f"queue {name} has {len(queue.sessions)} consumers, the most")
-        session = Session(next(self._numbers), prefetch)
-        queue.join(session)
-        return queue, session
+        if len(queue.consumers) >= self._settings.queue_consumers_max:
+            raise InvalidRequest(
+                f"queue {name} has {len(queue.consumers)} consumers, as many as "
+                "queue_consumers_max allows"
+            )
+        consumer = QueueConsumer(next(self._numbers), prefetch)
+        queue.join(consumer)
+        return queue, consumer
 
     def _check(self, group: str, topic: str, principal: Principal, operation: Operation) -> None:
         check_group_name(group)
@@ -112,10 +121,11 @@ class QueueHost:
         may = Operation.READ if operation is Operation.READ else Operation.DESCRIBE
         self._broker.authorize(principal, may, Resource("topic", topic))
 
-    async def _make(
+    async def _create(
         self, name: _Name, topic: TopicInfo, given: dict[str, Any], principal: Principal
     ) -> None:
-        """Where it begins is kept before it is there at all."""
+        """Its start offsets are persisted before its settings: a queue exists with both or not at
+        all."""
         settings = checked(replace(QueueSettings(), **given))
         await self._check_dead_letter(settings.dead_letter, topic.name, principal)
         logs = [self._broker.partition(topic.name, each) for each in range(topic.partitions)]
@@ -142,7 +152,7 @@ class QueueHost:
             await self._broker.ensure_topic(name)
 
     async def _queue(self, name: _Name) -> RunningQueue:
-        """The queue at work. Raises UnknownGroup, UnknownTopic, and NotLeader when another node
+        """The running queue. Raises UnknownGroup, UnknownTopic, and NotLeader when another node
         leads any partition: a queue would not deliver the records of that one."""
         settings = self._store.settings.get(name)
         if settings is None:
@@ -154,7 +164,7 @@ class QueueHost:
         for number in range(topic.partitions):
             self._broker.partition(topic.name, number)
         if queue is not None:
-            await queue.stop(UnknownTopic(f"topic {topic.name} was created again"))
+            await queue.stop(UnknownTopic(f"topic {topic.name} was deleted and created again"))
             self._drop_snapshots(name)
         queue = self._running[name] = RunningQueue(
             self._broker, name[0], topic, settings, self._keep, self._limits, self.counters
@@ -163,7 +173,7 @@ class QueueHost:
             snapshot = self._store.snapshots.get(QueueKey(*name, number))
             if snapshot is None or snapshot.topic_id != topic.topic_id:
                 snapshot = fresh(topic.topic_id, 0)
-            queue.add_part(snapshot, number)
+            queue.add_partition(snapshot, number)
         return queue
 
     async def _keep(self, key: QueueKey, state: Any) -> None:
@@ -198,11 +208,11 @@ class QueueHost:
             name = (request.group, request.topic)
             topic = self._broker.topic(request.topic)
             if name not in self._store.settings:
-                await self._make(name, topic, given, principal)
+                await self._create(name, topic, given, principal)
                 return self._store.settings[name]
             queue = await self._queue(name)
             settings = checked(replace(queue.settings, **given))
-            if settings.order != queue.settings.order and queue.sessions:
+            if settings.order != queue.settings.order and queue.consumers:
                 raise GroupNotEmpty(f"queue {name} has consumers; its order can't change now")
             if settings.dead_letter != queue.settings.dead_letter:
                 await self._check_dead_letter(settings.dead_letter, topic.name, principal)
@@ -215,10 +225,10 @@ class QueueHost:
             return settings
 
     async def _restart(self, name: _Name, queue: RunningQueue) -> None:
-        """Take it up anew from its state: keys come into play, or out of it."""
+        """Load it again from its state: from now on keys count, or do not."""
         await queue.stop()
-        for number, part in queue.parts.items():
-            self._store.snapshots[QueueKey(*name, number)] = part.state.snapshot()
+        for number, partition in queue.partitions.items():
+            self._store.snapshots[QueueKey(*name, number)] = partition.state.snapshot()
         del self._running[name]
 
     async def reset(self, request: pb.ResetQueueRequest, principal: Principal) -> None:
@@ -237,8 +247,8 @@ class QueueHost:
                         f"offset {offset} is not within {log.log_start_offset}.."
                         f"{log.high_watermark} of {request.topic} partition {number}"
                     )
-                if number not in queue.parts:
-                    queue.add_part(fresh(queue.topic.topic_id, 0), number)
+                if number not in queue.partitions:
+                    queue.add_partition(fresh(queue.topic.topic_id, 0), number)
             await queue.reset(offsets)
 
     async def delete(self, request: pb.DeleteQueueRequest, principal: Principal) -> None:
@@ -249,18 +259,18 @@ class QueueHost:
             queue = await self._unused(name)
             await queue.stop()
             del self._running[name]
-            for number in queue.parts:
+            for number in queue.partitions:
                 self._store.snapshots.setdefault(QueueKey(*name, number), fresh("0" * 32, 0))
-            await self._forget(name)
+            await self._delete(name)
 
     async def _unused(self, name: _Name) -> RunningQueue:
         queue = await self._queue(name)
-        if queue.sessions:
-            raise GroupNotEmpty(f"queue {name} has {len(queue.sessions)} consumer(s)")
+        if queue.consumers:
+            raise GroupNotEmpty(f"queue {name} has {len(queue.consumers)} consumer(s)")
         return queue
 
-    async def _forget(self, name: _Name) -> None:
-        """Settings last: what is half forgotten is forgotten the next time."""
+    async def _delete(self, name: _Name) -> None:
+        """Settings last: what is half deleted is deleted at the next start."""
         for key in [each for each in self._store.snapshots if each[:2] == name]:
             await self._store.keep(key, None)
             del self._store.snapshots[key]

@@ -32,11 +32,14 @@ def observe_queues(meter: Meter, host: QueueHost) -> None:
     counter("settled", lambda: counters.settled)
     counter("expired", lambda: counters.expired)
     counter("dead_letters", host.dead_letters)
-    gauge("consumers", lambda queue: len(queue.sessions))
-    gauge("held", lambda queue: sum(part.state.held for part in queue.parts.values()))
+    gauge("consumers", lambda queue: len(queue.consumers))
+    gauge(
+        "held", lambda queue: sum(partition.state.held for partition in queue.partitions.values())
+    )
     gauge(
         "backlog",
         lambda queue: sum(
-            part.state.backlog(part.log.high_watermark) for part in queue.parts.values()
+            partition.state.backlog(partition.log.high_watermark)
+            for partition in queue.partitions.values()
         ),
     )

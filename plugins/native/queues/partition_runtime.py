@@ -1,4 +1,4 @@
-"""One partition of a queue at work: its state, the log it reads, and keeping the state on disk."""
+"""One partition of a running queue: its state, the log that it reads, and persisting the state."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Final
 
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import PartitionLog
-from lakemq.plugins.native.queues.partition_state import Delivered, QueuePartition, Settlement
+from lakemq.plugins.native.queues.partition_state import Delivered, QueuePartitionState, Settlement
 from lakemq.plugins.native.queues.snapshot import Snapshot
-from lakemq.plugins.native.queues.source import Row, Source, batch_of
+from lakemq.plugins.native.queues.source import RecordSource, SourceRecord, batch_of
 
 _log = logging.getLogger("lakemq.native")
 _RETRY_S: Final = 0.5
 
 
 def now_ms() -> int:
-    """The clock of locks and pauses."""
+    """The monotonic clock of locks and backoffs (ms)."""
     return time.monotonic_ns() // 1_000_000
 
 
-class Part:
-    """Changes are made at once, in memory; `kept` tells when they are on disk."""
+class QueuePartitionRuntime:
+    """Applies changes at once, in memory; `persisted` is done when they are on disk."""
 
     def __init__(
         self,
         number: int,
-        state: QueuePartition,
+        state: QueuePartitionState,
         log: PartitionLog,
         keep: Callable[[Snapshot], Awaitable[None]],
         *,
@@ -38,7 +38,7 @@ class Part:
     ) -> None:
         self.number = number
         self.state = state
-        self.source = Source(log, topic, number)
+        self.source = RecordSource(log, topic, number)
         self._keep = keep
         self._window_max = window_max
         self._dirty = False
@@ -52,12 +52,12 @@ class Part:
     # -- on disk
 
     def changed(self) -> None:
-        """What was changed goes to disk soon; nobody waits for it."""
+        """Persist a change soon; no caller waits for it."""
         self._dirty = True
         if self._writer is None:
             self._writer = asyncio.create_task(self._write())
 
-    def kept(self) -> asyncio.Future[None]:
+    def persisted(self) -> asyncio.Future[None]:
         """Done when everything that has been changed so far is on disk."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
@@ -65,7 +65,7 @@ class Part:
         return future
 
     async def _write(self) -> None:
-        """One snapshot at a time: whatever changes meanwhile is in the next one."""
+        """One snapshot at a time: what changes meanwhile is in the next one."""
         try:
             while self._dirty:
                 self._dirty = False
@@ -78,21 +78,22 @@ class Part:
             self._writer = None
 
     async def _write_once(self, snapshot: Snapshot) -> None:
-        """Until it is written: answers wait that long, for what is in memory is the truth."""
-        told = False
+        """Retry until it is written: answers wait that long, because consumers already act on what
+        is in memory."""
+        logged = False
         while True:
             try:
                 await self._keep(snapshot)
                 return
             except LakeMQError as error:
-                if not told:
-                    _log.warning("the state of a queue cannot be written: %s", error)
-                told = True
+                if not logged:
+                    _log.warning("could not persist the state of a queue, retrying: %s", error)
+                logged = True
                 await asyncio.sleep(_RETRY_S)
                 snapshot = self.state.snapshot()
 
     async def close(self, wait_s: float) -> None:
-        """Write what is to be written, or give it up when that takes too long."""
+        """Finish writing, or give up after `wait_s`."""
         writer = self._writer
         if writer is not None:
             await asyncio.wait([writer], timeout=wait_s)
@@ -102,12 +103,12 @@ class Part:
     # -- records
 
     async def restore(self) -> None:
-        """Look again at everything that was ever delivered and is not finished."""
+        """Load everything again that was ever delivered and is not finished."""
         while not self.state.is_restored and await self._load():
             pass
 
     async def fill(self, count: int) -> None:
-        """Look at more of the log until some `count` records may be delivered, if there are."""
+        """Load more of the log until about `count` records are ready, if there are so many."""
         state = self.state
         if state.advance(self.log.log_start_offset):
             self.changed()
@@ -116,7 +117,7 @@ class Part:
             pass
 
     async def _load(self) -> bool:
-        """Whether there was more."""
+        """Whether the log had more."""
         state = self.state
         if state.end >= self.log.high_watermark:
             return False
@@ -126,11 +127,12 @@ class Part:
         return bool(found)
 
     async def take(
-        self, session: int, count: int, bytes_max: int
+        self, consumer: int, count: int, bytes_max: int
     ) -> tuple[bytes, list[Delivered]] | None:
-        """Records for a session, and the batch that holds them; None: there are none."""
+        """Acquire records for a consumer: the batch that holds them, and their attempts; None:
+        there are none."""
         state = self.state
-        delivered = state.acquire(session, count, now_ms())
+        delivered = state.acquire(consumer, count, now_ms())
         if not delivered:
             return None
         delivered.sort()
@@ -139,17 +141,17 @@ class Part:
         kept = {row.offset for row in chosen}
         there = {row.offset for row in rows}
         for each in delivered:
-            if each.offset not in there:  # retention was faster
-                state.settle(session, each.offset, Settlement.ACCEPT, now_ms())
+            if each.offset not in there:  # deleted by retention meanwhile
+                state.settle(consumer, each.offset, Settlement.ACCEPT, now_ms())
                 self.changed()
             elif each.offset not in kept:
-                state.settle(session, each.offset, Settlement.RELEASE, now_ms(), 0)
+                state.settle(consumer, each.offset, Settlement.RELEASE, now_ms(), 0)
         if not chosen:
             return None
         return batch_of(chosen), [each for each in delivered if each.offset in kept]
 
 
-def _fitting(rows: list[Row], bytes_max: int) -> list[Row]:
+def _fitting(rows: list[SourceRecord], bytes_max: int) -> list[SourceRecord]:
     """As many as fit, at least one."""
     size = 0
     for at, row in enumerate(rows):

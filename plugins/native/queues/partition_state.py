@@ -1,11 +1,12 @@
-"""One partition of a queue: who may have which record. Pure: events and `now` in, deliveries out.
+"""The state of one partition of a queue: which consumer may have which record.
 
-Records between `start` (all below are finished) and `end` (none at or behind was looked at) are
-finished or have an entry. An entry is free, held by a session until its lock ends, waiting for its
-pause to end, or dying (on its way to the dead letters, delivered to nobody any more).
+Records between `start` (all below are finished) and `end` (none at or above was loaded) are
+finished or have an entry. An entry is available, acquired by a consumer until its lock expires,
+delayed by a backoff, or exhausted (rejected or out of attempts: on its way to the dead letters, not
+delivered any more). The states are those of KIP-932.
 
-With `order=key` only the oldest unfinished record of a key may be delivered, so one key is in one
-place at a time, and order per key outlives redeliveries.
+With `order=key` only the oldest unfinished record of a key may be delivered, so a key is with one
+consumer at a time, and order per key survives redeliveries.
 """
 
 from __future__ import annotations
@@ -15,32 +16,36 @@ import heapq
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from lakemq.plugins.native.queues.settings import QueueSettings
-from lakemq.plugins.native.queues.snapshot import Burial, Fate, Run, Snapshot, compact
-
-TOO_OFTEN: Final = 1
-REJECTED: Final = 2
+from lakemq.plugins.native.queues.snapshot import (
+    DeadLetterBatch,
+    DeadLetterReason,
+    DeliveryState,
+    Run,
+    Snapshot,
+    compact,
+)
 
 
 class Settlement(enum.IntEnum):
-    """What a consumer says of a record that it holds."""
+    """How a consumer settles a record that it acquired (AcknowledgeType of KIP-932)."""
 
     ACCEPT = 0
-    """Done with."""
+    """Processed."""
     RETRY = 1
-    """Failed: deliver it again after a pause."""
+    """Failed: deliver it again after a backoff."""
     RELEASE = 2
-    """Not tried: deliver it again, and do not count this time."""
+    """Not processed: deliver it again, and do not count this attempt."""
     REJECT = 3
-    """Never again: to the dead letters, or away when the queue has none."""
+    """Never deliver it again: write it to the dead letters, or drop it if the queue has none."""
     EXTEND = 4
-    """Still at it: begin the lock's time anew."""
+    """Still being processed: restart the lock's time."""
 
 
 class Delivered(NamedTuple):
-    """A record that a session holds from now on."""
+    """A record that was acquired for a consumer."""
 
     offset: int
     attempt: int
@@ -53,22 +58,25 @@ class _Entry:
 
     attempts: int
     key: bytes | None
-    dying: int = 0
+    reason: DeadLetterReason = DeadLetterReason.NONE
     owner: int = 0
-    """Session that holds it; 0: nobody."""
+    """Number of the consumer that acquired it; 0: none."""
     due_ms: int = 0
-    """Held: when the lock ends. Free: when the pause ends."""
+    """Acquired: when the lock expires. Available: when the backoff ends."""
 
 
-class QueuePartition:
-    """The state of one partition. Not yet durable: `snapshot` is what to keep."""
+class QueuePartitionState:
+    """Deliveries and acknowledgements of one partition, in memory; `snapshot` is what to persist.
+
+    Consumers are numbers; times are of any clock that does not go back (ms).
+    """
 
     def __init__(self, settings: QueueSettings, restored: Snapshot) -> None:
         self.settings = settings
-        """May be replaced while nobody holds a record."""
+        """May be replaced while no record is acquired."""
         self.topic_id = restored.topic_id
         self.end = restored.start
-        self.burial = restored.burial
+        self.dead_letter_batch = restored.dead_letter_batch
         self.finished = 0
         """Records finished since this object was made; so are the next."""
         self.redelivered = 0
@@ -81,7 +89,7 @@ class QueuePartition:
         self._delayed: list[tuple[int, int]] = []
         self._locks: list[tuple[int, int]] = []
         self._held: dict[int, set[int]] = {}
-        self._dying: set[int] = set()
+        self._exhausted: set[int] = set()
 
     # -- what it is
 
@@ -90,9 +98,9 @@ class QueuePartition:
         """Every record below is finished."""
         return next(iter(self._entries), self.end)
 
-    def held_by(self, session: int) -> int:
-        """How many records the session holds."""
-        return len(self._held.get(session, ()))
+    def held_by(self, consumer: int) -> int:
+        """How many records the consumer holds."""
+        return len(self._held.get(consumer, ()))
 
     @property
     def held(self) -> int:
@@ -109,14 +117,15 @@ class QueuePartition:
         return len(self._ready)
 
     def backlog(self, high_watermark: int) -> int:
-        """Records that are not finished, at most: gaps in offsets that nobody has seen count."""
-        unfinished = sum(run.length for run in self._restored if run.fate is not None)
+        """Upper bound of the records that are not finished: gaps in offsets not loaded yet
+        count."""
+        unfinished = sum(run.length for run in self._restored if run.delivery is not None)
         behind = self.end + sum(run.length for run in self._restored)
         return len(self._entries) + unfinished + max(0, high_watermark - behind)
 
     @property
     def is_restored(self) -> bool:
-        """Whether everything that was ever delivered has been looked at again."""
+        """Whether everything that was ever delivered has been loaded again."""
         return not self._restored
 
     def has_ready(self, now_ms: int) -> bool:
@@ -127,20 +136,20 @@ class QueuePartition:
         return bool(self._ready)
 
     def next_due_ms(self) -> int | None:
-        """When time brings something next; None: it does not."""
+        """When the next lock or backoff ends; None: there is none."""
         for heap, held in ((self._locks, True), (self._delayed, False)):
             while heap and not self._is_due(*heap[0], held=held):
                 heapq.heappop(heap)
         return min((heap[0][0] for heap in (self._locks, self._delayed) if heap), default=None)
 
     def _is_due(self, due_ms: int, offset: int, *, held: bool) -> bool:
-        """Whether a note in a heap still holds."""
+        """Whether an entry of a heap is current: heaps are cleaned lazily."""
         entry = self._entries.get(offset)
         return entry is not None and entry.due_ms == due_ms and bool(entry.owner) == held
 
     def _is_free(self, offset: int, now_ms: int) -> bool:
         entry = self._entries.get(offset)
-        if entry is None or entry.owner or entry.dying or entry.due_ms > now_ms:
+        if entry is None or entry.owner or entry.reason or entry.due_ms > now_ms:
             return False
         if self.settings.order != "key" or entry.key is None:
             return True
@@ -149,55 +158,56 @@ class QueuePartition:
     # -- records come
 
     def load(self, offsets: Sequence[int], keys: Sequence[bytes | None] | None, end: int) -> None:
-        """Take records from the log in, ascending, from `self.end` on. Offsets below `end` that
-        are not among them are of no record and finished. `keys`: needed for `order=key`."""
+        """Add records of the log, ascending, from `self.end` on. Offsets below `end` that are not
+        among them are gaps, and finished. `keys`: needed for `order=key`."""
         by_key = self.settings.order == "key"
         for at, offset in enumerate(offsets):
             if offset < self.end:
                 continue
-            fate = self._fate_of(offset)
-            if fate is None:
+            delivery = self._delivery_of(offset)
+            if delivery is None:
                 continue
             key = keys[at] if by_key and keys is not None else None
-            entry = self._entries[offset] = _Entry(fate.attempts, key, fate.dying)
+            entry = self._entries[offset] = _Entry(delivery.attempts, key, delivery.reason)
             if key is not None:
                 line = self._by_key.setdefault(key, deque())
                 line.append(offset)
                 if line[0] != offset:
-                    self._note_dying(offset, entry)
+                    self._note_exhausted(offset, entry)
                     continue
-            if not self._note_dying(offset, entry):
+            if not self._note_exhausted(offset, entry):
                 heapq.heappush(self._ready, offset)
         self._skip_restored(end)
         self.end = max(self.end, end)
         self._touched_end = max(self._touched_end, self.start)
 
-    def _note_dying(self, offset: int, entry: _Entry) -> bool:
-        if entry.dying:
-            self._dying.add(offset)
-        return bool(entry.dying)
+    def _note_exhausted(self, offset: int, entry: _Entry) -> bool:
+        if entry.reason:
+            self._exhausted.add(offset)
+        return bool(entry.reason)
 
-    def _fate_of(self, offset: int) -> Fate | None:
-        """What is known of a record at or behind `end`, which moves there."""
+    def _delivery_of(self, offset: int) -> DeliveryState | None:
+        """The restored state of a record at or above `end`, which moves behind it; None:
+        finished."""
         self._skip_restored(offset)
-        fate: Fate | None = Fate()
+        delivery: DeliveryState | None = DeliveryState()
         if self._restored:
-            fate = self._restored[0].fate
+            delivery = self._restored[0].delivery
         self._skip_restored(offset + 1)
         self.end = offset + 1
-        return fate
+        return delivery
 
     def _skip_restored(self, offset: int) -> None:
         count = offset - self.end
         while count > 0 and self._restored:
             run = self._restored.popleft()
             if run.length > count:
-                self._restored.appendleft(Run(run.length - count, run.fate))
+                self._restored.appendleft(Run(run.length - count, run.delivery))
             count -= run.length
         self.end = max(self.end, offset)
 
     def advance(self, log_start: int) -> bool:
-        """Records below the log's start are gone; whether any was unfinished."""
+        """Drop records below the log's start, which retention deleted; whether anything changed."""
         gone = []
         for offset in self._entries:
             if offset >= log_start:
@@ -213,11 +223,11 @@ class QueuePartition:
 
     # -- deliveries
 
-    def acquire(self, session: int, count: int, now_ms: int) -> list[Delivered]:
-        """Up to `count` records for a session, the oldest first."""
+    def acquire(self, consumer: int, count: int, now_ms: int) -> list[Delivered]:
+        """Acquire up to `count` records for a consumer, the oldest first."""
         found: list[Delivered] = []
         self._end_pauses(now_ms)
-        held = self._held.setdefault(session, set())
+        held = self._held.setdefault(consumer, set())
         due_ms = now_ms + self.settings.lock_ms
         while self._ready and len(found) < count:
             offset = heapq.heappop(self._ready)
@@ -226,7 +236,7 @@ class QueuePartition:
             entry = self._entries[offset]
             entry.attempts += 1
             self.redelivered += entry.attempts > 1
-            entry.owner, entry.due_ms = session, due_ms
+            entry.owner, entry.due_ms = consumer, due_ms
             held.add(offset)
             heapq.heappush(self._locks, (due_ms, offset))
             found.append(Delivered(offset, entry.attempts))
@@ -234,24 +244,24 @@ class QueuePartition:
         return found
 
     def settle(
-        self, session: int, offset: int, settlement: Settlement, now_ms: int, delay_ms: int = -1
+        self, consumer: int, offset: int, settlement: Settlement, now_ms: int, delay_ms: int = -1
     ) -> bool:
-        """What a session says of a record; False: it does not hold it (any more).
+        """Settle a record for a consumer; False: it does not hold the record (any more).
 
-        `delay_ms`: pause before it is delivered again; -1: as the settings have it.
+        `delay_ms`: backoff before it is delivered again; -1: by the settings.
         """
         entry = self._entries.get(offset)
-        if entry is None or entry.owner != session:
+        if entry is None or entry.owner != consumer:
             return False
         if settlement is Settlement.EXTEND:
             entry.due_ms = now_ms + self.settings.lock_ms
             heapq.heappush(self._locks, (entry.due_ms, offset))
             return True
-        self._held[session].discard(offset)
+        self._held[consumer].discard(offset)
         if settlement is Settlement.ACCEPT:
             self._finish(offset)
         elif settlement is Settlement.REJECT:
-            self._condemn(offset, entry, REJECTED)
+            self._give_up(offset, entry, DeadLetterReason.REJECTED)
         elif settlement is Settlement.RELEASE:
             entry.attempts -= 1
             self._free(offset, entry, max(0, delay_ms), now_ms)
@@ -261,7 +271,7 @@ class QueuePartition:
         return True
 
     def expire(self, now_ms: int) -> list[int]:
-        """Free what was held for too long; the offsets."""
+        """Release records whose lock expired; their offsets."""
         found = []
         while self._locks and self._locks[0][0] <= now_ms:
             due_ms, offset = heapq.heappop(self._locks)
@@ -272,10 +282,10 @@ class QueuePartition:
                 found.append(offset)
         return found
 
-    def leave(self, session: int, now_ms: int) -> bool:
-        """The session is over; whether it held anything. Deliveries count: it may have died of
-        one of them."""
-        held = sorted(self._held.pop(session, ()))
+    def leave(self, consumer: int, now_ms: int) -> bool:
+        """Release what a consumer held when it left; whether it held anything. These deliveries
+        count as attempts: the consumer may have crashed on one of them."""
+        held = sorted(self._held.pop(consumer, ()))
         for offset in held:
             self._give_back(offset, self._entries[offset], 0, now_ms)
         return bool(held)
@@ -283,7 +293,7 @@ class QueuePartition:
     def _give_back(self, offset: int, entry: _Entry, pause_ms: int, now_ms: int) -> None:
         limit = self.settings.attempts_max
         if limit and entry.attempts >= limit:
-            self._condemn(offset, entry, TOO_OFTEN)
+            self._give_up(offset, entry, DeadLetterReason.ATTEMPTS)
         else:
             self._free(offset, entry, pause_ms, now_ms)
 
@@ -303,7 +313,7 @@ class QueuePartition:
     def _finish(self, offset: int) -> None:
         entry = self._entries.pop(offset)
         self.finished += 1
-        self._dying.discard(offset)
+        self._exhausted.discard(offset)
         if entry.owner:
             self._held[entry.owner].discard(offset)
         if entry.key is not None and entry.key in self._by_key:
@@ -316,35 +326,40 @@ class QueuePartition:
 
     # -- dead letters
 
-    def _condemn(self, offset: int, entry: _Entry, reason: int) -> None:
+    def _give_up(self, offset: int, entry: _Entry, reason: DeadLetterReason) -> None:
         entry.owner, entry.due_ms = 0, 0
         if not self.settings.dead_letter:
             self._finish(offset)
             return
-        entry.dying = reason
-        self._dying.add(offset)
+        entry.reason = reason
+        self._exhausted.add(offset)
 
-    def dying(self, count: int) -> list[tuple[int, Fate]]:
-        """The oldest records that are to be buried."""
-        found = sorted(self._dying)[:count]
-        return [(at, Fate(self._entries[at].attempts, self._entries[at].dying)) for at in found]
+    def exhausted(self, count: int) -> list[tuple[int, DeliveryState]]:
+        """The oldest records that are not delivered any more: rejected, or out of attempts. They
+        are to be written to the dead letters."""
+        found = sorted(self._exhausted)[:count]
+        return [
+            (at, DeliveryState(self._entries[at].attempts, self._entries[at].reason))
+            for at in found
+        ]
 
-    def begin_burial(self, burial: Burial) -> None:
-        """Its records are written next; keep a snapshot first, so that a repetition is known."""
-        self.burial = burial
+    def begin_dead_letters(self, batch: DeadLetterBatch) -> None:
+        """Its records are written next. Persist a snapshot first: written again after a crash,
+        under the same producer id, they are recognized as duplicates."""
+        self.dead_letter_batch = batch
 
-    def end_burial(self) -> None:
-        """They are among the dead letters."""
-        assert self.burial is not None
-        for offset in self.burial.offsets:
+    def finish_dead_letters(self) -> None:
+        """They are in the topic of dead letters: finish them."""
+        assert self.dead_letter_batch is not None
+        for offset in self.dead_letter_batch.offsets:
             if offset in self._entries:
                 self._finish(offset)
-        self.burial = None
+        self.dead_letter_batch = None
 
     # -- what to keep
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(self.topic_id, self.start, compact(self._runs()), self.burial)
+        return Snapshot(self.topic_id, self.start, compact(self._runs()), self.dead_letter_batch)
 
     def _runs(self) -> Iterator[Run]:
         at = self.start
@@ -352,8 +367,8 @@ class QueuePartition:
             if offset >= self._touched_end:
                 break
             yield Run(offset - at, None)
-            # A delivery counts when its end is known: that a broker dies is no record's fault.
-            yield Run(1, Fate(entry.attempts - bool(entry.owner), entry.dying))
+            # An open delivery does not count: that the broker stopped is not the record's fault.
+            yield Run(1, DeliveryState(entry.attempts - bool(entry.owner), entry.reason))
             at = offset + 1
         end = self.end if self._restored else min(self.end, self._touched_end)
         yield Run(max(0, end - at), None)
@@ -361,12 +376,12 @@ class QueuePartition:
 
 
 def fresh(topic_id: str, start: int) -> Snapshot:
-    """A partition of which nothing was ever delivered."""
+    """The snapshot of a partition from which nothing was delivered yet."""
     return Snapshot(topic_id, start)
 
 
 def ranges(offsets: Collection[int]) -> list[tuple[int, int]]:
-    """Offsets as (first, last) of rows without gap."""
+    """Offsets as (first, last) of runs without gap."""
     found: list[tuple[int, int]] = []
     for offset in sorted(offsets):
         if found and found[-1][1] == offset - 1:

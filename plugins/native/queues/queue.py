@@ -1,4 +1,4 @@
-"""One queue at work: its consumers, its partitions, and the task that brings them together."""
+"""A running queue: its consumers, its partitions, and the task that delivers records to them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownTopic
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.types import CommittedBatch, TopicInfo
 from lakemq.plugins.native.proto import queues_pb2 as pb
-from lakemq.plugins.native.queues.consumer import Session
-from lakemq.plugins.native.queues.dead_letters import Undertaker
-from lakemq.plugins.native.queues.partition_runtime import Part, now_ms
-from lakemq.plugins.native.queues.partition_state import QueuePartition, Settlement, fresh, ranges
+from lakemq.plugins.native.queues.consumer import QueueConsumer
+from lakemq.plugins.native.queues.dead_letters import DeadLetterWriter
+from lakemq.plugins.native.queues.partition_runtime import QueuePartitionRuntime, now_ms
+from lakemq.plugins.native.queues.partition_state import (
+    QueuePartitionState,
+    Settlement,
+    fresh,
+    ranges,
+)
 from lakemq.plugins.native.queues.settings import QueueSettings
 from lakemq.plugins.native.queues.snapshot import QueueKey, Snapshot
 
 _log = logging.getLogger("lakemq.native")
-_LOOK_S: Final = 1.0
-"""How often to look for new partitions, or whether the topic is still there."""
+_REFRESH_S: Final = 1.0
+"""How often to look for new partitions, and whether the topic still exists (s)."""
 _DELIVERY_RECORDS_MAX: Final = 1000
 _CLOSE_S: Final = 2.0
 
@@ -31,14 +36,16 @@ Keep = Callable[[QueueKey, QueueSettings | Snapshot | None], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
+    """What one queue may use of the broker."""
+
     window_records_max: int
-    """Unfinished records of a partition that are looked at."""
+    """Unfinished records of a partition that are kept in memory."""
     delivery_max_bytes: int
 
 
 @dataclass(slots=True)
 class QueueCounters:
-    """Since the broker started, of all queues."""
+    """Records since the broker started, of all queues."""
 
     delivered: int = 0
     settled: int = 0
@@ -46,7 +53,8 @@ class QueueCounters:
 
 
 class RunningQueue:
-    """Everything is called on the event loop."""
+    """A queue that has, or had, consumers since the node started. All calls are made on the event
+    loop."""
 
     def __init__(
         self,
@@ -60,9 +68,9 @@ class RunningQueue:
     ) -> None:
         self.group, self.topic = group, topic
         self.settings = settings
-        self.sessions: dict[int, Session] = {}
-        self.parts: dict[int, Part] = {}
-        self.undertakers: dict[int, Undertaker] = {}
+        self.consumers: dict[int, QueueConsumer] = {}
+        self.partitions: dict[int, QueuePartitionRuntime] = {}
+        self.dead_letter_writers: dict[int, DeadLetterWriter] = {}
         self._broker = broker
         self._keep = keep
         self._limits = limits
@@ -74,15 +82,15 @@ class RunningQueue:
 
     # -- life
 
-    def add_part(self, snapshot: Snapshot, number: int) -> Part:
+    def add_partition(self, snapshot: Snapshot, number: int) -> QueuePartitionRuntime:
         key = QueueKey(self.group, self.topic.name, number)
 
         async def keep(snapshot: Snapshot) -> None:
             await self._keep(key, snapshot)
 
         log = self._broker.partition(self.topic.name, number)
-        state = QueuePartition(self.settings, snapshot)
-        part = Part(
+        state = QueuePartitionState(self.settings, snapshot)
+        partition = QueuePartitionRuntime(
             number,
             state,
             log,
@@ -90,69 +98,69 @@ class RunningQueue:
             topic=self.topic.name,
             window_max=self._limits.window_records_max,
         )
-        self.parts[number] = part
-        self.undertakers[number] = Undertaker(
-            self._broker, part, self.group, self.topic.name, self.wake
+        self.partitions[number] = partition
+        self.dead_letter_writers[number] = DeadLetterWriter(
+            self._broker, partition, self.group, self.topic.name, self.wake
         )
-        return part
+        return partition
 
     def change_settings(self, settings: QueueSettings) -> None:
         self.settings = settings
-        for part in self.parts.values():
-            part.state.settings = settings
+        for partition in self.partitions.values():
+            partition.state.settings = settings
         self.wake()
 
     async def stop(self, failure: LakeMQError | None = None) -> None:
-        """End all sessions, write what is to be written."""
+        """Disconnect all consumers, with `failure` if any, and persist what is pending."""
         self._remove_tap()
-        for session in list(self.sessions.values()):
-            session.end(failure)
-            self.leave(session)
+        for consumer in list(self.consumers.values()):
+            consumer.end(failure)
+            self.leave(consumer)
         tasks = [self._pump] if self._pump is not None else []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(each.stop() for each in self.undertakers.values()))
-        await asyncio.gather(*(part.close(_CLOSE_S) for part in self.parts.values()))
+        await asyncio.gather(*(each.stop() for each in self.dead_letter_writers.values()))
+        await asyncio.gather(*(partition.close(_CLOSE_S) for partition in self.partitions.values()))
 
     # -- consumers
 
-    def join(self, session: Session) -> None:
-        self.sessions[session.number] = session
+    def join(self, consumer: QueueConsumer) -> None:
+        self.consumers[consumer.number] = consumer
         if self._pump is None:
             self._pump = asyncio.create_task(self._run())
         self.wake()
 
-    def leave(self, session: Session) -> None:
-        """Give back what the session holds."""
-        self.sessions.pop(session.number, None)
-        for part in self.parts.values():
-            if part.state.leave(session.number, now_ms()):
-                part.changed()
+    def leave(self, consumer: QueueConsumer) -> None:
+        """Remove a consumer and release what it holds."""
+        self.consumers.pop(consumer.number, None)
+        for partition in self.partitions.values():
+            if partition.state.leave(consumer.number, now_ms()):
+                partition.changed()
         self.wake()
 
     def settle(
-        self, session: Session, request: pb.SettleRecords
+        self, consumer: QueueConsumer, request: pb.SettleRecords
     ) -> tuple[list[tuple[int, int]], asyncio.Future[None] | None]:
-        """(offsets, as ranges, that the session does not hold; what to wait for before that is
-        answered). Raises UnknownPartition."""
+        """Settle records: (ranges of offsets that the consumer does not hold, what to await before
+        that is answered). Raises UnknownPartition."""
         self._broker.partition(self.topic.name, request.partition)
-        part = self.parts.get(request.partition)
+        partition = self.partitions.get(request.partition)
         lost: set[int] = set()
-        if part is None:
+        if partition is None:
             return [(each.first, each.last) for each in request.ranges], None
         kind, now = Settlement(request.settlement), now_ms()
         delay_ms = request.delay_ms if request.HasField("delay_ms") else -1
         for each in request.ranges:
             for offset in range(each.first, each.last + 1):
-                if not part.state.settle(session.number, offset, kind, now, delay_ms):
+                if not partition.state.settle(consumer.number, offset, kind, now, delay_ms):
                     lost.add(offset)
                 else:
                     self._counters.settled += kind is not Settlement.EXTEND
         if kind is Settlement.EXTEND:
             return ranges(lost), None
         self.wake()
-        return ranges(lost), part.kept()
+        return ranges(lost), partition.persisted()
 
     # -- the pump
 
@@ -164,17 +172,17 @@ class RunningQueue:
 
     async def _run(self) -> None:
         try:
-            while self.sessions:
+            while self.consumers:
                 self._woken.clear()
                 try:
-                    self._look()
+                    self._refresh()
                     delivered = await self._deliver()
                 except LakeMQError as error:
                     await self._failed(error)
                     continue
-                except Exception as error:  # a consumer must not wait for what never comes
+                except Exception as error:  # consumers must not wait for ever
                     _log.exception("queue %s/%s", self.group, self.topic.name)
-                    await self._failed(LakeMQError(f"the queue failed: {error!r}"))
+                    await self._failed(LakeMQError(f"queue failed: {error!r}"))
                     continue
                 if not delivered and not self._woken.is_set():
                     with suppress(TimeoutError):
@@ -182,79 +190,87 @@ class RunningQueue:
                             await self._woken.wait()
         finally:
             self._pump = None
-            for part in self.parts.values():
-                part.source.forget()
+            for partition in self.partitions.values():
+                partition.source.clear()
 
     async def _failed(self, error: LakeMQError) -> None:
-        """Consumers are told when it can't go on; what may pass is tried again."""
+        """Retry after a transient error; disconnect the consumers with any other."""
         if error.retriable and not isinstance(error, NotLeader):
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_REFRESH_S)
             return
         _log.warning("queue %s/%s: %s", self.group, self.topic.name, error)
-        for session in list(self.sessions.values()):
-            session.end(error)
-            self.leave(session)
+        for consumer in list(self.consumers.values()):
+            consumer.end(error)
+            self.leave(consumer)
 
-    def _look(self) -> None:
-        """What time and others have changed: partitions, locks, dead letters."""
+    def _refresh(self) -> None:
+        """Apply what time and others changed: partitions, locks, dead letters."""
         topic = self._broker.topic(self.topic.name)
         if topic.topic_id != self.topic.topic_id:
-            raise UnknownTopic(f"topic {topic.name} was created again; open the queue again")
+            raise UnknownTopic(
+                f"topic {topic.name} was deleted and created again; reopen the queue"
+            )
         for number in range(topic.partitions):
             self._broker.partition(topic.name, number)  # raises NotLeader once it is another's
-            if number not in self.parts:  # it was added: all of it is new
-                self.add_part(fresh(topic.topic_id, 0), number)
+            if number not in self.partitions:  # it was added: read it from its beginning
+                self.add_partition(fresh(topic.topic_id, 0), number)
         now = now_ms()
-        for number, part in self.parts.items():
-            expired = part.state.expire(now)
+        for number, partition in self.partitions.items():
+            expired = partition.state.expire(now)
             if expired:
                 self._counters.expired += len(expired)
-                part.changed()
-            self.undertakers[number].look()
+                partition.changed()
+            self.dead_letter_writers[number].start_if_needed()
 
     def _pause_s(self) -> float:
-        dues = [due for part in self.parts.values() if (due := part.state.next_due_ms())]
+        dues = [
+            due for partition in self.partitions.values() if (due := partition.state.next_due_ms())
+        ]
         if not dues:
-            return _LOOK_S
-        return min(_LOOK_S, max(0.001, (min(dues) - now_ms()) / 1000))
+            return _REFRESH_S
+        return min(_REFRESH_S, max(0.001, (min(dues) - now_ms()) / 1000))
 
     async def _deliver(self) -> bool:
-        """One round: each consumer that has room gets what is there, first who has waited longest;
-        whether any got."""
+        """One round: each consumer with room gets records, the one that has waited longest first;
+        whether any did."""
         some = False
-        for session in sorted(self.sessions.values(), key=lambda each: each.served):
-            numbers = sorted(self.parts)
+        for consumer in sorted(self.consumers.values(), key=lambda each: each.served):
+            numbers = sorted(self.partitions)
             self._turn += 1
             for step in range(len(numbers)):
-                part = self.parts[numbers[(self._turn + step) % len(numbers)]]
-                room = session.prefetch - self._held_by(session)
-                if room <= 0 or not session.takes_deliveries:
+                partition = self.partitions[numbers[(self._turn + step) % len(numbers)]]
+                room = consumer.prefetch - self._held_by(consumer)
+                if room <= 0 or not consumer.takes_deliveries:
                     break
-                some |= await self._deliver_from(part, session, room)
+                some |= await self._deliver_from(partition, consumer, room)
         return some
 
-    def _held_by(self, session: Session) -> int:
-        return sum(part.state.held_by(session.number) for part in self.parts.values())
+    def _held_by(self, consumer: QueueConsumer) -> int:
+        return sum(
+            partition.state.held_by(consumer.number) for partition in self.partitions.values()
+        )
 
-    async def _deliver_from(self, part: Part, session: Session, room: int) -> bool:
+    async def _deliver_from(
+        self, partition: QueuePartitionRuntime, consumer: QueueConsumer, room: int
+    ) -> bool:
         count = min(room, _DELIVERY_RECORDS_MAX)
-        await part.fill(count)
-        if not session.takes_deliveries or not part.state.has_ready(now_ms()):
+        await partition.fill(count)
+        if not consumer.takes_deliveries or not partition.state.has_ready(now_ms()):
             return False
-        taken = await part.take(session.number, count, self._limits.delivery_max_bytes)
+        taken = await partition.take(consumer.number, count, self._limits.delivery_max_bytes)
         if taken is None:
             return True
         batch, delivered = taken
-        if not session.is_open or session.number not in self.sessions:
-            part.state.leave(session.number, now_ms())
-            part.changed()
+        if not consumer.is_open or consumer.number not in self.consumers:
+            partition.state.leave(consumer.number, now_ms())
+            partition.changed()
             return True
         self._counters.delivered += len(delivered)
-        session.served = self._turn
-        session.say(
+        consumer.served = self._turn
+        consumer.send(
             pb.QueueResponse(
                 delivery=pb.QueueDelivery(
-                    partition=part.number,
+                    partition=partition.number,
                     batch=batch,
                     attempts=[each.attempt for each in delivered],
                     lock_ms=self.settings.lock_ms,
@@ -266,11 +282,11 @@ class RunningQueue:
     # -- for operators
 
     async def reset(self, offsets: dict[int, int]) -> None:
-        """Go on from these offsets; only without sessions. Returns when that is on disk."""
+        """Continue from these offsets; only without consumers. Returns when that is on disk."""
         waits = []
         for number, offset in offsets.items():
-            await self.undertakers[number].stop()
-            await self.parts[number].close(_CLOSE_S)
-            part = self.add_part(fresh(self.topic.topic_id, offset), number)
-            waits.append(part.kept())
+            await self.dead_letter_writers[number].stop()
+            await self.partitions[number].close(_CLOSE_S)
+            partition = self.add_partition(fresh(self.topic.topic_id, offset), number)
+            waits.append(partition.persisted())
         await asyncio.gather(*waits)

@@ -11,7 +11,7 @@ from lakemq.broker_core.api.ports import Broker
 from lakemq.plugins.native.config import NativeSettings
 from lakemq.plugins.native.proto import queues_pb2 as pb
 from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesServicer
-from lakemq.plugins.native.queues.consumer import Session
+from lakemq.plugins.native.queues.consumer import QueueConsumer
 from lakemq.plugins.native.queues.convert import settings_message
 from lakemq.plugins.native.queues.host import QueueHost
 from lakemq.plugins.native.queues.queue import RunningQueue
@@ -19,13 +19,14 @@ from lakemq.plugins.native.server.authentication import Context, principal_of
 from lakemq.plugins.native.server.convert import error_message
 
 _UNANSWERED_MAX: Final = 1000
-"""Settlements of one stream that wait for the disk; the broker reads no more of it then."""
+"""Settlements of one stream that wait for the disk; above it the broker stops reading the
+stream."""
 _OFFSETS_MAX: Final = 100_000
 """In all ranges of one settlement."""
 
 
 class QueueService(QueuesServicer):
-    """Implements `queues.proto`; its docstrings are there."""
+    """Implements `queues.proto`, which documents each call."""
 
     def __init__(self, broker: Broker, settings: NativeSettings) -> None:
         self.host = QueueHost(broker, settings)
@@ -38,26 +39,26 @@ class QueueService(QueuesServicer):
         first = await anext(request_iterator, None)
         if first is None or not first.HasField("open"):
             raise InvalidRequest("the first request opens a queue")
-        queue, session = await self.host.join(first.open, principal)
-        session.say(
+        queue, consumer = await self.host.join(first.open, principal)
+        consumer.send(
             pb.QueueResponse(
                 opened=pb.QueueOpened(
                     settings=settings_message(queue.settings), topic_id=queue.topic.topic_id
                 )
             )
         )
-        reader = asyncio.create_task(_read(request_iterator, queue, session))
+        reader = asyncio.create_task(_read(request_iterator, queue, consumer))
         try:
-            while (said := await session.next()) is not None:
-                yield said
-                if said.HasField("delivery"):
+            while (response := await consumer.next()) is not None:
+                yield response
+                if response.HasField("delivery"):
                     queue.wake()
-            if session.failure is not None:
-                raise session.failure
+            if consumer.failure is not None:
+                raise consumer.failure
         finally:
-            session.end()
+            consumer.end()
             reader.cancel()
-            queue.leave(session)
+            queue.leave(consumer)
 
     async def DescribeQueues(
         self, request: pb.DescribeQueuesRequest, context: Context
@@ -86,7 +87,7 @@ class QueueService(QueuesServicer):
 
 
 async def _read(
-    requests: AsyncIterator[pb.QueueRequest], queue: RunningQueue, session: Session
+    requests: AsyncIterator[pb.QueueRequest], queue: RunningQueue, consumer: QueueConsumer
 ) -> None:
     """Settlements of one stream, until it ends."""
     room = asyncio.Semaphore(_UNANSWERED_MAX)
@@ -94,38 +95,38 @@ async def _read(
     try:
         async for request in requests:
             await room.acquire()
-            _settle(request, queue, session, room)
+            _settle(request, queue, consumer, room)
     except LakeMQError as error:
         failure = error
     finally:
-        session.end(failure)
+        consumer.end(failure)
 
 
 def _settle(
-    request: pb.QueueRequest, queue: RunningQueue, session: Session, room: asyncio.Semaphore
+    request: pb.QueueRequest, queue: RunningQueue, consumer: QueueConsumer, room: asyncio.Semaphore
 ) -> None:
     settle = request.settle
     try:
         _check(request)
-        lost, kept = queue.settle(session, settle)
+        lost, persisted = queue.settle(consumer, settle)
     except LakeMQError as error:
         room.release()
         answer = pb.RecordsSettled(request_id=settle.request_id, error=error_message(error))
-        session.say(pb.QueueResponse(settled=answer))
+        consumer.send(pb.QueueResponse(settled=answer))
         return
     answer = pb.RecordsSettled(
         request_id=settle.request_id,
         lost=[pb.OffsetRange(first=first, last=last) for first, last in lost],
     )
 
-    def say(_: object = None) -> None:
+    def answered(_: object = None) -> None:
         room.release()
-        session.say(pb.QueueResponse(settled=answer))
+        consumer.send(pb.QueueResponse(settled=answer))
 
-    if kept is None:
-        say()
+    if persisted is None:
+        answered()
     else:
-        kept.add_done_callback(say)
+        persisted.add_done_callback(answered)
 
 
 def _check(request: pb.QueueRequest) -> None:

@@ -1,10 +1,11 @@
-"""What is kept of a queue's partition, as run lengths; and the keys of the topic of queues. Pure.
+"""What is persisted of a queue's partition, as run lengths; and the keys of the topic of queues.
 
 `docs/formats/native-queues.md` gives the bytes.
 """
 
 from __future__ import annotations
 
+import enum
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,30 +16,42 @@ _VERSION: Final = 1
 _KEY_HEAD: Final = struct.Struct("<BHH")
 _KEY_TAIL: Final = struct.Struct("<I")
 _HEAD: Final = struct.Struct("<B16sq")
-_BURIAL: Final = struct.Struct("<qIH")
+_DEAD_LETTERS: Final = struct.Struct("<qIH")
 DONE: Final = 0
 _RUNS_MAX: Final = 10_000_000
 
 
-class Fate(NamedTuple):
-    """An unfinished record."""
+class DeadLetterReason(enum.IntEnum):
+    """Why a record is not delivered any more. The values are stored."""
+
+    NONE = 0
+    """It is delivered."""
+    ATTEMPTS = 1
+    """It failed `attempts_max` times."""
+    REJECTED = 2
+    """A consumer rejected it."""
+
+
+class DeliveryState(NamedTuple):
+    """Of an unfinished record."""
 
     attempts: int = 0
     """Deliveries so far that count."""
-    dying: int = 0
-    """1: delivered too often, 2: rejected; on its way to the dead letters. 0: neither."""
+    reason: DeadLetterReason = DeadLetterReason.NONE
+    """Not NONE: it is on its way to the dead letters."""
 
 
 class Run(NamedTuple):
-    """Offsets in a row with the same fate; None: finished."""
+    """Consecutive offsets in the same state; None: finished."""
 
     length: int
-    fate: Fate | None
+    delivery: DeliveryState | None
 
 
 @dataclass(frozen=True, slots=True)
-class Burial:
-    """Records that are being written to the dead letters, under an identity that makes it once."""
+class DeadLetterBatch:
+    """Records that are being written to the dead letters, under a producer id that makes a
+    repetition a duplicate."""
 
     producer_id: int
     topic: str
@@ -48,14 +61,14 @@ class Burial:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A partition as it is to be taken up again."""
+    """The persisted state of a partition."""
 
     topic_id: str
     start: int
     """Every record below is finished."""
     runs: tuple[Run, ...] = ()
-    """From `start` on; behind them nothing was ever delivered."""
-    burial: Burial | None = None
+    """From `start` on; above them nothing was ever delivered."""
+    dead_letter_batch: DeadLetterBatch | None = None
 
 
 class QueueKey(NamedTuple):
@@ -88,14 +101,19 @@ def decode_key(data: bytes) -> QueueKey:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    burial = snapshot.burial
-    parts = [_HEAD.pack(_VERSION, bytes.fromhex(snapshot.topic_id), snapshot.start)]
-    parts.append(_varints(_flat(snapshot.runs)))
-    if burial is not None:
-        name = burial.topic.encode()
-        parts.append(_BURIAL.pack(burial.producer_id, burial.partition, len(name)) + name)
-        parts.append(_varints([offset - snapshot.start for offset in burial.offsets]))
-    return b"".join(parts)
+    dead_letter_batch = snapshot.dead_letter_batch
+    pieces = [_HEAD.pack(_VERSION, bytes.fromhex(snapshot.topic_id), snapshot.start)]
+    pieces.append(_varints(_flat(snapshot.runs)))
+    if dead_letter_batch is not None:
+        name = dead_letter_batch.topic.encode()
+        pieces.append(
+            _DEAD_LETTERS.pack(
+                dead_letter_batch.producer_id, dead_letter_batch.partition, len(name)
+            )
+            + name
+        )
+        pieces.append(_varints([offset - snapshot.start for offset in dead_letter_batch.offsets]))
+    return b"".join(pieces)
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
@@ -107,47 +125,54 @@ def decode_snapshot(data: bytes) -> Snapshot:
     if len(flat) % 2:
         raise ValueError("half a run")
     runs = tuple(
-        Run(length, _fate(value)) for length, value in zip(flat[::2], flat[1::2], strict=True)
+        Run(length, _delivery(value)) for length, value in zip(flat[::2], flat[1::2], strict=True)
     )
-    burial = None
+    dead_letter_batch = None
     if at < len(data):
         try:
-            producer_id, partition, name_bytes = _BURIAL.unpack_from(data, at)
+            producer_id, partition, name_bytes = _DEAD_LETTERS.unpack_from(data, at)
         except struct.error as error:
-            raise ValueError(f"burial: {error}") from None
-        at += _BURIAL.size
+            raise ValueError(f"dead letters: {error}") from None
+        at += _DEAD_LETTERS.size
         name = data[at : at + name_bytes].decode()
         deltas, at = _read_varints(data, at + name_bytes)
-        burial = Burial(producer_id, name, partition, tuple(start + delta for delta in deltas))
+        dead_letter_batch = DeadLetterBatch(
+            producer_id, name, partition, tuple(start + delta for delta in deltas)
+        )
     if at != len(data):
         raise ValueError(f"{len(data) - at} bytes too many")
-    return Snapshot(topic_id.hex(), start, runs, burial)
+    return Snapshot(topic_id.hex(), start, runs, dead_letter_batch)
 
 
 def compact(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Neighbours of the same fate as one; fresh records at the end left out."""
+    """Adjacent runs in the same state as one; records at the end that were never delivered left
+    out."""
     found: list[Run] = []
     for run in runs:
         if not run.length:
             continue
-        if found and found[-1].fate == run.fate:
-            found[-1] = Run(found[-1].length + run.length, run.fate)
+        if found and found[-1].delivery == run.delivery:
+            found[-1] = Run(found[-1].length + run.length, run.delivery)
         else:
             found.append(run)
-    while found and found[-1].fate == Fate():
+    while found and found[-1].delivery == DeliveryState():
         found.pop()
     return tuple(found)
 
 
 def _flat(runs: Sequence[Run]) -> list[int]:
     found: list[int] = []
-    for length, fate in runs:
-        found += (length, DONE if fate is None else 1 + 3 * fate.attempts + fate.dying)
+    for length, delivery in runs:
+        found += (length, DONE if delivery is None else 1 + 3 * delivery.attempts + delivery.reason)
     return found
 
 
-def _fate(value: int) -> Fate | None:
-    return None if value == DONE else Fate(*divmod(value - 1, 3))
+def _delivery(value: int) -> DeliveryState | None:
+    return (
+        None
+        if value == DONE
+        else DeliveryState((value - 1) // 3, DeadLetterReason((value - 1) % 3))
+    )
 
 
 def _varints(numbers: Sequence[int]) -> bytes:
@@ -162,7 +187,7 @@ def _varints(numbers: Sequence[int]) -> bytes:
 
 
 def _read_varints(data: bytes, at: int) -> tuple[list[int], int]:
-    """(numbers, position behind them). ValueError."""
+    """(numbers, position after them). ValueError."""
     reader = _varints_from(data, at)
     count, at = next(reader)
     if count > _RUNS_MAX:

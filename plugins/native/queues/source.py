@@ -1,4 +1,4 @@
-"""Records of one partition for its queue: a few stored batches, opened, and their rows."""
+"""Reads records of one partition for its queue, with a cache of opened batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Rows = tuple[list[int], list[bytes | None], list[bytes | None], list[bytes]]
 """Timestamps, keys, values, encoded headers."""
 
 
-class Row(NamedTuple):
+class SourceRecord(NamedTuple):
     """One record, its headers still encoded."""
 
     offset: int
@@ -39,8 +39,8 @@ class Row(NamedTuple):
         return len(self.key or b"") + len(self.value or b"") + len(self.headers) + 32
 
 
-class Opened:
-    """A stored batch with its columns; without rows where it is corrupt inside."""
+class OpenedBatch:
+    """A stored batch with its columns; without records where its body is corrupt."""
 
     def __init__(self, data: bytes, position: int, topic: str, partition: int) -> None:
         header = read_header(data, position)
@@ -56,43 +56,43 @@ class Opened:
         self.offsets, self.keys = batch.offsets(), batch.keys()
         self._rows = (batch.timestamps_ms(), self.keys, batch.values(), batch.encoded_headers())
 
-    def row(self, offset: int) -> Row | None:
+    def row(self, offset: int) -> SourceRecord | None:
         """None: there is no record of that offset."""
         at = bisect_left(self.offsets, offset)
         if at == len(self.offsets) or self.offsets[at] != offset:
             return None
         times, keys, values, headers = self._rows
-        return Row(offset, times[at], keys[at], values[at], headers[at])
+        return SourceRecord(offset, times[at], keys[at], values[at], headers[at])
 
 
-class Source:
-    """Reads one partition."""
+class RecordSource:
+    """Reads one partition; caches the batches that were used last."""
 
     def __init__(self, log: PartitionLog, topic: str, partition: int) -> None:
         self.log = log
         self._place = (topic, partition)
-        self._opened: OrderedDict[int, Opened] = OrderedDict()
+        self._opened: OrderedDict[int, OpenedBatch] = OrderedDict()
         """First offset -> batch, the least recently used first."""
         self._bytes = 0
 
-    async def after(self, offset: int) -> list[Opened]:
-        """Some batches from the one on that holds `offset`; none: it is the high watermark.
+    async def after(self, offset: int) -> list[OpenedBatch]:
+        """Batches from the one that holds `offset` on; none: it is the high watermark.
 
-        Raises OffsetOutOfRange (retention was faster), CorruptLog, Unavailable.
+        Raises OffsetOutOfRange (deleted by retention), CorruptLog, Unavailable.
         """
         got = await self.log.fetch(Offset(offset), bytes_max=_READ_BYTES)
         found = []
         for position, header in split(got.data):
             large = header.compression is not Compression.NONE or header.record_count > _MANY
             if large and header.raw_body_bytes > _IN_THREAD_BYTES:
-                opened = await asyncio.to_thread(Opened, got.data, position, *self._place)
+                opened = await asyncio.to_thread(OpenedBatch, got.data, position, *self._place)
             else:
-                opened = Opened(got.data, position, *self._place)
+                opened = OpenedBatch(got.data, position, *self._place)
             self._keep(header.base_offset, opened)
             found.append(opened)
         return found
 
-    def _keep(self, base: int, opened: Opened) -> None:
+    def _keep(self, base: int, opened: OpenedBatch) -> None:
         old = self._opened.pop(base, None)
         self._bytes += opened.size - (old.size if old is not None else 0)
         self._opened[base] = opened
@@ -100,9 +100,9 @@ class Source:
             _, gone = self._opened.popitem(last=False)
             self._bytes -= gone.size
 
-    async def rows(self, offsets: Sequence[int]) -> list[Row]:
-        """Records of these offsets, ascending; those that are gone are left out."""
-        found: list[Row] = []
+    async def rows(self, offsets: Sequence[int]) -> list[SourceRecord]:
+        """Records of these offsets, ascending; deleted ones are left out."""
+        found: list[SourceRecord] = []
         for offset in offsets:
             opened = self._holding(offset)
             if opened is None:
@@ -116,20 +116,20 @@ class Source:
                 found.append(row)
         return found
 
-    def _holding(self, offset: int) -> Opened | None:
+    def _holding(self, offset: int) -> OpenedBatch | None:
         for base in reversed(self._opened):
             opened = self._opened[base]
             if base <= offset < opened.end:
                 return opened
         return None
 
-    def forget(self) -> None:
-        """Give the memory back."""
+    def clear(self) -> None:
+        """Empty the cache."""
         self._opened.clear()
         self._bytes = 0
 
 
-def batch_of(rows: Sequence[Row]) -> bytes:
+def batch_of(rows: Sequence[SourceRecord]) -> bytes:
     """Rows, ascending, as one record batch with their own offsets."""
     offsets, times, keys, values, headers = zip(*rows, strict=True)
     base = offsets[0]

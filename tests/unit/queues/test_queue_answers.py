@@ -8,9 +8,9 @@ from typing import Any
 
 from lakemq.broker_core.api.errors import Unavailable
 from lakemq.plugins.native.proto import queues_pb2 as pb
-from lakemq.plugins.native.queues.consumer import Session
-from lakemq.plugins.native.queues.partition_runtime import Part
-from lakemq.plugins.native.queues.partition_state import QueuePartition, Settlement, fresh
+from lakemq.plugins.native.queues.consumer import QueueConsumer
+from lakemq.plugins.native.queues.partition_runtime import QueuePartitionRuntime
+from lakemq.plugins.native.queues.partition_state import QueuePartitionState, Settlement, fresh
 from lakemq.plugins.native.queues.service import _settle
 from lakemq.plugins.native.queues.settings import QueueSettings
 from lakemq.plugins.native.queues.snapshot import Snapshot
@@ -32,11 +32,11 @@ class Disk:
         self.written.append(snapshot)
 
 
-def part_on(disk: Disk) -> Part:
-    state = QueuePartition(QueueSettings(), fresh("ab" * 16, 0))
+def partition_on(disk: Disk) -> QueuePartitionRuntime:
+    state = QueuePartitionState(QueueSettings(), fresh("ab" * 16, 0))
     state.load(range(10), None, 10)
     state.acquire(1, 10, 0)
-    return Part(0, state, SimpleNamespace(), disk.keep, topic="t", window_max=100)  # type: ignore[arg-type]  # no log is read
+    return QueuePartitionRuntime(0, state, SimpleNamespace(), disk.keep, topic="t", window_max=100)  # type: ignore[arg-type]  # no log is read
 
 
 async def turns() -> None:
@@ -46,12 +46,12 @@ async def turns() -> None:
 
 async def test_nothing_is_answered_before_it_is_written() -> None:
     disk = Disk()
-    part = part_on(disk)
-    session = Session(1, 10)
+    partition = partition_on(disk)
+    consumer = QueueConsumer(1, 10)
 
-    def settled(_: Session, __: pb.SettleRecords) -> Any:
-        part.state.settle(1, 0, Settlement.ACCEPT, 1)
-        return [], part.kept()
+    def settled(_: QueueConsumer, __: pb.SettleRecords) -> Any:
+        partition.state.settle(1, 0, Settlement.ACCEPT, 1)
+        return [], partition.persisted()
 
     queue: Any = SimpleNamespace(settle=settled)
     request = pb.QueueRequest(
@@ -59,8 +59,8 @@ async def test_nothing_is_answered_before_it_is_written() -> None:
     )
     room = asyncio.Semaphore(5)
     await room.acquire()
-    _settle(request, queue, session, room)
-    answer = asyncio.create_task(session.next())
+    _settle(request, queue, consumer, room)
+    answer = asyncio.create_task(consumer.next())
     await turns()
     assert not answer.done() and disk.written == []
     disk.goes_on.set()
@@ -71,12 +71,12 @@ async def test_nothing_is_answered_before_it_is_written() -> None:
 
 async def test_what_is_settled_during_a_write_is_in_the_next() -> None:
     disk = Disk()
-    part = part_on(disk)
-    part.state.settle(1, 0, Settlement.ACCEPT, 1)
-    first = part.kept()
+    partition = partition_on(disk)
+    partition.state.settle(1, 0, Settlement.ACCEPT, 1)
+    first = partition.persisted()
     await turns()
-    part.state.settle(1, 1, Settlement.ACCEPT, 1)
-    second, third = part.kept(), part.kept()
+    partition.state.settle(1, 1, Settlement.ACCEPT, 1)
+    second, third = partition.persisted(), partition.persisted()
     disk.goes_on.set()
     await asyncio.gather(first, second, third)
     assert [each.start for each in disk.written] == [1, 2]
@@ -87,7 +87,7 @@ async def test_a_write_that_fails_is_tried_again_and_answered_late(monkeypatch: 
     disk = Disk()
     disk.failures = 2
     disk.goes_on.set()
-    part = part_on(disk)
-    part.state.settle(1, 0, Settlement.ACCEPT, 1)
-    await asyncio.wait_for(part.kept(), 5)
+    partition = partition_on(disk)
+    partition.state.settle(1, 0, Settlement.ACCEPT, 1)
+    await asyncio.wait_for(partition.persisted(), 5)
     assert [each.start for each in disk.written] == [1]

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemq.broker_core.api.errors import InvalidRequest
-from lakemq.plugins.native.queues.partition_state import QueuePartition, Settlement, fresh, ranges
+from lakemq.plugins.native.queues.partition_state import (
+    QueuePartitionState,
+    Settlement,
+    fresh,
+    ranges,
+)
 from lakemq.plugins.native.queues.settings import (
     QueueSettings,
     agreed,
@@ -16,8 +21,8 @@ from lakemq.plugins.native.queues.settings import (
     encode_settings,
 )
 from lakemq.plugins.native.queues.snapshot import (
-    Burial,
-    Fate,
+    DeadLetterBatch,
+    DeliveryState,
     QueueKey,
     Run,
     Snapshot,
@@ -29,26 +34,31 @@ from lakemq.plugins.native.queues.snapshot import (
 )
 
 TOPIC_ID = "0123456789abcdef" * 2
-fates = st.none() | st.builds(Fate, st.integers(0, 1000), st.integers(0, 2))
+states = st.none() | st.builds(DeliveryState, st.integers(0, 1000), st.integers(0, 2))
 snapshots = st.builds(
     Snapshot,
     st.just(TOPIC_ID),
     st.integers(0, 2**62),
-    st.lists(st.builds(Run, st.integers(1, 2**40), fates), max_size=20).map(compact),
+    st.lists(st.builds(Run, st.integers(1, 2**40), states), max_size=20).map(compact),
     st.none()
-    | st.builds(Burial, st.integers(0, 2**62), st.text(max_size=9), st.integers(0, 9), st.just(())),
+    | st.builds(
+        DeadLetterBatch, st.integers(0, 2**62), st.text(max_size=9), st.integers(0, 9), st.just(())
+    ),
 )
 
 
-def partition(count: int = 10, **settings: object) -> QueuePartition:
-    state = QueuePartition(QueueSettings(**settings), fresh(TOPIC_ID, 0))  # type: ignore[arg-type]  # tests
+def partition(count: int = 10, **settings: object) -> QueuePartitionState:
+    state = QueuePartitionState(QueueSettings(**settings), fresh(TOPIC_ID, 0))  # type: ignore[arg-type]  # tests
     state.load(range(count), [b"k"] * count, count)
     return state
 
 
 def test_bytes_of_a_snapshot_stay_what_they_are() -> None:
     snapshot = Snapshot(
-        TOPIC_ID, 300, (Run(200, None), Run(1, Fate(2, 1))), Burial(7, "dead", 1, (500,))
+        TOPIC_ID,
+        300,
+        (Run(200, None), Run(1, DeliveryState(2, 1))),
+        DeadLetterBatch(7, "dead", 1, (500,)),
     )
     data = bytes.fromhex(
         "01" + TOPIC_ID + "2c01000000000000" + "04" + "c80100" + "0108"
@@ -137,7 +147,7 @@ def test_a_snapshot_is_as_small_as_what_is_out_of_order() -> None:
     for offset in range(5000):
         if offset != 17:
             state.settle(1, offset, Settlement.ACCEPT, 1)
-    assert state.snapshot().runs == (Run(1, Fate(0)), Run(4982, None))
+    assert state.snapshot().runs == (Run(1, DeliveryState(0)), Run(4982, None))
     assert len(encode_snapshot(state.snapshot())) < 40
     assert state.backlog(12_000) == 1 + 5000 + 2000
 
@@ -158,11 +168,11 @@ def test_what_was_rejected_is_away_where_there_are_no_dead_letters() -> None:
     state = partition(2)
     first, second = state.acquire(1, 2, 0)
     state.settle(1, first.offset, Settlement.REJECT, 0)
-    assert (state.start, state.unfinished, state.dying(9)) == (1, 1, [])
+    assert (state.start, state.unfinished, state.exhausted(9)) == (1, 1, [])
     kept = partition(2, dead_letter="dead")
     kept.acquire(1, 2, 0)
     kept.settle(1, 0, Settlement.REJECT, 0)
-    assert (kept.start, kept.unfinished, kept.dying(9)) == (0, 2, [(0, Fate(1, 2))])
+    assert (kept.start, kept.unfinished, kept.exhausted(9)) == (0, 2, [(0, DeliveryState(1, 2))])
 
 
 def test_a_lock_that_ends_frees_its_record_at_once() -> None:
@@ -182,10 +192,14 @@ def test_nothing_is_ready_once_the_log_has_lost_it() -> None:
     assert (state.start, state.unfinished) == (1, 0)
 
 
-def test_a_dying_record_behind_another_of_its_key_is_known_after_a_restart() -> None:
-    restored = Snapshot(TOPIC_ID, 0, (Run(1, Fate(1)), Run(1, Fate(3, 1)), Run(1, Fate())))
+def test_an_exhausted_record_behind_another_of_its_key_is_known_after_a_restart() -> None:
+    restored = Snapshot(
+        TOPIC_ID,
+        0,
+        (Run(1, DeliveryState(1)), Run(1, DeliveryState(3, 1)), Run(1, DeliveryState())),
+    )
     settings = QueueSettings(order="key", attempts_max=3, dead_letter="dead")
-    state = QueuePartition(settings, restored)
+    state = QueuePartitionState(settings, restored)
     state.load(range(3), [b"k"] * 3, 3)
-    assert state.dying(9) == [(1, Fate(3, 1))]
+    assert state.exhausted(9) == [(1, DeliveryState(3, 1))]
     assert [each.offset for each in state.acquire(1, 9, 0)] == [0]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lakemq.plugins.native.queues.partition_state import QueuePartition, Settlement, fresh
+from lakemq.plugins.native.queues.partition_state import QueuePartitionState, Settlement, fresh
 from lakemq.plugins.native.queues.settings import QueueSettings
 from lakemq.plugins.native.queues.snapshot import (
-    Burial,
+    DeadLetterBatch,
     Snapshot,
     decode_snapshot,
     encode_snapshot,
@@ -41,11 +41,11 @@ class World:
     """Finished in this life of the broker, or durably before."""
     unanswered: set[int] = field(default_factory=set)
     held: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Offset -> (session, when its lock ends)."""
+    """Offset -> (consumer, when its lock ends)."""
     attempts: dict[int, int] = field(default_factory=dict)
     letters: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
     """(producer id,) -> offsets written under it: a repetition changes nothing."""
-    buried: list[int] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
     ids: int = 0
 
     def __post_init__(self) -> None:
@@ -57,7 +57,9 @@ class World:
         self.take_up()
 
     def take_up(self) -> None:
-        self.state = QueuePartition(self.settings, decode_snapshot(encode_snapshot(self.durable)))
+        self.state = QueuePartitionState(
+            self.settings, decode_snapshot(encode_snapshot(self.durable))
+        )
         while not self.state.is_restored:
             self.load()
         self.held.clear()
@@ -81,11 +83,11 @@ class World:
         self.unanswered.clear()
 
     def deliver(self) -> None:
-        session = self.dice.randrange(1, 4)
-        for offset, attempt in self.state.acquire(session, self.dice.randrange(1, 6), self.now):
+        consumer = self.dice.randrange(1, 4)
+        for offset, attempt in self.state.acquire(consumer, self.dice.randrange(1, 6), self.now):
             assert offset not in self.done and offset not in self.gaps
             assert offset not in self.held or self.held[offset][1] <= self.now
-            self.held[offset] = (session, self.now + self.settings.lock_ms)
+            self.held[offset] = (consumer, self.now + self.settings.lock_ms)
             if offset in self.attempts:
                 assert attempt == self.attempts[offset] + 1
             self.attempts[offset] = attempt
@@ -105,15 +107,15 @@ class World:
         if not self.held:
             return
         offset = self.dice.choice(sorted(self.held))
-        session, until = self.held[offset]
+        consumer, until = self.held[offset]
         kind = self.dice.choice(list(Settlement) + [Settlement.ACCEPT] * 5)
-        took = self.state.settle(session, offset, kind, self.now)
+        took = self.state.settle(consumer, offset, kind, self.now)
         entry = self.state._entries.get(offset)
         if not took:
             assert until <= self.now, "a lock ended too early"
             del self.held[offset]
         elif kind is Settlement.EXTEND:
-            self.held[offset] = (session, self.now + self.settings.lock_ms)
+            self.held[offset] = (consumer, self.now + self.settings.lock_ms)
         else:
             del self.held[offset]
             if kind is Settlement.RELEASE:
@@ -125,26 +127,28 @@ class World:
             elif entry is None:  # rejected, and there are no dead letters
                 self.done.add(offset)
 
-    def bury(self, die_at: int) -> bool:
-        """One burial; whether the broker died in the middle, at step `die_at`."""
+    def write_dead_letters(self, die_at: int) -> bool:
+        """One batch of dead letters; whether the broker died in the middle, at step `die_at`."""
         state = self.state
-        if state.burial is None:
-            dying = [at for at, _ in state.dying(5)]
-            if not dying:
+        if state.dead_letter_batch is None:
+            exhausted = [at for at, _ in state.exhausted(5)]
+            if not exhausted:
                 return False
             self.ids += 1
-            state.begin_burial(Burial(self.ids, "dead", 0, tuple(dying)))
+            state.begin_dead_letters(DeadLetterBatch(self.ids, "dead", 0, tuple(exhausted)))
             if die_at == 0:
                 return True
         self.keep()
         if die_at == 1:
             return True
-        assert state.burial is not None
-        self.letters.setdefault((state.burial.producer_id,), list(state.burial.offsets))
+        assert state.dead_letter_batch is not None
+        self.letters.setdefault(
+            (state.dead_letter_batch.producer_id,), list(state.dead_letter_batch.offsets)
+        )
         if die_at == 2:
             return True
-        self.done |= set(state.burial.offsets)
-        state.end_burial()
+        self.done |= set(state.dead_letter_batch.offsets)
+        state.finish_dead_letters()
         return die_at == 3
 
     def crash(self) -> None:
@@ -153,13 +157,13 @@ class World:
     def pass_time(self) -> None:
         self.now += self.dice.randrange(1, 40)
         for offset in self.state.expire(self.now):
-            session, until = self.held.pop(offset)
+            consumer, until = self.held.pop(offset)
             assert until <= self.now
 
     def leave(self) -> None:
-        session = self.dice.randrange(1, 4)
-        self.state.leave(session, self.now)
-        self.held = {at: each for at, each in self.held.items() if each[0] != session}
+        consumer = self.dice.randrange(1, 4)
+        self.state.leave(consumer, self.now)
+        self.held = {at: each for at, each in self.held.items() if each[0] != consumer}
 
     def step(self) -> None:
         move = self.dice.random()
@@ -175,7 +179,7 @@ class World:
             self.keep()
         elif move < 0.96:
             self.leave()
-        elif self.bury(self.dice.randrange(6)) or move > 0.985:
+        elif self.write_dead_letters(self.dice.randrange(6)) or move > 0.985:
             self.crash()
         self.check_counts()
 
@@ -196,7 +200,7 @@ class World:
                 assert self.state.settle(1, offset, Settlement.ACCEPT, self.now)
                 self.done.add(offset)
                 self.unanswered.add(offset)
-            self.bury(9)
+            self.write_dead_letters(9)
             self.now += 50
             self.state.expire(self.now)
         raise AssertionError(f"{self.state.unfinished} records never end")
