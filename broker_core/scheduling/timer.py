@@ -6,13 +6,12 @@ for one of them does not schedule it twice.
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Final
 
+from lakemq.broker_core.api.due_queue import DueQueue
 from lakemq.broker_core.api.errors import InvalidRequest, StagingFull
 from lakemq.broker_core.transactions.state import Entry
 
@@ -56,9 +55,8 @@ class ScheduleQueue:
     def __init__(self, limits: ScheduleLimits) -> None:
         self.size_bytes = 0
         self._limits = limits
-        self._heaps: dict[int, list[tuple[int, int, PendingSchedule]]] = {}
+        self._due: dict[int, DueQueue[PendingSchedule]] = {}
         """By partition of the topic of schedules; only what is durable."""
-        self._tie = count()
         self._waiting: dict[str, PendingSchedule] = {}
         self._done: dict[int, OrderedDict[str, int]] = {}
         """Partition of the topic of schedules -> id -> when it ended."""
@@ -112,8 +110,12 @@ class ScheduleQueue:
             self._push(waiting)
 
     def _push(self, waiting: PendingSchedule) -> None:
-        heap = self._heaps.setdefault(waiting.log_partition, [])
-        heapq.heappush(heap, (waiting.deliver_at_ms, next(self._tie), waiting))
+        self._queue(waiting.log_partition).add(waiting.deliver_at_ms, waiting)
+
+    def _queue(self, log_partition: int) -> DueQueue[PendingSchedule]:
+        if log_partition not in self._due:
+            self._due[log_partition] = DueQueue(self._counts)
+        return self._due[log_partition]
 
     def remove(self, schedule_id: str) -> PendingSchedule | None:
         """It is not pending any more; its heap entry is dropped when its time comes."""
@@ -121,16 +123,8 @@ class ScheduleQueue:
         if waiting is not None:
             self.size_bytes -= waiting.size_bytes
             self._by_offset.pop((waiting.log_partition, waiting.offset), None)
-            self._compact_heap(waiting.log_partition)
+            self._queue(waiting.log_partition).prune(len(self._waiting))
         return waiting
-
-    def _compact_heap(self, log_partition: int) -> None:
-        """Drop heap entries that do not count, when they are most of the heap."""
-        heap = self._heaps.get(log_partition, [])
-        if len(heap) > 2 * len(self._waiting) + 64:
-            kept = [each for each in heap if self._counts(each[2])]
-            heapq.heapify(kept)
-            self._heaps[log_partition] = kept
 
     def end(self, schedule_id: str, log_partition: int, now_ms: int) -> None:
         """It was delivered or cancelled."""
@@ -151,10 +145,8 @@ class ScheduleQueue:
 
     def next_ms(self, log_partition: int) -> int | None:
         """When the next one of a partition is due; None: nothing is pending."""
-        heap = self._heaps.get(log_partition, [])
-        while heap and not self._counts(heap[0][2]):
-            heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        first = self._queue(log_partition).first()
+        return None if first is None else first[0]
 
     def take_due(
         self, log_partition: int, now_ms: int, batches_max: int, bytes_max: int
@@ -163,11 +155,12 @@ class ScheduleQueue:
         unless it is put back."""
         found: list[PendingSchedule] = []
         size = 0
-        while (due_ms := self.next_ms(log_partition)) is not None and due_ms <= now_ms:
-            waiting = self._heaps[log_partition][0][2]
+        queue = self._queue(log_partition)
+        while (first := queue.first()) is not None and first[0] <= now_ms:
+            waiting = first[1]
             if found and (len(found) >= batches_max or size + waiting.size_bytes > bytes_max):
                 break
-            heapq.heappop(self._heaps[log_partition])
+            queue.take(now_ms)
             waiting.delivering = True
             found.append(waiting)
             size += waiting.size_bytes

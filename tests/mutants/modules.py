@@ -15,6 +15,7 @@ _RAFT: Final = ("rules", "recovery", "stale", "membership")
 _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/api/authorization_header.py": ("security/test_security_scram",),
     "broker_core/api/schemas/avro_shape.py": ("broker_core/test_avro_shape",),
+    "broker_core/api/due_queue.py": ("broker_core/test_due_queue",),
     "broker_core/api/records/partitioner.py": ("broker_core/test_partitioner",),
     "broker_core/api/records/batch.py": _BATCH,
     "broker_core/api/records/headers.py": _BATCH,

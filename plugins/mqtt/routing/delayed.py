@@ -9,12 +9,12 @@ that no topic takes has no such record, so there the removal comes first.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from typing import Final
 
 import msgpack
 
+from lakemq.broker_core.api.due_queue import DueQueue
 from lakemq.broker_core.api.errors import LakeMQError, NotAuthorized, StorageFull
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
 from lakemq.broker_core.api.types import Principal
@@ -134,7 +134,7 @@ class Delays:
         publish may be in."""
         self.ready = True
         """Whether positions of this life are kept; nothing is published before."""
-        self._heap: list[tuple[int, int, Delayed]] = []
+        self._queue: DueQueue[Delayed] = DueQueue(lambda one: self.entries.get(one.key) is one)
         self._count = 0
 
     def new(
@@ -174,17 +174,13 @@ class Delays:
 
     def schedule(self, one: Delayed, due_ms: int | None = None) -> None:
         """It is kept: publish it when it is due."""
-        self._count += 1
-        when_ms = one.due_ms if due_ms is None else due_ms
-        heapq.heappush(self._heap, (when_ms, self._count, one))
+        self._queue.add(one.due_ms if due_ms is None else due_ms, one)
 
     def due(self, now_ms: int, count_max: int) -> list[Delayed]:
-        """The next that are due; they are out of the heap."""
+        """The next that are due; they are out of the queue."""
         found: list[Delayed] = []
-        while self.ready and self._heap and self._heap[0][0] <= now_ms and len(found) < count_max:
-            one = heapq.heappop(self._heap)[2]
-            if self.entries.get(one.key) is one:
-                found.append(one)
+        while self.ready and len(found) < count_max and (one := self._queue.take(now_ms)):
+            found.append(one)
         return found
 
     def forget(self, key: str) -> Delayed | None:

@@ -108,5 +108,5 @@ def test_many_cancelled_ones_take_no_room() -> None:
         if number >= 10:
             timer.remove(str(number - 10))
     assert len(timer) == 10
-    assert len(timer._heaps[0]) < 200
+    assert len(timer._due[0]) < 200
     assert timer.size_bytes == 100
