@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.types import Leadership, TopicConfig, TopicInfo
 from lakemq.broker_core.partitions import Partitions
@@ -16,8 +18,9 @@ from lakemq.broker_core.topic_names import config_from_catalog
 from lakemq.meta_service.api.errors import MetaError
 from lakemq.meta_service.api.types import MetaClient, TopicDescription
 
-_RETRY_S: Final = 0.1
-_RETRY_MAX_S: Final = 5.0
+_RETRY_FIRST_MS: Final = 100
+_RETRY_MAX_MS: Final = 5_000
+_rng: Final = random.Random()
 _log: Final = logging.getLogger(__name__)
 
 
@@ -78,7 +81,7 @@ class CatalogView:
     async def _apply_until_possible(self, described: TopicDescription) -> None:
         """`apply`, repeated while it fails with what may pass: no file descriptor or no space is
         left. Until then clients are told that the topic's partitions are unknown."""
-        pause_s = _RETRY_S
+        backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random)
         while True:
             try:
                 await self.apply(described)
@@ -87,8 +90,7 @@ class CatalogView:
                 if not error.retriable:
                     raise
                 _log.warning("cannot open topic %s yet, trying again: %s", described.name, error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _RETRY_MAX_S)
+            await asyncio.sleep(backoff.next_s())
 
     async def apply(self, described: TopicDescription) -> TopicInfo:
         """Make this node agree with the catalog about one topic; an older revision than the one

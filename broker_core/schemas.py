@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import (
     IncompatibleSchema,
     InvalidRequest,
@@ -49,7 +51,9 @@ _log = logging.getLogger("lakemq.schemas")
 _TRIES: Final = 5
 _ID_MAX: Final = 2**32 - 1
 """The frame of a value has room for no more."""
-_RETRY_S: Final = 1.0
+_RETRY_FIRST_MS: Final = 1_000
+_RETRY_MAX_MS: Final = 5_000
+_rng: Final = random.Random()
 _THREADS: Final = 2
 _T = TypeVar("_T")
 
@@ -86,19 +90,21 @@ class SchemaRegistry:
         )
 
     async def _follow(self, revision: int) -> None:
+        backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random)
         while True:
             try:
                 async for change in self._meta.watch_subjects(revision):
+                    backoff.reset()
                     revision = change.revision + 1
                     if change.subject is None:
                         self._by_subject.pop(change.name, None)
                     else:
                         await self._take(change.subject)
             except meta_errors.MetaError as error:
-                _log.warning("schemas are not followed for now: %s", error)
+                _log.warning("cannot watch schemas, trying again: %s", error)
             except LakeMQError as error:
-                _log.warning("a schema is not taken into use for now: %s", error)
-            await asyncio.sleep(_RETRY_S)
+                _log.warning("cannot load a schema, trying again: %s", error)
+            await asyncio.sleep(backoff.next_s())
             with suppress(LakeMQError):
                 revision, subjects = await self._asked(self._meta.subjects(), "subjects")
                 for subject in subjects:

@@ -1,7 +1,9 @@
-"""Topics that the broker and its plugins keep for themselves. Pure.
+"""Topics that the broker and its plugins keep for themselves: their names, and who may touch them.
 
-The host refuses them to clients of every protocol (`Broker.authorize`); plugins reach their own as
-a principal of kind `node`. An operator (`admins`) may read them, and nobody else may see them.
+A topic is internal by its name alone: it begins with `__`, or with `_lakemq_` as the first ones do
+(`OLDER_NAMES`, which are kept so that every build finds its data). The host refuses them to clients
+of every protocol (`Broker.authorize`); plugins reach their own as a principal of kind `node`. An
+operator (`admins`) may read them, and nobody else may see them.
 """
 
 from __future__ import annotations
@@ -10,28 +12,46 @@ from typing import Final
 
 from lakemq.broker_core.api.access import Operation
 
-INTERNAL_PREFIXES: Final = ("__", "_lakemq_")
-UNDECIDED: Final = ("_lakemq_staged", "_lakemq_delayed")
+PREFIX: Final = "__"
+"""What names of internal topics begin with."""
+OLDER_PREFIX: Final = "_lakemq_"
+STAGED: Final = "_lakemq_staged"
+SCHEDULES: Final = "_lakemq_delayed"
+OLDER_NAMES: Final = frozenset(
+    {"_lakemq_offsets", "_lakemq_queues", "_lakemq_transactions", STAGED, SCHEDULES}
+)
+"""All names with the older prefix that there are: no other is given."""
+UNDECIDED: Final = (STAGED, SCHEDULES)
 """Topics whose records nobody reads: they belong to other topics, and may never get there."""
 _OPERATORS_MAY: Final = (Operation.READ, Operation.DESCRIBE)
 
 
 def is_internal(topic: str) -> bool:
     """Whether the topic is the broker's own, by its name."""
-    return topic.startswith(INTERNAL_PREFIXES)
+    return topic.startswith((PREFIX, OLDER_PREFIX))
+
+
+def check_state_name(name: str) -> str:
+    """The name, which a part of the broker gives its own topic. Raises ValueError."""
+    if not name.startswith(PREFIX) and name not in OLDER_NAMES:
+        raise ValueError(f"internal topic {name!r} must be named {PREFIX}...")
+    return name
 
 
 def users_topic(name: str) -> str:
     """The name, which a setting gives. Raises ValueError when it is internal."""
     if is_internal(name):
-        raise ValueError(f"topic {name} would be the broker's own: names with __ or _lakemq_ first")
+        raise ValueError(
+            f"topic {name} would be internal: choose a name without {PREFIX} or {OLDER_PREFIX} "
+            "at its beginning"
+        )
     return name
 
 
 def refusal(topic: str, operation: Operation, *, is_operator: bool) -> str:
-    """Why somebody may not do that with an internal topic, in words; empty: rules decide."""
+    """Why a principal may not do that with an internal topic; empty: rules decide."""
     if not is_operator or operation not in _OPERATORS_MAY:
         return f"topic {topic} belongs to the broker; operators alone may read it"
     if topic in UNDECIDED and operation is Operation.READ:
-        return f"topic {topic} holds records that are not there yet; nobody reads it"
+        return f"topic {topic} holds records that are not committed yet; nobody may read it"
     return ""

@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.backoff import Backoff
@@ -27,7 +28,7 @@ from lakemq.broker_core.api.errors import (
     TopicExists,
     UnknownTopic,
 )
-from lakemq.broker_core.api.internal_topics import is_internal
+from lakemq.broker_core.api.internal_topics import check_state_name
 from lakemq.broker_core.api.partition_reader import committed_batches, open_batch
 from lakemq.broker_core.api.ports import Broker, PartitionLog
 from lakemq.broker_core.api.records.batch import BODY_MAX_BYTES, RecordBatch, encode, read_header
@@ -65,6 +66,12 @@ class StateRecord(NamedTuple):
     """None: a tombstone, the key is deleted."""
 
 
+_record: Callable[[tuple[int, int, bytes, bytes | None]], StateRecord] = partial(
+    tuple.__new__, StateRecord
+)
+"""`StateRecord` from a tuple, without a Python call for each of the records of a start."""
+
+
 class StateTopic:
     """The state of one owner in one internal topic.
 
@@ -85,8 +92,7 @@ class StateTopic:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         open_stored: Callable[[CommittedBatch], RecordBatch | None] = open_batch,
     ) -> None:
-        assert is_internal(name), f"{name} is not the name of an internal topic"
-        self.name = name
+        self.name = check_state_name(name)
         self.skipped = 0
         """Records that their owner could not decode."""
         self.writing: set[asyncio.Future[AppendResult]] = set()
@@ -284,8 +290,8 @@ class StateTopic:
 
 
 def _records(partition: int, batch: RecordBatch) -> Iterator[StateRecord]:
-    for offset, key, value in zip(batch.offsets(), batch.keys(), batch.values(), strict=True):
-        yield StateRecord(partition, offset, key or b"", value)
+    keys = [key or b"" for key in batch.keys()]  # noqa: SIM118 - a column, not a dict
+    return map(_record, zip(repeat(partition), batch.offsets(), keys, batch.values(), strict=False))
 
 
 def _pieces(entries: Mapping[bytes, bytes | None]) -> Iterator[dict[bytes, bytes | None]]:

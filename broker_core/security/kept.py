@@ -7,12 +7,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from lakemq.broker_core.api.access import Principal, Rule
+from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.security.authn.users import UserRecord
 from lakemq.broker_core.security.authz.rules import check_rule
 from lakemq.broker_core.security.kept_forms import record_of, rule_of
@@ -21,7 +23,9 @@ from lakemq.meta_service.api.errors import MetaError
 from lakemq.meta_service.api.types import Compare, MetaClient, Put
 
 log = logging.getLogger(__name__)
-_AGAIN_AFTER_S: Final = 1.0
+_RETRY_FIRST_MS: Final = 1_000
+_RETRY_MAX_MS: Final = 5_000
+_rng: Final = random.Random()
 SECRET_KEY: Final = b"broker/security/secret"
 """Key of the MetaService that keeps the cluster's secret."""
 SECRET_BYTES: Final = 32
@@ -75,7 +79,8 @@ class KeptAccess:
         await self._loaded.wait()
 
     async def cluster_secret(self) -> bytes:
-        """A secret that all nodes have, for ever; made by the first that asks."""
+        """A secret that all nodes share and that never changes; the first that asks makes it."""
+        backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random)
         while True:
             try:
                 found = await self._meta.get(SECRET_KEY)
@@ -84,18 +89,20 @@ class KeptAccess:
                 made = Put(SECRET_KEY, secrets.token_bytes(SECRET_BYTES))
                 await self._meta.txn([Compare(SECRET_KEY, 0)], [made])
             except (MetaError, OSError) as error:
-                log.warning("the cluster's secret is not known yet: %s", error)
-                await asyncio.sleep(_AGAIN_AFTER_S)
+                log.warning("could not read the cluster's secret, trying again: %s", error)
+                await asyncio.sleep(backoff.next_s())
 
     async def _follow(self) -> None:
+        backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random)
         while True:
             try:
                 async for change in self._meta.follow_auth(self._copy):
+                    backoff.reset()
                     self._tell(change.kind if change is not None else "")
                     self._loaded.set()
             except (MetaError, OSError) as error:
-                log.warning("users and rules are as they were: %s", error)
-            await asyncio.sleep(_AGAIN_AFTER_S)
+                log.warning("could not refresh users and rules: %s", error)
+            await asyncio.sleep(backoff.next_s())
 
     def _tell(self, kind: str) -> None:
         """`kind` empty: all of it may be new."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from lakemq.broker_core.api.internal_topics import SCHEDULES, STAGED
 from lakemq.broker_core.api.transactions.types import SINK, TRANSACTION, Owner, StagePlace
 from lakemq.broker_core.transactions.state import Entry, OwnerState, Pending, Target
 
-STAGED_TOPIC: Final = "_lakemq_staged"
+STAGED_TOPIC: Final = STAGED
 TRANSACTIONS_TOPIC: Final = "_lakemq_transactions"
-SCHEDULES_TOPIC: Final = "_lakemq_delayed"
+SCHEDULES_TOPIC: Final = SCHEDULES
 SCHEDULER: Final = "scheduler"
 """Kind of the owners that deliver scheduled batches, one for each partition of their topic."""
 

@@ -291,4 +291,4 @@ def test_no_binding_leads_to_one(tmp_path: Path) -> None:
     ):
         config.write_text(text)
         outcome = CliRunner().invoke(app, ["config", "check", "--config", str(config)])
-        assert outcome.exit_code != 0 and "would be the broker's own" in outcome.output
+        assert outcome.exit_code != 0 and "would be internal" in outcome.output

@@ -28,6 +28,7 @@ from lakemq.broker_core.api.errors import (
     TopicExists,
     UnknownTopic,
 )
+from lakemq.broker_core.api.internal_topics import OLDER_NAMES
 from lakemq.broker_core.api.records.batch import BODY_MAX_BYTES, BatchHeader, read_header, stamp
 from lakemq.broker_core.api.records.stored import SKIPPED
 from lakemq.broker_core.api.state_topic import Done, StateRecord, StateTopic
@@ -39,10 +40,18 @@ from lakemq.broker_core.api.types import (
     TopicConfig,
     TopicInfo,
 )
+from lakemq.broker_core.transactions import formats
+from lakemq.plugins.mqtt.bridge.state_log import STATES
+from lakemq.plugins.mqtt.routing import delayed
+from lakemq.plugins.mqtt.state import ban_log
+from lakemq.plugins.mqtt.state.state_store import RETAINED, SESSIONS
+from lakemq.plugins.native.groups.offset_table import OFFSETS_TOPIC
+from lakemq.plugins.native.queues.snapshot import QUEUES_TOPIC
 from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk
 from tests.support.poison import garbage_lengths
 
 NAME = "__state"
+OLD = ("offsets", "queues", "transactions", "staged", "delayed")
 
 
 class Log:
@@ -194,9 +203,20 @@ async def test_another_node_may_create_it_first() -> None:
     assert host.known and not host.created
 
 
-def test_only_internal_topics_hold_state() -> None:
-    with pytest.raises(AssertionError, match="internal"):
-        StateTopic(Host(), "mine")  # type: ignore[arg-type]
+@pytest.mark.parametrize("name", ["mine", "_mine", "_lakemq_new", "_lakemq_offsets2"])
+def test_state_is_kept_in_internal_topics_of_the_one_prefix_alone(name: str) -> None:
+    with pytest.raises(ValueError, match=f"internal topic '{name}' must be named __"):
+        StateTopic(Host(), name)  # type: ignore[arg-type]
+
+
+def test_the_names_of_topics_that_hold_data_do_not_change() -> None:
+    """No build would find what another one wrote."""
+    names = {formats.STAGED_TOPIC, formats.TRANSACTIONS_TOPIC, formats.SCHEDULES_TOPIC}
+    assert names | {OFFSETS_TOPIC, QUEUES_TOPIC} == OLDER_NAMES
+    assert {f"_lakemq_{each}" for each in OLD} == OLDER_NAMES
+    mqtt = {SESSIONS, RETAINED, delayed.TOPIC, ban_log.TOPIC}
+    assert mqtt == {f"__mqtt_{each}" for each in ("sessions", "retained", "delayed", "bans")}
+    assert STATES == "__bridge"
 
 
 # -- reading back

@@ -107,9 +107,11 @@ def test_sequence_numbers_wrap_as_in_kafka() -> None:
     assert numbers.next("t", 0).base_sequence == 0
 
 
-def test_pauses_double_up_to_a_second() -> None:
-    pauses = backoff_s()
-    assert [next(pauses) for _ in range(7)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+def test_waits_double_up_to_a_second_with_jitter() -> None:
+    longest, shortest = backoff_s(rng=lambda: 1.0), backoff_s(rng=lambda: 0.0)
+    waits = [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert [next(longest) for _ in range(7)] == waits
+    assert [next(shortest) for _ in range(7)] == [each / 2 for each in waits]
 
 
 def test_blocks_and_single_records_keep_their_order() -> None:

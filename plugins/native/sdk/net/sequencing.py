@@ -1,15 +1,18 @@
-"""Sequence numbers of an idempotent producer, and the pauses between its retries. Pure."""
+"""Sequence numbers of an idempotent producer, and the waits between its retries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import OutOfOrderSequence
 from lakemq.broker_core.api.records.batch import ProducerStamp
 
 _SEQUENCE_LIMIT: Final = 2**31
 """Sequence numbers wrap to 0 here, as in Kafka (KIP-98)."""
+_rng: Final = random.Random()
 
 
 class Forgotten(OutOfOrderSequence):
@@ -47,9 +50,10 @@ class SequenceNumbers:
         self._next[place] = (self._next.get(place, 0) + records) % _SEQUENCE_LIMIT
 
 
-def backoff_s(first_s: float = 0.05, most_s: float = 1.0) -> Iterator[float]:
-    """Pauses between retries, doubling up to `most_s`, without end."""
-    pause = first_s
+def backoff_s(
+    first_ms: int = 50, max_ms: int = 1_000, rng: Callable[[], float] = _rng.random
+) -> Iterator[float]:
+    """Waits before retries (s), doubling up to `max_ms` with jitter, without end."""
+    backoff = Backoff(first_ms, max_ms, rng)
     while True:
-        yield pause
-        pause = min(most_s, pause * 2)
+        yield backoff.next_s()
