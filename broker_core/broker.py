@@ -45,7 +45,7 @@ from lakemq.broker_core.scheduling.scheduler import Scheduler
 from lakemq.broker_core.schemas import SchemaRegistry
 from lakemq.broker_core.security.quotas import Use
 from lakemq.broker_core.topic_admin import TopicAdmin, default_topic_config
-from lakemq.broker_core.transactions.coordinator import Coordinator
+from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
 from lakemq.meta_service.api.errors import MetaError
 from lakemq.meta_service.api.types import MetaClient
 
@@ -87,7 +87,7 @@ class CoreBroker:
             self._partitions, access, interception, self._admission, self._schemas,
             self._producer_ids, now_ms,
         )  # fmt: skip
-        self._coordinator = Coordinator(
+        self._coordinator = TransactionCoordinator(
             self,
             transaction_settings or TransactionSettings(),
             now_ms=now_ms,

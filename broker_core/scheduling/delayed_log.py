@@ -23,7 +23,7 @@ from lakemq.broker_core.scheduling.delayed_format import (
 from lakemq.broker_core.scheduling.timer import PendingSchedule
 from lakemq.broker_core.transactions.coordinator_log import PARTITIONS
 from lakemq.broker_core.transactions.formats import SCHEDULES_TOPIC
-from lakemq.broker_core.transactions.state import Entry
+from lakemq.broker_core.transactions.state import StagedRef
 
 
 class ScheduleLog:
@@ -82,7 +82,7 @@ class ScheduleLog:
             else:
                 yield schedule_id, record.partition, found
 
-    async def read(self, entry: Entry) -> bytes:
+    async def read(self, entry: StagedRef) -> bytes:
         """The batch as it shall be appended to its partition."""
         found = decode_schedule(await self._topic.value_at(entry.log_partition, entry.offset))
         if isinstance(found, StoredSchedule):

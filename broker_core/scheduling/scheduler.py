@@ -36,8 +36,8 @@ from lakemq.broker_core.scheduling.timer import PendingSchedule, ScheduleLimits,
 from lakemq.broker_core.transactions import state as states
 from lakemq.broker_core.transactions.coordinator_log import PARTITIONS, OwnerStates
 from lakemq.broker_core.transactions.formats import SCHEDULER
-from lakemq.broker_core.transactions.owned import Owned, Participants, Work
-from lakemq.broker_core.transactions.state import OwnerState, Pending
+from lakemq.broker_core.transactions.owned import CommitRunner, OwnerRuntime, Participants
+from lakemq.broker_core.transactions.state import OwnerState, PendingCommit
 
 _log = logging.getLogger("lakemq.schedules")
 
@@ -73,7 +73,7 @@ class Scheduler:
         self._queue = ScheduleQueue(
             ScheduleLimits(settings.batches_max, settings.bytes_max, settings.horizon_ms)
         )
-        self._owned = [Owned(OwnerState()) for _ in range(PARTITIONS)]
+        self._owned = [OwnerRuntime(OwnerState()) for _ in range(PARTITIONS)]
         self._wake = [asyncio.Event() for _ in range(PARTITIONS)]
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -83,7 +83,7 @@ class Scheduler:
         """Read back what is pending; continue deliveries that were decided."""
         for owner, state in (await self._states.load()).items():
             if owner.kind == SCHEDULER and int(owner.name) < PARTITIONS:
-                self._owned[int(owner.name)] = Owned(state)
+                self._owned[int(owner.name)] = OwnerRuntime(state)
         async for schedule_id, number, found in self._log.load():
             self._load(schedule_id, number, found)
         for number, owned in enumerate(self._owned):
@@ -242,7 +242,9 @@ class Scheduler:
             async with asyncio.timeout(wait_s):
                 await self._wake[number].wait()
 
-    async def _deliver(self, number: int, owned: Owned, due: Sequence[PendingSchedule]) -> None:
+    async def _deliver(
+        self, number: int, owned: OwnerRuntime, due: Sequence[PendingSchedule]
+    ) -> None:
         ready = [each for each in due if self._is_ready(each)]
         chosen = {each.schedule_id for each in ready}
         later = [each for each in due if each.schedule_id not in chosen]
@@ -274,7 +276,9 @@ class Scheduler:
         except LakeMQError:
             return True
 
-    async def _decide(self, number: int, owned: Owned, ready: Sequence[PendingSchedule]) -> None:
+    async def _decide(
+        self, number: int, owned: OwnerRuntime, ready: Sequence[PendingSchedule]
+    ) -> None:
         fresh = await self._broker.allocate_producer_id() if owned.state.needs_producer_id else None
         floors: dict[tuple[str, int], int] = {}
         for each in ready:
@@ -287,28 +291,30 @@ class Scheduler:
             floors,
         )  # fmt: skip
         batch_id = owned.state.last_batch_id + 1
-        state = states.committed(owned.state, batch_id, Pending(targets), fresh, self.now_ms())
+        state = states.committed(
+            owned.state, batch_id, PendingCommit(targets), fresh, self.now_ms()
+        )
         owned.delivering = [each.schedule_id for each in ready]
         await self._states.append(Owner(SCHEDULER, str(number)), state)
         owned.known = state
 
-    def _decided(self, number: int, owned: Owned) -> list[PendingSchedule]:
+    def _decided(self, number: int, owned: OwnerRuntime) -> list[PendingSchedule]:
         """The schedules of the decision that is pending, as far as they have not ended."""
         targets = owned.state.pending.targets if owned.state.pending else ()
         return self._queue.at(
             number, {entry.offset for target in targets for entry in target.entries}
         )
 
-    async def _finish(self, number: int, owned: Owned, *, resumed: bool) -> None:
+    async def _finish(self, number: int, owned: OwnerRuntime, *, resumed: bool) -> None:
         """Append what is decided, mark it as delivered, then clear the decision."""
         owner = Owner(SCHEDULER, str(number))
         ids = [
             *owned.delivering,
             *(each.schedule_id for each in self._decided(number, owned)),
         ]
-        work = Work(
+        work = CommitRunner(
             owned, self._broker, self._states, self._participants, self._delivered, self._log.read,
-            notes_progress=False,
+            persists_progress=False,
         )  # fmt: skip
         await work.run(owner, resumed)
         backoff = Backoff(_PAUSE_FIRST_MS, _PAUSE_MAX_MS, _rng.random)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lakemq.broker_core.api.due_queue import DueQueue
 from lakemq.broker_core.api.errors import InvalidRequest, StagingFull
-from lakemq.broker_core.transactions.state import Entry
+from lakemq.broker_core.transactions.state import StagedRef
 
 ID_MAX_BYTES: Final = 64
 
@@ -45,8 +45,8 @@ class PendingSchedule:
     """The append under way, for the caller alone."""
 
     @property
-    def entry(self) -> Entry:
-        return Entry(self.log_partition, self.offset, self.records)
+    def entry(self) -> StagedRef:
+        return StagedRef(self.log_partition, self.offset, self.records)
 
 
 class ScheduleQueue:

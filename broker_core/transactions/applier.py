@@ -1,9 +1,9 @@
-"""Applying a commit that is decided: its batches to their partitions, once, whatever happened
-before. Edge: awaits the broker.
+"""Applies a decided commit: appends its batches to their partitions, exactly once across crashes.
 
-In every target partition the batches go in the order of the commit, with the producer's identity
-of that commit, numbered from 0. So what an interrupted try has appended is a prefix, and is found
-by reading headers from the log end that the commit noted; the journal refuses a repetition besides.
+In every target partition the batches go in the order of the commit, with the producer id and epoch
+of that commit and sequence numbers from 0. So what an interrupted attempt has appended is a prefix,
+which is found by reading batch headers from the log end that the commit recorded. The journal
+refuses a duplicate besides (idempotent producer, KIP-98).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from lakemq.broker_core.api.errors import LakeMQError, UnknownTopic
 from lakemq.broker_core.api.ports import Broker, PartitionLog
 from lakemq.broker_core.api.records.batch import HEADER_BYTES, pack_header, read_header, split
 from lakemq.broker_core.api.types import Acks, AppendResult, Offset
-from lakemq.broker_core.transactions.state import Entry, OwnerState, Target
+from lakemq.broker_core.transactions.state import CommitTarget, OwnerState, StagedRef
 
-ReadEntry = Callable[[Entry], Awaitable[bytes]]
-"""Gives the batch that an entry stands for."""
+ReadBatch = Callable[[StagedRef], Awaitable[bytes]]
+"""Reads the batch that a `StagedRef` names."""
 
 _TARGETS_AT_ONCE: Final = 8
 _BATCHES_AHEAD: Final = 64
@@ -30,18 +30,18 @@ _SCAN_WAIT_MS: Final = 500
 
 
 class Applier:
-    """Writes targets of commits."""
+    """Appends the batches of commits to their target partitions."""
 
-    def __init__(self, broker: Broker, read: ReadEntry, noted: Callable[[int], None]) -> None:
+    def __init__(self, broker: Broker, read: ReadBatch, on_appended: Callable[[int], None]) -> None:
         self._broker = broker
         self._read = read
-        self._noted = noted
+        self._on_appended = on_appended
         self._room = asyncio.Semaphore(_TARGETS_AT_ONCE)
 
     async def apply(
-        self, state: OwnerState, targets: Sequence[Target], *, resumed: bool
-    ) -> tuple[list[Target], LakeMQError | None]:
-        """One try: (targets that are left, why). `resumed`: some may be there already."""
+        self, state: OwnerState, targets: Sequence[CommitTarget], *, resumed: bool
+    ) -> tuple[list[CommitTarget], LakeMQError | None]:
+        """One attempt: (targets that are left, why). `resumed`: some may be appended already."""
         outcomes = await asyncio.gather(
             *(self._target(state, target, resumed) for target in targets), return_exceptions=True
         )
@@ -54,26 +54,26 @@ class Applier:
                 raise outcome
         return left, reason
 
-    async def _target(self, state: OwnerState, target: Target, resumed: bool) -> None:
+    async def _target(self, state: OwnerState, target: CommitTarget, resumed: bool) -> None:
         async with self._room:
             try:
                 if self._broker.topic(target.topic).topic_id != target.topic_id:
                     return
             except UnknownTopic:
-                return  # Its records are gone with it.
+                return  # the records were deleted with the topic
             log = self._broker.partition(target.topic, target.partition)
-            there = await records_there(log, state, target.floor_offset) if resumed else 0
-            await self._append_all(log, state, target, there)
+            appended = await count_appended(log, state, target.floor_offset) if resumed else 0
+            await self._append_all(log, state, target, appended)
 
     async def _append_all(
-        self, log: PartitionLog, state: OwnerState, target: Target, there: int
+        self, log: PartitionLog, state: OwnerState, target: CommitTarget, appended: int
     ) -> None:
-        """Everything behind the first `there` records."""
+        """Everything after the first `appended` records."""
         under_way: deque[tuple[int, asyncio.Future[AppendResult]]] = deque()
         ahead = sequence = 0
         try:
             for entry in target.entries:
-                if sequence < there:
+                if sequence < appended:
                     sequence += entry.records
                     continue
                 batch = await self._read(entry)
@@ -92,21 +92,21 @@ class Applier:
             while under_way:
                 await self._settle(*under_way.popleft())
         finally:
-            # Whoever tries again must find no append of this try still under way.
+            # The next attempt reads what is appended, so no append of this one may be in flight.
             await asyncio.gather(*(each for _, each in under_way), return_exceptions=True)
 
     async def _settle(self, size: int, future: asyncio.Future[AppendResult]) -> int:
         await future
-        self._noted(size)
+        self._on_appended(size)
         return size
 
 
-async def records_there(log: PartitionLog, state: OwnerState, floor_offset: int) -> int:
-    """How many records of the state's commit the partition has."""
+async def count_appended(log: PartitionLog, state: OwnerState, floor_offset: int) -> int:
+    """How many records of the state's newest commit the partition has."""
     end = log.log_end_offset
     found, offset = 0, Offset(max(floor_offset, log.log_start_offset))
     while offset < end:
-        # Waits for what was under way when the last try ended, unless that failed.
+        # Waits for appends that were in flight when the last attempt ended, unless they failed.
         got = await log.fetch(offset, bytes_max=_SCAN_BYTES, wait_ms=_SCAN_WAIT_MS)
         end = min(end, log.log_end_offset)
         for _, header in split(got.data):

@@ -1,8 +1,8 @@
-"""The coordinator of staged batches: implements the `Transactions` port. Edge: clock and broker.
+"""The transaction coordinator: implements the `Transactions` port.
 
-What is decided lies in `state` and `staged`, which are pure; here are the order of things and the
-waiting. One owner does one thing at a time (its lock); staging needs no lock, for what is staged
-counts only when a commit names it.
+The decisions are in `state` and `staged`, which do no IO; this module orders and awaits the writes.
+One owner does one thing at a time (its lock). Staging needs no lock: what is staged has no effect
+until a commit names it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from lakemq.broker_core.api.transactions.types import (
     CommitAnswer,
     CommitOutcome,
     Effect,
-    Opened,
+    OpenedOwner,
     Owner,
     OwnerStatus,
-    StagePlace,
+    StagedBatchId,
     TransactionCounters,
     Winner,
 )
@@ -43,9 +43,19 @@ from lakemq.broker_core.publishing.admission import Admission
 from lakemq.broker_core.transactions import state as states
 from lakemq.broker_core.transactions.coordinator_log import OwnerStates, StagedBatches
 from lakemq.broker_core.transactions.formats import SCHEDULER, StagedKey
-from lakemq.broker_core.transactions.owned import Owned, Participants, Work, decide_all
-from lakemq.broker_core.transactions.staged import Limits, Staged, StagedTable
-from lakemq.broker_core.transactions.state import Pending, Target, check_epoch, outcome_of
+from lakemq.broker_core.transactions.owned import (
+    CommitRunner,
+    OwnerRuntime,
+    Participants,
+    decide_all,
+)
+from lakemq.broker_core.transactions.staged import Staged, StagedTable, StagingLimits
+from lakemq.broker_core.transactions.state import (
+    CommitTarget,
+    PendingCommit,
+    check_epoch,
+    outcome_of,
+)
 
 _log = logging.getLogger("lakemq.transactions")
 _T = TypeVar("_T")
@@ -65,8 +75,8 @@ def steady_clock_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-class Coordinator:
-    """All owners of this node."""
+class TransactionCoordinator:
+    """Opens, commits and expires the owners of this node."""
 
     def __init__(
         self,
@@ -88,11 +98,11 @@ class Coordinator:
         self._states = OwnerStates(broker)
         self._batches = StagedBatches(broker)
         self._staged = StagedTable(
-            Limits(
+            StagingLimits(
                 settings.owner_max_bytes, settings.staged_max_bytes, settings.owner_batches_max
             )
         )  # fmt: skip
-        self._owners: dict[Owner, Owned] = {}
+        self._owners: dict[Owner, OwnerRuntime] = {}
         self._shares = NameShares(
             "sinks and transactional ids",
             self._owners,
@@ -107,11 +117,11 @@ class Coordinator:
     # -- life
 
     async def start(self) -> None:
-        """Read back what is on disk; go on with commits that were decided."""
+        """Read back what is on disk; continue the commits that were decided."""
         steady_ms = self._steady_ms()
         for owner, state in (await self._states.load()).items():
             if owner.kind != SCHEDULER:
-                self._owners[owner] = Owned(state)
+                self._owners[owner] = OwnerRuntime(state)
         async for staged in self._batches.load():
             owned = self._owners.get(staged.key.place.owner)
             if owned is not None and owned.needs(staged.key.place):
@@ -123,7 +133,7 @@ class Coordinator:
         self._spawn(self._run())
 
     async def stop(self) -> None:
-        """Commits under way go on at the next start."""
+        """Commits that are not applied yet are continued at the next start."""
         tasks, self._tasks = set(self._tasks), set()
         for task in tasks:
             task.cancel()
@@ -137,10 +147,10 @@ class Coordinator:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        _looked_at(task)
+        _retrieve_exception(task)
 
-    async def _to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """What changes an owner must not be left half done when its caller goes away."""
+    async def _run_to_completion(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Await work that changes an owner; it is finished also when the caller is cancelled."""
         return await asyncio.shield(self._spawn(work))
 
     async def _run(self) -> None:
@@ -153,16 +163,16 @@ class Coordinator:
                 if ticks % _FREE_EVERY_TICKS == 0:
                     await self.free()
             except LakeMQError as error:
-                _log.warning("transactions: %s", error)
+                _log.warning("could not expire transactions, trying again: %s", error)
 
     async def tick(self) -> None:
-        """Forget what waits too long for its commit, and ids that nobody uses."""
+        """Drop what was staged too long ago without a commit, and owners that are idle."""
         self.counters.waiting_bytes = self._staged.total_bytes
         now_ms = self._steady_ms()
         gap_ms = 0 if self._ticked_ms is None else now_ms - self._ticked_ms
         self._ticked_ms = now_ms
         if gap_ms > _STALL_MS:
-            self._staged.stalled(gap_ms)
+            self._staged.extend_after_stall(gap_ms)
         timeouts = {
             owner: owned.known.timeout_ms for owner, owned in self._owners.items() if owned.known
         }
@@ -177,7 +187,7 @@ class Coordinator:
                 await self._forget(owner, owned)
 
     async def free(self) -> None:
-        """Give up the disk below what is still needed, if that may have changed."""
+        """Free the disk below the lowest offset that is still needed, if that may have changed."""
         if self._staged.dropped == self._freed_at:
             return
         self._freed_at = self._staged.dropped
@@ -185,12 +195,12 @@ class Coordinator:
 
     # -- owners
 
-    async def open(self, owner: Owner, *, principal: Principal, timeout_ms: int = 0) -> Opened:
+    async def open(self, owner: Owner, *, principal: Principal, timeout_ms: int = 0) -> OpenedOwner:
         states.check_owner(owner)
         self._authorize(principal, Operation.WRITE, owner)
         timeout_ms = self._timeout(owner, timeout_ms)
-        state = await self._to_the_end(self._open(owner, timeout_ms, principal))
-        return Opened(state.epoch, state.last_batch_id)
+        state = await self._run_to_completion(self._open(owner, timeout_ms, principal))
+        return OpenedOwner(state.epoch, state.last_batch_id)
 
     def _timeout(self, owner: Owner, asked_ms: int) -> int:
         settings = self._settings
@@ -210,7 +220,7 @@ class Coordinator:
         owned = self._owners.get(owner)
         if owned is None:
             self._shares.take(owner, principal)
-            owned = self._owners[owner] = Owned(None)
+            owned = self._owners[owner] = OwnerRuntime(None)
         async with owned.lock:
             await self._applied(owner, owned)
             state = states.opened(owned.known, timeout_ms, self._now_ms())
@@ -220,19 +230,19 @@ class Coordinator:
             self._staged.drop(owner)
             return state
 
-    async def _applied(self, owner: Owner, owned: Owned) -> None:
-        """Wait until nothing is left of the newest commit. Raises Unavailable."""
+    async def _applied(self, owner: Owner, owned: OwnerRuntime) -> None:
+        """Wait until the newest commit is applied. Raises Unavailable."""
         if not await owned.wait_applied(self._settings.commit_wait_ms / 1000):
             raise Unavailable(
                 f"{owner}: batch {owned.state.last_batch_id} is committed and still being applied"
                 + (f": {owned.detail}" if owned.detail else "")
             )
 
-    def _owned(self, owner: Owner, epoch: int) -> Owned:
+    def _owned(self, owner: Owner, epoch: int) -> OwnerRuntime:
         """Raises UnknownTransaction, ProducerFenced."""
         owned = self._owners.get(owner)
         if owned is None or owned.known is None:
-            raise UnknownTransaction(f"nobody has opened {owner}")
+            raise UnknownTransaction(f"unknown {owner}: open it first")
         check_epoch(owner, owned.known, epoch)
         return owned
 
@@ -243,7 +253,13 @@ class Coordinator:
     # -- staging
 
     def stage(
-        self, place: StagePlace, topic: str, partition: int, batch: bytes, *, principal: Principal
+        self,
+        place: StagedBatchId,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        principal: Principal,
     ) -> asyncio.Future[bool]:
         self._check_open(place)
         self._authorize(principal, Operation.WRITE, place.owner)
@@ -261,20 +277,20 @@ class Coordinator:
 
         return self._admission.admit(place.owner, info, batch, header, keep)
 
-    def _check_open(self, place: StagePlace) -> None:
-        """Raises when nothing can be staged there any more."""
+    def _check_open(self, place: StagedBatchId) -> None:
+        """Raises when nothing can be staged under that batch id any more."""
         owned = self._owned(place.owner, place.epoch)
         states.check_batch_id(place.batch_id)
         if place.batch_id <= owned.state.last_batch_id:
             raise BatchCommitted(
-                f"{place.owner}: batch {place.batch_id} can't be staged, "
+                f"{place.owner}: batch {place.batch_id} cannot be staged, "
                 f"{owned.state.last_batch_id} is committed"
             )
 
     def _keep(self, key: StagedKey, batch: bytes) -> asyncio.Future[bool]:
         steady_ms = self._steady_ms()
         kept: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        kept.add_done_callback(_looked_at)
+        kept.add_done_callback(_retrieve_exception)
         found = self._staged.find(key, steady_ms)
         if found is not None:
             found.when_durable(kept)
@@ -289,7 +305,7 @@ class Coordinator:
     def _written(self, staged: Staged, done: asyncio.Future[AppendResult]) -> None:
         error = Unavailable("the append was cancelled") if done.cancelled() else done.exception()
         if error is None and done.result().base_offset != staged.offset:
-            error = Unavailable("the batch went to another place than it was given")
+            error = Unavailable("the batch got another offset than the one it was given")
         if error is None:
             self.counters.staged_batches += 1
             self.counters.staged_bytes += staged.size_bytes
@@ -314,7 +330,7 @@ class Coordinator:
         states.check_winners(winners)
         self._authorize(principal, Operation.WRITE, owner)
         owned = self._owned(owner, epoch)
-        outcome = await self._to_the_end(
+        outcome = await self._run_to_completion(
             self._commit(owner, owned, epoch, batch_id, winners, effects)
         )
         applied = await owned.wait_applied(self._settings.commit_wait_ms / 1000)
@@ -323,14 +339,14 @@ class Coordinator:
     async def _commit(
         self,
         owner: Owner,
-        owned: Owned,
+        owned: OwnerRuntime,
         epoch: int,
         batch_id: int,
         winners: Sequence[Winner],
         effects: Sequence[Effect],
     ) -> CommitOutcome:
         async with owned.lock:
-            check_epoch(owner, owned.state, epoch)  # it may have been fenced meanwhile
+            check_epoch(owner, owned.state, epoch)  # it may have been fenced while it waited
             outcome = outcome_of(owned.state, batch_id)
             if outcome is CommitOutcome.COMMITTED:
                 await self._applied(owner, owned)
@@ -340,16 +356,16 @@ class Coordinator:
     async def _decide(
         self,
         owner: Owner,
-        owned: Owned,
+        owned: OwnerRuntime,
         batch_id: int,
         winners: Sequence[Winner],
         effects: Sequence[Effect],
     ) -> None:
-        """Write the commit's record; from then on it is decided."""
+        """Write the commit's record: from then on the commit is decided."""
         fresh = await self._broker.allocate_producer_id() if owned.state.needs_producer_id else None
         targets = self._targets(self._staged.chosen(owner, batch_id, winners))
         decided, undo = decide_all(self._participants, effects)
-        pending = Pending(targets, decided)
+        pending = PendingCommit(targets, decided)
         state = states.committed(owned.state, batch_id, pending, fresh, self._now_ms())
         try:
             await self._states.append(owner, state)
@@ -360,7 +376,7 @@ class Coordinator:
         self.counters.commits += 1
         self._begin_applying(owner, owned, resumed=False)
 
-    def _targets(self, chosen: Sequence[Staged]) -> tuple[Target, ...]:
+    def _targets(self, chosen: Sequence[Staged]) -> tuple[CommitTarget, ...]:
         """Raises UnknownTopic when one was deleted since."""
         floors: dict[tuple[str, int], int] = {}
         records: dict[tuple[str, int], int] = {}
@@ -369,7 +385,7 @@ class Coordinator:
             info = self._broker.topic(staged.key.topic)
             log = self._broker.partition(*place)
             if info.topic_id != staged.key.topic_id:
-                raise UnknownTopic(f"topic {staged.key.topic} was created again since")
+                raise UnknownTopic(f"topic {staged.key.topic} was deleted and created again since")
             if place not in floors:
                 floors[place] = log.log_end_offset
             records[place] = records.get(place, 0) + staged.key.records
@@ -381,23 +397,28 @@ class Coordinator:
             floors,
         )  # fmt: skip
 
-    def _begin_applying(self, owner: Owner, owned: Owned, *, resumed: bool) -> None:
+    def _begin_applying(self, owner: Owner, owned: OwnerRuntime, *, resumed: bool) -> None:
         owned.begin()
         self.counters.applying += 1
         self._spawn(self._apply(owner, owned, resumed))
 
-    async def _apply(self, owner: Owner, owned: Owned, resumed: bool) -> None:
-        work = Work(
-            owned, self._broker, self._states, self._participants, self._noted, self._batches.read
+    async def _apply(self, owner: Owner, owned: OwnerRuntime, resumed: bool) -> None:
+        work = CommitRunner(
+            owned,
+            self._broker,
+            self._states,
+            self._participants,
+            self._on_appended,
+            self._batches.read,
         )
         await work.run(owner, resumed)
         self._staged.drop(owner, up_to=owned.state.last_batch_id)
         owned.finish()
         self.counters.applying -= 1
-        with suppress(LakeMQError):  # the next start finds everything there, and does nothing
+        with suppress(LakeMQError):  # the next start finds all batches appended
             await self._states.append(owner, owned.state)
 
-    def _noted(self, _: int) -> None:
+    def _on_appended(self, _: int) -> None:
         self.counters.applied_batches += 1
 
     # -- the rest
@@ -425,26 +446,28 @@ class Coordinator:
 
     async def fence(self, owner: Owner, *, principal: Principal) -> None:
         self._authorize(principal, Operation.ALTER, owner)
-        await self._to_the_end(self._open(owner, self._known(owner).state.timeout_ms, principal))
+        await self._run_to_completion(
+            self._open(owner, self._known(owner).state.timeout_ms, principal)
+        )
 
-    async def forget(self, owner: Owner, *, principal: Principal) -> None:
+    async def delete(self, owner: Owner, *, principal: Principal) -> None:
         self._authorize(principal, Operation.DELETE, owner)
-        await self._to_the_end(self._forget(owner, self._known(owner)))
+        await self._run_to_completion(self._forget(owner, self._known(owner)))
 
-    def _known(self, owner: Owner) -> Owned:
+    def _known(self, owner: Owner) -> OwnerRuntime:
         owned = self._owners.get(owner)
         if owned is None or owned.known is None:
-            raise UnknownTransaction(f"{owner} is not known")
+            raise UnknownTransaction(f"unknown {owner}")
         return owned
 
-    async def _forget(self, owner: Owner, owned: Owned) -> None:
+    async def _forget(self, owner: Owner, owned: OwnerRuntime) -> None:
         async with owned.lock:
             await self._applied(owner, owned)
             await self._states.append(owner, None)
             self._staged.drop(owner)
             self._owners.pop(owner, None)
 
-    def take_part(self, name: str, participant: Participant) -> None:
+    def register_participant(self, name: str, participant: Participant) -> None:
         for owned in self._owners.values():
             for effect, data in owned.waiting_effects():
                 if effect == name:
@@ -452,7 +475,7 @@ class Coordinator:
         self._participants.add(name, participant)
 
 
-def _looked_at(done: asyncio.Future[Any]) -> None:
-    """Whoever waits is told; if nobody does any more, nobody needs to hear of it."""
+def _retrieve_exception(done: asyncio.Future[Any]) -> None:
+    """Mark the exception as retrieved: the caller may be gone, and asyncio would log it."""
     if not done.cancelled():
         done.exception()

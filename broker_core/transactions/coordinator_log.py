@@ -24,7 +24,7 @@ from lakemq.broker_core.transactions.formats import (
     encode_state,
 )
 from lakemq.broker_core.transactions.staged import Staged
-from lakemq.broker_core.transactions.state import Entry, OwnerState
+from lakemq.broker_core.transactions.state import OwnerState, StagedRef
 
 _log = logging.getLogger("lakemq.transactions")
 
@@ -102,7 +102,7 @@ class StagedBatches:
             size = len(record.value or b"") + len(record.key)
             yield Staged(key, record.partition, record.offset, size, durable=True)
 
-    async def read(self, entry: Entry) -> bytes:
+    async def read(self, entry: StagedRef) -> bytes:
         """The batch as it was staged. CorruptLog, OffsetOutOfRange: it cannot be read."""
         return await self._topic.value_at(entry.log_partition, entry.offset)
 

@@ -9,8 +9,13 @@ import struct
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.internal_topics import SCHEDULES, STAGED
-from lakemq.broker_core.api.transactions.types import SINK, TRANSACTION, Owner, StagePlace
-from lakemq.broker_core.transactions.state import Entry, OwnerState, Pending, Target
+from lakemq.broker_core.api.transactions.types import SINK, TRANSACTION, Owner, StagedBatchId
+from lakemq.broker_core.transactions.state import (
+    CommitTarget,
+    OwnerState,
+    PendingCommit,
+    StagedRef,
+)
 
 STAGED_TOPIC: Final = STAGED
 TRANSACTIONS_TOPIC: Final = "_lakemq_transactions"
@@ -32,7 +37,7 @@ _EFFECT: Final = struct.Struct("<HI")
 class StagedKey(NamedTuple):
     """What the key of a staged batch tells; its value is the batch itself."""
 
-    place: StagePlace
+    place: StagedBatchId
     topic: str
     topic_id: str
     partition: int
@@ -92,7 +97,7 @@ def decode_staged_key(data: bytes) -> StagedKey:
     at += _STAGED.size
     if len(data) != at + size:
         raise ValueError(f"a staged batch's key of {len(data)} bytes")
-    place = StagePlace(owner, epoch, batch_id, task, attempt, index)
+    place = StagedBatchId(owner, epoch, batch_id, task, attempt, index)
     return StagedKey(place, data[at:].decode(), topic_id.hex(), partition, records, crc)
 
 
@@ -136,7 +141,7 @@ def decode_state(data: bytes) -> OwnerState:
         raise ValueError(f"{len(data) - reader.at} bytes behind the state")
     return OwnerState(
         epoch, last_batch_id, producer_id, producer_epoch, timeout_ms, updated_ms,
-        Pending(targets, effects) if has_pending else None,
+        PendingCommit(targets, effects) if has_pending else None,
     )  # fmt: skip
 
 
@@ -153,12 +158,12 @@ class _Reader:
             raise ValueError(f"a state of {len(self._data)} bytes ends too early")
         return self._data[self.at - size : self.at]
 
-    def target(self) -> Target:
+    def target(self) -> CommitTarget:
         size, topic_id, partition, floor, count = _TARGET.unpack(self._bytes(_TARGET.size))
         topic = self._bytes(size).decode()
         rows = self._bytes(count * _ENTRY.size)
-        entries = tuple(Entry(*row) for row in _ENTRY.iter_unpack(rows))
-        return Target(topic, topic_id.hex(), partition, floor, entries)
+        entries = tuple(StagedRef(*row) for row in _ENTRY.iter_unpack(rows))
+        return CommitTarget(topic, topic_id.hex(), partition, floor, entries)
 
     def effect(self) -> tuple[str, bytes]:
         name, size = _EFFECT.unpack(self._bytes(_EFFECT.size))

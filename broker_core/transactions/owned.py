@@ -1,4 +1,4 @@
-"""One owner while the node runs, and the work of applying its newest commit. Edge: waits."""
+"""An owner while the node runs, and the task that applies its newest commit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.transactions.ports import Participant
-from lakemq.broker_core.api.transactions.types import Effect, Owner, OwnerStatus, StagePlace
-from lakemq.broker_core.transactions.applier import Applier, ReadEntry
+from lakemq.broker_core.api.transactions.types import Effect, Owner, OwnerStatus, StagedBatchId
+from lakemq.broker_core.transactions.applier import Applier, ReadBatch
 from lakemq.broker_core.transactions.coordinator_log import OwnerStates
-from lakemq.broker_core.transactions.state import OwnerState, Target, applied, progressed
+from lakemq.broker_core.transactions.state import CommitTarget, OwnerState, applied, progressed
 
 _log = logging.getLogger("lakemq.transactions")
 _PAUSE_FIRST_MS: Final = 50
@@ -29,7 +29,7 @@ def _backoff() -> Backoff:
 
 
 class Participants:
-    """Who takes part in commits, by name; a commit may wait for one that is not there yet."""
+    """Participants of commits by name; a commit may wait for one that registers later."""
 
     def __init__(self) -> None:
         self._there: dict[str, Participant] = {}
@@ -43,7 +43,7 @@ class Participants:
     def get(self, name: str) -> Participant:
         """Raises InvalidRequest."""
         if name not in self._there:
-            raise InvalidRequest(f"nobody takes part in commits as {name!r}")
+            raise InvalidRequest(f"unknown participant of commits {name!r}")
         return self._there[name]
 
     async def wait(self, name: str) -> Participant:
@@ -55,8 +55,8 @@ class Participants:
 def decide_all(
     participants: Participants, effects: Sequence[Effect]
 ) -> tuple[tuple[tuple[str, bytes], ...], Callable[[], None]]:
-    """(participant, data) of all effects, and what undoes them. Raises what one raises, with the
-    others undone."""
+    """(participant, data) of all effects, and a call that undoes them. Raises what a participant
+    raises, after undoing the others."""
     decided: list[tuple[str, bytes]] = []
     undos: list[Callable[[], None]] = []
 
@@ -75,8 +75,8 @@ def decide_all(
     return tuple(decided), undo
 
 
-class Owned:
-    """An owner of this node."""
+class OwnerRuntime:
+    """What this node knows of one owner."""
 
     def __init__(self, known: OwnerState | None) -> None:
         self.known = known
@@ -95,11 +95,11 @@ class Owned:
 
     @property
     def busy(self) -> bool:
-        """Something is going on that time must not disturb."""
+        """Whether it is being opened, committed or applied, so that it must not expire now."""
         return self.known is None or self.lock.locked() or not self._applied.is_set()
 
-    def needs(self, place: StagePlace) -> bool:
-        """Whether a staged batch that was found on disk may still count."""
+    def needs(self, place: StagedBatchId) -> bool:
+        """Whether a staged batch that was found on disk may still be committed."""
         state = self.state
         if place.epoch != state.epoch:
             return False
@@ -136,30 +136,30 @@ class Owned:
         )  # fmt: skip
 
 
-class Work:
-    """Applies the pending commit of an owner, however long it takes."""
+class CommitRunner:
+    """Applies the pending commit of an owner, retrying until it is done."""
 
     def __init__(
         self,
-        owned: Owned,
+        owned: OwnerRuntime,
         broker: Broker,
         states: OwnerStates,
         participants: Participants,
-        noted: Callable[[int], None],
-        read: ReadEntry,
+        on_appended: Callable[[int], None],
+        read: ReadBatch,
         *,
-        notes_progress: bool = True,
+        persists_progress: bool = True,
     ) -> None:
-        """`notes_progress`: whether targets that are done before the others are noted down, as
-        transactions do; scheduled batches are marked when all are done."""
+        """`persists_progress`: whether targets that are done before the others are recorded, as
+        transactions do; schedules are marked when all are done."""
         self._owned = owned
         self._states = states
         self._participants = participants
-        self._notes_progress = notes_progress
-        self._applier = Applier(broker, read, noted)
+        self._persists_progress = persists_progress
+        self._applier = Applier(broker, read, on_appended)
 
     async def run(self, owner: Owner, resumed: bool) -> None:
-        """Returns when all records and effects are where they belong."""
+        """Returns when all records are appended and all effects are applied."""
         pending = self._owned.state.pending
         assert pending is not None
         effects = asyncio.ensure_future(self._apply_effects(owner, pending.effects))
@@ -170,7 +170,7 @@ class Work:
                     self._owned.state, targets, resumed=resumed
                 )
                 if left:
-                    self._complain(owner, reason)
+                    self._log_delay(owner, reason)
                     await self._progress(owner, targets, left, effects.done())
                     await asyncio.sleep(backoff.next_s())
                 targets, resumed = left, True
@@ -178,21 +178,21 @@ class Work:
         finally:
             effects.cancel()
 
-    def _complain(self, owner: Owner, reason: LakeMQError | None) -> None:
+    def _log_delay(self, owner: Owner, reason: LakeMQError | None) -> None:
         if str(reason) != self._owned.detail:
             self._owned.detail = str(reason)
-            _log.warning("%s: its commit is not applied yet: %s", owner, reason)
+            _log.warning("could not apply the commit of %s yet, trying again: %s", owner, reason)
 
     async def _progress(
         self,
         owner: Owner,
-        before: list[Target],
-        left: list[Target],
+        before: list[CommitTarget],
+        left: list[CommitTarget],
         effects_done: bool,
     ) -> None:
-        """Note down what is done, so that a restart need not look for it: by then its records may
+        """Record what is done, so that a restart need not look for it: by then its records may
         have been compacted away."""
-        if len(left) == len(before) or not self._notes_progress:
+        if len(left) == len(before) or not self._persists_progress:
             return
         self._owned.known = progressed(self._owned.state, left, effects_done)
         with suppress(LakeMQError):
@@ -207,5 +207,5 @@ class Work:
                     await participant.apply(data)
                     break
                 except LakeMQError as error:
-                    self._complain(owner, error)
+                    self._log_delay(owner, error)
                     await asyncio.sleep(backoff.next_s())

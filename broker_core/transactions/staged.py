@@ -1,4 +1,4 @@
-"""What is staged and not committed: by owner, batch id and attempt; bounded; expires. Pure.
+"""Staged batches that are not committed, by owner, batch id and attempt; bounded in bytes and time.
 
 Sizes are bytes, times milliseconds of a clock that never goes back.
 """
@@ -15,13 +15,13 @@ from lakemq.broker_core.api.errors import (
     TransactionAborted,
     Unavailable,
 )
-from lakemq.broker_core.api.transactions.types import Owner, StagePlace, Winner
+from lakemq.broker_core.api.transactions.types import Owner, StagedBatchId, Winner
 from lakemq.broker_core.transactions.formats import StagedKey
-from lakemq.broker_core.transactions.state import Entry
+from lakemq.broker_core.transactions.state import StagedRef
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StagingLimits:
     """What may be staged at a time."""
 
     owner_max_bytes: int
@@ -39,10 +39,10 @@ class Staged:
     size_bytes: int
     durable: bool = False
     waiting: list[Any] = field(default_factory=list)
-    """Futures of who asked; set by `settle`."""
+    """Futures of the callers that wait for it; `settle` sets them."""
 
     def when_durable(self, future: Any) -> None:
-        """Answer the future when it is known: whether it was durable already."""
+        """Set the future once the batch is durable: to whether it was durable already."""
         if self.durable:
             future.set_result(True)
         else:
@@ -60,13 +60,13 @@ class Staged:
         self.waiting.clear()
 
     @property
-    def entry(self) -> Entry:
-        return Entry(self.log_partition, self.offset, self.key.records)
+    def entry(self) -> StagedRef:
+        return StagedRef(self.log_partition, self.offset, self.key.records)
 
 
 @dataclass(slots=True)
-class _Open:
-    """What is staged for one batch id."""
+class _StagedOfBatch:
+    """The batches staged for one batch id."""
 
     touched_ms: int
     attempts: dict[tuple[int, int], list[Staged]] = field(default_factory=dict)
@@ -77,21 +77,21 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _Owned:
+class _StagedOfOwner:
     size_bytes: int = 0
     batches: int = 0
-    open: dict[int, _Open] = field(default_factory=dict)
+    open: dict[int, _StagedOfBatch] = field(default_factory=dict)
 
 
 class StagedTable:
     """All staged batches of a node."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: StagingLimits) -> None:
         self.total_bytes = 0
         self.dropped = 0
-        """Batches that were forgotten so far."""
+        """Batches that were dropped so far."""
         self._limits = limits
-        self._owners: dict[Owner, _Owned] = {}
+        self._owners: dict[Owner, _StagedOfOwner] = {}
 
     def size_of(self, owner: Owner) -> tuple[int, int]:
         """(batches, bytes)"""
@@ -99,8 +99,8 @@ class StagedTable:
         return (owned.batches, owned.size_bytes) if owned else (0, 0)
 
     def find(self, key: StagedKey, now_ms: int) -> Staged | None:
-        """The batch, if it is here already. Unavailable: one before it is not, and has to be sent
-        again. InvalidRequest: another one was sent under that number."""
+        """The batch, if it is staged already. Unavailable: one before it is missing and has to be
+        sent again. InvalidRequest: a different one was sent under that number."""
         place = key.place
         staged = self._attempt(place)
         if place.number < len(staged):
@@ -108,14 +108,14 @@ class StagedTable:
             if found.key != key:
                 raise InvalidRequest(
                     f"{place.owner} task {place.task} attempt {place.attempt}: batch "
-                    f"{place.number} is another one; take a new attempt"
+                    f"{place.number} differs from the one staged before; use a new attempt"
                 )
             self._touch(place, now_ms)
             return found
         if place.number > len(staged):
             raise Unavailable(
                 f"{place.owner} task {place.task} attempt {place.attempt}: batch {place.number} "
-                f"came, {len(staged)} is next; send again from there"
+                f"is out of order, {len(staged)} is next; send again from there"
             )
         return None
 
@@ -125,20 +125,22 @@ class StagedTable:
         limits = self._limits
         if owned_bytes + size_bytes > limits.owner_max_bytes:
             raise StagingFull(
-                f"{owner} has {owned_bytes} bytes staged; {limits.owner_max_bytes} is the most"
+                f"{owner} has {owned_bytes} bytes staged; the limit is {limits.owner_max_bytes}"
             )
         if self.total_bytes + size_bytes > limits.total_max_bytes:
             raise StagingFull(
-                f"{self.total_bytes} bytes are staged in all; {limits.total_max_bytes} is the most"
+                f"{self.total_bytes} bytes are staged in all; the limit is {limits.total_max_bytes}"
             )
         if batches >= limits.owner_batches_max:
-            raise StagingFull(f"{owner} has {batches} batches staged, the most")
+            raise StagingFull(
+                f"{owner} has {batches} batches staged; the limit is {limits.owner_batches_max}"
+            )
 
     def add(self, staged: Staged, now_ms: int) -> None:
-        """Behind the last one of its attempt."""
+        """After the last one of its attempt."""
         place = staged.key.place
-        owned = self._owners.setdefault(place.owner, _Owned())
-        opened = owned.open.setdefault(place.batch_id, _Open(now_ms))
+        owned = self._owners.setdefault(place.owner, _StagedOfOwner())
+        opened = owned.open.setdefault(place.batch_id, _StagedOfBatch(now_ms))
         opened.attempts.setdefault((place.task, place.attempt), []).append(staged)
         owned.size_bytes += staged.size_bytes
         owned.batches += 1
@@ -146,12 +148,12 @@ class StagedTable:
         opened.touched_ms = now_ms
 
     def load(self, staged: Staged, now_ms: int) -> None:
-        """One that was found on disk. What was sent twice counts once; a gap ends an attempt."""
+        """Add one that was found on disk. A duplicate is ignored; a gap ends an attempt."""
         if staged.key.place.number == len(self._attempt(staged.key.place)):
             self.add(staged, now_ms)
 
     def lost(self, staged: Staged) -> None:
-        """It could not be written, nor is anything behind it in its attempt of use."""
+        """It could not be written: drop it and those after it in its attempt."""
         place = staged.key.place
         attempt = self._attempt(place)
         if place.number < len(attempt) and attempt[place.number] is staged:
@@ -159,10 +161,10 @@ class StagedTable:
             del attempt[place.number :]
             self._forget(place.owner, behind)
 
-    def _touch(self, place: StagePlace, now_ms: int) -> None:
+    def _touch(self, place: StagedBatchId, now_ms: int) -> None:
         self._owners[place.owner].open[place.batch_id].touched_ms = now_ms
 
-    def _attempt(self, place: StagePlace) -> list[Staged]:
+    def _attempt(self, place: StagedBatchId) -> list[Staged]:
         owned = self._owners.get(place.owner)
         opened = owned.open.get(place.batch_id) if owned else None
         return opened.attempts.get((place.task, place.attempt), []) if opened else []
@@ -194,7 +196,7 @@ class StagedTable:
         return count
 
     def drop(self, owner: Owner, *, up_to: int | None = None, only: int | None = None) -> int:
-        """Forget what is staged: all, for batch ids up to one, or for one. How many batches."""
+        """Drop what is staged: all, for batch ids up to one, or for one. How many batches."""
         owned = self._owners.get(owner)
         if owned is None:
             return 0
@@ -207,7 +209,7 @@ class StagedTable:
         return count
 
     def expired(self, timeout_ms: dict[Owner, int], now_ms: int) -> list[tuple[Owner, int]]:
-        """(owner, batch id) of what nobody has touched for the owner's time."""
+        """(owner, batch id) of what was not touched for the timeout of its owner."""
         return [
             (owner, batch_id)
             for owner, owned in self._owners.items()
@@ -215,8 +217,8 @@ class StagedTable:
             if now_ms - opened.touched_ms >= timeout_ms.get(owner, 0)
         ]
 
-    def stalled(self, gap_ms: int) -> None:
-        """The node itself stood still: nobody could stage anything in that time."""
+    def extend_after_stall(self, gap_ms: int) -> None:
+        """The node was suspended for that time, in which no client could stage: expire later."""
         for owned in self._owners.values():
             for opened in owned.open.values():
                 opened.touched_ms += gap_ms

@@ -1,9 +1,9 @@
-"""What is durable of an owner, and how it changes. Pure.
+"""The durable state of an owner, and how it changes.
 
 One record in the topic of transactions holds the whole state of an owner; the newest one counts.
-A commit is such a record with `pending` set: from then on it is decided, and what is left to do is
-in it. The producer's identity makes applying repeatable: every commit has a producer epoch of its
-own, its records are numbered from 0 in every partition, so what is there already can be told.
+A commit is such a record with `pending` set: from then on it is decided, and the record names what
+is left to do. The producer id makes applying idempotent: every commit has a producer epoch of its
+own and its records are numbered from 0 in every partition, so those already appended are known.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ NAME_MAX_BYTES: Final = 249
 BATCH_ID_MAX: Final = 2**63 - 1
 
 
-class Entry(NamedTuple):
-    """A staged batch that counts, by its place in the topic of staged batches."""
+class StagedRef(NamedTuple):
+    """A stored batch of a commit, by its offset in the topic of staged batches or of schedules."""
 
     log_partition: int
     offset: int
     records: int
 
 
-class Target(NamedTuple):
-    """What one partition is to get."""
+class CommitTarget(NamedTuple):
+    """What a commit appends to one partition."""
 
     topic: str
     topic_id: str
     partition: int
     floor_offset: int
-    """Log end when the commit was decided: none of its records lies below."""
-    entries: tuple[Entry, ...]
+    """Log end offset when the commit was decided: all of its records get offsets from here on."""
+    entries: tuple[StagedRef, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
-    """A commit that is decided and not known to be applied."""
+class PendingCommit:
+    """A commit that is decided and may not be applied yet."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[CommitTarget, ...]
     effects: tuple[tuple[str, bytes], ...] = ()
     """(participant, its data)"""
 
@@ -58,7 +58,7 @@ class OwnerState:
     timeout_ms: int = 0
     updated_ms: int = 0
     """Wall clock of the last change; only for telling which owners are idle."""
-    pending: Pending | None = None
+    pending: PendingCommit | None = None
 
     @property
     def needs_producer_id(self) -> bool:
@@ -75,7 +75,7 @@ def check_owner(owner: Owner) -> None:
 
 
 def opened(state: OwnerState | None, timeout_ms: int, now_ms: int) -> OwnerState:
-    """Somebody new acts for the owner."""
+    """The state with a new epoch, which fences those who opened the owner before."""
     before = state or OwnerState()
     return replace(before, epoch=before.epoch + 1, timeout_ms=timeout_ms, updated_ms=now_ms)
 
@@ -83,7 +83,7 @@ def opened(state: OwnerState | None, timeout_ms: int, now_ms: int) -> OwnerState
 def check_epoch(owner: Owner, state: OwnerState, epoch: int) -> None:
     """Raises ProducerFenced."""
     if epoch != state.epoch:
-        raise ProducerFenced(f"{owner}: epoch {epoch} is over, {state.epoch} acts now")
+        raise ProducerFenced(f"{owner}: epoch {epoch} is fenced by epoch {state.epoch}")
 
 
 def check_batch_id(batch_id: int) -> None:
@@ -93,7 +93,7 @@ def check_batch_id(batch_id: int) -> None:
 
 
 def outcome_of(state: OwnerState, batch_id: int) -> CommitOutcome:
-    """COMMITTED: it may be committed now."""
+    """COMMITTED: it is new, and may be committed."""
     if batch_id > state.last_batch_id:
         return CommitOutcome.COMMITTED
     same = batch_id == state.last_batch_id
@@ -114,7 +114,7 @@ def check_winners(winners: Sequence[Winner]) -> None:
 def committed(
     state: OwnerState,
     batch_id: int,
-    pending: Pending,
+    pending: PendingCommit,
     producer_id: int | None,
     now_ms: int,
 ) -> OwnerState:
@@ -130,11 +130,13 @@ def committed(
     )
 
 
-def progressed(state: OwnerState, targets: Iterable[Target], effects_done: bool) -> OwnerState:
+def progressed(
+    state: OwnerState, targets: Iterable[CommitTarget], effects_done: bool
+) -> OwnerState:
     """Some of the commit is applied; `targets` are left."""
     assert state.pending is not None
     effects = () if effects_done else state.pending.effects
-    return replace(state, pending=Pending(tuple(targets), effects))
+    return replace(state, pending=PendingCommit(tuple(targets), effects))
 
 
 def applied(state: OwnerState) -> OwnerState:
@@ -142,16 +144,16 @@ def applied(state: OwnerState) -> OwnerState:
 
 
 def targets_of(
-    batches: Iterable[tuple[str, str, int, Entry]], floors: Mapping[tuple[str, int], int]
-) -> tuple[Target, ...]:
+    batches: Iterable[tuple[str, str, int, StagedRef]], floors: Mapping[tuple[str, int], int]
+) -> tuple[CommitTarget, ...]:
     """(topic, topic id, partition, entry) in the order of the commit -> what each partition gets.
 
     `floors`: (topic, partition) -> log end offset now.
     """
-    found: dict[tuple[str, str, int], list[Entry]] = {}
+    found: dict[tuple[str, str, int], list[StagedRef]] = {}
     for topic, topic_id, partition, entry in batches:
         found.setdefault((topic, topic_id, partition), []).append(entry)
     return tuple(
-        Target(*place, floors[place[0], place[2]], tuple(entries))
+        CommitTarget(*place, floors[place[0], place[2]], tuple(entries))
         for place, entries in found.items()
     )

@@ -27,15 +27,15 @@ from lakemq.broker_core.api.transactions.types import (
     CommitOutcome,
     Decision,
     Effect,
-    Opened,
+    OpenedOwner,
     Owner,
-    StagePlace,
+    StagedBatchId,
     Winner,
 )
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, TopicInfo
 from lakemq.broker_core.configuration.settings import TransactionSettings
 from lakemq.broker_core.transactions import owned
-from lakemq.broker_core.transactions.coordinator import Coordinator
+from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
 from lakemq.broker_core.transactions.coordinator_log import PARTITIONS
 from lakemq.broker_core.transactions.formats import STAGED_TOPIC
 from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk
@@ -105,7 +105,7 @@ class Run:
 
     async def _at_rest(self, broker: CrashingBroker) -> None:
         """What nobody needs any more takes no space."""
-        coordinator = Coordinator(
+        coordinator = TransactionCoordinator(
             broker, SETTINGS, now_ms=lambda: self.clock_ms, steady_ms=lambda: self.clock_ms
         )
         await coordinator.start()
@@ -117,7 +117,7 @@ class Run:
 
     async def _life(self, broker: CrashingBroker, batch_id: int) -> int:
         """One node from start to end; the batch that the driver is at then."""
-        coordinator = Coordinator(
+        coordinator = TransactionCoordinator(
             broker, SETTINGS, now_ms=lambda: self.clock_ms, steady_ms=lambda: self.clock_ms
         )
         progress = [batch_id]
@@ -134,7 +134,9 @@ class Run:
         await coordinator.stop()
         return progress[0]
 
-    async def _keep_house(self, coordinator: Coordinator, started: asyncio.Event) -> None:
+    async def _keep_house(
+        self, coordinator: TransactionCoordinator, started: asyncio.Event
+    ) -> None:
         """Time goes by, and space is freed, whatever else is going on."""
         await started.wait()
         while True:
@@ -146,12 +148,12 @@ class Run:
                 await coordinator.free()
 
     async def _drive(
-        self, coordinator: Coordinator, progress: list[int], started: asyncio.Event
+        self, coordinator: TransactionCoordinator, progress: list[int], started: asyncio.Event
     ) -> None:
         with suppress(Crashed):
             await coordinator.start()
             started.set()
-            coordinator.take_part("tally", Tally(self.effects))
+            coordinator.register_participant("tally", Tally(self.effects))
             opened = await self._retry(lambda: coordinator.open(self.owner, principal=ANONYMOUS))
             while True:
                 if opened.last_batch_id >= progress[0]:
@@ -160,7 +162,7 @@ class Run:
                     return
                 try:
                     await self._batch(coordinator, opened, progress[0])
-                    opened = Opened(opened.epoch, progress[0])
+                    opened = OpenedOwner(opened.epoch, progress[0])
                 except (TransactionAborted, ProducerFenced, BatchCommitted, UnknownTransaction):
                     opened = await self._retry(
                         lambda: coordinator.open(self.owner, principal=ANONYMOUS)
@@ -175,7 +177,9 @@ class Run:
                     raise
             await asyncio.sleep(0)
 
-    async def _batch(self, coordinator: Coordinator, opened: Opened, batch_id: int) -> None:
+    async def _batch(
+        self, coordinator: TransactionCoordinator, opened: OpenedOwner, batch_id: int
+    ) -> None:
         self.tries += 1
         winners, records = [], []
         for task in range(self.dice.randint(0, 3)):
@@ -197,14 +201,19 @@ class Run:
         self.committed[batch_id] = [*records, (("effect", 0), name)]
 
     async def _attempt(
-        self, coordinator: Coordinator, opened: Opened, batch_id: int, task: int, attempt: int
+        self,
+        coordinator: TransactionCoordinator,
+        opened: OpenedOwner,
+        batch_id: int,
+        task: int,
+        attempt: int,
     ) -> list[tuple[tuple[str, int], bytes]]:
         records = []
         for number in range(self.dice.randint(0, 8)):
             place = self.dice.choice(TARGETS)
             value = b"%d/%d/%d/%d/%d" % (batch_id, self.tries, task, attempt, number)
             records.append((place, value))
-        at = StagePlace(self.owner, opened.epoch, batch_id, task, attempt, 0)
+        at = StagedBatchId(self.owner, opened.epoch, batch_id, task, attempt, 0)
 
         async def stage_all() -> None:
             futures = [

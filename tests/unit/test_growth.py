@@ -11,8 +11,12 @@ import pytest
 from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.broker_core.transactions.formats import decode_state, encode_state
-from lakemq.broker_core.transactions.state import Entry as Written
-from lakemq.broker_core.transactions.state import OwnerState, Pending, Target
+from lakemq.broker_core.transactions.state import (
+    CommitTarget,
+    OwnerState,
+    PendingCommit,
+    StagedRef,
+)
 from lakemq.meta_service.catalog.command_codec import decode_command, encode_command
 from lakemq.meta_service.catalog.commands import Txn
 from lakemq.meta_service.raft.log_format import Entry, encode_log_header, encode_record, parse_log
@@ -98,8 +102,8 @@ def record_headers(count: int) -> Work:
 
 
 def owner_state(count: int) -> Work:
-    target = Target("t", ID, 0, 0, tuple(Written(0, each, 1) for each in range(count)))
-    data = encode_state(OwnerState(1, 1, 1, 1, 1, 1, Pending((target,), (("offsets", b""),))))
+    target = CommitTarget("t", ID, 0, 0, tuple(StagedRef(0, each, 1) for each in range(count)))
+    data = encode_state(OwnerState(1, 1, 1, 1, 1, 1, PendingCommit((target,), (("offsets", b""),))))
     return lambda: decode_state(data)
 
 

@@ -12,10 +12,10 @@ from lakemq.broker_core.api.transactions.types import (
     CommitAnswer,
     Decision,
     Effect,
-    Opened,
+    OpenedOwner,
     Owner,
     OwnerStatus,
-    StagePlace,
+    StagedBatchId,
     TransactionCounters,
     Winner,
 )
@@ -44,7 +44,7 @@ class Transactions(Protocol):
     @property
     def counters(self) -> TransactionCounters: ...
 
-    async def open(self, owner: Owner, *, principal: Principal, timeout_ms: int = 0) -> Opened:
+    async def open(self, owner: Owner, *, principal: Principal, timeout_ms: int = 0) -> OpenedOwner:
         """Become the only one who acts for this owner: older epochs are fenced, what they staged
         and did not commit is forgotten. `timeout_ms`: how long staged batches wait for their
         commit; 0: the broker's default.
@@ -53,7 +53,13 @@ class Transactions(Protocol):
         """
 
     def stage(
-        self, place: StagePlace, topic: str, partition: int, batch: bytes, *, principal: Principal
+        self,
+        place: StagedBatchId,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        principal: Principal,
     ) -> asyncio.Future[bool]:
         """Keep one batch, durably; True: it was there already. Header and CRCs are checked here.
 
@@ -85,11 +91,11 @@ class Transactions(Protocol):
         """All owners that the principal may describe."""
 
     async def fence(self, owner: Owner, *, principal: Principal) -> None:
-        """Put an end to whoever acts for the owner, and forget what was staged."""
+        """Fence those who act for the owner, and drop what was staged. UnknownTransaction."""
 
-    async def forget(self, owner: Owner, *, principal: Principal) -> None:
-        """Forget the owner and which batch it committed last."""
+    async def delete(self, owner: Owner, *, principal: Principal) -> None:
+        """Delete the owner, with the id of the batch that it committed last. UnknownTransaction."""
 
-    def take_part(self, name: str, participant: Participant) -> None:
+    def register_participant(self, name: str, participant: Participant) -> None:
         """Register a participant: commits that waited for it since the start are restored at
         once, and applied."""

@@ -1,8 +1,8 @@
-"""Staged batches and transactions: values that cross the door. Pure.
+"""Staged batches and transactions: values that plugins and the coordinator exchange.
 
-An *owner* (a sink, or a transactional id) stages record batches: they are durable and nobody sees
-them. One commit names which of them count; it is one durable record, and from then on they will be
-in their partitions, each once, whatever crashes. Everything else is forgotten and its space freed.
+An *owner* (a sink, or a transactional id) stages record batches: they are durable and no reader
+sees them. A commit names which of them count; it is one durable record, and from then on they will
+be in their partitions exactly once, whatever crashes. The others are dropped and their space freed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Owner(NamedTuple):
         return f"{self.kind} {self.name}"
 
 
-class StagePlace(NamedTuple):
-    """What a staged batch is, seen from its owner."""
+class StagedBatchId(NamedTuple):
+    """Names a staged batch within its owner."""
 
     owner: Owner
     epoch: int
-    """That `open` gave; a lower one than the newest is fenced."""
+    """The one that `open` returned; a lower one than the newest is fenced."""
     batch_id: int
     """Number of the commit it is for; every commit has a higher one than the last."""
     task: int
@@ -58,7 +58,7 @@ class CommitOutcome(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedOwner:
     epoch: int
     last_batch_id: int
     """Of the newest commit; -1: there was none."""
@@ -98,12 +98,12 @@ class Effect:
 
 
 class Decision(NamedTuple):
-    """A participant's yes."""
+    """What a participant that agrees returns."""
 
     data: bytes
     """Kept in the commit's record, for `apply`."""
     undo: Callable[[], None]
-    """The commit's record could not be written: as if it had never been asked."""
+    """Called when the commit's record could not be written: takes the effect back."""
 
 
 @dataclass

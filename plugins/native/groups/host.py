@@ -97,7 +97,7 @@ class GroupHost:
     async def start(self) -> None:
         await self.offsets.load()
         # Offsets of decided transactions are in force before anybody joins or commits.
-        self._broker.transactions.take_part(OFFSETS, OffsetsParticipant(self))
+        self._broker.transactions.register_participant(OFFSETS, OffsetsParticipant(self))
         self._tasks = [
             asyncio.create_task(self._tick()),
             asyncio.create_task(self._expire_offsets()),

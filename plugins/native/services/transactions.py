@@ -14,7 +14,7 @@ from lakemq.broker_core.api.transactions.types import (
     Effect,
     Owner,
     OwnerStatus,
-    StagePlace,
+    StagedBatchId,
     Winner,
 )
 from lakemq.broker_core.api.types import Principal
@@ -94,7 +94,7 @@ class TransactionService(TransactionsServicer):
             for name in ("epoch", "batch_id", "task", "attempt", "number"):
                 if getattr(request, name) < 0:
                     raise InvalidRequest(f"{name} is {getattr(request, name)}; it takes 0 and more")
-            place = StagePlace(
+            place = StagedBatchId(
                 owner_of(request.owner), request.epoch, request.batch_id, request.task,
                 request.attempt, request.number,
             )  # fmt: skip
@@ -153,7 +153,7 @@ class TransactionService(TransactionsServicer):
         self, request: pb.ForgetOwnerRequest, context: Context
     ) -> pb.ForgetOwnerResponse:
         principal = await principal_of(self._broker, context)
-        await self._transactions.forget(owner_of(request.owner), principal=principal)
+        await self._transactions.delete(owner_of(request.owner), principal=principal)
         return pb.ForgetOwnerResponse()
 
 

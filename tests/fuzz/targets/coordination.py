@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from lakemq.broker_core.api.errors import InvalidRequest
-from lakemq.broker_core.api.transactions.types import Owner, StagePlace
+from lakemq.broker_core.api.transactions.types import Owner, StagedBatchId
 from lakemq.broker_core.api.types import TopicConfig, TopicPartition
 from lakemq.broker_core.scheduling.delayed_format import (
     EndedSchedule,
@@ -29,7 +29,12 @@ from lakemq.broker_core.transactions.formats import (
     encode_staged_key,
     encode_state,
 )
-from lakemq.broker_core.transactions.state import Entry, OwnerState, Pending, Target
+from lakemq.broker_core.transactions.state import (
+    CommitTarget,
+    OwnerState,
+    PendingCommit,
+    StagedRef,
+)
 from lakemq.plugins.native.groups.offset_effect import decode_changes, encode_changes
 from lakemq.plugins.native.groups.offset_expiry import OffsetExpiry
 from lakemq.plugins.native.groups.offset_table import (
@@ -70,7 +75,9 @@ COMMITTED = Committed(5, 1, 1_700_000_000_000, ID, "note")
 PLACE = TopicPartition("t", 3)
 STATE = OwnerState(
     2, 3, 4, 5, 60_000, 1_700_000_000_000,
-    Pending((Target("rooms", ID, 1, 9, (Entry(2, 10, 11),)),), (("offsets", b"xy"),)),
+    PendingCommit(
+        (CommitTarget("rooms", ID, 1, 9, (StagedRef(2, 10, 11),)),), (("offsets", b"xy"),)
+    ),
 )  # fmt: skip
 QUEUE = queues.Snapshot(
     ID, 7, (queues.Run(3, None), queues.Run(300, queues.Fate(2, 1))),
@@ -122,7 +129,9 @@ def queue_records(data: bytes) -> None:
 
 @target("coordination.transactions", seeds=[
     encode_owner(Owner("transaction", "t")), encode_state(STATE), encode_schedule_id("a"),
-    encode_staged_key(StagedKey(StagePlace(Owner("sink", "s"), 2, 3, 4, 5, 6), "r", ID, 7, 8, 9)),
+    encode_staged_key(
+        StagedKey(StagedBatchId(Owner("sink", "s"), 2, 3, 4, 5, 6), "r", ID, 7, 8, 9)
+    ),
     encode_schedule(StoredSchedule(5, True, "rooms", ID, 1, 2, b"batch")),
     encode_ended(EndedSchedule(5)),
 ])  # fmt: skip

@@ -21,7 +21,12 @@ from lakemq.broker_core.api.schemas.rules import json_problems
 from lakemq.broker_core.api.types import Columns, Compression
 from lakemq.broker_core.publishing.batch_check import HEADERS_MAX, check_columns
 from lakemq.broker_core.transactions.formats import decode_state, encode_state
-from lakemq.broker_core.transactions.state import Entry, OwnerState, Pending, Target
+from lakemq.broker_core.transactions.state import (
+    CommitTarget,
+    OwnerState,
+    PendingCommit,
+    StagedRef,
+)
 from lakemq.plugins.native.queues.snapshot import Run, Snapshot, decode_snapshot, encode_snapshot
 from lakemq.plugins.native.sdk.consumer.fetched import fetch_response, parse_fetch_response
 from tests.support.growth import Work, grows_linearly
@@ -79,8 +84,8 @@ def avro_array(count: int) -> Work:
 
 
 def owner_state(count: int) -> Work:
-    target = Target("topic", "ab" * 16, 0, 0, tuple(Entry(0, n, 1) for n in range(count)))
-    data = encode_state(OwnerState(pending=Pending((target,) * 3)))
+    target = CommitTarget("topic", "ab" * 16, 0, 0, tuple(StagedRef(0, n, 1) for n in range(count)))
+    data = encode_state(OwnerState(pending=PendingCommit((target,) * 3)))
     return lambda: decode_state(data)
 
 

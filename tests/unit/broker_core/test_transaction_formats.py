@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakemq.broker_core.api.transactions.types import Owner, StagePlace
+from lakemq.broker_core.api.transactions.types import Owner, StagedBatchId
 from lakemq.broker_core.scheduling.delayed_format import (
     EndedSchedule,
     StoredSchedule,
@@ -29,13 +29,22 @@ from lakemq.broker_core.transactions.formats import (
     encode_staged_key,
     encode_state,
 )
-from lakemq.broker_core.transactions.state import Entry, OwnerState, Pending, Target
+from lakemq.broker_core.transactions.state import (
+    CommitTarget,
+    OwnerState,
+    PendingCommit,
+    StagedRef,
+)
 
 TOPIC_ID = "00112233445566778899aabbccddeeff"
-KEY = StagedKey(StagePlace(Owner("sink", "s"), 2, 3, 4, 5, 6), "rooms", TOPIC_ID, 7, 8, 0xDEADBEEF)
+KEY = StagedKey(
+    StagedBatchId(Owner("sink", "s"), 2, 3, 4, 5, 6), "rooms", TOPIC_ID, 7, 8, 0xDEADBEEF
+)
 STATE = OwnerState(
     2, 3, 4, 5, 60_000, 1_700_000_000_000,
-    Pending((Target("rooms", TOPIC_ID, 1, 9, (Entry(2, 10, 11),)),), (("offsets", b"xy"),)),
+    PendingCommit(
+        (CommitTarget("rooms", TOPIC_ID, 1, 9, (StagedRef(2, 10, 11),)),), (("offsets", b"xy"),)
+    ),
 )  # fmt: skip
 DELAYED = StoredSchedule(1_700_000_000_000, True, "rooms", TOPIC_ID, 1, 2, b"batch")
 
@@ -82,12 +91,14 @@ u32 = st.integers(0, 2**32 - 1)
 i64 = st.integers(-(2**63), 2**63 - 1)
 topics = st.text("abc-._", min_size=1, max_size=9)
 topic_ids = st.binary(min_size=16, max_size=16).map(bytes.hex)
-places = st.builds(StagePlace, owners, u32, i64, u32, u32, u32)
+places = st.builds(StagedBatchId, owners, u32, i64, u32, u32, u32)
 keys = st.builds(StagedKey, places, topics, topic_ids, u32, u32, u32)
-entries = st.builds(Entry, st.integers(0, 65535), i64, u32)
-targets = st.builds(Target, topics, topic_ids, u32, i64, st.lists(entries, max_size=4).map(tuple))
+entries = st.builds(StagedRef, st.integers(0, 65535), i64, u32)
+targets = st.builds(
+    CommitTarget, topics, topic_ids, u32, i64, st.lists(entries, max_size=4).map(tuple)
+)
 effects = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=9)), max_size=3).map(tuple)
-pendings = st.none() | st.builds(Pending, st.lists(targets, max_size=3).map(tuple), effects)
+pendings = st.none() | st.builds(PendingCommit, st.lists(targets, max_size=3).map(tuple), effects)
 states = st.builds(OwnerState, u32, i64, i64, st.integers(0, 65535), u32, i64, pendings)
 schedules = st.builds(StoredSchedule, i64, st.booleans(), topics, topic_ids, u32, u32, st.binary())
 

@@ -10,11 +10,11 @@ from lakemq.broker_core.api.errors import NotLeader
 from lakemq.broker_core.api.leadership import leads
 from lakemq.broker_core.api.records.batch import encode
 from lakemq.broker_core.api.schedules import ScheduleAsked
-from lakemq.broker_core.api.transactions.types import Owner, StagePlace
+from lakemq.broker_core.api.transactions.types import Owner, StagedBatchId
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, Leadership, TopicInfo
 from lakemq.broker_core.configuration.settings import ScheduleSettings, TransactionSettings
 from lakemq.broker_core.scheduling.scheduler import Scheduler
-from lakemq.broker_core.transactions.coordinator import Coordinator
+from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
 from lakemq.broker_core.transactions.coordinator_log import OwnerStates
 from lakemq.broker_core.transactions.formats import TRANSACTIONS_TOPIC
 from tests.support.node.crashing_broker import CrashingBroker, Disk
@@ -53,9 +53,9 @@ def broker() -> CrashingBroker:
 
 
 async def test_records_for_another_nodes_partition_are_refused(broker: CrashingBroker) -> None:
-    coordinator = Coordinator(broker, TransactionSettings())
+    coordinator = TransactionCoordinator(broker, TransactionSettings())
     opened = await coordinator.open(OWNER, principal=ANONYMOUS)
-    place = StagePlace(OWNER, opened.epoch, 0, 0, 0, 0)
+    place = StagedBatchId(OWNER, opened.epoch, 0, 0, 0, 0)
     with pytest.raises(NotLeader, match="is led by other") as told:
         coordinator.stage(place, "t", 0, BATCH, principal=ANONYMOUS)
     assert (told.value.leader, told.value.epoch) == ("other", 4)
@@ -72,6 +72,6 @@ async def test_an_owner_has_one_home(broker: CrashingBroker) -> None:
     broker.disk.topics[TRANSACTIONS_TOPIC] = TopicInfo(
         info.name, info.topic_id, info.partitions, leaders=elsewhere
     )
-    coordinator = Coordinator(broker, TransactionSettings())
+    coordinator = TransactionCoordinator(broker, TransactionSettings())
     with pytest.raises(NotLeader, match=r"\(the home of sink s\) is led by other"):
         await coordinator.open(OWNER, principal=ANONYMOUS)
