@@ -78,7 +78,7 @@ class Access:
         self._is_operator = is_operator
         self._is_withdrawn = is_withdrawn
         self._tokens = tokens
-        self._quotas = quotas or Quotas({})
+        self._quotas = quotas if quotas is not None else Quotas({})
         own = (tokens,) if tokens is not None else ()
         self._authenticators: tuple[Authenticator, ...] = (*own, *authenticators)
         self._authorizers = tuple(authorizers)
@@ -162,6 +162,11 @@ class Access:
         raise NotAuthenticated(
             f"anonymous clients are taken on the loopback interface only, not from {host}"
         )
+
+    @property
+    def has_quotas(self) -> bool:
+        """Whether anybody's use is limited."""
+        return bool(self._quotas)
 
     def charge(self, principal: Principal, use: Use) -> int:
         """How long the principal has to wait now (ms)."""

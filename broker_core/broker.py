@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lakemq.broker_core.access import Access
 from lakemq.broker_core.api.errors import LakeMQError
-from lakemq.broker_core.api.ports import Credentials, Exchange, PartitionLog, Storage, Tap
+from lakemq.broker_core.api.ports import (
+    BoundPublish,
+    Credentials,
+    Exchange,
+    PartitionLog,
+    Storage,
+    Tap,
+)
 from lakemq.broker_core.api.schedules import Schedules
 from lakemq.broker_core.api.schemas.types import Schemas
 from lakemq.broker_core.api.transactions.ports import Transactions
@@ -216,11 +223,13 @@ class CoreBroker:
         principal: Principal,
         acks: Acks = Acks.LEADER,
         partition: int | None = None,
-        bound: bool = False,
     ) -> asyncio.Future[list[Placed | LakeMQError]]:
         return self._writer.publish(
-            topic, columns, principal=principal, acks=acks, partition=partition, bound=bound
+            topic, columns, principal=principal, acks=acks, partition=partition
         )
+
+    def publish_bound(self, publishes: Sequence[BoundPublish]) -> None:
+        self._writer.publish_bound(publishes)
 
     def append(
         self,
@@ -277,6 +286,8 @@ class CoreBroker:
         records_in: int = 0,
         records_out: int = 0,
     ) -> int:
+        if not self._access.has_quotas:
+            return 0
         return self._access.charge(principal, Use(bytes_in, bytes_out, records_in, records_out))
 
     def authorize(

@@ -9,6 +9,7 @@ Internal topics are the exception: until they are replicated, each node keeps it
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from lakemq.broker_core.api.errors import UnknownTopic
 from lakemq.broker_core.api.internal_topics import is_internal
@@ -128,6 +129,10 @@ class Partitions:
         leader = leadership(info, partition).leader
         detail = f"led by {leader}" if leader else "no node leads it"
         return PartitionStatus(partition, "remote", 0, 0, 0, 0, 0, detail)
+
+    def together(self) -> AbstractContextManager[None]:
+        """As `Storage.together`."""
+        return self._storage.together()
 
     def tap(self, topic: str, tap: Tap) -> Callable[[], None]:
         """Call `tap` with every batch of the topic that becomes readable on this node; returns its

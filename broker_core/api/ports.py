@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -60,6 +61,10 @@ class PluginContext:
     meter: Meter
 
 
+AppendDone = Callable[[AppendResult | LakeMQError], None]
+"""Called with what became of an append."""
+
+
 class PartitionLog(Protocol):
     """One ordered log. Opened by `Storage.open_partition`."""
 
@@ -84,6 +89,14 @@ class PartitionLog(Protocol):
         The log assigns offsets in the order of calls and stamps the header. Never raises: the
         future fails with StorageFenced, StorageFull, OutOfOrderSequence, ProducerFenced, or
         Unavailable when too much waits for the disk or the log is closed.
+        """
+
+    def append_records(self, columns: Columns, now_ms: int, acks: Acks, done: AppendDone) -> None:
+        """Make one batch of records and take it as `append` does. `now_ms`: their timestamp, where
+        they have none.
+
+        `done` gets the outcome, once, on the event loop, after taps got the batch; it may be called
+        before this returns. Raises ValueError for columns that no batch holds.
         """
 
     async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:
@@ -119,6 +132,10 @@ class Storage(Protocol):
     async def open_partition(self, topic: TopicInfo, partition: int) -> PartitionLog:
         """Open the log, created if absent. The same log is returned while it is open."""
 
+    def together(self) -> AbstractContextManager[None]:
+        """A block within one turn of the event loop. What is appended inside may be handed to the
+        disk when it ends, rather than at the end of the turn."""
+
     async def configure_topic(self, topic: TopicInfo) -> None:
         """Obey a changed topic config from now on."""
 
@@ -127,6 +144,21 @@ class Storage(Protocol):
 
     async def stored_topic_ids(self) -> set[str]:
         """Topics that have anything on disk: the host deletes those the catalog forgot."""
+
+
+class BoundPublish(NamedTuple):
+    """Records for one topic, of one or many clients, that `Broker.publish_bound` takes."""
+
+    topic: str
+    columns: Columns
+    """Not to be changed from now on."""
+    principals: Sequence[tuple[Principal, int]]
+    """Who publishes, and how many of the records, in their order."""
+    acks: Acks
+    done: Callable[[list[Placed | LakeMQError]], None]
+    """Called once, on the event loop, with one outcome for each record, in order: when `acks` is
+    reached and taps have got the records, in the same turn; maybe before `publish_bound` returns.
+    """
 
 
 class AdminRequest(NamedTuple):
@@ -331,7 +363,6 @@ class Broker(Protocol):
         principal: Principal,
         acks: Acks = Acks.LEADER,
         partition: int | None = None,
-        bound: bool = False,
     ) -> asyncio.Future[list[Placed | LakeMQError]]:
         """Append records, each to its key's partition; one outcome a record, in order.
 
@@ -340,9 +371,15 @@ class Broker(Protocol):
         a partition that this node leads, if there is one. A call
         raises UnknownTopic, NotAuthorized, SchemaMismatch and what interceptors refuse all records
         with at once; the future may raise SchemaMismatch too, what else happens later is an
-        outcome. `bound`: the operator has bound the protocol's own names to this topic and the
-        caller has authorized WRITE on those, so the right to write to the topic itself is not
-        asked for.
+        outcome.
+        """
+
+    def publish_bound(self, publishes: Sequence[BoundPublish]) -> None:
+        """Append what a protocol has gathered in one turn of the loop: now, not at its end.
+
+        The operator has bound the protocol's own names to these topics and the caller has
+        authorized WRITE on those, so the right to write to the topics themselves is not asked for.
+        Never raises: whatever happens is the outcome of the records that it happens to.
         """
 
     def append(

@@ -149,17 +149,6 @@ class FetchResult:
     log_start_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedBatch:
-    """A batch that readers may now see, handed to taps in offset order."""
-
-    topic: str
-    partition: int
-    base_offset: Offset
-    data: bytes
-    """Exactly one record batch, header stamped."""
-
-
 class Columns(NamedTuple):
     """Records to append, column by column; all four have the same length.
 
@@ -172,6 +161,20 @@ class Columns(NamedTuple):
     headers: Sequence[bytes] | None = None
     timestamps_ms: Sequence[int] | None = None
     """`None`: the broker's time of arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedBatch:
+    """A batch that readers may now see, handed to taps in offset order."""
+
+    topic: str
+    partition: int
+    base_offset: Offset
+    data: bytes
+    """Exactly one record batch, header stamped."""
+    columns: Columns | None = field(default=None, compare=False)
+    """Its records, each with its timestamp, where the log still has them as they were published:
+    then nobody need open `data`."""
 
 
 class Placed(NamedTuple):

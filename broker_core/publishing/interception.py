@@ -87,7 +87,7 @@ class Interception:
         middle = count // 2
         found: list[tuple[int, Piece]] = []
         for half in (slice(0, middle), slice(middle, count)):
-            found += self._run(topic, _part(columns, half), principal, deadline)
+            found += self._run(topic, part_of(columns, half), principal, deadline)
         return found
 
     def _call(
@@ -142,7 +142,8 @@ class Interception:
             )  # fmt: skip
 
 
-def _part(columns: Columns, half: slice) -> Columns:
+def part_of(columns: Columns, half: slice) -> Columns:
+    """Some of the records, in a row."""
     values, keys, headers, times = columns
     return Columns(
         values[half],

@@ -1,5 +1,5 @@
-"""Single records -> record batches: what arrives in one turn of the loop shares a batch per
-partition and level of acks. Work per record is a list append; encoding and appending are per batch.
+"""Records -> record batches: what arrives in one turn of the loop shares a batch per partition and
+level of acks. Nothing is done per record where a batch is one call's.
 """
 
 from __future__ import annotations
@@ -8,16 +8,19 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, NamedTuple, TypeVar
 
 from lakemq.broker_core.api.errors import BatchTooLarge, InvalidRequest, LakeMQError
-from lakemq.broker_core.api.ports import PartitionLog
-from lakemq.broker_core.api.records.batch import RECORDS_MAX, encode, read_header
+from lakemq.broker_core.api.ports import BoundPublish, PartitionLog
+from lakemq.broker_core.api.records.batch import RECORDS_MAX
 from lakemq.broker_core.api.records.partitioner import partition_of
 from lakemq.broker_core.api.types import Acks, AppendResult, Columns, Placed, TopicInfo
 
+T = TypeVar("T")
 Outcomes = list[Placed | LakeMQError]
+PublishDone = Callable[[Outcomes], None]
+"""Called with one outcome for each record of a call, in order."""
 _placed: Callable[[tuple[int, int]], Placed] = partial(tuple.__new__, Placed)
 """`Placed` from a pair, without a Python call for each of a batch's records."""
 _RECORD_BYTES = 24
@@ -25,25 +28,34 @@ _RECORD_BYTES = 24
 _HEADER_ROOM_BYTES = 256
 
 
-class _Ticket:
-    """One `publish` call: its outcomes fill up as partitions answer."""
+class _Call:
+    """One `append` call: its outcomes fill up as partitions answer."""
 
-    __slots__ = ("future", "missing", "outcomes")
+    __slots__ = ("done", "missing", "outcomes")
 
-    def __init__(self, count: int, future: asyncio.Future[Outcomes]) -> None:
+    def __init__(self, count: int, done: PublishDone) -> None:
         self.outcomes: list[Any] = [None] * count
         self.missing = count
-        self.future = future
+        self.done = done
 
-    def settle(self, places: Sequence[int] | range, outcomes: Sequence[Any]) -> None:
-        if len(places) == len(self.outcomes):
-            self.outcomes[:] = outcomes
+    def settle(self, indexes: Sequence[int] | range, outcomes: list[Any]) -> None:
+        if len(indexes) == len(self.outcomes):
+            self.outcomes = outcomes
         else:
-            for place, outcome in zip(places, outcomes, strict=True):
-                self.outcomes[place] = outcome
-        self.missing -= len(places)
-        if not self.missing and not self.future.done():
-            self.future.set_result(self.outcomes)
+            for index, outcome in zip(indexes, outcomes, strict=True):
+                self.outcomes[index] = outcome
+        self.missing -= len(indexes)
+        if not self.missing:
+            self.done(self.outcomes)
+
+
+class _Share(NamedTuple):
+    """Records of one call that go to one batch."""
+
+    call: _Call
+    indexes: Sequence[int] | range
+    """Which records of the call they are."""
+    columns: Columns
 
 
 @dataclass(slots=True)
@@ -55,37 +67,33 @@ class _Gathered:
     partition: int
     acks: Acks
     size_bytes: int = 0
-    keys: list[bytes | None] = field(default_factory=list)
-    values: list[bytes | None] = field(default_factory=list)
-    headers: list[bytes] = field(default_factory=list)
-    times: list[int | None] = field(default_factory=list)
-    has_keys: bool = False
-    has_headers: bool = False
-    shares: list[tuple[_Ticket, Sequence[int] | range]] = field(default_factory=list)
-
-    def add(self, share: Columns, size_bytes: int) -> None:
-        """More records; columns that a call left out are filled."""
-        count = len(share.values)
-        self.size_bytes += size_bytes
-        self.values.extend(share.values)
-        self.keys.extend(share.keys if share.keys is not None else [None] * count)
-        self.headers.extend(share.headers if share.headers is not None else [b""] * count)
-        self.times.extend(
-            share.timestamps_ms if share.timestamps_ms is not None else [None] * count
-        )
-        self.has_keys |= share.keys is not None
-        self.has_headers |= share.headers is not None
+    count: int = 0
+    shares: list[_Share] = field(default_factory=list)
 
     def columns(self, now_ms: int) -> Columns:
-        times: list[int] | None = None
-        if any(time is not None for time in self.times):
-            times = [now_ms if time is None else time for time in self.times]
+        """All of them; those of a single call without a copy."""
+        columns = [share.columns for share in self.shares]
+        if len(columns) == 1:
+            return columns[0]
+        counts = [len(each.values) for each in columns]
         return Columns(
-            self.values,
-            self.keys if self.has_keys else None,
-            self.headers if self.has_headers else None,
-            times,
+            list(chain.from_iterable(each.values for each in columns)),
+            _filled([each.keys for each in columns], None, counts),
+            _filled([each.headers for each in columns], b"", counts),
+            _filled([each.timestamps_ms for each in columns], now_ms, counts),
         )
+
+
+def _filled(parts: list[Sequence[T] | None], missing: T, counts: list[int]) -> list[T] | None:
+    """One column of several calls. `missing` stands in where a call left it out; None: all did."""
+    if all(part is None for part in parts):
+        return None
+    return list(
+        chain.from_iterable(
+            [missing] * count if part is None else part
+            for part, count in zip(parts, counts, strict=True)
+        )
+    )
 
 
 class Publisher:
@@ -109,18 +117,32 @@ class Publisher:
     def publish(
         self, topic: TopicInfo, columns: Columns, acks: Acks, partition: int | None
     ) -> asyncio.Future[Outcomes]:
+        """`append`, for callers that wait."""
         loop = asyncio.get_running_loop()
-        count = len(columns.values)
-        ticket = _Ticket(count, loop.create_future())
-        if not count:
-            ticket.future.set_result([])
-            return ticket.future
-        for home, places in self._homes(topic, columns, partition).items():
-            self._gather(topic, home, columns, places, acks, ticket)
-        if not self._scheduled:
+        future: asyncio.Future[Outcomes] = loop.create_future()
+        self.append(topic, columns, acks, partition, partial(_resolve, future))
+        if self._gathered and not self._scheduled:
             self._scheduled = True
             loop.call_soon(self.flush)
-        return ticket.future
+        return future
+
+    def append(
+        self,
+        topic: TopicInfo,
+        columns: Columns,
+        acks: Acks,
+        partition: int | None,
+        done: PublishDone,
+    ) -> None:
+        """Gather records, which must not be changed from now on; somebody calls `flush`. `done`
+        gets one outcome a record, in order, once, from the log's answer and not a turn later."""
+        count = len(columns.values)
+        if not count:
+            done([])
+            return
+        call = _Call(count, done)
+        for home, indexes in self._homes(topic, columns, partition).items():
+            self._gather(topic, home, columns, indexes, acks, call)
 
     def publish_without(
         self,
@@ -176,26 +198,28 @@ class Publisher:
         topic: TopicInfo,
         home: int,
         columns: Columns,
-        places: Sequence[int] | range,
+        indexes: Sequence[int] | range,
         acks: Acks,
-        ticket: _Ticket,
+        call: _Call,
     ) -> None:
-        share = _share(columns, places)
-        size = _RECORD_BYTES * len(places) + sum(
+        share = _share(columns, indexes)
+        count = len(indexes)
+        size = _RECORD_BYTES * count + sum(
             sum([len(cell) for cell in column if cell])
             for column in (share.values, share.keys or (), share.headers or ())
         )
         room = topic.config.batch_max_bytes - _HEADER_ROOM_BYTES
-        if size > room or len(places) > RECORDS_MAX:
-            self._gather_large(topic, home, columns, places, acks, ticket, room)
+        if size > room or count > RECORDS_MAX:
+            self._gather_large(topic, home, columns, indexes, acks, call, room)
             return
         try:
-            gathered = self._room_for(topic, home, acks, size, len(places))
+            gathered = self._room_for(topic, home, acks, size, count)
         except LakeMQError as error:  # the other partitions of this call are not touched
-            ticket.settle(places, [error] * len(places))
+            call.settle(indexes, [error] * count)
             return
-        gathered.add(share, size)
-        gathered.shares.append((ticket, places))
+        gathered.size_bytes += size
+        gathered.count += count
+        gathered.shares.append(_Share(call, indexes, share))
 
     def _room_for(
         self, topic: TopicInfo, home: int, acks: Acks, size: int, count: int
@@ -203,16 +227,16 @@ class Publisher:
         """The batch under construction, sent off first if `count` more records of `size` bytes
         don't fit."""
         room = topic.config.batch_max_bytes - _HEADER_ROOM_BYTES
-        place = (topic.topic_id, home, acks)
-        gathered = self._gathered.get(place)
+        key = (topic.topic_id, home, acks)
+        gathered = self._gathered.get(key)
         if gathered is not None and (
-            gathered.size_bytes + size > room or len(gathered.values) + count > RECORDS_MAX
+            gathered.size_bytes + size > room or gathered.count + count > RECORDS_MAX
         ):
-            self._send(self._gathered.pop(place))
+            self._send(self._gathered.pop(key))
             gathered = None
         if gathered is None:
             log = self._partition(topic.name, home)
-            gathered = self._gathered[place] = _Gathered(log, topic, home, acks)
+            gathered = self._gathered[key] = _Gathered(log, topic, home, acks)
         return gathered
 
     def _gather_large(
@@ -220,73 +244,89 @@ class Publisher:
         topic: TopicInfo,
         home: int,
         columns: Columns,
-        places: Sequence[int] | range,
+        indexes: Sequence[int] | range,
         acks: Acks,
-        ticket: _Ticket,
+        call: _Call,
         room: int,
     ) -> None:
         """More than one batch: halve until it fits; a single record that doesn't is refused."""
-        if len(places) == 1:
+        if len(indexes) == 1:
             error = BatchTooLarge(f"a record for topic {topic.name} is larger than {room} bytes")
-            ticket.settle(places, [error])
+            call.settle(indexes, [error])
             return
-        middle = len(places) // 2
-        for half in (places[:middle], places[middle:]):
-            self._gather(topic, home, columns, half, acks, ticket)
+        middle = len(indexes) // 2
+        for half in (indexes[:middle], indexes[middle:]):
+            self._gather(topic, home, columns, half, acks, call)
 
     def flush(self) -> None:
         """Append all that was gathered."""
         self._scheduled = False
-        gathered, self._gathered = self._gathered, {}
-        for each in gathered.values():
-            self._send(each)
+        if self._gathered:
+            gathered, self._gathered = self._gathered, {}
+            for each in gathered.values():
+                self._send(each)
 
     def _send(self, gathered: _Gathered) -> None:
         try:
             now_ms = self._now_ms()
-            batch = encode(gathered.columns(now_ms), now_ms=now_ms)
-            future = gathered.log.append(batch, read_header(batch), gathered.acks)
+            gathered.log.append_records(
+                gathered.columns(now_ms), now_ms, gathered.acks, partial(_settle, gathered)
+            )
         except LakeMQError as error:
             _refuse(gathered, error)
-            return
         except Exception as error:  # columns that no batch holds must not take others with them
             _refuse(gathered, InvalidRequest(f"topic {gathered.topic.name}: {error}"))
-            return
-        future.add_done_callback(lambda done: _settle(gathered, done))
 
 
-def _share(columns: Columns, places: Sequence[int] | range) -> Columns:
-    """The records at `places`; all of them without a copy."""
-    if len(places) == len(columns.values):
+def _share(columns: Columns, indexes: Sequence[int] | range) -> Columns:
+    """The records at `indexes`; all of them without a copy."""
+    if len(indexes) == len(columns.values):
         return columns
     values, keys, headers, times = columns
     return Columns(
-        [values[place] for place in places],
-        None if keys is None else [keys[place] for place in places],
-        None if headers is None else [headers[place] for place in places],
-        None if times is None else [times[place] for place in places],
+        [values[index] for index in indexes],
+        None if keys is None else [keys[index] for index in indexes],
+        None if headers is None else [headers[index] for index in indexes],
+        None if times is None else [times[index] for index in indexes],
     )
 
 
-def _settle(gathered: _Gathered, done: asyncio.Future[AppendResult]) -> None:
-    if done.cancelled():
-        _refuse(gathered, LakeMQError("the append was cancelled"))
-        return
-    error = done.exception()
-    if error is not None:
+def answer_with(future: asyncio.Future[Outcomes], publish: BoundPublish) -> None:
+    """Have `publish` answered with what the future gives."""
+
+    def settle(done: asyncio.Future[Outcomes]) -> None:
+        if done.cancelled():
+            error: BaseException | None = LakeMQError("the append was cancelled")
+        else:
+            error = done.exception()
+        if error is None:
+            publish.done(done.result())
+            return
         known = error if isinstance(error, LakeMQError) else LakeMQError(repr(error))
-        _refuse(gathered, known)
+        publish.done([known] * len(publish.columns.values))
+
+    future.add_done_callback(settle)
+
+
+def _resolve(future: asyncio.Future[Outcomes], outcomes: Outcomes) -> None:
+    if not future.done():
+        future.set_result(outcomes)
+
+
+def _settle(gathered: _Gathered, outcome: AppendResult | LakeMQError) -> None:
+    if isinstance(outcome, LakeMQError):
+        _refuse(gathered, outcome)
         return
-    offset = int(done.result().base_offset)
+    offset = int(outcome.base_offset)
     partition = repeat(gathered.partition)
-    for ticket, places in gathered.shares:
-        behind = offset + len(places)
-        ticket.settle(
-            places, list(map(_placed, zip(partition, range(offset, behind), strict=False)))
+    for call, indexes, _ in gathered.shares:
+        following = offset + len(indexes)
+        call.settle(
+            indexes, list(map(_placed, zip(partition, range(offset, following), strict=False)))
         )
-        offset = behind
+        offset = following
 
 
 def _refuse(gathered: _Gathered, error: LakeMQError) -> None:
-    for ticket, places in gathered.shares:
-        ticket.settle(places, [error] * len(places))
+    for call, indexes, _ in gathered.shares:
+        call.settle(indexes, [error] * len(indexes))

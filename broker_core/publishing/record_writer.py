@@ -7,6 +7,7 @@ producer made them.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -14,6 +15,7 @@ from lakemq.broker_core.access import Access
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.internal_topics import is_internal
 from lakemq.broker_core.api.leadership import check_partition
+from lakemq.broker_core.api.ports import BoundPublish
 from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,
@@ -25,10 +27,12 @@ from lakemq.broker_core.api.types import (
 )
 from lakemq.broker_core.partitions import Partitions
 from lakemq.broker_core.publishing.admission import Admission
-from lakemq.broker_core.publishing.interception import Interception, Piece
+from lakemq.broker_core.publishing.interception import Interception, Piece, part_of
 from lakemq.broker_core.publishing.producer_ids import ProducerIds
-from lakemq.broker_core.publishing.publisher import Outcomes, Publisher
+from lakemq.broker_core.publishing.publisher import Outcomes, Publisher, answer_with
 from lakemq.broker_core.schemas import SchemaRegistry
+
+_log = logging.getLogger(__name__)
 
 
 class RecordWriter:
@@ -66,11 +70,9 @@ class RecordWriter:
         principal: Principal,
         acks: Acks,
         partition: int | None,
-        bound: bool,
     ) -> asyncio.Future[Outcomes]:
         """As `Broker.publish`."""
-        if not bound or is_internal(topic):
-            self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
+        self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
         info = self._partitions.topic(topic)
         if partition is not None:
             check_partition(info, partition)
@@ -83,6 +85,55 @@ class RecordWriter:
                 raise piece
             columns = piece
         return self._publish_checked(info, columns, acks, partition)
+
+    def publish_bound(self, publishes: Sequence[BoundPublish]) -> None:
+        """As `Broker.publish_bound`."""
+        with self._partitions.together():
+            for each in publishes:
+                try:
+                    self._publish_bound(each)
+                except LakeMQError as error:
+                    each.done([error] * len(each.columns.values))
+                except Exception as error:  # ends this one alone, not those behind it
+                    _log.exception("publishes to topic %s are refused", each.topic)
+                    refusal = LakeMQError(f"{type(error).__name__}: {error}")
+                    each.done([refusal] * len(each.columns.values))
+            self._publisher.flush()
+
+    def _publish_bound(self, publish: BoundPublish) -> None:
+        topic, columns, principals, acks, done = publish
+        internal = is_internal(topic)
+        if internal:
+            for principal, _ in principals:
+                self._access.authorize(principal, Operation.WRITE, Resource("topic", topic))
+        info = self._partitions.topic(topic)
+        if self._interception and not internal:
+            pieces = self._intercepted(topic, columns, principals)
+            if len(pieces) > 1:
+                answer_with(self._publish_pieces(info, pieces, acks, None), publish)
+                return
+            ((_, piece),) = pieces
+            if isinstance(piece, LakeMQError):
+                raise piece
+            columns = piece
+        if columns.timestamps_ms or info.config.schema:
+            answer_with(self._publish_checked(info, columns, acks, None), publish)
+        else:
+            self._publisher.append(info, columns, acks, None, done)
+
+    def _intercepted(
+        self, topic: str, columns: Columns, principals: Sequence[tuple[Principal, int]]
+    ) -> list[tuple[int, Piece]]:
+        """As `Interception.run`, client by client."""
+        if len(principals) == 1:
+            return self._interception.run(topic, columns, principals[0][0])
+        pieces: list[tuple[int, Piece]] = []
+        start = 0
+        for principal, count in principals:
+            part = part_of(columns, slice(start, start + count))
+            pieces += self._interception.run(topic, part, principal)
+            start += count
+        return pieces
 
     def _publish_checked(
         self, topic: TopicInfo, columns: Columns, acks: Acks, partition: int | None

@@ -57,6 +57,9 @@ class Quotas:
         self.waits_ms = 0
         """All waits that were asked for, together."""
 
+    def __bool__(self) -> bool:
+        return bool(self._rates)
+
     def replace(self, limits: Mapping[str, Limits]) -> None:
         """Other limits from now on; what was used stays used."""
         self._rates = {who: each.rates() for who, each in limits.items()}

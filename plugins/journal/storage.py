@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -314,6 +315,10 @@ class JournalStorage:
             if log.tail.bytes_max == share:
                 break
             log.tail.bytes_max = share
+
+    def together(self) -> AbstractContextManager[None]:
+        """See the port."""
+        return self._flusher or nullcontext()
 
     async def configure_topic(self, topic: TopicInfo) -> None:
         """Obey a changed topic config from now on."""

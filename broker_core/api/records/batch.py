@@ -225,7 +225,31 @@ def encode(
     leader_epoch: int = 0,
     attributes: int = 0,
 ) -> bytes:
-    """Columns -> one record batch. `now_ms` stands in for absent timestamps.
+    """The batch that `encode_with_header` makes."""
+    return encode_with_header(
+        columns,
+        now_ms=now_ms,
+        compression=compression,
+        producer=producer,
+        base_offset=base_offset,
+        offset_deltas=offset_deltas,
+        leader_epoch=leader_epoch,
+        attributes=attributes,
+    )[1]
+
+
+def encode_with_header(
+    columns: Columns,
+    *,
+    now_ms: int = 0,
+    compression: Compression = Compression.NONE,
+    producer: ProducerStamp = NOT_IDEMPOTENT,
+    base_offset: int = 0,
+    offset_deltas: Sequence[int] | None = None,
+    leader_epoch: int = 0,
+    attributes: int = 0,
+) -> tuple[BatchHeader, bytes]:
+    """Columns -> one record batch, and its header. `now_ms` stands in for absent timestamps.
 
     `offset_deltas` (ascending, u32) is for compaction alone, where offsets have gaps. Of
     `attributes` only APPEND_TIME and CONTROL count; the others follow from what is encoded.
@@ -255,7 +279,7 @@ def encode(
         producer.epoch, producer.producer_id, producer.base_sequence, len(raw), base_ms, max_ms,
         count - 1 if offset_deltas is None else offset_deltas[-1],
     )  # fmt: skip
-    return pack_header(header) + body
+    return header, pack_header(header) + body
 
 
 def _check_columns(columns: Columns, offset_deltas: Sequence[int] | None) -> int:

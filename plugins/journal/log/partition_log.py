@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import NamedTuple
 
 from lakemq.broker_core.api.errors import (
@@ -20,8 +21,16 @@ from lakemq.broker_core.api.errors import (
     StorageFull,
     Unavailable,
 )
-from lakemq.broker_core.api.records.batch import BatchHeader, stamp
-from lakemq.broker_core.api.types import Acks, AppendResult, Offset, PartitionStatus, TopicConfig
+from lakemq.broker_core.api.ports import AppendDone
+from lakemq.broker_core.api.records.batch import BatchHeader, encode_with_header, stamp
+from lakemq.broker_core.api.types import (
+    Acks,
+    AppendResult,
+    Columns,
+    Offset,
+    PartitionStatus,
+    TopicConfig,
+)
 from lakemq.plugins.journal.log.context import LogContext
 from lakemq.plugins.journal.log.folder import describe_damage
 from lakemq.plugins.journal.log.reader import LogReader
@@ -37,7 +46,7 @@ class _Waiting(NamedTuple):
     """An append that waits for its flush. No data: a duplicate waiting for its original."""
 
     stamped: Stamped
-    future: asyncio.Future[AppendResult] | None
+    done: AppendDone | None
     """None: answered already (acks memory)."""
 
 
@@ -143,33 +152,58 @@ class JournalLog:
         `REPLICATED` is taken as `LEADER`, and the answer says so: one log alone replicates nothing.
         """
         future: asyncio.Future[AppendResult] = self._context.loop.create_future()
+        done = partial(_answer, future)
         try:
-            duplicate = self._admit(batch, header)
+            duplicate = self._admit(len(batch), header)
         except LakeMQError as error:
             self._context.counters.refused_appends += 1
-            future.set_exception(error)
+            done(error)
             return future
         if duplicate is not None:
-            self._answer_duplicate(duplicate, header, acks, future)
+            self._answer_duplicate(duplicate, header, acks, done)
             return future
-        base = self._log_end_offset
-        stamped = Stamped(*stamp(batch, header, base, self._leader_epoch))
-        self._log_end_offset = base + header.last_offset_delta + 1
+        stamped = Stamped(*stamp(batch, header, self._log_end_offset, self._leader_epoch))
         if header.producer_id >= 0:
             self._producers.note(stamped.header, self._context.now_ms())
-        size = len(batch)
+        self._take(stamped, acks, done)
+        return future
+
+    def append_records(self, columns: Columns, now_ms: int, acks: Acks, done: AppendDone) -> None:
+        """See the port. The batch gets its offsets while it is made: it is neither read nor stamped
+        again."""
+        header, data = encode_with_header(
+            columns, now_ms=now_ms, base_offset=self._log_end_offset,
+            leader_epoch=self._leader_epoch,
+        )  # fmt: skip
+        try:
+            self._admit(len(data), header)
+        except LakeMQError as error:
+            self._context.counters.refused_appends += 1
+            self._tell(done, error)
+            return
+        if not self._reader.tapped:
+            self._take(Stamped(header, data), acks, done)
+            return
+        if columns.timestamps_ms is None:
+            columns = columns._replace(timestamps_ms=[now_ms] * header.record_count)
+        self._take(Stamped(header, data, columns), acks, done)
+
+    def _take(self, stamped: Stamped, acks: Acks, done: AppendDone) -> None:
+        """Give an admitted batch its place at the end of the log, and have it flushed."""
+        self._log_end_offset = stamped.header.last_offset + 1
+        size = len(stamped.data)
         self._unflushed_bytes += size
         self._context.unflushed_bytes += size
         self._context.room_bytes -= size
-        if acks is Acks.MEMORY:
-            last = base + header.last_offset_delta
-            future.set_result(AppendResult(Offset(base), Offset(last), Acks.MEMORY))
-        self._wait_for_flush(_Waiting(stamped, None if acks is Acks.MEMORY else future))
-        return future
+        if acks is not Acks.MEMORY:
+            self._wait_for_flush(_Waiting(stamped, done))
+            return
+        self._wait_for_flush(_Waiting(stamped, None))
+        self._tell(done, _result(stamped, Acks.MEMORY))
 
-    def _admit(self, batch: bytes, header: BatchHeader) -> Appended | None:
-        """Whether the batch may be appended: raises if not; what it repeats, if it does."""
-        context, size = self._context, len(batch)
+    def _admit(self, size: int, header: BatchHeader) -> Appended | None:
+        """Whether a batch may be appended: raises if not; what it repeats, if it does."""
+        context = self._context
         if self._fence:
             raise StorageFenced(self._fence)
         if self._closing:
@@ -193,14 +227,14 @@ class JournalLog:
         original: Appended,
         header: BatchHeader,
         acks: Acks,
-        future: asyncio.Future[AppendResult],
+        done: AppendDone,
     ) -> None:
         """With the offsets of then, and not before the original is durable, if that is asked."""
         self._context.counters.duplicates += 1
         durable = original.last_offset < self._reader.high_watermark
         if durable or acks is Acks.MEMORY:
             reached = Acks.LEADER if durable else Acks.MEMORY
-            future.set_result(
+            done(
                 AppendResult(
                     Offset(original.base_offset), Offset(original.last_offset), reached, True
                 )
@@ -210,7 +244,7 @@ class JournalLog:
             base_offset=original.base_offset,
             last_offset_delta=original.last_offset - original.base_offset,
         )
-        self._wait_for_flush(_Waiting(Stamped(place, b""), future))
+        self._wait_for_flush(_Waiting(Stamped(place, b""), done))
 
     def _wait_for_flush(self, waiting: _Waiting) -> None:
         self._pending.append(waiting)
@@ -271,10 +305,10 @@ class JournalLog:
         fresh = [batch for batch in outcome.batches[: outcome.durable] if batch.data]
         if fresh:
             self._reader.publish(fresh)
-        for entry in waiting[: outcome.durable]:
-            if entry.future is not None and not entry.future.done():
-                entry.future.set_result(_result(entry.stamped))
         self._forget_unflushed(waiting)
+        for entry in waiting[: outcome.durable]:
+            if entry.done is not None:
+                self._tell(entry.done, _result(entry.stamped, Acks.LEADER))
         if outcome.error is not None:
             self._fail(waiting[outcome.durable :], outcome.error)
         elif outcome.durable:
@@ -300,8 +334,17 @@ class JournalLog:
         self._log_end_offset = self._reader.high_watermark
         self._producers = self._writer.producers.copy()
         for entry in (*failed, *behind):
-            if entry.future is not None and not entry.future.done():
-                entry.future.set_exception(type(error)(str(error)))
+            if entry.done is not None:
+                self._tell(entry.done, type(error)(str(error)))
+
+    def _tell(self, done: AppendDone, outcome: AppendResult | LakeMQError) -> None:
+        """One caller's fault must not keep the others, or the next flush, waiting."""
+        try:
+            done(outcome)
+        except Exception:
+            _log.exception(
+                "%s partition %d: an append's callback failed", self.topic, self.partition
+            )
 
     # ------------------------------------------------------------ life
 
@@ -352,8 +395,17 @@ class JournalLog:
         self._writer.close()
 
 
-def _result(stamped: Stamped) -> AppendResult:
+def _answer(future: asyncio.Future[AppendResult], outcome: AppendResult | LakeMQError) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, LakeMQError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def _result(stamped: Stamped, acks: Acks) -> AppendResult:
     header = stamped.header
     return AppendResult(
-        Offset(header.base_offset), Offset(header.last_offset), Acks.LEADER, not stamped.data
+        Offset(header.base_offset), Offset(header.last_offset), acks, not stamped.data
     )

@@ -42,7 +42,7 @@ class LogReader:
     def publish(self, fresh: Sequence[Stamped]) -> None:
         """Let readers see batches: the tail, the high watermark, taps, long polls."""
         counters, tail = self._context.counters, self.tail
-        for header, data in fresh:
+        for header, data, _ in fresh:
             tail.add(header, data)
             counters.appended_records += header.record_count
             counters.appended_bytes += len(data)
@@ -52,6 +52,11 @@ class LogReader:
             self._call_taps(fresh)
         self._wake_polls()
 
+    @property
+    def tapped(self) -> bool:
+        """Whether anybody wants to see batches as they become readable."""
+        return bool(self._taps)
+
     def close(self) -> None:
         """Answer nobody any more."""
         self.closed = True
@@ -59,8 +64,8 @@ class LogReader:
 
     def _call_taps(self, fresh: Sequence[Stamped]) -> None:
         batches = [
-            CommittedBatch(self.topic, self.partition, Offset(header.base_offset), data)
-            for header, data in fresh
+            CommittedBatch(self.topic, self.partition, Offset(header.base_offset), data, columns)
+            for header, data, columns in fresh
         ]
         for tap in tuple(self._taps):
             try:

@@ -19,7 +19,7 @@ from lakemq.broker_core.api.errors import (
     Unavailable,
 )
 from lakemq.broker_core.api.records.batch import BatchHeader, recompress
-from lakemq.broker_core.api.types import Compression, TopicConfig
+from lakemq.broker_core.api.types import Columns, Compression, TopicConfig
 from lakemq.plugins.journal.log.folder import LogFolder
 from lakemq.plugins.journal.segment.checkpoint import Checkpoint, encode_checkpoint
 from lakemq.plugins.journal.segment.fence_mark import FENCE_NAME, FenceMark, encode_fence_mark
@@ -41,6 +41,8 @@ class Stamped(NamedTuple):
 
     header: BatchHeader
     data: bytes
+    columns: Columns | None = None
+    """Its records, for taps, where they are at hand."""
 
 
 class FlushOutcome(NamedTuple):
@@ -141,7 +143,7 @@ class LogWriter:
         ):
             return batch
         try:
-            return Stamped(*recompress(batch.data, header, codec))
+            return Stamped(*recompress(batch.data, header, codec), batch.columns)
         except CorruptBatch:
             return batch
 
@@ -186,7 +188,7 @@ class LogWriter:
             except OSError as error:
                 raise self._fenced(f"fsync failed: {error}") from None
         index = self.folder.active_index
-        for header, data in run.batches[run.durable : run.written]:
+        for header, data, _ in run.batches[run.durable : run.written]:
             if data:
                 index.add(header)
                 if header.producer_id >= 0:

@@ -51,11 +51,10 @@ def delay(
     if hub.ledger is None:
         hub.delays.schedule(one)
         return False
-    lane = hub.appends.lane(TOPIC, PLUGIN, Acks.LEADER if packet.qos else Acks.MEMORY)
-    lane.keys.append(one.key.encode())
-    lane.values.append(delayed_bytes(one))
-    lane.headers.append(headers)
-    lane.tokens.append((Arriving(hub.delays, one, client), packet.packet_id, packet.qos))
+    token = (Arriving(hub.delays, one, client), packet.packet_id, packet.qos)
+    hub.appends.to(TOPIC, Acks.LEADER if packet.qos else Acks.MEMORY).add(
+        PLUGIN, one.key.encode(), delayed_bytes(one), headers, token
+    )
     return True
 
 

@@ -327,12 +327,14 @@ class Hub:
     ) -> None:
         """Have a publish stored; subscribers get it when it is committed."""
         acks = Acks.LEADER if packet.qos else Acks.MEMORY
-        lane = self.appends.lane(binding.topic, principal, acks)
-        lane.keys.append(key)
-        # A null value is what compaction takes for "forget this key".
-        lane.values.append(packet.payload or (None if packet.retain else b""))
-        lane.headers.append(headers)
-        lane.tokens.append((receiver, packet.packet_id, packet.qos))
+        self.appends.to(binding.topic, acks).add(
+            principal,
+            key,
+            # A null value is what compaction takes for "forget this key".
+            packet.payload or (None if packet.retain else b""),
+            headers,
+            (receiver, packet.packet_id, packet.qos),
+        )
 
     def route(self, message: Message, now_ms: int) -> None:
         """Deliver to all who subscribed, and retain if it says so."""

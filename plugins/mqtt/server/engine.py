@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 from lakemq.broker_core.api.errors import LakeMQError, NotAuthenticated, TopicExists
-from lakemq.broker_core.api.ports import Broker, Exchange
+from lakemq.broker_core.api.ports import BoundPublish, Broker, Exchange
 from lakemq.broker_core.api.records.batch import read_header
 from lakemq.broker_core.api.types import Challenge, CommittedBatch, Placed
 from lakemq.plugins.mqtt.cluster_leaders import ClusterLeaders
@@ -34,7 +34,7 @@ from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.server.links import GOODBYE_S
 from lakemq.plugins.mqtt.server.slices import Slices
 from lakemq.plugins.mqtt.session import authenticating
-from lakemq.plugins.mqtt.session.appends import Lane
+from lakemq.plugins.mqtt.session.appends import PendingAppend
 from lakemq.plugins.mqtt.session.authenticating import Dialogue
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.questions import Question, Then
@@ -133,12 +133,14 @@ class MqttEngine:
         """Those that find out who the client of a connection is."""
         self._deciding: set[asyncio.Task[None]] = set()
         """Those of them that find out what clients may do."""
-        self._appending: set[asyncio.Future[list[Placed | LakeMQError]]] = set()
+        self._appending: set[PendingAppend] = set()
+        self._all_appended: asyncio.Event | None = None
+        """Set when nothing is being appended any more; None: nobody waits for that."""
         self._exchanges: WeakKeyDictionary[Dialogue, Exchange] = WeakKeyDictionary()
         self._homes: dict[str, str] = {}
         """Topic name -> the topic it is bound to."""
         self._started_ms = self.now_ms()
-        self._turn_due = False
+        self._turn_due = self._in_turn = False
         self._ticker: asyncio.TimerHandle | None = None
 
     def now_ms(self) -> int:
@@ -199,8 +201,7 @@ class MqttEngine:
         if self._deciding:  # about wills
             await asyncio.wait(self._deciding, timeout=GOODBYE_S)
             self._turn()
-        if self._appending:
-            await asyncio.wait(self._appending, timeout=GOODBYE_S)
+        await self._wait_for_appends()
         await self._keep_everything()
         for remove in self._taps:
             remove()
@@ -213,6 +214,13 @@ class MqttEngine:
         for link in list(self.links.values()):
             link.abort()
         await asyncio.sleep(0)
+
+    async def _wait_for_appends(self) -> None:
+        if self._appending:
+            self._all_appended = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_S):
+                    await self._all_appended.wait()
 
     async def _keep_everything(self) -> None:
         """Write what was changed and not kept yet, so that the next start finds it."""
@@ -252,8 +260,17 @@ class MqttEngine:
 
     def _turn(self) -> None:
         self._turn_due = False
-        for lane in self.hub.appends.take():
-            self._append(lane)
+        self._in_turn = True
+        try:
+            self._carry_out()
+        finally:
+            self._in_turn = False
+        self.resume_reading()
+        self.after()
+
+    def _carry_out(self) -> None:
+        if self.hub.appends:
+            self.broker.publish_bound([self._append(one) for one in self.hub.appends.take()])
         self.journal.write_sessions(self.after)
         self.journal.delays.write(self.after)
         loads, self.hub.loads = self.hub.loads, []
@@ -278,40 +295,26 @@ class MqttEngine:
                 connection.out.clear()
             else:
                 link.flush()
-        self.resume_reading()
-        self.after()
 
-    def _append(self, lane: Lane) -> None:
-        try:
-            future = self.broker.publish(
-                lane.topic, lane.columns(), principal=lane.principal, acks=lane.acks, bound=True
-            )
-        except LakeMQError as error:
-            lane.fail(error, self.now_ms())
-            return
-        except Exception as error:  # ends this lane alone: others were taken from the hub with it
-            log.exception("publishes to topic %s are refused", lane.topic)
-            lane.fail(LakeMQError(f"{type(error).__name__}: {error}"), self.now_ms())
-            return
-        self._appending.add(future)
-        future.add_done_callback(functools.partial(self._appended, lane))
+    def _append(self, pending: PendingAppend) -> BoundPublish:
+        self._appending.add(pending)
+        columns, principals = pending.columns(), pending.principals()
+        done = functools.partial(self._appended, pending)
+        return BoundPublish(pending.topic, columns, principals, pending.acks, done)
 
-    def _appended(self, lane: Lane, future: asyncio.Future[list[Placed | LakeMQError]]) -> None:
-        self._appending.discard(future)
+    def _appended(self, pending: PendingAppend, outcomes: list[Placed | LakeMQError]) -> None:
+        self._appending.discard(pending)
         now_ms = self.now_ms()
-        if future.cancelled():
-            lane.fail(LakeMQError("the append was cancelled"), now_ms)
-        elif (error := future.exception()) is not None:
-            known = error if isinstance(error, LakeMQError) else LakeMQError(repr(error))
-            lane.fail(known, now_ms)
-        elif len(outcomes := future.result()) != len(lane.tokens):
-            text = f"{len(outcomes)} outcomes for {len(lane.tokens)} records"
-            log.error("publishes to topic %s: %s", lane.topic, text)
-            lane.fail(LakeMQError(text), now_ms)
+        if len(outcomes) == len(pending.tokens):
+            pending.settle(outcomes, now_ms)
         else:
-            lane.settle(outcomes, now_ms)
-        self.resume_reading()
-        self.after()
+            text = f"{len(outcomes)} outcomes for {len(pending.tokens)} records"
+            log.error("publishes to topic %s: %s", pending.topic, text)
+            pending.fail(LakeMQError(text), now_ms)
+        if not self._appending and self._all_appended is not None:
+            self._all_appended.set()
+        if not self._in_turn:  # what is stored is said as soon as it is known
+            self._turn()
 
     def resume_reading(self) -> None:
         """Read again from clients that were held back, where the reason is gone."""

@@ -1,7 +1,7 @@
 """Publishes on their way into topics: gathered per loop turn, acknowledged by outcome. Pure.
 
-All publishes of one turn that go to one topic under one principal are one call of the broker,
-whatever connections they came on. Each carries a token, which takes the outcome back.
+All publishes of one turn that go to one topic are one append, whatever connections and principals
+they came from. Each carries a token, which takes the outcome back.
 """
 
 from __future__ import annotations
@@ -37,24 +37,60 @@ PLUGIN: Final = Principal("mqtt", "node")
 """Who writes to the topics that the plugin keeps for itself."""
 
 
-class Lane:
-    """Records for one topic under one principal."""
+class PendingAppend:
+    """Records for one topic and level of acks, of whatever clients, in the order they came."""
 
-    __slots__ = ("acks", "headers", "keys", "principal", "_somewhere", "tokens", "topic", "values")
+    __slots__ = (
+        "_principal",
+        "_somewhere",
+        "_starts",
+        "acks",
+        "headers",
+        "keys",
+        "tokens",
+        "topic",
+        "values",
+    )
 
-    def __init__(self, topic: str, principal: Principal, acks: Acks) -> None:
+    def __init__(self, topic: str, acks: Acks) -> None:
         self.topic = topic
-        self.principal = principal
         self.acks = acks
         self.keys: list[bytes] = []
         self.values: list[bytes | None] = []
         self.headers: list[bytes] = []
         self.tokens: list[tuple[Receiver | None, int, int]] = []
         """Receiver, packet identifier, QoS of each record."""
+        self._principal: Principal | None = None
+        """Whose the last record is."""
+        self._starts: list[tuple[Principal, int]] = []
+        """Who published, and the index of the first record in a row that is theirs."""
         self._somewhere = Place(topic, -1, -1)
+
+    def add(
+        self,
+        principal: Principal,
+        key: bytes,
+        value: bytes | None,
+        headers: bytes,
+        token: tuple[Receiver | None, int, int],
+    ) -> None:
+        """One more record. `principal` must be the hub's one object for it."""
+        if principal is not self._principal:
+            self._principal = principal
+            self._starts.append((principal, len(self.values)))
+        self.keys.append(key)
+        self.values.append(value)
+        self.headers.append(headers)
+        self.tokens.append(token)
 
     def columns(self) -> Columns:
         return Columns(self.values, self.keys, self.headers)
+
+    def principals(self) -> list[tuple[Principal, int]]:
+        """Who published, and how many records in a row."""
+        ends = [start for _, start in self._starts[1:]]
+        ends.append(len(self.values))
+        return [(who, end - start) for (who, start), end in zip(self._starts, ends, strict=True)]
 
     def settle(self, outcomes: Sequence[Placed | LakeMQError], now_ms: int) -> None:
         """Tell each publish's receiver its outcome. The place is told of QoS 2 alone; of the
@@ -62,26 +98,31 @@ class Lane:
         owner: Receiver | None = None
         run: list[int] = []
         size_bytes = 0
+        somewhere = self._somewhere
         rows = zip(self.tokens, self.values, outcomes, strict=True)
         for (receiver, packet_id, qos), value, outcome in rows:
-            if qos == 1 and receiver is owner and type(outcome) is Placed:
-                run.append(packet_id)
-                size_bytes += len(value or b"")
-                continue
-            if owner is not None and run:
-                owner.stored(run, size_bytes, self._somewhere, now_ms)
-            owner, run, size_bytes = None, [], 0
+            size = len(value) if value else 0
             if qos == 1 and type(outcome) is Placed:
-                owner, run, size_bytes = receiver, [packet_id], len(value or b"")
-            elif receiver is not None:
-                place: Outcome = self._somewhere
+                if receiver is owner:
+                    run.append(packet_id)
+                    size_bytes += size
+                    continue
+                if owner is not None:
+                    owner.stored(run, size_bytes, somewhere, now_ms)
+                owner, run, size_bytes = receiver, [packet_id], size
+                continue
+            if owner is not None:
+                owner.stored(run, size_bytes, somewhere, now_ms)
+                owner = None
+            if receiver is not None:
+                place: Outcome = somewhere
                 if isinstance(outcome, LakeMQError):
                     place = outcome
                 elif qos == 2:
                     place = Place(self.topic, outcome.partition, outcome.offset)
-                receiver.settled(packet_id, qos, len(value or b""), place, now_ms)
+                receiver.settled(packet_id, qos, size, place, now_ms)
         if owner is not None:
-            owner.stored(run, size_bytes, self._somewhere, now_ms)
+            owner.stored(run, size_bytes, somewhere, now_ms)
 
     def fail(self, error: LakeMQError, now_ms: int) -> None:
         """The same error for all."""
@@ -89,37 +130,26 @@ class Lane:
 
 
 class Appends:
-    """Lanes that wait for the end of this loop turn."""
+    """What waits for the end of this loop turn."""
 
-    __slots__ = ("_lanes", "_last")
+    __slots__ = ("_pending",)
 
     def __init__(self) -> None:
-        self._lanes: dict[tuple[str, int, Acks], Lane] = {}
-        self._last: Lane | None = None
+        self._pending: dict[tuple[str, Acks], PendingAppend] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._lanes)
+        return bool(self._pending)
 
-    def lane(self, topic: str, principal: Principal, acks: Acks) -> Lane:
-        """Where records for the topic go. `principal` must be the hub's one object for it."""
-        last = self._last
-        if (
-            last is not None
-            and last.topic == topic
-            and last.principal is principal
-            and last.acks is acks
-        ):
-            return last
-        key = (topic, id(principal), acks)
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = Lane(topic, principal, acks)
-        self._last = lane
-        return lane
+    def to(self, topic: str, acks: Acks) -> PendingAppend:
+        """Where records for the topic go."""
+        key = (topic, acks)
+        pending = self._pending.get(key)
+        if pending is None:
+            pending = self._pending[key] = PendingAppend(topic, acks)
+        return pending
 
-    def take(self) -> list[Lane]:
-        """All lanes gathered so far; the next records begin new ones."""
-        lanes = list(self._lanes.values())
-        self._lanes.clear()
-        self._last = None
-        return lanes
+    def take(self) -> list[PendingAppend]:
+        """All that was gathered so far; the next records begin anew."""
+        pending = list(self._pending.values())
+        self._pending.clear()
+        return pending

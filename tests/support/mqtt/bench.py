@@ -37,7 +37,7 @@ from lakemq.plugins.mqtt.routing.history import committed, read_on
 from lakemq.plugins.mqtt.routing.hub import Hub, Limits
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.session import authenticating
-from lakemq.plugins.mqtt.session.appends import Lane
+from lakemq.plugins.mqtt.session.appends import PendingAppend
 from lakemq.plugins.mqtt.session.authenticating import Dialogue
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
@@ -160,7 +160,7 @@ class Bench:
         self.mechanisms: dict[str, Mechanism] = {}
         """Ways to authenticate in several steps."""
         self._exchanges: dict[Dialogue, Exchange] = {}
-        self.stored: list[Lane] = []
+        self.stored: list[PendingAppend] = []
         self.messages: dict[Place, Message] = {}
         """What storage holds."""
         self.log: dict[str, list[CommittedBatch]] = {}

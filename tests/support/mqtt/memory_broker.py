@@ -18,7 +18,15 @@ from lakemq.broker_core.api.errors import (
     UnknownTopic,
 )
 from lakemq.broker_core.api.internal_topics import is_internal
-from lakemq.broker_core.api.ports import Credentials, Exchange, Mechanism, PartitionLog, Tap
+from lakemq.broker_core.api.ports import (
+    AppendDone,
+    BoundPublish,
+    Credentials,
+    Exchange,
+    Mechanism,
+    PartitionLog,
+    Tap,
+)
 from lakemq.broker_core.api.records.batch import BatchHeader, RecordBatch, encode, read_header
 from lakemq.broker_core.api.types import (
     ANONYMOUS,
@@ -40,6 +48,7 @@ from lakemq.broker_core.api.types import (
     TopicConfig,
     TopicInfo,
 )
+from lakemq.broker_core.publishing.publisher import answer_with
 from lakemq.plugins.mqtt.config import MqttSettings
 from lakemq.plugins.mqtt.server.engine import MqttEngine
 from lakemq.plugins.mqtt.server.tcp import MqttListener
@@ -131,7 +140,6 @@ class MemoryBroker:
         principal: Principal,
         acks: Acks = Acks.LEADER,
         partition: int | None = None,
-        bound: bool = False,
     ) -> asyncio.Future[list[Placed | LakeMQError]]:
         self.topic(topic)
         if is_internal(topic) and principal.kind != "node":
@@ -144,6 +152,17 @@ class MemoryBroker:
             waiting = asyncio.ensure_future(self._store_later(topic, columns, future, self.held))
             future.add_done_callback(lambda _: waiting.cancel())
         return future
+
+    def publish_bound(self, publishes: Sequence[BoundPublish]) -> None:
+        for each in publishes:
+            principal = each.principals[0][0]
+            try:
+                future = self.publish(each.topic, each.columns, principal=principal, acks=each.acks)
+            except Exception as error:
+                known = error if isinstance(error, LakeMQError) else LakeMQError(repr(error))
+                each.done([known] * len(each.columns.values))
+            else:
+                answer_with(future, each)
 
     async def _store_later(
         self,
@@ -312,6 +331,9 @@ class MemoryLog:
         stored.add_done_callback(ended)
         future.add_done_callback(lambda _: stored.cancel())
         return future
+
+    def append_records(self, columns: Columns, now_ms: int, acks: Acks, done: AppendDone) -> None:
+        raise NotImplementedError
 
     async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:
         await asyncio.sleep(0)

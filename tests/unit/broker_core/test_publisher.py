@@ -11,8 +11,8 @@ from lakemq.broker_core.api.errors import (
     SchemaMismatch,
     StorageFull,
 )
-from lakemq.broker_core.api.ports import PartitionLog
-from lakemq.broker_core.api.records.batch import BatchHeader, RecordBatch
+from lakemq.broker_core.api.ports import AppendDone, PartitionLog
+from lakemq.broker_core.api.records.batch import RecordBatch, encode
 from lakemq.broker_core.api.records.headers import encode_headers
 from lakemq.broker_core.api.records.partitioner import partition_of
 from lakemq.broker_core.api.types import (
@@ -32,19 +32,16 @@ class Log:
 
     def __init__(self) -> None:
         self.batches: list[RecordBatch] = []
-        self.futures: list[asyncio.Future[AppendResult]] = []
         self.full = False
         self._next = 0
 
-    def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
+    def append_records(self, columns: Columns, now_ms: int, acks: Acks, done: AppendDone) -> None:
         if self.full:
-            raise StorageFull("no space")
-        future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
-        self.batches.append(RecordBatch(batch))
-        base, self._next = self._next, self._next + header.record_count
-        future.set_result(AppendResult(Offset(base), Offset(self._next - 1), acks))
-        self.futures.append(future)
-        return future
+            done(StorageFull("no space"))
+            return
+        self.batches.append(RecordBatch(encode(columns, now_ms=now_ms)))
+        base, self._next = self._next, self._next + len(columns.values)
+        done(AppendResult(Offset(base), Offset(self._next - 1), acks))
 
 
 class Desk:

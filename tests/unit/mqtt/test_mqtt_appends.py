@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from lakemq.broker_core.api.errors import LakeMQError, StorageFull
-from lakemq.broker_core.api.types import ANONYMOUS, Acks, Offset, Placed
-from lakemq.plugins.mqtt.session.appends import Lane, Outcome
+from lakemq.broker_core.api.types import ANONYMOUS, Acks, Columns, Offset, Placed, Principal
+from lakemq.plugins.mqtt.session.appends import Appends, Outcome, PendingAppend
 from lakemq.plugins.mqtt.wire.messages import Place
 
 
@@ -40,18 +40,31 @@ def test_each_is_told_its_own(seed: int) -> None:
     clients = [Client() for _ in range(3)]
     expected: list[list[tuple[int, int, type]]] = [[] for _ in clients]
     sizes = [0] * len(clients)
-    lane = Lane("t", ANONYMOUS, Acks.LEADER)
+    pending = PendingAppend("t", Acks.LEADER)
     outcomes: list[Placed | LakeMQError] = []
     for packet_id in range(1, 60):
         whose = chance.choice([0, 0, 0, 1, 2, None])
         qos, value = chance.choice([0, 1, 1, 1, 2]), b"x" * chance.randrange(5)
         failed = chance.random() < 0.1
-        lane.values.append(value or None)
-        lane.tokens.append((None if whose is None else clients[whose], packet_id, qos))
+        token = (None if whose is None else clients[whose], packet_id, qos)
+        pending.add(ANONYMOUS, b"k", value or None, b"", token)
         outcomes.append(StorageFull("full") if failed else Placed(0, Offset(packet_id)))
         if whose is not None:
             expected[whose].append((packet_id, qos, StorageFull if failed else Place))
             sizes[whose] += len(value)
-    lane.settle(outcomes, 0)
+    pending.settle(outcomes, 0)
     assert [client.told for client in clients] == expected
     assert [client.size_bytes for client in clients] == sizes
+
+
+def test_records_of_many_clients_are_one_append_that_tells_whose_they_are() -> None:
+    appends = Appends()
+    first, second = Principal("one"), Principal("two")
+    for principal in (first, first, second, first):
+        appends.to("t", Acks.LEADER).add(principal, b"k", b"v", b"", (None, 1, 1))
+    appends.to("t", Acks.MEMORY).add(second, b"k", b"v", b"", (None, 1, 0))
+    assured, memory = appends.take()
+    assert assured.principals() == [(first, 2), (second, 1), (first, 1)]
+    assert assured.columns() == Columns([b"v"] * 4, [b"k"] * 4, [b""] * 4)
+    assert memory.principals() == [(second, 1)]
+    assert not appends and appends.take() == []

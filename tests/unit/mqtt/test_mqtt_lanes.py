@@ -48,7 +48,7 @@ class Failing(MemoryBroker):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), ValueError("x"), None])
-async def test_other_lanes_of_the_turn_are_stored(error: BaseException | None) -> None:
+async def test_other_appends_of_the_turn_are_stored(error: BaseException | None) -> None:
     broker = Failing(error)
     bindings = [{"filter": "bad/#", "topic": "bad"}, {"filter": "#", "topic": "good"}]
     settings = MqttSettings.model_validate({"bindings": bindings, "durable": False})
@@ -56,11 +56,8 @@ async def test_other_lanes_of_the_turn_are_stored(error: BaseException | None) -
     await engine.open()
     clients = {topic: Client() for topic in ("bad", "good")}
     for topic, client in clients.items():
-        lane = engine.hub.appends.lane(topic, ANONYMOUS, Acks.LEADER)
-        lane.keys.append(b"k")
-        lane.values.append(b"v")
-        lane.headers.append(b"")
-        lane.tokens.append((client, 7, 1))
+        pending = engine.hub.appends.to(topic, Acks.LEADER)
+        pending.add(ANONYMOUS, b"k", b"v", b"", (client, 7, 1))
     engine.after()
     for _ in range(10):
         await asyncio.sleep(0)
