@@ -287,12 +287,15 @@ def _check_columns(columns: Columns, offset_deltas: Sequence[int] | None) -> int
     count = len(columns.values)
     if not count:
         raise ValueError("a record batch holds at least one record")
-    for place, column in enumerate((*columns, offset_deltas)):
+    for column in columns[1:]:
         if column is not None and len(column) != count:
-            name = (*columns._fields, "offset_deltas")[place]
+            name = columns._fields[columns.index(column)]
             raise ValueError(f"{name} has {len(column)} entries, values has {count}")
-    if offset_deltas is not None and not _ascending(offset_deltas):
-        raise ValueError("offset_deltas do not ascend")
+    if offset_deltas is not None:
+        if len(offset_deltas) != count:
+            raise ValueError(f"offset_deltas has {len(offset_deltas)} entries, values has {count}")
+        if not _ascending(offset_deltas):
+            raise ValueError("offset_deltas do not ascend")
     return count
 
 

@@ -140,7 +140,8 @@ class MqttEngine:
         self._homes: dict[str, str] = {}
         """Topic name -> the topic it is bound to."""
         self._started_ms = self.now_ms()
-        self._turn_due = self._in_turn = False
+        self.turn_due = self._in_turn = False
+        """Whether what is to be done will be; whether it is being done now."""
         self._ticker: asyncio.TimerHandle | None = None
 
     def now_ms(self) -> int:
@@ -242,9 +243,11 @@ class MqttEngine:
 
     def after(self) -> None:
         """Call after anything that may have left bytes to write or records to append."""
+        if self.turn_due:
+            return
         hub = self.hub
         ledger_due = hub.ledger is not None and hub.ledger.due
-        if not self._turn_due and (
+        if (
             hub.dirty
             or hub.appends
             or hub.loads
@@ -255,11 +258,11 @@ class MqttEngine:
             or ledger_due
             or self.journal.delays.due
         ):
-            self._turn_due = True
+            self.turn_due = True
             self.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._turn_due = False
+        self.turn_due = False
         self._in_turn = True
         try:
             self._carry_out()
@@ -349,9 +352,14 @@ class MqttEngine:
             if not count % _RECORDS_A_SLICE:
                 hub.positions[key] = max(start, message.place.offset + 1)
                 yield
-        header = read_header(batch.data)
-        hub.delivered += header.record_count
-        hub.positions[key] = header.last_offset + 1
+        if batch.columns is not None:
+            count = len(batch.columns.values)
+            hub.delivered += count
+            hub.positions[key] = batch.base_offset + count
+        else:
+            header = read_header(batch.data)
+            hub.delivered += header.record_count
+            hub.positions[key] = header.last_offset + 1
 
     def _heard(self, topic: str, name: str) -> bool:
         """Whether anybody gets records of `topic` under `name`, or they are to be counted as not

@@ -35,6 +35,7 @@ class SocketLink(asyncio.Protocol):
     """One socket and its connection."""
 
     __slots__ = (
+        "_checked",
         "_full",
         "_lingering",
         "_paused",
@@ -54,6 +55,8 @@ class SocketLink(asyncio.Protocol):
         self.listener = listener
         self.engine = listener.engine
         self.admitted = admitted
+        self._checked = False
+        """Whether the client is let in and nothing but MQTT is awaited from it."""
         self._prelude: bytes | None = None
         """Bytes of a PROXY header that is not complete; None: none is awaited."""
         self._received_bytes = 0
@@ -89,6 +92,7 @@ class SocketLink(asyncio.Protocol):
     def _let_in(self) -> None:
         self.listener.waiting.discard(self)
         self.admitted.authenticate()
+        self._checked = self._prelude is None and self._lingering is None
         self.read_on()
 
     @property
@@ -158,6 +162,9 @@ class SocketLink(asyncio.Protocol):
     # -- bytes in
 
     def data_received(self, data: bytes) -> None:
+        if self._checked:
+            self.received(data)
+            return
         if self._lingering is not None:
             self._throw_away(data)
             return
@@ -177,20 +184,32 @@ class SocketLink(asyncio.Protocol):
     def take(self, data: bytes) -> None:
         """MQTT bytes from the client."""
         engine, connection = self.engine, self.connection
-        asked_before = connection.credentials is not None
-        throttle, counters = self.listener.throttle, engine.hub.counters
-        before, now_ms = counters.publishes_received, engine.now_ms()
-        connection.receive(data, now_ms)
-        if throttle is not None:
-            throttle.pay(counters.publishes_received - before, len(data), now_ms)
-            if throttle.wait_ms:
-                self.listener.hold_back(throttle)
-        if connection.credentials is not None and not asked_before:
-            engine.ask(connection)
-        if not self.admitted.authenticated:
-            self._hold()
-        self.pause_if_overloaded()
-        engine.after()
+        if self._checked:
+            self._receive(data)
+        else:
+            asked_before = connection.credentials is not None
+            self._receive(data)
+            if connection.credentials is not None and not asked_before:
+                engine.ask(connection)
+            if not self.admitted.authenticated:
+                self._hold()
+        if self.overloaded:
+            self.pause_if_overloaded()
+        if not engine.turn_due:
+            engine.after()
+
+    def _receive(self, data: bytes) -> None:
+        """Have them handled, and counted against what all clients of the listener may send."""
+        now_ms, throttle = self.engine.now_ms(), self.listener.throttle
+        if throttle is None:
+            self.connection.receive(data, now_ms)
+            return
+        counters = self.engine.hub.counters
+        before = counters.publishes_received
+        self.connection.receive(data, now_ms)
+        throttle.pay(counters.publishes_received - before, len(data), now_ms)
+        if throttle.wait_ms:
+            self.listener.hold_back(throttle)
 
     def pause_if_overloaded(self) -> None:
         """Read no more for now, where there is a reason. While it is found out who the client is,
@@ -296,6 +315,7 @@ class SocketLink(asyncio.Protocol):
         if self._lingering is not None:
             return
         self._lingering = LINGER_MAX_BYTES
+        self._checked = False
         self.connection.lost(self.engine.now_ms())
         self.resume_reading()
         if half_close and self.transport.can_write_eof():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lakemq.broker_core.api.types import ANONYMOUS, AccessContext, Credentials, Principal
@@ -20,15 +20,15 @@ from lakemq.plugins.mqtt.session import authenticating, connecting, publishing, 
 from lakemq.plugins.mqtt.session.appends import Outcome
 from lakemq.plugins.mqtt.session.authenticating import Enhanced
 from lakemq.plugins.mqtt.session.questions import Unanswered
+from lakemq.plugins.mqtt.session.rights import Charge
 from lakemq.plugins.mqtt.session.states import State
 from lakemq.plugins.mqtt.session.traffic import Traffic
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.wire.aliases import SentAliases
 from lakemq.plugins.mqtt.wire.codec import Decoder
-from lakemq.plugins.mqtt.wire.encoding import PINGRESP, encode
+from lakemq.plugins.mqtt.wire.encoding import PINGRESP, PUBACK, encode, shortened
 from lakemq.plugins.mqtt.wire.messages import Message, Place, Wire
 from lakemq.plugins.mqtt.wire.packets import (
-    NO_PROPERTIES,
     V5,
     V311,
     Acknowledgement,
@@ -226,27 +226,32 @@ class Connection:
         """Take bytes from the socket."""
         if self.state is State.CLOSED:
             return
-        self.hub.counters.bytes_received += len(data)
-        traffic = self.traffic
-        traffic.bytes_received += len(data)
+        counters, size = self.hub.counters, len(data)
+        counters.bytes_received += size
+        self.traffic.bytes_received += size
         if self.keep_alive_ms:
             self.silent_until_ms = now_ms + self.keep_alive_ms
         if now_ms >= self.routes_until_ms and self.state is State.CONNECTED and not self.asking:
             publishing.forget_routes(self, now_ms)
-        before = self.hub.counters.publishes_received
+        before = counters.publishes_received
         if self.state is State.AUTHENTICATING:
             self.decoder.hold(data)
             return
         self._decode(data, now_ms)
-        publishes = self.hub.counters.publishes_received - before
-        if self.throttle is not None:
-            self.throttle.pay(publishes, len(data), now_ms)
         charge = self.hub.rights.charge
+        if charge is not None or self.throttle is not None:
+            self._pay(counters.publishes_received - before, size, charge, now_ms)
+        if self.decoder.error is not None:
+            self._fail_if_malformed(now_ms)
+
+    def _pay(self, publishes: int, size: int, charge: Charge | None, now_ms: int) -> None:
+        """Count what came against the client's limits."""
+        if self.throttle is not None:
+            self.throttle.pay(publishes, size, now_ms)
         if charge is not None and self.state is State.CONNECTED:
-            wait_ms = charge(self.principal, bytes_in=len(data), records_in=publishes)
+            wait_ms = charge(self.principal, bytes_in=size, records_in=publishes)
             if wait_ms:
                 self._wait(wait_ms, now_ms)
-        self._fail_if_malformed(now_ms)
 
     def _decode(self, data: bytes, now_ms: int) -> None:
         packets = self.decoder.feed(data)
@@ -321,9 +326,17 @@ class Connection:
         self, packet_ids: Sequence[int], size_bytes: int, somewhere: Place, now_ms: int
     ) -> None:
         """QoS 1 publishes of this connection are stored."""
-        self.inflow.appends -= len(packet_ids)
-        self.inflow.appends_bytes -= size_bytes
-        publishing.stored(self, packet_ids)
+        inflow, count = self.inflow, len(packet_ids)
+        inflow.appends -= count
+        inflow.appends_bytes -= size_bytes
+        inflow.qos_1 -= count
+        if self.state is not State.CONNECTED:
+            return
+        if count == 1:
+            self.pass_on(PUBACK + packet_ids[0].to_bytes(2, "big"))
+            return
+        self.traffic.packets_sent += count - 1
+        self.write(b"".join([PUBACK + each.to_bytes(2, "big") for each in packet_ids]))
 
     def note_blocked(self, now_ms: int) -> None:
         """Say how long the socket has taken nothing, if that is slow."""
@@ -365,15 +378,19 @@ class Connection:
         """Whether the server should read no more from this client for now. A client of version 5
         that does not obey the receive maximum is slowed down so, unless it is disconnected for it;
         it may still release what was received at QoS 2."""
-        limits, inflow = self.hub.limits, self.inflow
-        assured = min(inflow.appends, inflow.qos_1 + len(inflow.qos_2))
+        limits, inflow, throttle = self.hub.limits, self.inflow, self.throttle
+        appends = inflow.appends
         return (
             self.state is State.AUTHENTICATING
             or self.asking
-            or (self.throttle is not None and self.throttle.wait_ms > 0)
-            or inflow.appends > limits.appends_inflight_max
+            or (throttle is not None and throttle.wait_ms > 0)
+            or appends > limits.appends_inflight_max
             or inflow.appends_bytes > limits.appends_inflight_max_bytes
-            or (assured > limits.receive_max and self.version == V5)
+            or (
+                appends > limits.receive_max
+                and inflow.qos_1 + len(inflow.qos_2) > limits.receive_max
+                and self.version == V5
+            )
         )
 
     # -- what handlers call
@@ -411,7 +428,7 @@ class Connection:
         or not at all [MQTT-3.1.2-24] [MQTT-3.1.2-25]."""
         data = encode(packet, self.version)
         if len(data) > self.packet_max_bytes:
-            data = encode(_shortened(packet), self.version)
+            data = encode(shortened(packet), self.version)
             if len(data) > self.packet_max_bytes:
                 self.hub.delivery.dropped_too_large += 1
                 return
@@ -419,7 +436,7 @@ class Connection:
 
     def takes(self, packet: Packet) -> bool:
         """Whether a packet fits what the client takes, shortened as far as may be."""
-        return len(encode(_shortened(packet), self.version)) <= self.packet_max_bytes
+        return len(encode(shortened(packet), self.version)) <= self.packet_max_bytes
 
     def wire(
         self,
@@ -523,14 +540,6 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"Connection({self.client_id!r}, {self.peer_host}, {self.state.name})"
-
-
-def _shortened(packet: Any) -> Any:
-    properties = getattr(packet, "properties", None)
-    if properties is None or properties == NO_PROPERTIES:
-        return packet
-    rest = replace(properties, reason_string=None, user_properties=())
-    return replace(packet, properties=NO_PROPERTIES if rest == NO_PROPERTIES else rest)
 
 
 def _unexpected(connection: Connection, packet: Packet, now_ms: int) -> None:

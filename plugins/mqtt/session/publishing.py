@@ -5,7 +5,6 @@ Source: MQTT 5.0 sections 3.3 to 3.7, 4.3 (QoS).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -168,8 +167,9 @@ def _may_retain(connection: Connection, packet: Publish, route: Route, now_ms: i
 
 
 def _store(connection: Connection, packet: Publish, binding: Binding, route: Route) -> None:
-    connection.inflow.appends += 1
-    connection.inflow.appends_bytes += len(packet.payload)
+    inflow = connection.inflow
+    inflow.appends += 1
+    inflow.appends_bytes += len(packet.payload)
     if packet.retain or packet.properties is not NO_PROPERTIES:
         by_client = binding.key_is_client_id
         headers = record_headers(packet, connection.client_id, key_is_client_id=by_client)
@@ -319,14 +319,6 @@ def settled(
         _answer(connection, packet_id, qos, publish_reason(outcome), str(outcome))
     else:  # 3.1.1 has no way to say no: without an ack the client sends it again
         connection.close(Reason.SERVER_UNAVAILABLE, f"not stored: {outcome}", now_ms)
-
-
-def stored(connection: Connection, packet_ids: Sequence[int]) -> None:
-    """QoS 1 publishes in a row were stored."""
-    connection.inflow.qos_1 -= len(packet_ids)
-    if connection.state is State.CONNECTED:
-        connection.traffic.packets_sent += len(packet_ids) - 1
-        connection.write(b"".join([PUBACK + each.to_bytes(2, "big") for each in packet_ids]))
 
 
 _AWAITED: Final = {

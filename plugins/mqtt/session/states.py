@@ -20,3 +20,6 @@ class State(enum.Enum):
     CONNECTED = 3
     CLOSED = 4
     CHALLENGED = 5
+
+    __hash__ = object.__hash__
+    """By identity: `Enum.__hash__` is Python, and handlers are looked up by state per packet."""

@@ -6,7 +6,7 @@ whose value is UTF-8 is an MQTT 5 user property, and the other way round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.errors import LakeMQError
@@ -173,6 +173,37 @@ def _number(value: bytes | None) -> int | None:
     return min(int(value), 0xFFFF_FFFF)
 
 
+_Row = tuple[int, bytes | None, bytes | None, bytes, int]
+"""Offset, key, value, encoded headers and timestamp of a record."""
+
+
+def _rows(batch: CommittedBatch) -> Iterable[_Row]:
+    """The user records of a batch. CorruptBatch when it is broken inside."""
+    if batch.columns is not None:
+        values, keys, headers, times = batch.columns
+        count, base = len(values), batch.base_offset
+        assert times is not None
+        return zip(
+            range(base, base + count),
+            [None] * count if keys is None else keys,
+            values,
+            [b""] * count if headers is None else headers,
+            times,
+            strict=True,
+        )
+    opened = RecordBatch(batch.data)
+    if opened.header.attributes & CONTROL:
+        return ()
+    return zip(
+        opened.offsets(),
+        opened.keys(),
+        opened.values(),
+        opened.encoded_headers(),
+        opened.timestamps_ms(),
+        strict=True,
+    )
+
+
 class RecordReader:
     """Opens committed batches as messages; remembers what it parsed, since headers repeat."""
 
@@ -196,29 +227,21 @@ class RecordReader:
         `heard`: leaves records out whose topic name is not, unless they matter otherwise (retained,
         QoS 2).
         """
-        opened = RecordBatch(batch.data)
-        if opened.header.attributes & CONTROL:
-            return
-        rows = zip(
-            opened.offsets(),
-            opened.keys(),
-            opened.values(),
-            opened.encoded_headers(),
-            opened.timestamps_ms(),
-            strict=True,
-        )
-        for offset, key, value, headers, timestamp_ms in rows:
+        parsed, names = self._parsed.get, self._names
+        for offset, key, value, headers, timestamp_ms in _rows(batch):
             try:
-                meta = self._parsed.get(headers) or self._parse(headers)
-                topic = self._names[key or b""] if meta.topic is None else meta.topic
-                if meta.topic is not None:
-                    self._names.check(topic)
+                meta = parsed(headers) or self._parse(headers)
+                topic = meta.topic
+                if topic is None:
+                    topic = names[key or b""]
+                else:
+                    names.check(topic)
             except (MqttError, LakeMQError):
                 topic = ""
             if not topic:
                 self.unreadable += 1
                 continue
-            if heard and not (meta.retain or meta.marked or heard(topic)):
+            if heard and not (heard(topic) or meta.retain or meta.marked):
                 continue
             place = Place(batch.topic, batch.partition, offset)
             message = Message(

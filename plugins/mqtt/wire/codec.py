@@ -46,6 +46,8 @@ from lakemq.plugins.mqtt.wire.topics import TopicNames, TopicTooDeep
 
 _QOS_0: Final = 0x30
 """First byte of a PUBLISH at QoS 0, neither retained nor a duplicate."""
+_QOS_1: Final = 0x32
+"""The same at QoS 1."""
 _QOS_3: Final = 0x06
 _PUBACK: Final = 0x40
 _CONNECT: Final = 0x10
@@ -105,8 +107,14 @@ class Decoder:
             data = bytes(self._held)
             self._held.clear()
         packets: list[Packet] = []
+        size = len(data)
         try:
-            if not self.version and data and data[0] != _CONNECT:  # do not wait for its end
+            # what a device sends that waits for its PUBACK: one short PUBLISH at QoS 1
+            if 2 < size < 130 and data[0] == _QOS_1 and data[1] == size - 2 and self.version:
+                packets.append(self._publish(data, _QOS_1, 2, size))
+                self._needed = 0 if self.one_by_one else 2
+                return packets
+            if not self.version and size and data[0] != _CONNECT:  # do not wait for its end
                 raise ProtocolError("the first packet must be CONNECT")
             position = self._scan(data, packets)
         except MqttError as error:
@@ -114,7 +122,7 @@ class Decoder:
             if not self.version and isinstance(error, PacketTooLarge):
                 self._note_version(data)
             return packets
-        if position < len(data):
+        if position < size:
             self._held += data[position:] if position else data
         return packets
 

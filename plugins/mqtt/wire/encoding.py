@@ -6,6 +6,7 @@ Source: MQTT 3.1.1 and 5.0 chapter 3.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from lakemq.plugins.mqtt.wire.packets import (
@@ -172,3 +173,12 @@ _ENCODERS: Final[dict[type, Callable[[Any, int], bytes]]] = {
     Disconnect: _with_reason(0xE0),
     Auth: _with_reason(0xF0),
 }
+
+
+def shortened(packet: Any) -> Any:
+    """The packet without its reason string and user properties."""
+    properties = getattr(packet, "properties", None)
+    if properties is None or properties == NO_PROPERTIES:
+        return packet
+    rest = replace(properties, reason_string=None, user_properties=())
+    return replace(packet, properties=NO_PROPERTIES if rest == NO_PROPERTIES else rest)
