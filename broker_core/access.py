@@ -78,7 +78,7 @@ class Access:
         self._is_operator = is_operator
         self._is_withdrawn = is_withdrawn
         self._tokens = tokens
-        self._quotas = quotas if quotas is not None else Quotas({})
+        self.quotas = quotas if quotas is not None else Quotas({})
         own = (tokens,) if tokens is not None else ()
         self._authenticators: tuple[Authenticator, ...] = (*own, *authenticators)
         self._authorizers = tuple(authorizers)
@@ -163,14 +163,9 @@ class Access:
             f"anonymous clients are taken on the loopback interface only, not from {host}"
         )
 
-    @property
-    def has_quotas(self) -> bool:
-        """Whether anybody's use is limited."""
-        return bool(self._quotas)
-
     def charge(self, principal: Principal, use: Use) -> int:
         """How long the principal has to wait now (ms)."""
-        return self._quotas.charge(principal, use, self._now_ms())
+        return self.quotas.charge(principal, use, self._now_ms())
 
     def issue_token(self, principal: Principal) -> tuple[str, int]:
         """Raises UnknownMechanism where no tokens are given."""

@@ -286,7 +286,7 @@ class CoreBroker:
         records_in: int = 0,
         records_out: int = 0,
     ) -> int:
-        if not self._access.has_quotas:
+        if not self._access.quotas.limited:
             return 0
         return self._access.charge(principal, Use(bytes_in, bytes_out, records_in, records_out))
 

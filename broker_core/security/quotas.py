@@ -52,17 +52,18 @@ class Quotas:
     """Limits by `user:<name>`, `role:<name>`, `anonymous`, `any`, and who has used what."""
 
     def __init__(self, limits: Mapping[str, Limits]) -> None:
-        self._rates: dict[str, Use] = {who: each.rates() for who, each in limits.items()}
+        self._rates: dict[str, Use] = {}
+        self.limited = False
+        """Whether there are any limits."""
+        self.replace(limits)
         self._paid_ms: OrderedDict[tuple[str, str], list[float]] = OrderedDict()
         self.waits_ms = 0
         """All waits that were asked for, together."""
 
-    def __bool__(self) -> bool:
-        return bool(self._rates)
-
     def replace(self, limits: Mapping[str, Limits]) -> None:
         """Other limits from now on; what was used stays used."""
         self._rates = {who: each.rates() for who, each in limits.items()}
+        self.limited = bool(self._rates)
 
     def rates_of(self, principal: Principal) -> Use | None:
         """The most particular limits: its own, else of the first of its roles that has some, else

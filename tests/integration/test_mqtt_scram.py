@@ -85,7 +85,7 @@ async def test_scram_over_a_socket() -> None:
         refused = await wire.ask(Connect("d", V5, properties=Properties(authentication_method="X")))
         assert refused.code == Reason.BAD_AUTHENTICATION_METHOD
         wire.close()
-        assert not server.hub.steps
+        assert not server.hub.outbox.exchanges
 
 
 async def test_a_stopping_node_sends_its_clients_elsewhere() -> None:

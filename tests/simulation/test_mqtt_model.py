@@ -278,7 +278,7 @@ class World:
 
     def commit(self) -> None:
         """Publishes are stored at once, and what sessions wrote is confirmed."""
-        while self.bench.hub.appends:
+        while self.bench.hub.outbox.appends:
             self.bench.write_records()
         while self.bench.can_confirm:
             self.bench.confirm()

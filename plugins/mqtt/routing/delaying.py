@@ -52,7 +52,7 @@ def delay(
         hub.delays.schedule(one)
         return False
     token = (Arriving(hub.delays, one, client), packet.packet_id, packet.qos)
-    hub.appends.to(TOPIC, Acks.LEADER if packet.qos else Acks.MEMORY).add(
+    hub.outbox.appends.to(TOPIC, Acks.LEADER if packet.qos else Acks.MEMORY).add(
         PLUGIN, one.key.encode(), delayed_bytes(one), headers, token
     )
     return True
@@ -125,7 +125,7 @@ def _release(hub: Hub, one: Delayed, now_ms: int) -> None:
             one.principal, Operation.WRITE, packet.topic, context
         )
     except Unanswered as unanswered:
-        hub.rights.questions.append((unanswered.question, partial(_release, hub, one)))
+        hub.outbox.questions.append((unanswered.question, partial(_release, hub, one)))
         return
     if not allowed:
         delays.refused += 1

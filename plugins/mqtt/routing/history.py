@@ -271,7 +271,7 @@ def want(hub: Hub, history: History) -> None:
     """Ask for its next records, if the client has room for them."""
     if not history.reading and history in hub.histories and history.room:
         history.reading = True
-        hub.reads.append((history, history.generation))
+        hub.outbox.reads.append((history, history.generation))
 
 
 def pause(hub: Hub, session: Session) -> None:

@@ -1,7 +1,7 @@
 """What all connections of a node share: sessions, subscriptions, retained messages, routing. Pure.
 
-The hub decides; `server.py` acts. Connections that have bytes to write stand in `dirty`, records to
-append wait in `appends`, both until the server takes them at the end of the loop turn.
+The hub decides and puts what is to be done into `outbox`; the engine takes it from there after each
+input and does it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, Undecided
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
 from lakemq.broker_core.api.types import AccessContext, Acks, Operation, Principal, Resource
+from lakemq.plugins.mqtt.outbox import Outbox
 from lakemq.plugins.mqtt.routing import history
 from lakemq.plugins.mqtt.routing.bans import BanRules, Bans
 from lakemq.plugins.mqtt.routing.bindings import Binding, binding_of
@@ -30,7 +31,7 @@ from lakemq.plugins.mqtt.routing.subscriptions import (
     Target,
     shape_of,
 )
-from lakemq.plugins.mqtt.session.appends import Appends, Outcome, Receiver
+from lakemq.plugins.mqtt.session.appends import Outcome, Receiver
 from lakemq.plugins.mqtt.session.delivery import ENTRY_BYTES, Delivery, DeliveryLimits
 from lakemq.plugins.mqtt.session.questions import Question, Unanswered
 from lakemq.plugins.mqtt.session.rights import Rights
@@ -171,18 +172,9 @@ class Hub:
         self.rights = Rights(self)
         self.sessions: dict[str, Session] = {}
         self.connections: set[Connection] = set()
-        self.dirty: list[Connection] = []
-        """Connections with something in `out`, or that shall be closed."""
-        self.owing: list[Connection] = []
-        """Connections that more retained messages are due to: `send_retained`."""
-        self.appends = Appends()
-        self.loads: list[Session] = []
-        """Sessions whose next messages must be fetched from the journal."""
-        self.steps: list[Connection] = []  # those whose dialogue waits for an answer
+        self.outbox = Outbox()
         # Subscriptions of connected clients that have not caught up with the journal.
         self.histories: dict[History, None] = {}
-        # Those whose next records must be fetched, while their `generation` is this.
-        self.reads: list[tuple[History, int]] = []
         self.ledger = Ledger() if durable else None
         """None: sessions and retained messages live in memory alone."""
         self.positions: Positions = {}
@@ -327,7 +319,7 @@ class Hub:
     ) -> None:
         """Have a publish stored; subscribers get it when it is committed."""
         acks = Acks.LEADER if packet.qos else Acks.MEMORY
-        self.appends.to(binding.topic, acks).add(
+        self.outbox.appends.to(binding.topic, acks).add(
             principal,
             key,
             # A null value is what compaction takes for "forget this key".

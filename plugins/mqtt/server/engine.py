@@ -245,19 +245,8 @@ class MqttEngine:
         """Call after anything that may have left bytes to write or records to append."""
         if self.turn_due:
             return
-        hub = self.hub
-        ledger_due = hub.ledger is not None and hub.ledger.due
-        if (
-            hub.dirty
-            or hub.appends
-            or hub.loads
-            or hub.reads
-            or hub.owing
-            or hub.steps
-            or hub.rights.questions
-            or ledger_due
-            or self.journal.delays.due
-        ):
+        ledger = self.hub.ledger
+        if self.hub.outbox or (ledger is not None and ledger.due) or self.journal.delays.due:
             self.turn_due = True
             self.loop.call_soon(self._turn)
 
@@ -272,27 +261,27 @@ class MqttEngine:
         self.after()
 
     def _carry_out(self) -> None:
-        if self.hub.appends:
-            self.broker.publish_bound([self._append(one) for one in self.hub.appends.take()])
+        """Perform what the core wants done."""
+        appends, loads, retained, exchanges, reads, questions, writes = self.hub.outbox.take()
+        if appends:
+            self.broker.publish_bound([self._append(one) for one in appends])
         self.journal.write_sessions(self.after)
         self.journal.delays.write(self.after)
-        loads, self.hub.loads = self.hub.loads, []
         for session in loads:
             self._begin(self._load(session))
-        owing, self.hub.owing = self.hub.owing, []
-        for connection in owing:
+        for connection in retained:
             send_retained(connection, self.now_ms())
-        steps, self.hub.steps = self.hub.steps, []
-        for connection in steps:
+        for connection in exchanges:
             self._begin(self._step(connection))
-        reads, self.hub.reads = self.hub.reads, []
         for history, generation in reads:
             self._begin(self._read(history, generation))
-        questions, self.hub.rights.questions = self.hub.rights.questions, []
         for question, then in questions:
             self._begin(self._decide(question, then), self._deciding)
-        dirty, self.hub.dirty = self.hub.dirty, []
-        for connection in dirty:
+        self._write(writes)
+        self._write(self.hub.outbox.take_writes())  # what carrying out the others has added
+
+    def _write(self, connections: list[Connection]) -> None:
+        for connection in connections:
             link = self.links.get(connection)
             if link is None:
                 connection.out.clear()

@@ -132,24 +132,30 @@ class PendingAppend:
 class Appends:
     """What waits for the end of this loop turn."""
 
-    __slots__ = ("_pending",)
+    __slots__ = ("_last", "_pending")
 
     def __init__(self) -> None:
         self._pending: dict[tuple[str, Acks], PendingAppend] = {}
+        self._last: PendingAppend | None = None
 
     def __bool__(self) -> bool:
         return bool(self._pending)
 
     def to(self, topic: str, acks: Acks) -> PendingAppend:
         """Where records for the topic go."""
+        last = self._last
+        if last is not None and last.topic == topic and last.acks is acks:
+            return last
         key = (topic, acks)
         pending = self._pending.get(key)
         if pending is None:
             pending = self._pending[key] = PendingAppend(topic, acks)
+        self._last = pending
         return pending
 
     def take(self) -> list[PendingAppend]:
         """All that was gathered so far; the next records begin anew."""
         pending = list(self._pending.values())
         self._pending.clear()
+        self._last = None
         return pending

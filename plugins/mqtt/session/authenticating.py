@@ -57,7 +57,7 @@ def _say(connection: Connection, enhanced: Enhanced, dialogue: Dialogue, data: b
     dialogue.said = data
     dialogue.steps += 1
     enhanced.dialogue = dialogue
-    connection.hub.steps.append(connection)
+    connection.hub.outbox.exchanges.append(connection)
 
 
 def auth(connection: Connection, packet: Auth, now_ms: int) -> None:

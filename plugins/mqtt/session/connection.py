@@ -1,8 +1,8 @@
 """One connection: packets in, packets and decisions out. Pure.
 
 Which packet may come in which state, and what handles it, is one table. The server feeds bytes and
-`now` in; the connection puts bytes into `out`, itself into `hub.dirty`, and records into
-`hub.appends`. It never touches a socket.
+`now` in; what is to be done is put into
+`hub.outbox`, the bytes to write into `out`. It never touches a socket.
 
 Source: MQTT 5.0 chapter 3 and 4 and MQTT 3.1.1 chapters 3 and 4.
 """
@@ -352,7 +352,7 @@ class Connection:
             self.session.outbound.pump(self, now_ms)
             self.hub.resume_histories(self.session)
             if self.owed:
-                self.hub.owing.append(self)
+                self.hub.outbox.retained.append(self)
 
     def lost(self, now_ms: int) -> None:
         """The network connection is gone."""
@@ -412,7 +412,7 @@ class Connection:
     def pass_on(self, data: bytes) -> None:
         """Queue publishes as they came: of those there are no more than were read in this turn."""
         if not self.out:
-            self.hub.dirty.append(self)
+            self.hub.outbox.writes.append(self)
         self.out.append(data)
 
     def written(self, now_ms: int, *, full: bool) -> None:
@@ -477,26 +477,21 @@ class Connection:
             said = disconnect_reason(reason)
             self.send(Disconnect(said, self._why(text, server_reference)))
         if not self.out:
-            self.hub.dirty.append(self)
+            self.hub.outbox.writes.append(self)
         self.closing = text
         self._leave(now_ms, with_will=with_will)
 
     # -- inside
 
     def _handle(self, packets: Sequence[Packet], now_ms: int) -> None:
-        state: State | None = None
-        handlers: dict[type, _Handler] = {}
         for place, packet in enumerate(packets):
-            if self.state is not state:
-                state = self.state
-                handlers = _HANDLERS[state]
-            handler = handlers.get(type(packet), _unexpected)
+            handler = _HANDLERS[self.state].get(type(packet), _unexpected)
             try:
                 handler(self, packet, now_ms)
             except Unanswered as unanswered:
                 self.asking = True
                 self.pending.extendleft(reversed(packets[place:]))
-                self.hub.rights.questions.append((unanswered.question, self._answered))
+                self.hub.outbox.questions.append((unanswered.question, self._answered))
                 return
             except MqttError as error:
                 self._fail(error, now_ms)
@@ -563,7 +558,7 @@ def _disconnect(connection: Connection, packet: Disconnect, now_ms: int) -> None
     connection.closing = "the client disconnected"
     connection.left = True
     if not connection.out:
-        connection.hub.dirty.append(connection)
+        connection.hub.outbox.writes.append(connection)
     connection._leave(now_ms, with_will=packet.reason != 0)
 
 

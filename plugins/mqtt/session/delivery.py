@@ -2,8 +2,8 @@
 
 QoS 1: PUBLISH -> PUBACK. QoS 2: PUBLISH -> PUBREC -> PUBREL -> PUBCOMP. What does not fit the
 window, or finds no connection, waits in a bounded queue. What lies in the journal waits there: the
-queue of a client that is away holds places, and messages are asked for (`hub.loads`) when it is
-their turn.
+queue of a client that is away holds places, and messages are asked for
+(`Outbox.loads`) when it is their turn.
 
 In a session that outlives its connection, a QoS 2 PUBLISH is sent once its packet identifier is
 kept, and PUBREL once the PUBREC is kept: so a crash in between never makes a second delivery of it.
@@ -426,7 +426,7 @@ class Outbound:
         if delivery.message is not None or delivery.gone:
             return True
         self.loading = True
-        connection.hub.loads.append(self.session)
+        connection.hub.outbox.loads.append(self.session)
         return False
 
     def missing(self) -> list[Delivery]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lakemq.broker_core.api.errors import StorageFull
-from lakemq.broker_core.api.types import Operation
+from lakemq.broker_core.api.types import Acks, Operation
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.delayed import PREFIX, is_for_clients, split_delayed
 from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
@@ -54,6 +54,9 @@ class Route:
     """Key of its records."""
     headers: tuple[bytes, bytes, bytes]
     """Record headers by QoS, for publishes without properties that are not retained."""
+    stores: str | None = None
+    """Topic that plain QoS 1 publishes to this very name are stored in; None: they are not, or need
+    a closer look."""
     delay_s: int | None = None
     """How long its publishes wait; None: they do not."""
     refusal: Reason = Reason.NOT_AUTHORIZED
@@ -88,6 +91,7 @@ def _route(connection: Connection, topic: str) -> Route:
         binding if delay_s is None else None,
         key,
         (plain[0], plain[1], plain[2]),
+        _plain_home(connection, binding) if topic == written else None,
         delay_s,
         Reason.TOPIC_NAME_INVALID if too_deep else Reason.NOT_AUTHORIZED,
     )
@@ -96,6 +100,12 @@ def _route(connection: Connection, topic: str) -> Route:
             routes.clear()
         routes[written] = route
     return route
+
+
+def _plain_home(connection: Connection, binding: Binding | None) -> str | None:
+    """The topic of a binding, where nobody counts what is unacknowledged."""
+    counted = connection.hub.limits.receive_maximum_exceeded == "disconnect"
+    return None if binding is None or counted else binding.topic
 
 
 def _may_publish(connection: Connection, route: Route, packet: Publish) -> bool:
@@ -115,6 +125,15 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
         raise ProtocolError("PUBLISH without a topic name")
     route = connection.routes.get(packet.topic) or _route(connection, packet.topic)
     allowed = route.allowed[packet.qos * 2 + packet.retain]
+    if (
+        allowed
+        and packet.qos == 1
+        and route.stores is not None
+        and packet.properties is NO_PROPERTIES
+        and not packet.retain
+    ):
+        _store_plain(connection, packet, route, route.stores)
+        return
     # nothing is noted before this, for the packet may have to come again
     allowed = _may_publish(connection, route, packet) if allowed is None else allowed
     hub.counters.publishes_received += 1
@@ -132,6 +151,20 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     elif not (packet.qos or rewrites) and packet.properties is NO_PROPERTIES:
         _offer_express(connection, route)
     _pass_on(connection, packet, route, now_ms)
+
+
+def _store_plain(connection: Connection, packet: Publish, route: Route, topic: str) -> None:
+    """Have a QoS 1 publish stored that nothing is particular about: what most devices send."""
+    hub, inflow, payload = connection.hub, connection.inflow, packet.payload
+    hub.counters.publishes_received += 1
+    connection.traffic.received[1] += 1
+    inflow.qos_1 += 1
+    inflow.appends += 1
+    inflow.appends_bytes += len(payload)
+    token = (connection, packet.packet_id, 1)
+    hub.outbox.appends.to(topic, Acks.LEADER).add(
+        connection.principal, route.key, payload, route.headers[1], token
+    )
 
 
 def _pass_on(connection: Connection, packet: Publish, route: Route, now_ms: int) -> None:

@@ -1,7 +1,7 @@
 """Permissions that somebody else is to be asked for first. Pure.
 
 Where an answer is not known, `Hub.allowed` raises Unanswered. Whoever asked puts the question into
-`Rights.questions`, with what is to be done when the answer is there; the engine asks. So a client
+`Outbox.questions`, with what is to be done when the answer is there; the engine asks. So a client
 waits for its own answers and for nobody else's.
 """
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal
-from lakemq.plugins.mqtt.session.questions import Question, Then, Unanswered
+from lakemq.plugins.mqtt.session.questions import Unanswered
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.wire.reasons import Reason
 
@@ -44,8 +44,6 @@ class Rights:
         """Notes what principals use; None: there are no quotas."""
         self.withdrawn_from: Callable[[Principal], bool] = lambda principal: False
         """`Broker.ended`."""
-        self.questions: list[tuple[Question, Then]] = []
-        """What is to be asked before it is known whether somebody may."""
         self.ended = 0
         """Connections closed because their credentials ended."""
         self.withdrawn = 0
@@ -128,7 +126,7 @@ class Rights:
                 lost = text in session.subscriptions and not self._may_read(session, text)
             except Unanswered as unanswered:
                 again = partial(self._judge, session, texts)
-                self.questions.append((unanswered.question, again))
+                self._hub.outbox.questions.append((unanswered.question, again))
                 return
             texts.pop()
             if lost:

@@ -176,7 +176,7 @@ def send_retained(connection: Connection, now_ms: int) -> None:
             return  # until it is `unblocked`
         wanted = one.subscription.session.subscriptions.get(text) is one.subscription
         if wanted and not _send_some(connection, one, room, now_ms):
-            connection.hub.owing.append(connection)
+            connection.hub.outbox.retained.append(connection)
             return
         del owed[text]
 
@@ -238,7 +238,7 @@ def subscribe_automatically(connection: Connection, now_ms: int) -> None:
             _, subscription, wants_retained = _add(connection, Filter(text, options), 0, now_ms)
         except Unanswered as unanswered:
             again = partial(_subscribe_later, connection)
-            hub.rights.questions.append((unanswered.question, again))
+            hub.outbox.questions.append((unanswered.question, again))
             return
         if subscription is not None and wants_retained:
             _owe_retained(connection, {text: subscription}, now_ms)

@@ -33,7 +33,7 @@ def publish_will(hub: Hub, will: Will, client_id: str, principal: Principal, now
             delay(hub, packet, delay_s, client_id, principal, now_ms)
     except Unanswered as unanswered:
         again = partial(publish_will, hub, will, client_id, principal)
-        hub.rights.questions.append((unanswered.question, again))
+        hub.outbox.questions.append((unanswered.question, again))
         return
     except (LakeMQError, MqttError):
         allowed = False

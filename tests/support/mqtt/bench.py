@@ -86,7 +86,7 @@ class Device:
         """Bytes that the broker wrote since the last call, storage having answered all."""
         self.bench.load()
         data = self._written()
-        while self.connection in self.bench.hub.owing or self.connection.out:
+        while self.connection in self.bench.hub.outbox.retained or self.connection.out:
             self.bench.turn()
             data += self._written()
         return data
@@ -95,8 +95,8 @@ class Device:
         data = b"".join(self.connection.out)
         self.connection.out.clear()
         self.connection.written(self.bench.now_ms, full=False)
-        if self.connection in self.bench.hub.dirty:
-            self.bench.hub.dirty.remove(self.connection)
+        if self.connection in self.bench.hub.outbox.writes:
+            self.bench.hub.outbox.writes.remove(self.connection)
         return data
 
     def received(self) -> list[Packet]:
@@ -134,8 +134,8 @@ class Device:
         packets = self._decoder.feed(self.connection.out.pop(0))
         (suback,) = packets
         assert isinstance(suback, Suback)
-        if not self.connection.out and self.connection in self.bench.hub.dirty:
-            self.bench.hub.dirty.remove(self.connection)
+        if not self.connection.out and self.connection in self.bench.hub.outbox.writes:
+            self.bench.hub.outbox.writes.remove(self.connection)
         return suback.codes
 
 
@@ -222,14 +222,14 @@ class Bench:
         first = device.connection.out.pop(0)
         (device.connack,) = device._decoder.feed(first)  # type: ignore[attr-defined]
         assert isinstance(device.connack, Connack)  # type: ignore[attr-defined]
-        if not device.connection.out and device.connection in self.hub.dirty:
-            self.hub.dirty.remove(device.connection)
+        if not device.connection.out and device.connection in self.hub.outbox.writes:
+            self.hub.outbox.writes.remove(device.connection)
         return device
 
     def store(self, error: LakeMQError | None = None) -> int:
         """Let storage answer all that waits: stored and committed, or failed with `error`.
         Returns how many records it was."""
-        lanes = self.hub.appends.take()
+        lanes = self.hub.outbox.appends.take()
         for lane in lanes:
             if error is not None:
                 lane.fail(error, self.now_ms)
@@ -256,9 +256,9 @@ class Bench:
 
     def begin_read(self) -> Callable[[], None] | None:
         """Fetch what a history asked for, as of now; call the result to hand it over."""
-        if not self.hub.reads:
+        if not self.hub.outbox.reads:
             return None
-        history, generation = self.hub.reads.pop(0)
+        history, generation = self.hub.outbox.reads.pop(0)
         if history.generation != generation:
             return lambda: None
         cursor = history.next_cursor()
@@ -294,7 +294,7 @@ class Bench:
 
     def answer_steps(self) -> None:
         """Let mechanisms answer what clients said."""
-        steps, self.hub.steps = self.hub.steps, []
+        steps, self.hub.outbox.exchanges = self.hub.outbox.exchanges, []
         for connection in steps:
             enhanced = connection.enhanced
             assert enhanced is not None
@@ -321,7 +321,7 @@ class Bench:
 
     def answer_questions(self) -> list[str]:
         """Let the one who is asked answer all that waits; returns about which names."""
-        questions, self.hub.rights.questions = self.hub.rights.questions, []
+        questions, self.hub.outbox.questions = self.hub.outbox.questions, []
         for question, then in questions:
             self.undecided.discard((question.operation, question.resource.name))
             then(self.now_ms)
@@ -336,14 +336,14 @@ class Bench:
 
     def turn(self) -> None:
         """Send some of the retained messages that are due."""
-        owing, self.hub.owing = self.hub.owing, []
+        owing, self.hub.outbox.retained = self.hub.outbox.retained, []
         for connection in owing:
             send_retained(connection, self.now_ms)
 
     def load_messages(self) -> None:
         """Fetch from storage what sessions wait for."""
-        while self.hub.loads:
-            outbound = self.hub.loads.pop(0).outbound
+        while self.hub.outbox.loads:
+            outbound = self.hub.outbox.loads.pop(0).outbound
             wanted = outbound.missing()
             found = [(one, self.messages.get(one.place)) for one in wanted if one.place]
             outbound.loaded(found, self.now_ms)

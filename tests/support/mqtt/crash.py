@@ -48,7 +48,7 @@ class CrashBench(Bench):
     def can_write(self) -> bool:
         ledger = self.hub.ledger
         assert ledger is not None
-        return bool(self.hub.appends) or ledger.due or bool(self.hub.delays.removed)
+        return bool(self.hub.outbox.appends) or ledger.due or bool(self.hub.delays.removed)
 
     @property
     def can_confirm(self) -> bool:
@@ -56,7 +56,7 @@ class CrashBench(Bench):
 
     def write_records(self) -> None:
         """Publishes that wait become durable and are delivered; their senders hear later."""
-        for lane in self.hub.appends.take():
+        for lane in self.hub.outbox.appends.take():
             base, count = self._offsets.get(lane.topic, 0), len(lane.values)
             self._offsets[lane.topic] = base + count
             data = encode_batch(lane.columns(), now_ms=self.now_ms, base_offset=base)
@@ -129,7 +129,7 @@ class CrashBench(Bench):
 
     def settle(self) -> None:
         """Until storage has nothing left to do."""
-        while self.can_write or self.can_confirm or self.hub.loads:
+        while self.can_write or self.can_confirm or self.hub.outbox.loads:
             self.write_records()
             self.write_sessions()
             self.write_delays()

@@ -177,7 +177,7 @@ def test_a_publish_that_cannot_be_stored_when_it_is_due_is_tried_again() -> None
         bench.store()
         for _ in range(2):
             bench.pass_time(5)
-            (lane,) = bench.hub.appends.take()
+            (lane,) = bench.hub.outbox.appends.take()
             lane.fail(Unavailable("not now"), bench.now_ms)
         bench.pass_time(5)
         bench.store()
@@ -189,11 +189,11 @@ def test_a_delayed_publish_that_cannot_be_stored_is_refused() -> None:
     bench = CrashBench()
     sender = bench.connect("s", version=V5)
     sender.send(Publish("$delayed/5/t", b"x", 1, packet_id=1))
-    (lane,) = bench.hub.appends.take()
+    (lane,) = bench.hub.outbox.appends.take()
     lane.fail(StorageFull("disk"), bench.now_ms)
     assert sender.one().reason == Reason.QUOTA_EXCEEDED
     bench.pass_time(10)
-    assert not bench.hub.appends
+    assert not bench.hub.outbox.appends
     assert bench.hub.delays.size_bytes == 0
 
 

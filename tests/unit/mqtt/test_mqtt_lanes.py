@@ -56,7 +56,7 @@ async def test_other_appends_of_the_turn_are_stored(error: BaseException | None)
     await engine.open()
     clients = {topic: Client() for topic in ("bad", "good")}
     for topic, client in clients.items():
-        pending = engine.hub.appends.to(topic, Acks.LEADER)
+        pending = engine.hub.outbox.appends.to(topic, Acks.LEADER)
         pending.add(ANONYMOUS, b"k", b"v", b"", (client, 7, 1))
     engine.after()
     for _ in range(10):

@@ -92,7 +92,7 @@ def test_late_outcome_of_an_old_session_does_not_answer_for_a_new_one() -> None:
     bench = Bench()
     device = bench.connect("d", clean=False)
     device.send(Publish("a", b"old", 2, packet_id=9))
-    (old,) = bench.hub.appends.take()
+    (old,) = bench.hub.outbox.appends.take()
     device = bench.connect("d", clean=True)
     device.send(Publish("a", b"new", 2, packet_id=9))
     old.settle([Placed(0, Offset(0))], bench.now_ms)

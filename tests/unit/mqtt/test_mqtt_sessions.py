@@ -69,7 +69,7 @@ def test_packets_behind_connect_wait_for_its_answer() -> None:
     device = bench.dial()
     device.send(Connect("d", V311), Publish("a", b"x", 1, packet_id=1), Ping(PacketType.PINGREQ))
     assert device.connection.overloaded
-    assert bench.hub.appends.take() == []
+    assert bench.hub.outbox.appends.take() == []
     device.connection.authenticated(ANONYMOUS, bench.now_ms)
     bench.store()
     kinds = [type(each).__name__ for each in device.received()]

@@ -67,7 +67,7 @@ def test_nothing_is_sent_before_connack_when_a_session_is_taken_over(
     first = connecting(bench, version)
     bench.settle_sessions()
     assert [type(each) for each in first.decoded()] == [Connack]
-    assert bench.hub.loads  # what is in flight is being fetched
+    assert bench.hub.outbox.loads  # what is in flight is being fetched
     second = connecting(bench, version)
     bench.load_messages()
     assert second.decoded() == []

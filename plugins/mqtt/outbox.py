@@ -1,0 +1,83 @@
+"""The effects of what the core handled: bytes to write, records to append, questions to ask.
+
+The core never performs them. Whoever feeds it input (the engine, or a test) calls `Outbox.take`
+after that input and carries out what it gets, as the driver of websockets does with `data_to_send`
+and that of etcd's raft with `Ready`. Nothing else leaves the core.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from lakemq.plugins.mqtt.session.appends import Appends, PendingAppend
+from lakemq.plugins.mqtt.session.questions import Question, Then
+
+if TYPE_CHECKING:
+    from lakemq.plugins.mqtt.routing.history import History
+    from lakemq.plugins.mqtt.session.connection import Connection
+    from lakemq.plugins.mqtt.state.sessions import Session
+
+
+class Effects(NamedTuple):
+    """What is to be done, once, in this order."""
+
+    appends: list[PendingAppend]
+    """Append these records; `PendingAppend.settle` takes the outcomes."""
+    loads: list[Session]
+    """Load messages that these sessions wait for (`Outbound.missing`, `Outbound.loaded`)."""
+    retained: list[Connection]
+    """Send more of the retained messages that are due to them (`send_retained`)."""
+    exchanges: list[Connection]
+    """Tell the authentication exchange of these what the client said (`Dialogue.said`)."""
+    reads: list[tuple[History, int]]
+    """Read the next records of these replays, unless their `generation` is another by then."""
+    questions: list[tuple[Question, Then]]
+    """Have the authorizer answer, then call back."""
+    writes: list[Connection]
+    """Write what is in `Connection.out`; close the network connection if `closing` is set."""
+
+
+class Outbox:
+    """Collects effects until they are taken. Lists are only ever appended to by the core."""
+
+    __slots__ = ("appends", "exchanges", "loads", "questions", "reads", "retained", "writes")
+
+    def __init__(self) -> None:
+        self.appends = Appends()
+        self.loads: list[Session] = []
+        self.retained: list[Connection] = []
+        self.exchanges: list[Connection] = []
+        self.reads: list[tuple[History, int]] = []
+        self.questions: list[tuple[Question, Then]] = []
+        self.writes: list[Connection] = []
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.writes
+            or self.appends
+            or self.loads
+            or self.retained
+            or self.exchanges
+            or self.reads
+            or self.questions
+        )
+
+    def take_writes(self) -> list[Connection]:
+        """Of the effects since the last call, `Effects.writes` alone."""
+        writes, self.writes = self.writes, []
+        return writes
+
+    def take(self) -> Effects:
+        """All effects since the last call."""
+        effects = Effects(
+            self.appends.take(),
+            self.loads,
+            self.retained,
+            self.exchanges,
+            self.reads,
+            self.questions,
+            self.writes,
+        )
+        self.loads, self.retained, self.exchanges = [], [], []
+        self.reads, self.questions, self.writes = [], [], []
+        return effects
