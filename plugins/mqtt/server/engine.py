@@ -320,8 +320,14 @@ class MqttEngine:
             self._early.append((topic, batches))
             return
         for batch in batches:
+            few = batch.columns is not None and len(batch.columns.values) <= _RECORDS_A_SLICE
+            if few and not self._arrived.waiting:
+                for _ in self._route(topic, batch):
+                    pass
+                continue
             self._arrived.add(self._route(topic, batch), len(batch.data))
-        self._arrived.begin()
+        if self._arrived.waiting:
+            self._arrived.begin()
 
     def _route(self, topic: str, batch: CommittedBatch) -> Iterator[None]:
         """Deliver a batch, with a pause after some records: `positions` is right then, too."""
@@ -342,9 +348,9 @@ class MqttEngine:
                 hub.positions[key] = max(start, message.place.offset + 1)
                 yield
         if batch.columns is not None:
-            count = len(batch.columns.values)
-            hub.delivered += count
-            hub.positions[key] = batch.base_offset + count
+            records = len(batch.columns.values)
+            hub.delivered += records
+            hub.positions[key] = batch.base_offset + records
         else:
             header = read_header(batch.data)
             hub.delivered += header.record_count

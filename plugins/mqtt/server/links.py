@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from lakemq.broker_core.api.limits.connection_limits import AdmittedConnection, ConnectionRefused
+from lakemq.plugins.mqtt.server.rates import Throttle
 from lakemq.plugins.mqtt.server.tls import alternative_names, subject_of
 from lakemq.plugins.mqtt.session.connection import Arrival, Connection
 from lakemq.plugins.mqtt.wire.proxy import ProxyError, parse_proxy_header
@@ -177,33 +178,39 @@ class SocketLink(asyncio.Protocol):
             data = rest
         self.received(data)
 
-    def received(self, data: bytes) -> None:
-        """Bytes of the transport inside TCP or TLS."""
-        self.take(data)
-
     def take(self, data: bytes) -> None:
         """MQTT bytes from the client."""
-        engine, connection = self.engine, self.connection
-        if self._checked:
-            self._receive(data)
+        engine = self.engine
+        if not self._checked:
+            self._take_unchecked(data)
+        elif self.listener.throttle is None:
+            self.connection.receive(data, engine.now_ms())
         else:
-            asked_before = connection.credentials is not None
-            self._receive(data)
-            if connection.credentials is not None and not asked_before:
-                engine.ask(connection)
-            if not self.admitted.authenticated:
-                self._hold()
+            self._receive(data, self.listener.throttle)
         if self.overloaded:
             self.pause_if_overloaded()
         if not engine.turn_due:
             engine.after()
 
-    def _receive(self, data: bytes) -> None:
-        """Have them handled, and counted against what all clients of the listener may send."""
-        now_ms, throttle = self.engine.now_ms(), self.listener.throttle
+    received = take
+    """Bytes of the transport inside TCP or TLS."""
+
+    def _take_unchecked(self, data: bytes) -> None:
+        """Of a client that is not let in, or not any more."""
+        connection, throttle = self.connection, self.listener.throttle
+        asked_before = connection.credentials is not None
         if throttle is None:
-            self.connection.receive(data, now_ms)
-            return
+            connection.receive(data, self.engine.now_ms())
+        else:
+            self._receive(data, throttle)
+        if connection.credentials is not None and not asked_before:
+            self.engine.ask(connection)
+        if not self.admitted.authenticated:
+            self._hold()
+
+    def _receive(self, data: bytes, throttle: Throttle) -> None:
+        """Have them handled, and counted against what all clients of the listener may send."""
+        now_ms = self.engine.now_ms()
         counters = self.engine.hub.counters
         before = counters.publishes_received
         self.connection.receive(data, now_ms)

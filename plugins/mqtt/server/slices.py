@@ -35,6 +35,11 @@ class Slices:
         self._waiting.append((work, size_bytes))
         self._bytes += size_bytes
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is work that has not been done."""
+        return bool(self._waiting)
+
     def begin(self) -> None:
         """Do what was added, at once as far as a turn goes; unless a turn is due anyway."""
         if self._due is None:

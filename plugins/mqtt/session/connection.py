@@ -237,7 +237,12 @@ class Connection:
         if self.state is State.AUTHENTICATING:
             self.decoder.hold(data)
             return
-        self._decode(data, now_ms)
+        packets = self.decoder.feed(data)
+        self.traffic.packets_received += len(packets)
+        if self.pending:
+            self.pending += packets
+        else:
+            self._handle(packets, now_ms)
         charge = self.hub.rights.charge
         if charge is not None or self.throttle is not None:
             self._pay(counters.publishes_received - before, size, charge, now_ms)

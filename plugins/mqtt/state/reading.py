@@ -32,6 +32,13 @@ class Salvage:
         heard: Callable[[str], bool] | None = None,
     ) -> Iterator[tuple[Message, Meta]]:
         """As `RecordReader.read`; nothing of a batch that is corrupt inside."""
+        if batch.columns is not None:
+            return reader.read(batch, heard)
+        return self._messages(reader, batch, heard)
+
+    def _messages(
+        self, reader: RecordReader, batch: CommittedBatch, heard: Callable[[str], bool] | None
+    ) -> Iterator[tuple[Message, Meta]]:
         try:
             yield from reader.read(batch, heard)
         except CorruptBatch as error:

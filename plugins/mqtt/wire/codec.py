@@ -109,11 +109,17 @@ class Decoder:
         packets: list[Packet] = []
         size = len(data)
         try:
-            # what a device sends that waits for its PUBACK: one short PUBLISH at QoS 1
-            if 2 < size < 130 and data[0] == _QOS_1 and data[1] == size - 2 and self.version:
-                packets.append(self._publish(data, _QOS_1, 2, size))
-                self._needed = 0 if self.one_by_one else 2
-                return packets
+            # what clients send that wait for the answer: one short PUBLISH at QoS 1, one PUBACK
+            if 2 < size < 130 and data[1] == size - 2 and self.version:
+                first = data[0]
+                if first in (_QOS_1, _PUBACK):
+                    packets.append(
+                        self._publish(data, first, 2, size)
+                        if first == _QOS_1
+                        else self._packet(data, first, 2, size)
+                    )
+                    self._needed = 0 if self.one_by_one else 2
+                    return packets
             if not self.version and size and data[0] != _CONNECT:  # do not wait for its end
                 raise ProtocolError("the first packet must be CONNECT")
             position = self._scan(data, packets)
