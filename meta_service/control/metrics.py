@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from opentelemetry.metrics import CallbackOptions, Observation
+
+from lakemq.meta_service.core.latencies import LATENCY_BOUNDS_MS, Latencies
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
     from lakemq.meta_service.server.assembly import Assembly
-
-LATENCY_BOUNDS_MS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 500, 1000)
-
-
-class Latencies:
-    """Counts of durations by upper bound, like a histogram, in plain integers."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(LATENCY_BOUNDS_MS) + 1)
-        self.total_ms = 0.0
-
-    def note(self, duration_s: float, count: int = 1) -> None:
-        """So many took so long, each."""
-        duration_ms = duration_s * 1000
-        self.total_ms += duration_ms * count
-        for number, bound in enumerate(LATENCY_BOUNDS_MS):
-            if duration_ms <= bound:
-                self.counts[number] += count
-                return
-        self.counts[-1] += count
 
 
 def _read(value: Callable[[], float]) -> Callable[[CallbackOptions], Iterable[Observation]]:

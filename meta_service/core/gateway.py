@@ -17,8 +17,8 @@ from lakemq.meta_service.catalog.apply import Applied
 from lakemq.meta_service.catalog.command_codec import Command, Header, encode_command
 from lakemq.meta_service.catalog.results import Result, error_of
 from lakemq.meta_service.catalog.tables import RESERVED, Row
-from lakemq.meta_service.control.metrics import Latencies
 from lakemq.meta_service.core.cache import Cache
+from lakemq.meta_service.core.latencies import Latencies
 from lakemq.meta_service.core.loop_queue import Bridge
 from lakemq.meta_service.core.watches import WatchHub
 from lakemq.meta_service.raft.node import RaftNode
