@@ -16,12 +16,32 @@ from lakemq.meta_service.api.auth import (
     Quota,
     User,
 )
-from lakemq.meta_service.api.auth_convert import entry_message, entry_of
 from lakemq.meta_service.api.calls import Calls
-from lakemq.meta_service.api.errors import Compacted
+from lakemq.meta_service.api.errors import Compacted, InvalidArgument
+from lakemq.meta_service.api.messages import message_of, value_of
 from lakemq.meta_service.proto import auth_pb2 as pb
 
-_KINDS: Final = ("user", "rule", "quota")
+_KINDS: Final[dict[EntryKind, tuple[type[Entry], Any]]] = {
+    "user": (User, pb.User),
+    "rule": (AclRule, pb.AclRule),
+    "quota": (Quota, pb.Quota),
+}
+
+
+def entry_message(entry: Entry) -> pb.AuthEntry:
+    message = pb.AuthEntry(revision=entry.revision)
+    for kind, (value_type, message_type) in _KINDS.items():
+        if isinstance(entry, value_type):
+            getattr(message, kind).CopyFrom(message_of(message_type, entry))
+    return message
+
+
+def entry_of(message: pb.AuthEntry) -> Entry:
+    """Raises InvalidArgument when it holds none."""
+    kind = message.WhichOneof("entry")
+    if kind is None:
+        raise InvalidArgument("entry: must be a user, a rule or a quota")
+    return value_of(_KINDS[kind][0], getattr(message, kind), revision=message.revision)
 
 
 class AuthCalls(Calls):

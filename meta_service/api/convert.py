@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from lakemq.meta_service.api.messages import message_of, value_of
 from lakemq.meta_service.api.types import (
     KeyValue,
     MetaStatus,
@@ -37,31 +39,11 @@ def key_value_of(message: pb.KeyValue) -> KeyValue:
 
 
 def node_message(node: NodeRegistration) -> pb.Node:
-    return pb.Node(
-        node_id=node.node_id,
-        addresses=node.addresses,
-        rack=node.rack,
-        version=node.version,
-        feature_level=node.feature_level,
-        broker_epoch=node.broker_epoch,
-        state=node.state,
-        heartbeats=node.heartbeats,
-        storage_id=node.storage_id,
-    )
+    return message_of(pb.Node, node)
 
 
 def node_of(message: pb.Node) -> NodeRegistration:
-    return NodeRegistration(
-        message.node_id,
-        dict(message.addresses),
-        message.rack,
-        message.version,
-        message.feature_level,
-        message.broker_epoch,
-        message.state,
-        message.heartbeats,
-        message.storage_id,
-    )
+    return value_of(NodeRegistration, message)
 
 
 def setting_message(value: str | int | None) -> pb.Setting:
@@ -131,28 +113,9 @@ def topic_of(message: pb.Topic) -> TopicDescription:
 
 
 def status_message(status: MetaStatus) -> pb.StatusResponse:
-    return pb.StatusResponse(
-        cluster_id=status.cluster_id,
-        member_id=status.member_id,
-        leader_id=status.leader_id or "",
-        term=status.term,
-        commit_index=status.commit_index,
-        applied_index=status.applied_index,
-        revision=status.revision,
-        members=status.members,
-        detail={name: str(value) for name, value in status.detail.items()},
-    )
+    detail = {name: str(value) for name, value in status.detail.items()}
+    return message_of(pb.StatusResponse, replace(status, detail=detail))
 
 
 def status_of(message: pb.StatusResponse) -> MetaStatus:
-    return MetaStatus(
-        message.cluster_id,
-        message.member_id,
-        message.leader_id or None,
-        message.term,
-        message.commit_index,
-        message.applied_index,
-        message.revision,
-        tuple(message.members),
-        dict(message.detail),
-    )
+    return value_of(MetaStatus, message)

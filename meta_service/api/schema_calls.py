@@ -7,44 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from lakemq.meta_service.api.calls import Calls
+from lakemq.meta_service.api.messages import value_of
 from lakemq.meta_service.api.schemas import Schema, Subject, SubjectChange
 from lakemq.meta_service.proto import schemas_pb2 as pb
-
-
-def schema_of(message: pb.Schema) -> Schema:
-    return Schema(
-        message.subject, message.version, message.schema_id, message.schema_type, message.text
-    )
-
-
-def schema_message(schema: Schema) -> pb.Schema:
-    return pb.Schema(
-        subject=schema.subject,
-        version=schema.version,
-        schema_id=schema.schema_id,
-        schema_type=schema.schema_type,
-        text=schema.text,
-    )
-
-
-def subject_of(message: pb.Subject) -> Subject:
-    return Subject(
-        message.name,
-        message.compatibility or None,
-        message.latest_version,
-        tuple((each.version, each.schema_id) for each in message.versions),
-        message.revision,
-    )
-
-
-def subject_message(subject: Subject) -> pb.Subject:
-    return pb.Subject(
-        name=subject.name,
-        compatibility=subject.compatibility or "",
-        latest_version=subject.latest_version,
-        versions=[pb.Subject.Version(version=v, schema_id=i) for v, i in subject.versions],
-        revision=subject.revision,
-    )
 
 
 class SchemaCalls(Calls):
@@ -56,7 +21,7 @@ class SchemaCalls(Calls):
         request = pb.RegisterSchemaRequest(
             subject=subject, schema_type=schema_type, text=text, expected_version=expected_version
         )
-        return schema_of(await self._write(lambda t: t.schemas.Register, request))
+        return value_of(Schema, await self._write(lambda t: t.schemas.Register, request))
 
     async def schema(self, schema_id: int) -> Schema | None:
         if schema_id < 1:
@@ -68,12 +33,12 @@ class SchemaCalls(Calls):
 
     async def _schema(self, request: pb.GetSchemaRequest) -> Schema | None:
         response = await self._call(lambda t: t.schemas.Get, request)
-        return schema_of(response.schema) if response.HasField("schema") else None
+        return value_of(Schema, response.schema) if response.HasField("schema") else None
 
     async def subject(self, name: str) -> Subject | None:
         request = pb.ListSubjectsRequest(name=name)
         response = await self._call(lambda t: t.schemas.ListSubjects, request)
-        return subject_of(response.subjects[0]) if response.subjects else None
+        return value_of(Subject, response.subjects[0]) if response.subjects else None
 
     async def subjects(self) -> tuple[int, Sequence[Subject]]:
         found: list[Subject] = []
@@ -81,7 +46,7 @@ class SchemaCalls(Calls):
         while more:
             request = pb.ListSubjectsRequest(after=found[-1].name if found else "")
             response = await self._call(lambda t: t.schemas.ListSubjects, request)
-            found.extend(map(subject_of, response.subjects))
+            found.extend(value_of(Subject, each) for each in response.subjects)
             revision = revision or response.revision
             more = response.more
         return revision, found
@@ -110,5 +75,6 @@ class SchemaCalls(Calls):
         async with contextlib.aclosing(changes):
             async for change in changes:
                 if change.name:
-                    subject = subject_of(change.subject) if change.HasField("subject") else None
+                    is_there = change.HasField("subject")
+                    subject = value_of(Subject, change.subject) if is_there else None
                     yield SubjectChange(change.revision, change.name, subject)

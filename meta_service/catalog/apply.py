@@ -18,7 +18,7 @@ from lakemq.meta_service.api.errors import (
     UnsupportedCommand,
 )
 from lakemq.meta_service.catalog import entries, kv, nodes, partitions, schemas, topics
-from lakemq.meta_service.catalog.auth import DELETIONS, PutQuota, PutRule, PutUser
+from lakemq.meta_service.catalog.auth import KINDS
 from lakemq.meta_service.catalog.command_codec import (
     FEATURE_LEVEL,
     Command,
@@ -121,8 +121,8 @@ _HANDLERS: Final[dict[type[Command], Callable[[Draft, Any], Any]]] = {
     schemas.RegisterSchema: schemas.register_schema,
     schemas.DeleteSchema: schemas.delete_schema,
     schemas.SetCompatibility: schemas.set_compatibility,
-    **dict.fromkeys((PutUser, PutRule, PutQuota), entries.put_entry),
-    **dict.fromkeys(DELETIONS.values(), entries.delete_entry),
+    **{kind.put: entries.put_entry for kind in KINDS.values()},
+    **{kind.delete: entries.delete_entry for kind in KINDS.values()},
 }
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Final, NamedTuple
 
 from lakemq.meta_service.api.auth import AclRule, Entry, EntryKind, Quota, ScramCredential, User
 from lakemq.meta_service.api.errors import InvalidArgument
@@ -34,11 +35,6 @@ AUTH_PREFIX: Final = b"\x00auth/"
 USER_PREFIX: Final = AUTH_PREFIX + b"user/"
 RULE_PREFIX: Final = AUTH_PREFIX + b"rule/"
 QUOTA_PREFIX: Final = AUTH_PREFIX + b"quota/"
-PREFIXES: Final[dict[EntryKind, bytes]] = {
-    "user": USER_PREFIX,
-    "rule": RULE_PREFIX,
-    "quota": QUOTA_PREFIX,
-}
 LEVEL: Final = 2
 ROLES_MAX: Final = 64
 ATTRIBUTES_MAX: Final = 64
@@ -147,34 +143,35 @@ def check_principal(value: object, what: str) -> None:
 
 
 @command("auth.user-")
-@dataclass(frozen=True, slots=True)
-class DeleteUser(DeleteEntry):
-    level: ClassVar[int] = LEVEL
-    prefix: ClassVar[bytes] = USER_PREFIX
-    what: ClassVar[str] = "user"
+class DeleteUser(DeleteEntry, of=PutUser):
+    """Delete a user."""
 
 
 @command("auth.rule-")
-@dataclass(frozen=True, slots=True)
-class DeleteRule(DeleteEntry):
-    level: ClassVar[int] = LEVEL
-    prefix: ClassVar[bytes] = RULE_PREFIX
-    what: ClassVar[str] = "ACL rule"
+class DeleteRule(DeleteEntry, of=PutRule):
+    """Delete an ACL rule."""
 
 
 @command("auth.quota-")
-@dataclass(frozen=True, slots=True)
-class DeleteQuota(DeleteEntry):
-    level: ClassVar[int] = LEVEL
-    prefix: ClassVar[bytes] = QUOTA_PREFIX
-    what: ClassVar[str] = "quota of"
+class DeleteQuota(DeleteEntry, of=PutQuota):
+    """Delete a quota."""
 
 
-DELETIONS: Final[dict[str, type[DeleteEntry]]] = {
-    "user": DeleteUser,
-    "rule": DeleteRule,
-    "quota": DeleteQuota,
+class Kind(NamedTuple):
+    """One kind of entry: its value, and its commands."""
+
+    value: Callable[..., Entry]
+    put: type[PutEntry]
+    delete: type[DeleteEntry]
+
+
+KINDS: Final[dict[EntryKind, Kind]] = {
+    "user": Kind(User, PutUser, DeleteUser),
+    "rule": Kind(AclRule, PutRule, DeleteRule),
+    "quota": Kind(Quota, PutQuota, DeleteQuota),
 }
+"""An entry's first field is its name and its last one the revision; the body of its command, and of
+its row, are the fields between, in their order."""
 
 
 # ------------------------------------------------------------ values
@@ -182,48 +179,26 @@ DELETIONS: Final[dict[str, type[DeleteEntry]]] = {
 
 def put_command(entry: Entry, expected_revision: int | None) -> Command:
     """The command that puts an entry."""
-    if isinstance(entry, User):
-        scram = tuple(
-            (each.mechanism, each.salt, each.iterations, each.stored_key, each.server_key)
-            for each in entry.scram
-        )
-        attributes = dict(sorted(entry.attributes.items()))
-        body = (tuple(entry.roles), attributes, entry.disabled, scram, entry.password_hash)
-        return PutUser(entry.name, body, expected_revision)
-    if isinstance(entry, AclRule):
-        return PutRule(
-            entry.rule_id,
-            (
-                entry.principal,
-                entry.effect,
-                entry.operation,
-                entry.resource,
-                entry.pattern,
-                entry.pattern_type,
-                tuple(entry.qos),
-                entry.retain,
-            ),
-            expected_revision,
-        )
-    return PutQuota(
-        entry.principal,
-        (
-            entry.bytes_in_per_s,
-            entry.bytes_out_per_s,
-            entry.requests_per_s,
-            entry.records_per_s,
-            entry.connections,
-        ),
-        expected_revision,
-    )
+    put = next(kind.put for kind in KINDS.values() if type(entry) is kind.value)
+    name, *body, _ = (getattr(entry, field.name) for field in fields(entry))
+    return put(name, tuple(map(_packed, body)), expected_revision)
+
+
+def _packed(value: Any) -> Any:
+    """A field as it is stored: mappings by name, so that members store the same bytes."""
+    if isinstance(value, Mapping):
+        return dict(sorted(value.items()))
+    if isinstance(value, ScramCredential):
+        return tuple(getattr(value, field.name) for field in fields(value))
+    return tuple(map(_packed, value)) if isinstance(value, (tuple, list)) else value
 
 
 def identify(key: bytes) -> tuple[EntryKind, str]:
     """(kind, name) of an entry by its key."""
-    for kind, prefix in PREFIXES.items():
-        if key.startswith(prefix):
-            return kind, key[len(prefix) :].decode()
-    raise ValueError(f"{key!r} is no key of an entry")
+    for name, kind in KINDS.items():
+        if key.startswith(kind.put.prefix):
+            return name, key[len(kind.put.prefix) :].decode()
+    raise ValueError(f"{key!r} is not a key of an entry")
 
 
 def decode_entry(key: bytes, value: bytes, revision: int) -> Entry:
@@ -232,11 +207,9 @@ def decode_entry(key: bytes, value: bytes, revision: int) -> Entry:
     body: Any = unpack(value)
     if kind == "user":
         roles, attributes, disabled, scram, password_hash = body
-        credentials = tuple(ScramCredential(*each) for each in scram)
-        return User(name, roles, attributes, disabled, credentials, password_hash, revision)
-    if kind == "rule":
-        principal, effect, operation, resource, pattern, pattern_type, qos, retain = body
-        what = (operation, resource, pattern, pattern_type)
-        return AclRule(name, principal, effect, *what, qos, retain, revision)
-    bytes_in, bytes_out, requests, records, connections = body
-    return Quota(name, bytes_in, bytes_out, requests, records, connections, revision)
+        body = roles, attributes, disabled, tuple(map(_credential, scram)), password_hash
+    return KINDS[kind].value(name, *body, revision)
+
+
+def _credential(fields: Any) -> ScramCredential:
+    return ScramCredential(*fields)

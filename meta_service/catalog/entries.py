@@ -48,13 +48,16 @@ class PutEntry(Command):
 
 @dataclass(frozen=True, slots=True)
 class DeleteEntry(Command):
-    """Base of the commands that delete an entry."""
+    """Base of the commands that delete an entry, `of` what another one puts."""
 
     prefix: ClassVar[bytes] = b""
     what: ClassVar[str] = ""
 
     name: str
     expected_revision: int | None
+
+    def __init_subclass__(cls, of: type[PutEntry]) -> None:
+        cls.level, cls.prefix, cls.what = of.level, of.prefix, of.what
 
     def check(self) -> None:
         check_expected(self.expected_revision)

@@ -1,11 +1,11 @@
-"""gRPC methods for nodes that live and die: heartbeats, draining, in-sync sets."""
+"""The gRPC services of nodes and topics: what the controller stands behind."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-from lakemq.meta_service.api.convert import node_message
+from lakemq.meta_service.api.convert import config_of, node_message, status_message, topic_message
 from lakemq.meta_service.api.errors import (
     CompareFailed,
     InvalidArgument,
@@ -13,8 +13,19 @@ from lakemq.meta_service.api.errors import (
     NotFound,
     NotLeader,
 )
+from lakemq.meta_service.api.types import NodeRegistration
 from lakemq.meta_service.catalog.command_codec import Command
-from lakemq.meta_service.catalog.commands import RegisterNode, RegisterStorage
+from lakemq.meta_service.catalog.commands import (
+    AllocateIds,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    GrowTopic,
+    OpenSession,
+    PlaceTopic,
+    RegisterNode,
+    RegisterStorage,
+)
 from lakemq.meta_service.catalog.control_commands import (
     ACTIVE,
     DRAINING,
@@ -24,23 +35,29 @@ from lakemq.meta_service.catalog.control_commands import (
     SetNodeState,
 )
 from lakemq.meta_service.catalog.nodes import decode_node, node_key
+from lakemq.meta_service.catalog.results import Result
+from lakemq.meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX
+from lakemq.meta_service.catalog.topics import decode_topic, topic_key
+from lakemq.meta_service.control.controller import Controller
 from lakemq.meta_service.control.moves import SetRebalance
 from lakemq.meta_service.proto import meta_pb2 as pb
+from lakemq.meta_service.proto import meta_pb2_grpc as rpc
 from lakemq.meta_service.server.failures import Context, streaming, unary
-from lakemq.meta_service.server.services import ClusterService, Shared, TopicsService
-
-if TYPE_CHECKING:
-    from lakemq.meta_service.api.types import NodeRegistration
-    from lakemq.meta_service.control.controller import Controller
-
+from lakemq.meta_service.server.service import Service, Shared, watches, writes
 
 MOVES_AT_ONCE: Final = 20
 MOVES_SHOWN: Final = 10_000
 """Moves in one answer, so that it stays small."""
 
 
-class ControlledClusterService(ClusterService):
-    """`Cluster` with the methods that the controller stands behind."""
+class ClusterService(Service, rpc.ClusterServicer):
+    """Implements `Cluster` of meta.proto."""
+
+    OpenSession = writes(lambda _, request: OpenSession(request.client_id))
+    AllocateIds = writes(
+        lambda _, request: AllocateIds(request.kind, request.count),
+        lambda _, result: pb.AllocateIdsResponse(first=result.payload),
+    )
 
     def __init__(self, shared: Shared, controller: Controller, now_s: Callable[[], float]) -> None:
         super().__init__(*shared)
@@ -62,6 +79,19 @@ class ControlledClusterService(ClusterService):
         if self._controller.feature_level < RegisterStorage.level:
             return RegisterNode(node.node_id, *told, False)
         return RegisterStorage(node.node_id, *told, node.heartbeats, node.storage_id)
+
+    @unary
+    async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusResponse:
+        return status_message(self._status())
+
+    @unary
+    async def ListNodes(
+        self, request: pb.ListNodesRequest, context: Context
+    ) -> pb.ListNodesResponse:
+        await self._fresh()
+        rows = self._gateway.cache.scan(NODE_PREFIX)
+        nodes = [node_message(decode_node(key, row.value)) for key, row in rows]
+        return pb.ListNodesResponse(nodes=nodes)
 
     @unary
     async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Context) -> pb.Node:
@@ -142,28 +172,71 @@ class ControlledClusterService(ClusterService):
         return pb.RebalanceResponse(moves=moves, moving=mover.moving(), running=running is not None)
 
 
-class ControlledTopicsService(TopicsService):
-    """`Topics` with the changes that partition leaders ask for."""
+def _described(request: Any, result: Result) -> pb.Topic:
+    return topic_message(decode_topic(topic_key(request.name), result.payload, result.revision))
+
+
+def _fill_change(change: pb.TopicChange, key: bytes, value: bytes | None) -> None:
+    change.name = key[len(TOPIC_PREFIX) :].decode()
+    if value is not None:
+        change.topic.CopyFrom(topic_message(decode_topic(key, value, change.revision)))
+
+
+def _in_sync_change(service: Any, request: pb.ChangeInSyncRequest) -> Command:
+    return ChangeInSync(
+        request.topic,
+        request.topic_id,
+        request.partition,
+        request.leader,
+        request.leader_epoch,
+        request.partition_epoch,
+        tuple(request.in_sync),
+    )
+
+
+class TopicsService(Service, rpc.TopicsServicer):
+    """Implements `Topics` of meta.proto."""
 
     def __init__(self, shared: Shared, controller: Controller) -> None:
         super().__init__(*shared)
         self._controller = controller
 
-    def full_nodes(self) -> tuple[str, ...]:
-        return self._controller.full_nodes()
+    def _create(self, request: pb.CreateTopicRequest) -> Command:
+        fields = (
+            request.name,
+            request.topic_id,
+            request.partitions,
+            request.replication or 1,
+            config_of(request.config),
+        )
+        avoid = self._controller.full_nodes()
+        return PlaceTopic(*fields, avoid) if avoid else CreateTopic(*fields)
+
+    def _alter(self, request: pb.AlterTopicRequest) -> Command:
+        fields = (
+            request.name,
+            request.partitions if request.HasField("partitions") else None,
+            config_of(request.config.settings) if request.HasField("config") else None,
+        )
+        avoid = self._controller.full_nodes() if fields[1] is not None else ()
+        return GrowTopic(*fields, avoid) if avoid else AlterTopic(*fields)
+
+    Create = writes(_create, _described)
+    Alter = writes(_alter, _described)
+    Delete = writes(lambda _, request: DeleteTopic(request.name))
+    ChangeInSync = writes(
+        _in_sync_change,
+        lambda _, result: pb.ChangeInSyncResponse(partition_epoch=result.payload),
+    )
+    Watch = watches(TOPIC_PREFIX, pb.TopicChange, _fill_change)
 
     @unary
-    async def ChangeInSync(
-        self, request: pb.ChangeInSyncRequest, context: Context
-    ) -> pb.ChangeInSyncResponse:
-        command = ChangeInSync(
-            request.topic,
-            request.topic_id,
-            request.partition,
-            request.leader,
-            request.leader_epoch,
-            request.partition_epoch,
-            tuple(request.in_sync),
+    async def List(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
+        await self._fresh()
+        wanted = {topic_key(name) for name in request.names}
+        after = topic_key(request.after) if request.after else b""
+        rows, more = self._page(TOPIC_PREFIX, after, wanted=wanted)
+        topics = (decode_topic(key, row.value, row.mod_revision) for key, row in rows)
+        return pb.ListTopicsResponse(
+            revision=self._gateway.cache.revision, topics=map(topic_message, topics), more=more
         )
-        result = await self._propose(command, request.once)
-        return pb.ChangeInSyncResponse(partition_epoch=result.payload)

@@ -18,8 +18,8 @@ from lakemq.meta_service.proto import schemas_pb2_grpc as schemas_rpc
 from lakemq.meta_service.server.allowed import Allowed, CertificateCheck
 from lakemq.meta_service.server.auth_service import AuthService
 from lakemq.meta_service.server.control_services import (
-    ControlledClusterService,
-    ControlledTopicsService,
+    ClusterService,
+    TopicsService,
 )
 from lakemq.meta_service.server.discovery_service import DiscoveryService
 from lakemq.meta_service.server.maintenance import MaintenanceService
@@ -48,8 +48,8 @@ class Services:
     """All services of a member."""
 
     kv: KvService
-    cluster: ControlledClusterService
-    topics: ControlledTopicsService
+    cluster: ClusterService
+    topics: TopicsService
     maintenance: MaintenanceService
     auth: AuthService
     schemas: SchemasService

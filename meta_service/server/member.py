@@ -168,8 +168,8 @@ class MetaMember:
     def _services(self, assembly: Assembly, allowed: Allowed) -> Services:
         from lakemq.meta_service.server.auth_service import AuthService
         from lakemq.meta_service.server.control_services import (
-            ControlledClusterService,
-            ControlledTopicsService,
+            ClusterService,
+            TopicsService,
         )
         from lakemq.meta_service.server.discovery_service import DiscoveryService
         from lakemq.meta_service.server.grpc_server import Services
@@ -181,8 +181,8 @@ class MetaMember:
         shared = (gateway, self.status, self._leader_address)
         return Services(
             KvService(*shared),
-            ControlledClusterService(shared, controller, time.monotonic),
-            ControlledTopicsService(shared, controller),
+            ClusterService(shared, controller, time.monotonic),
+            TopicsService(shared, controller),
             MaintenanceService(
                 gateway, assembly.snapshots, assembly.cluster_id, self._leader_address
             ),

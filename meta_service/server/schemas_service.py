@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
+from typing import Any
 
-from lakemq.meta_service.api.schema_calls import schema_message, subject_message
+from lakemq.meta_service.api.messages import message_of
 from lakemq.meta_service.api.schemas import DEFAULT_COMPATIBILITY, Schema
+from lakemq.meta_service.catalog.command_codec import Command
+from lakemq.meta_service.catalog.results import Result
 from lakemq.meta_service.catalog.schemas import (
     DEFAULT_KEY,
     SUBJECT_PREFIX,
@@ -19,23 +20,44 @@ from lakemq.meta_service.catalog.schemas import (
     subject_key,
 )
 from lakemq.meta_service.catalog.tables import unpack
-from lakemq.meta_service.proto import meta_pb2
 from lakemq.meta_service.proto import schemas_pb2 as pb
 from lakemq.meta_service.proto import schemas_pb2_grpc as rpc
-from lakemq.meta_service.server.failures import Context, streaming, unary
-from lakemq.meta_service.server.services import ANSWER_MAX_BYTES, Service
+from lakemq.meta_service.server.failures import Context, unary
+from lakemq.meta_service.server.service import Service, watches, writes
+
+
+def _register(service: Any, request: pb.RegisterSchemaRequest) -> Command:
+    expected = request.expected_version if request.HasField("expected_version") else None
+    return RegisterSchema(request.subject, request.schema_type, request.text, expected)
+
+
+def _registered(request: pb.RegisterSchemaRequest, result: Result) -> pb.Schema:
+    version, schema_id = result.payload
+    return pb.Schema(
+        subject=request.subject,
+        version=version,
+        schema_id=schema_id,
+        schema_type=request.schema_type,
+        text=request.text,
+    )
+
+
+def _fill_change(change: pb.SubjectChange, key: bytes, value: bytes | None) -> None:
+    change.name = key[len(SUBJECT_PREFIX) :].decode()
+    if value is not None:
+        subject = decode_subject(key, value, change.revision)
+        change.subject.CopyFrom(message_of(pb.Subject, subject))
 
 
 class SchemasService(Service, rpc.SchemasServicer):
     """Implements `Schemas` of schemas.proto."""
 
-    @unary
-    async def Register(self, request: pb.RegisterSchemaRequest, context: Context) -> pb.Schema:
-        expected = request.expected_version if request.HasField("expected_version") else None
-        command = RegisterSchema(request.subject, request.schema_type, request.text, expected)
-        version, schema_id = (await self._propose(command, request.once)).payload
-        schema = Schema(request.subject, version, schema_id, request.schema_type, request.text)
-        return schema_message(schema)
+    Register = writes(_register, _registered)
+    Delete = writes(lambda _, request: DeleteSchema(request.subject, request.version or None))
+    SetCompatibility = writes(
+        lambda _, request: SetCompatibility(request.subject, request.compatibility or None)
+    )
+    WatchSubjects = watches(SUBJECT_PREFIX, pb.SubjectChange, _fill_change)
 
     @unary
     async def Get(self, request: pb.GetSchemaRequest, context: Context) -> pb.GetSchemaResponse:
@@ -43,7 +65,7 @@ class SchemasService(Service, rpc.SchemasServicer):
         if schema is None:  # an id never changes its meaning: what is here needs no asking
             await self._fresh()
             schema = self._schema(request.schema_id or self._id_of(request))
-        return pb.GetSchemaResponse(schema=schema_message(schema) if schema else None)
+        return pb.GetSchemaResponse(schema=message_of(pb.Schema, schema) if schema else None)
 
     def _schema(self, schema_id: int) -> Schema | None:
         row = self._gateway.cache.get(id_key(schema_id))
@@ -66,51 +88,12 @@ class SchemasService(Service, rpc.SchemasServicer):
         await self._fresh()
         cache = self._gateway.cache
         default = cache.get(DEFAULT_KEY)
-        response = pb.ListSubjectsResponse(
+        after = subject_key(request.after) if request.after else b""
+        rows, more = self._page(subject_key(request.name), after, exact=bool(request.name))
+        subjects = (decode_subject(key, row.value, row.mod_revision) for key, row in rows)
+        return pb.ListSubjectsResponse(
             revision=cache.revision,
             default_compatibility=unpack(default.value) if default else DEFAULT_COMPATIBILITY,
+            subjects=[message_of(pb.Subject, subject) for subject in subjects],
+            more=more,
         )
-        prefix = subject_key(request.name)
-        size = 0
-        after = subject_key(request.after) if request.after else b""
-        for key, row in cache.scan(prefix, after=after):
-            if request.name and key != prefix:
-                break
-            size += 2 * (len(key) + len(row.value)) + 40
-            if response.subjects and size > ANSWER_MAX_BYTES:
-                response.more = True
-                break
-            subject = decode_subject(key, row.value, row.mod_revision)
-            response.subjects.append(subject_message(subject))
-        return response
-
-    @unary
-    async def Delete(
-        self, request: pb.DeleteSchemaRequest, context: Context
-    ) -> meta_pb2.WriteResponse:
-        command = DeleteSchema(request.subject, request.version or None)
-        result = await self._propose(command, request.once)
-        return meta_pb2.WriteResponse(revision=result.revision)
-
-    @unary
-    async def SetCompatibility(
-        self, request: pb.SetCompatibilityRequest, context: Context
-    ) -> meta_pb2.WriteResponse:
-        command = SetCompatibility(request.subject, request.compatibility or None)
-        result = await self._propose(command, request.once)
-        return meta_pb2.WriteResponse(revision=result.revision)
-
-    @streaming
-    async def WatchSubjects(
-        self, request: pb.WatchSubjectsRequest, context: Context
-    ) -> AsyncIterator[pb.SubjectChange]:
-        changes = self._changes(SUBJECT_PREFIX, request.start_revision)
-        async with contextlib.aclosing(changes):
-            async for revision, key, value, last in changes:
-                change = pb.SubjectChange(revision=revision, last=last)
-                if key is not None:
-                    change.name = key[len(SUBJECT_PREFIX) :].decode()
-                    if value is not None:
-                        subject = decode_subject(key, value, revision)
-                        change.subject.CopyFrom(subject_message(subject))
-                yield change

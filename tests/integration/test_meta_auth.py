@@ -22,7 +22,7 @@ from lakemq.meta_service.api.errors import CompareFailed, InvalidArgument, NotFo
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import MetaClient
 from lakemq.meta_service.catalog import apply as apply_module
-from lakemq.meta_service.server import auth_service
+from lakemq.meta_service.server import service
 from lakemq.meta_service.server.member import MetaMember
 
 SCRAM = ScramCredential("SCRAM-SHA-512", b"s" * 16, 8192, b"k" * 64, b"v" * 64)
@@ -114,7 +114,7 @@ async def test_a_copy_too_far_behind_is_loaded_anew(
 async def test_lists_larger_than_one_answer_are_whole(
     client: MetaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth_service, "ANSWER_MAX_BYTES", 300)
+    monkeypatch.setattr(service, "ANSWER_MAX_BYTES", 300)
     for number in range(12):
         await client.put_user(User(f"u{number:02}"))
     await client.put_rule(RULE)

@@ -13,7 +13,7 @@ from lakemq.meta_service.api.errors import CompareFailed, InvalidArgument, NotFo
 from lakemq.meta_service.api.schemas import Schema, SubjectChange
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import MetaClient
-from lakemq.meta_service.server import schemas_service
+from lakemq.meta_service.server import service
 from lakemq.meta_service.server.member import MetaMember
 
 
@@ -64,7 +64,7 @@ async def test_compatibility_has_a_default(client: MetaClient) -> None:
 async def test_subjects_are_listed_and_watched(
     client: MetaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schemas_service, "ANSWER_MAX_BYTES", 200)
+    monkeypatch.setattr(service, "ANSWER_MAX_BYTES", 200)
     for number in range(8):
         await client.register_schema(f"s{number}", "json-schema", "{}")
     revision, subjects = await client.subjects()

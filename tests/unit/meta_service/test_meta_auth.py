@@ -19,9 +19,9 @@ from lakemq.meta_service.api.auth import (
     ScramCredential,
     User,
 )
-from lakemq.meta_service.api.auth_convert import entry_message, entry_of
+from lakemq.meta_service.api.auth_calls import entry_message, entry_of
 from lakemq.meta_service.api.errors import InvalidArgument
-from lakemq.meta_service.catalog.auth import DELETIONS, decode_entry, identify, put_command
+from lakemq.meta_service.catalog.auth import KINDS, decode_entry, identify, put_command
 from lakemq.meta_service.catalog.command_codec import encode_command
 from lakemq.meta_service.catalog.commands import SetFeatureLevel
 from tests.unit.meta_service.meta_catalog_rig import Catalog
@@ -65,10 +65,10 @@ def test_a_compare_decides_and_changes_nothing_when_it_fails(entry: Entry) -> No
     assert put(catalog, entry, 0) == "COMPARE_FAILED"
     revision = catalog.state.revision
     kind, name = identify(next(iter(stored(catalog))))
-    stale = catalog.do(DELETIONS[kind](name, revision - 1))
+    stale = catalog.do(KINDS[kind].delete(name, revision - 1))
     assert stale.result.code == "COMPARE_FAILED"
-    assert catalog.do(DELETIONS[kind](name, revision)).result.code == ""
-    assert catalog.do(DELETIONS[kind](name, None)).result.code == "NOT_FOUND"
+    assert catalog.do(KINDS[kind].delete(name, revision)).result.code == ""
+    assert catalog.do(KINDS[kind].delete(name, None)).result.code == "NOT_FOUND"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_copy_from_a_snapshot_and_the_changes_behind_it_is_whole(
             )
         command = put_command(entry, None)
         kind, name = identify(command.key())  # type: ignore[attr-defined]
-        applied = catalog.do(command if is_put else DELETIONS[kind](name, None))
+        applied = catalog.do(command if is_put else KINDS[kind].delete(name, None))
         if number >= cut:
             for key, row in applied.rows:
                 value = decode_entry(key, row.value, row.mod_revision) if row else None
