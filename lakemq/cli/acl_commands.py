@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from lakemq.broker_core.api.access import ANONYMOUS, AccessContext, Principal, Resource, Rule
+from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups, print_table
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.configuration.config import load_config
 from lakemq.broker_core.security.authz.rule_book import RuleBook
 from lakemq.broker_core.security.authz.rules import ALIASES, check_rule
 from lakemq.broker_core.security.kept_forms import kept_rules, rule_of
 from lakemq.broker_core.security.settings import SecuritySettings
-from lakemq.cli.meta_access import fail
-from lakemq.cli.meta_options import AskMeta, asks_meta
+from lakemq.cli.meta_access import ask_meta
 from lakemq.meta_service.api.auth import canonical_kind, kind_complaint
 from lakemq.meta_service.api.types import MetaClient
 
@@ -52,7 +50,7 @@ Config = Annotated[
 
 
 @acl.command("add")
-@asks_meta
+@option_groups
 def add(
     who: Who,
     operation: Operations,
@@ -66,7 +64,7 @@ def add(
     rule_id: Annotated[str, typer.Option("--id", help="Names the rule.")] = "",
     config: Config = None,
     *,
-    ask: AskMeta,
+    members: MetaOptions,
 ) -> None:
     """Add a rule; the same one twice is one. Warns where rules that allow change nothing, as far as
     the configuration tells: give a node's."""
@@ -95,7 +93,7 @@ def add(
         for rule in rules:
             await meta.put_rule(rule)
 
-    ask(put)
+    ask_meta(members, put)
     for rule in rules:
         typer.echo(f"added {rule.rule_id}")
     book.replace({rule.rule_id: rule_of(rule) for rule in rules})
@@ -104,18 +102,15 @@ def add(
 
 
 @acl.command("list")
-@asks_meta
+@option_groups
 def list_rules(
     *,
-    ask: AskMeta,
+    members: MetaOptions,
 ) -> None:
     """List the rules that the MetaService keeps."""
-    kept = ask(lambda meta: meta.rules())
-    table = Table(box=None, pad_edge=False)
-    for heading in ("rule", "", "who", "operation", "resource", "only"):
-        table.add_column(heading, overflow="fold")
-    for rule in map(rule_of, kept):
-        table.add_row(
+    kept = ask_meta(members, lambda meta: meta.rules())
+    rows = [
+        (
             rule.rule_id,
             "allow" if rule.allow else "deny",
             ", ".join(rule.who),
@@ -123,7 +118,9 @@ def list_rules(
             f"{rule.kind}:{rule.name}",
             _conditions(rule),
         )
-    Console().print(table)
+        for rule in map(rule_of, kept)
+    ]
+    print_table(("rule", "effect", "who", "operation", "resource", "conditions"), rows)
 
 
 def _conditions(rule: Rule) -> str:
@@ -135,20 +132,20 @@ def _conditions(rule: Rule) -> str:
     return ", ".join(found)
 
 
-@acl.command("remove")
-@asks_meta
-def remove(
+@acl.command("delete")
+@option_groups
+def delete(
     rule_id: str,
     *,
-    ask: AskMeta,
+    members: MetaOptions,
 ) -> None:
-    """Remove a rule by its id."""
-    ask(lambda meta: meta.delete_rule(rule_id))
-    typer.echo(f"removed {rule_id}")
+    """Delete a rule by its id."""
+    ask_meta(members, lambda meta: meta.delete_rule(rule_id))
+    typer.echo(f"deleted {rule_id}")
 
 
 @acl.command("test")
-@asks_meta
+@option_groups
 def test_rules(
     operation: Annotated[str, typer.Option("--operation", "-o")],
     resource: Annotated[str, typer.Option("--resource", "-r", help="KIND:NAME")],
@@ -162,7 +159,7 @@ def test_rules(
         bool, typer.Option("--offline", help="Rules of the configuration alone.")
     ] = False,
     *,
-    ask: AskMeta,
+    members: MetaOptions,
 ) -> None:
     """Tell whether somebody may do something, and which rule says so. Exit code 1: may not."""
     kind, found, name = resource.partition(":")
@@ -173,7 +170,7 @@ def test_rules(
         fail(complaint)
     book = RuleBook(_settings(config), lambda: None)
     if not offline:
-        kept = ask(lambda meta: meta.rules())
+        kept = ask_meta(members, lambda meta: meta.rules())
         book.replace({rule.rule_id: rule_of(rule) for rule in kept})
     principal = Principal(user, roles=tuple(sorted(role or ()))) if user else ANONYMOUS
     context = AccessContext("mqtt", client_id, qos=qos, retain=retain)

@@ -10,12 +10,11 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from lakemq.broker_core.api.command_line import fail, print_table
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.configuration.config import Config, ConfigSource, load_config
 from lakemq.broker_core.plugin_host import PluginHost
@@ -57,12 +56,6 @@ Join = Annotated[
 ]
 
 
-def _fail(error: Exception | str) -> NoReturn:
-    for line in str(error).splitlines():
-        typer.echo(f"lakemq: {line}", err=True)
-    raise typer.Exit(1)
-
-
 def _load(file: Path | None, data_dir: Path | None = None, join: Sequence[str] = ()) -> Config:
     environment = dict(os.environ)
     if join:
@@ -72,7 +65,7 @@ def _load(file: Path | None, data_dir: Path | None = None, join: Sequence[str] =
     try:
         return load_config(file, environment)
     except LakeMQError as error:
-        _fail(error)
+        fail(error)
 
 
 @app.command()
@@ -88,7 +81,7 @@ def start(config: ConfigFile = None, data_dir: DataDir = None, join: Join = None
         with asyncio.Runner(loop_factory=loop_factory(loaded.node.event_loop)) as runner:
             runner.run(_run(loaded))
     except LakeMQError as error:
-        _fail(error)
+        fail(error)
 
 
 async def _run(config: Config) -> None:
@@ -122,17 +115,15 @@ def list_plugins(config: ConfigFile = None) -> None:
     try:
         host.load(strict=False, disabled_too=True)
     except LakeMQError as error:
-        _fail(error)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("plugin", "version", "from", "state", "registers"):
-        table.add_column(heading, overflow="fold")
+        fail(error)
+    rows = []
     for plugin in host.plugins:
         state = "failed" if plugin.error else "on" if plugin.enabled else "off"
         hooks = ", ".join(each.removeprefix("register_") for each in plugin.hooks)
-        table.add_row(
-            plugin.name, plugin.version, plugin.distribution, state, plugin.error or hooks
+        rows.append(
+            (plugin.name, plugin.version, plugin.distribution, state, plugin.error or hooks)
         )
-    Console().print(table)
+    print_table(("plugin", "version", "from", "state", "registers"), rows)
     if any(plugin.error and plugin.enabled for plugin in host.plugins):
         raise typer.Exit(1)
 
@@ -147,7 +138,7 @@ def check_config(config: ConfigFile = None) -> None:
     for warning in findings.warnings:
         typer.echo(f"lakemq: warning: {warning}", err=True)
     if findings.errors:
-        _fail("\n".join(map(str, findings.errors)))
+        fail("\n".join(map(str, findings.errors)))
     typer.echo(f"{config or 'defaults'}: ok; plugins on: {', '.join(findings.plugins)}")
 
 

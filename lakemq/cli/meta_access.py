@@ -1,55 +1,30 @@
-"""How commands reach the MetaService: options, and one call at a time."""
+"""How commands call the MetaService: one client for as long as a call takes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Annotated, NoReturn, TypeVar
+from typing import TypeVar
 
-import typer
-
+from lakemq.broker_core.api.command_line import MetaOptions, fail
 from lakemq.meta_service.api.errors import MetaError, StartupFailed
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import MetaClient
 
 T = TypeVar("T")
-DEFAULT_ADDRESS = ["127.0.0.1:9701"]
-
-Addresses = Annotated[
-    list[str],
-    typer.Option(
-        "--address",
-        "-a",
-        envvar="LAKEMQ_META_ADDRESS",
-        metavar="HOST:PORT",
-        help="A member of the MetaService; may be repeated.",
-    ),
-]
-TlsCert = Annotated[str, typer.Option(metavar="FILE", help="Certificate chain (PEM).")]
-TlsKey = Annotated[str, typer.Option(metavar="FILE", help="Its private key (PEM).")]
-TlsCa = Annotated[str, typer.Option(metavar="FILE", help="The members' authority (PEM).")]
 
 
-def fail(error: Exception | str) -> NoReturn:
-    typer.echo(f"lakemq: {error}", err=True)
-    raise typer.Exit(1)
-
-
-def ask_meta(
-    addresses: list[str],
-    cert: str,
-    key: str,
-    authority: str,
-    ask: Callable[[MetaClient], Awaitable[T]],
-) -> T:
-    """What `ask` answers. A failure becomes one line and exit code 1."""
+def ask_meta(members: MetaOptions, ask: Callable[[MetaClient], Awaitable[T]]) -> T:
+    """What `ask` answers. An error ends the command with one line."""
     from lakemq.meta_service.api.client import RemoteClient
     from lakemq.meta_service.server.tls import channel_credentials, load_pem
 
     async def asked() -> T:
-        settings = MetaSettings(tls_cert=cert, tls_key=key, tls_ca=authority)
+        settings = MetaSettings(
+            tls_cert=members.tls_cert, tls_key=members.tls_key, tls_ca=members.tls_ca
+        )
         credentials = channel_credentials(load_pem(settings))
-        client = RemoteClient(addresses, credentials=credentials)
+        client = RemoteClient(members.address, credentials=credentials)
         try:
             return await ask(client)
         finally:
@@ -58,4 +33,4 @@ def ask_meta(
     try:
         return asyncio.run(asked())
     except (MetaError, StartupFailed, OSError) as error:
-        fail(f"MetaService at {', '.join(addresses)}: {error}")
+        fail(f"MetaService at {', '.join(members.address)}: {error}")

@@ -1,4 +1,4 @@
-"""`lakemq quota`: how much somebody may use a second on each node, kept by the MetaService."""
+"""`lakemq quota`: rate limits of principals on each node, kept by the MetaService."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
 
+from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups, print_table
 from lakemq.broker_core.security.settings import QuotaSettings
-from lakemq.cli.meta_access import fail
-from lakemq.cli.meta_options import AskMeta, asks_meta
+from lakemq.cli.meta_access import ask_meta
 from lakemq.meta_service.api.auth import Quota
 
 quota = typer.Typer(
-    no_args_is_help=True, help="How much somebody may use a second on each node; more has to wait."
+    no_args_is_help=True,
+    help="Rate limits of principals on each node; requests above them are delayed.",
 )
 Who = Annotated[str, typer.Argument(metavar="WHO", help="user:NAME, role:NAME, anonymous or any.")]
 Limit = Annotated[int | None, typer.Option(min=1)]
@@ -26,16 +25,16 @@ def _principal(who: str) -> str:
 
 
 @quota.command("set")
-@asks_meta
+@option_groups
 def set_quota(
     who: Who,
     bytes_in_per_s: Limit = None,
     bytes_out_per_s: Limit = None,
     records_per_s: Limit = None,
     *,
-    ask: AskMeta,
+    members: MetaOptions,
 ) -> None:
-    """Set somebody's quota in place of the one it has; what is left out is not limited."""
+    """Set the quota of a principal, replacing the one it has. Limits not given are unlimited."""
     try:
         QuotaSettings(who=who)
     except ValidationError:
@@ -48,36 +47,35 @@ def set_quota(
         bytes_out_per_s=bytes_out_per_s,
         records_per_s=records_per_s,
     )
-    ask(lambda meta: meta.put_quota(made))
+    ask_meta(members, lambda meta: meta.put_quota(made))
     typer.echo(f"set the quota of {who}")
 
 
 @quota.command("list")
-@asks_meta
+@option_groups
 def list_quotas(
     *,
-    ask: AskMeta,
+    members: MetaOptions,
 ) -> None:
     """List the quotas that the MetaService keeps."""
-    kept = ask(lambda meta: meta.quotas())
-    table = Table(box=None, pad_edge=False)
-    for heading in ("who", "bytes in/s", "bytes out/s", "records/s"):
-        table.add_column(heading, justify="left" if heading == "who" else "right")
+    kept = ask_meta(members, lambda meta: meta.quotas())
+    rows = []
     for each in kept:
         limits = (each.bytes_in_per_s, each.bytes_out_per_s, each.records_per_s)
         shown = ["-" if limit is None else f"{limit:,}" for limit in limits]
-        table.add_row("any" if each.principal == "*" else each.principal, *shown)
-    Console().print(table)
+        rows.append(("any" if each.principal == "*" else each.principal, *shown))
+    numbers = ("bytes in/s", "bytes out/s", "records/s")
+    print_table(("who", *numbers), rows, numbers=numbers)
 
 
-@quota.command("remove")
-@asks_meta
-def remove(
+@quota.command("delete")
+@option_groups
+def delete(
     who: Who,
     *,
-    ask: AskMeta,
+    members: MetaOptions,
 ) -> None:
-    """Remove somebody's quota."""
+    """Delete a quota."""
     name = _principal(who)
-    ask(lambda meta: meta.delete_quota(name))
-    typer.echo(f"removed the quota of {who}")
+    ask_meta(members, lambda meta: meta.delete_quota(name))
+    typer.echo(f"deleted the quota of {who}")

@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups, print_table
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.security.authn.users import UserRecord, check_roles, check_user_name
-from lakemq.cli.meta_access import fail
-from lakemq.cli.meta_options import AskMeta, asks_meta
 from lakemq.cli.user_file import with_password
 from lakemq.cli.user_store import FileStore, MetaStore, UserStore
 
@@ -41,8 +38,8 @@ FromStdin = Annotated[
 ]
 
 
-def _store(file: Path | None, ask: AskMeta) -> UserStore:
-    return MetaStore(ask) if file is None else FileStore(file)
+def _store(file: Path | None, members: MetaOptions) -> UserStore:
+    return MetaStore(members) if file is None else FileStore(file)
 
 
 def _password(from_stdin: bool) -> str:
@@ -63,17 +60,17 @@ def _found(store: UserStore, name: str) -> UserRecord:
 
 
 @user.command("add")
-@asks_meta
+@option_groups
 def add(
     name: str,
     file: File = None,
     role: Roles = None,
     password_stdin: FromStdin = False,
     *,
-    ask: AskMeta,
+    members: MetaOptions,
 ) -> None:
     """Add a user; asks for the password."""
-    store = _store(file, ask)
+    store = _store(file, members)
     try:
         check_user_name(name)
         check_roles(role or ())
@@ -87,16 +84,16 @@ def add(
 
 
 @user.command("passwd")
-@asks_meta
+@option_groups
 def passwd(
     name: str,
     file: File = None,
     password_stdin: FromStdin = False,
     *,
-    ask: AskMeta,
+    members: MetaOptions,
 ) -> None:
     """Give a user another password."""
-    store = _store(file, ask)
+    store = _store(file, members)
     try:
         store.put(with_password(_found(store, name), _password(password_stdin)))
     except LakeMQError as error:
@@ -105,16 +102,16 @@ def passwd(
 
 
 @user.command("roles")
-@asks_meta
+@option_groups
 def roles(
     name: str,
     file: File = None,
     role: Roles = None,
     *,
-    ask: AskMeta,
+    members: MetaOptions,
 ) -> None:
     """Give a user these roles in place of those it has."""
-    store = _store(file, ask)
+    store = _store(file, members)
     try:
         check_roles(role or ())
         store.put(replace(_found(store, name), roles=tuple(dict.fromkeys(role or ()))))
@@ -123,41 +120,39 @@ def roles(
     typer.echo(f"{name}: {', '.join(role or ()) or 'no roles'}")
 
 
-@user.command("remove")
-@asks_meta
-def remove(
+@user.command("delete")
+@option_groups
+def delete(
     name: str,
     file: File = None,
     *,
-    ask: AskMeta,
+    members: MetaOptions,
 ) -> None:
-    """Remove a user."""
-    store = _store(file, ask)
+    """Delete a user."""
+    store = _store(file, members)
     try:
         _found(store, name)
-        store.remove(name)
+        store.delete(name)
     except LakeMQError as error:
         fail(error)
-    typer.echo(f"removed {name}")
+    typer.echo(f"deleted {name}")
 
 
 @user.command("list")
-@asks_meta
+@option_groups
 def list_users(
     file: File = None,
     *,
-    ask: AskMeta,
+    members: MetaOptions,
 ) -> None:
     """List users, their roles and how they can log in."""
     try:
-        users = _store(file, ask).users()
+        users = _store(file, members).users()
     except LakeMQError as error:
         fail(error)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("user", "roles", "logs in by"):
-        table.add_column(heading, overflow="fold")
+    rows = []
     for each in sorted(users, key=lambda one: one.name):
         ways = ["password"] * bool(each.password_hash) + [keys.mechanism for keys in each.scram]
-        said = "disabled" if each.disabled else ", ".join(ways) or "nothing"
-        table.add_row(each.name, ", ".join(each.roles), said)
-    Console().print(table)
+        login = "disabled" if each.disabled else ", ".join(ways) or "-"
+        rows.append((each.name, ", ".join(each.roles), login))
+    print_table(("user", "roles", "login"), rows)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from lakemq.broker_core.api.command_line import MetaOptions
 from lakemq.broker_core.security.authn.users import UserRecord
 from lakemq.broker_core.security.kept_forms import record_of, user_of
-from lakemq.cli.meta_options import AskMeta
+from lakemq.cli.meta_access import ask_meta
 from lakemq.cli.user_file import put_user, remove_user, users_of
 
 
@@ -19,7 +20,7 @@ class UserStore(Protocol):
 
     def put(self, user: UserRecord) -> None: ...
 
-    def remove(self, name: str) -> None: ...
+    def delete(self, name: str) -> None: ...
 
 
 class FileStore:
@@ -37,25 +38,25 @@ class FileStore:
     def put(self, user: UserRecord) -> None:
         put_user(self._path, user)
 
-    def remove(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         remove_user(self._path, name)
 
 
 class MetaStore:
     """The MetaService."""
 
-    def __init__(self, ask: AskMeta) -> None:
-        self._ask = ask
+    def __init__(self, members: MetaOptions) -> None:
+        self._members = members
 
     def users(self) -> Sequence[UserRecord]:
-        return [record_of(user) for user in self._ask(lambda meta: meta.users())]
+        return [record_of(user) for user in ask_meta(self._members, lambda meta: meta.users())]
 
     def find(self, name: str) -> UserRecord | None:
-        user = self._ask(lambda meta: meta.user(name))
+        user = ask_meta(self._members, lambda meta: meta.user(name))
         return None if user is None else record_of(user)
 
     def put(self, user: UserRecord) -> None:
-        self._ask(lambda meta: meta.put_user(user_of(user)))
+        ask_meta(self._members, lambda meta: meta.put_user(user_of(user)))
 
-    def remove(self, name: str) -> None:
-        self._ask(lambda meta: meta.delete_user(name))
+    def delete(self, name: str) -> None:
+        ask_meta(self._members, lambda meta: meta.delete_user(name))

@@ -74,7 +74,7 @@ def test_topics_produce_consume(node: NodeProcess) -> None:
     assert "3 record(s) stored, acks=leader" in run.stderr
     out = lakemq("consume", "cli", *at).stdout
     assert sorted(out.split()) == ["1", "2", "plain"]
-    out = lakemq("consume", "cli", "-o", "json", "-n", "1", *at).stdout
+    out = lakemq("consume", "cli", "--json", "-n", "1", *at).stdout
     assert '"offset": 0' in out and out.count("\n") == 1
     listed = lakemq("topic", "list", *at).stdout
     assert any(line.split()[:3] == ["cli", "2", "3"] for line in listed.splitlines())

@@ -229,9 +229,9 @@ def test_the_command_line(node: NodeProcess) -> None:
     ]  # fmt: skip
     for to, offset in (("earliest", 0), ("latest", 50), ("7", 7), ("time:33", 33)):
         said = group_command("reset-offsets", "nightly", "-t", topic, "--to", to, *at)
-        assert said == f"nightly: {topic}-0 goes on from offset {offset}\n"
+        assert said == f"nightly: {topic}-0 committed offset is {offset}\n"
     assert "--to is 'x'" in group_command("reset-offsets", "nightly", "-t", topic, "--to", "x", *at)
-    assert group_command("delete", "nightly", "--yes", *at) == "deleted nightly\n"
+    assert group_command("delete", "nightly", "--yes", *at) == "deleted group nightly\n"
     assert "does not exist" in group_command("describe", "nightly", *at)
 
 

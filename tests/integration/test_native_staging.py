@@ -256,7 +256,7 @@ def test_the_command_lists_aborts_and_forgets(client: lakemq.SyncClient, topic: 
     assert "fenced" in aborted.stdout
     (found,) = [each for each in client.staging.owners() if each.name == topic]
     assert (found.state, found.epoch) == ("idle", 2)
-    assert lakemq_command("forget", "sink", topic, "--yes", *at).returncode == 0
+    assert lakemq_command("delete", "sink", topic, "--yes", *at).returncode == 0
     gone = lakemq_command("abort", "sink", topic, *at)
     assert gone.returncode == 1 and gone.stderr.startswith("lakemq: ")
     wrong = lakemq_command("abort", "thing", topic, *at)

@@ -144,7 +144,7 @@ def test_the_command_line_takes_files_from_the_environment(
         ["create", "made-by-command", "--bootstrap", node.native],
         env={
             "LAKEMQ_TLS_CA": str(authority.file),
-            "LAKEMQ_TLS_CERTIFICATE": str(certificate),
+            "LAKEMQ_TLS_CERT": str(certificate),
             "LAKEMQ_TLS_KEY": str(key),
         },
     )

@@ -336,7 +336,7 @@ def test_users_and_rules_of_the_metaservice(node: NodeProcess) -> None:
         eventually(lambda: publish() == 0x87)
         told = command(node, "acl", "test", *asked, fails=True)
         assert "denied: rule no-plants" in told
-        command(node, "acl", "remove", "no-plants")
+        command(node, "acl", "delete", "no-plants")
         eventually(lambda: publish() == 0)
 
     command(node, "user", "passwd", "kept", "--password-stdin", input="two\n")
@@ -345,7 +345,7 @@ def test_users_and_rules_of_the_metaservice(node: NodeProcess) -> None:
         assert device.next("connect") == 0
         device.client.publish("plant/1", b"x", 1)
         assert device.next("publish") == 0
-        command(node, "user", "remove", "kept")
+        command(node, "user", "delete", "kept")
         eventually(lambda: not logs_in(node, "kept", "two"))
         assert device.next("end") == 0x87, "it is put out though it asks for nothing"
 
@@ -364,7 +364,7 @@ def fill(node: NodeProcess) -> None:
         client.send("mqtt", b"x")
 
 
-@pytest.mark.parametrize("change", ["passwd", "remove"])
+@pytest.mark.parametrize("change", ["passwd", "delete"])
 def test_what_a_password_of_the_file_opened_ends_with_it(node: NodeProcess, change: str) -> None:
     name = f"filed-{change}"
     add_user(node.folder, name)
@@ -397,7 +397,7 @@ def reads(node: NodeProcess, user: str) -> bool:
 def test_wrong_rules_are_refused_by_the_command(node: NodeProcess) -> None:
     wrong = ("acl", "add", "-w", "ann", "-o", "publish", "-r", "topic_name:a")
     assert "who 'ann'" in command(node, *wrong, fails=True)
-    assert "does not exist" in command(node, "acl", "remove", "nothing", fails=True)
+    assert "does not exist" in command(node, "acl", "delete", "nothing", fails=True)
 
 
 # -- the SDK
@@ -495,7 +495,7 @@ def test_who_uses_more_than_its_quota_has_to_wait(node: NodeProcess) -> None:
         # 250 kB less a second's worth ahead, less the last, which is taken before it is waited for
         assert written_s > 0.9 and read_s > 0.9, (written_s, read_s)
     finally:
-        command(node, "quota", "remove", "user:greedy")
+        command(node, "quota", "delete", "user:greedy")
     waits = [line for line in admin_metrics(node) if "security_quota_waits" in line]
     assert float(waits[-1].rsplit(" ", 1)[1]) > 1000
 

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from lakemq.broker_core.api.command_line import AsJson, print_table
 from lakemq.broker_core.api.errors import ConfigError, CorruptBatch
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.plugins.journal.segment.damage import Damage
@@ -35,7 +36,6 @@ DataDir = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="A node's data folder, or the journal's in it.")
 ]
 Topic = Annotated[str, typer.Option(help="Only this topic: its name or its id.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
@@ -113,28 +113,16 @@ def stats(data_dir: DataDir, topic: Topic = "", as_json: AsJson = False) -> None
         for row in rows:
             typer.echo(json.dumps(row))
         return
-    for line in _table([{key: row[key] for key in _SHOWN} for row in rows]):
-        typer.echo(line)
+    cells = [["" if row[key] is None else str(row[key]) for key in _SHOWN] for row in rows]
+    headings = [name.replace("_", " ") for name in _SHOWN]
+    print_table(headings, cells, numbers=set(headings) - {"topic", "newest"})
 
 
 _SHOWN = (
     "topic", "partition", "start_offset", "end_offset", "records", "segments", "bytes",
     "compression_ratio", "newest", "findings",
 )  # fmt: skip
-"""What the table shows; `--json` tells the rest."""
-
-
-def _table(rows: list[dict[str, str | int | float | None]]) -> Iterator[str]:
-    """Columns under their names, numbers to the right."""
-    lines = [[name.replace("_", " ") for name in _SHOWN]]
-    lines += [["" if value is None else str(value) for value in row.values()] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = (
-            cell.ljust(width) if name in ("topic", "newest") else cell.rjust(width)
-            for name, cell, width in zip(_SHOWN, line, widths, strict=True)
-        )
-        yield "  ".join(cells).rstrip()
+"""Columns of the table; `--json` prints all fields."""
 
 
 def _statistics(report: PartitionReport) -> dict[str, str | int | float | None]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Final
-from urllib.error import URLError
-from urllib.request import urlopen
+from typing import Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
+
+from lakemq.broker_core.api.admin_client import ask_admin
+from lakemq.broker_core.api.command_line import AdminOptions, option_groups, print_table
 
 bridge = typer.Typer(no_args_is_help=True, help="Bridges to remote MQTT brokers.")
 
@@ -19,7 +18,6 @@ _COLUMNS: Final = (
     "connected", "lag", "inflight", "forwarded", "received", "repeated", "refused", "lost",
     "connects", "failures",
 )  # fmt: skip
-_ANSWER_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 @bridge.callback()
@@ -28,34 +26,21 @@ def _group() -> None:
 
 
 @bridge.command("status")
-def status(
-    admin: Annotated[
-        str,
-        typer.Option(envvar="LAKEMQ_ADMIN", metavar="HOST:PORT", help="The node's HTTP admin."),
-    ] = "127.0.0.1:9703",
-) -> None:
-    """Show every link of a node: whether it stands, how far it is behind, what crossed."""
-    try:
-        with urlopen(f"http://{admin}/metrics", timeout=10) as answer:
-            text = answer.read(_ANSWER_MAX_BYTES).decode()
-    except (URLError, OSError, ValueError) as error:
-        typer.echo(f"lakemq: {admin}: {error}", err=True)
-        raise typer.Exit(1) from None
+@option_groups
+def status(node: AdminOptions) -> None:
+    """Show every link of a node: whether it is connected, its lag, and record counts."""
+    text = ask_admin(node, "metrics").decode()
     links: dict[str, dict[str, int]] = {}
     for name, link, value in read_metrics(text):
         links.setdefault(link, {})[name] = value
     if not links:
         typer.echo("this node has no bridges")
         return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("link")
-    for heading in _COLUMNS:
-        table.add_column(heading, justify="right")
+    rows = []
     for link, values in sorted(links.items()):
-        stands = "yes" if values.get("connected") else "no"
-        numbers = [f"{values.get(name, 0):,}" for name in _COLUMNS[1:]]
-        table.add_row(link, stands, *numbers)
-    Console().print(table)
+        connected = "yes" if values.get("connected") else "no"
+        rows.append((link, connected, *(f"{values.get(name, 0):,}" for name in _COLUMNS[1:])))
+    print_table(("link", *_COLUMNS), rows, numbers=_COLUMNS)
 
 
 def read_metrics(text: str) -> Iterator[tuple[str, str, int]]:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from lakemq.plugins.native.cli.commands import Bootstrap, client_of, fail, topic
+from lakemq.broker_core.api.command_line import (
+    BrokerOptions,
+    Yes,
+    fail,
+    option_groups,
+    print_table,
+)
+from lakemq.plugins.native.cli.commands import client_of, topic
 from lakemq.plugins.native.sdk import SyncClient, TopicOffsets
 
 cluster = typer.Typer(no_args_is_help=True, help="Show the cluster.")
@@ -20,6 +25,7 @@ def _cluster() -> None:
 
 
 @topic.command("alter")
+@option_groups
 def alter_topic(
     name: str,
     config: Annotated[
@@ -30,31 +36,35 @@ def alter_topic(
         list[str] | None,
         typer.Option("--reset", metavar="NAME", help="Back to the broker's default; repeatable."),
     ] = None,
-    bootstrap: Bootstrap = "127.0.0.1:9700",
+    *,
+    broker: BrokerOptions,
 ) -> None:
     """Change settings of a topic; the others stay."""
     settings = dict(each.partition("=")[::2] for each in config or ())
     if not settings and not reset:
         fail("nothing to change: give --config or --reset")
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         found = client.admin.alter_topic(name, settings, reset=reset or ())
     for each in sorted({*settings, *(reset or ())}):
         typer.echo(f"{name}: {each}={found.config[each]}")
 
 
 @topic.command("add-partitions")
+@option_groups
 def add_partitions(
     name: str,
     partitions: Annotated[int, typer.Argument(min=1, help="How many there shall be in all.")],
-    bootstrap: Bootstrap = "127.0.0.1:9700",
+    *,
+    broker: BrokerOptions,
 ) -> None:
     """Let a topic have more partitions. Keys may then go to other ones than before."""
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         found = client.admin.add_partitions(name, partitions)
     typer.echo(f"{name} has {len(found.partitions)} partition(s)")
 
 
 @topic.command("delete-records")
+@option_groups
 def delete_records(
     name: str,
     before: Annotated[
@@ -66,11 +76,12 @@ def delete_records(
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="Default: all of them.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bootstrap: Bootstrap = "127.0.0.1:9700",
+    yes: Yes = False,
+    *,
+    broker: BrokerOptions,
 ) -> None:
     """Delete the oldest records of a topic."""
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         wanted = _wanted(client, client.describe_topic(name), partition, before)
         if not yes:
             typer.confirm(f"Delete records of {name} before {wanted}?", abort=True)
@@ -100,30 +111,22 @@ def _wanted(
 
 
 @cluster.command("describe")
-def describe_cluster(bootstrap: Bootstrap = "127.0.0.1:9700") -> None:
+@option_groups
+def describe_cluster(broker: BrokerOptions) -> None:
     """Show the cluster's nodes, its MetaService, and the plugins of the node that answers."""
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         found = client.admin.describe_cluster()
-    console = Console()
-    console.print(
+    typer.echo(
         f"cluster {found.cluster_id}, catalog revision {found.revision:,}; MetaService: "
-        f"{', '.join(found.meta_members) or '-'}, led by {found.meta_leader or 'nobody'}",
-        soft_wrap=True,
+        f"{', '.join(found.meta_members) or '-'}, leader {found.meta_leader or '-'}"
     )
-    nodes = _table("node", "state", "version", "rack", "addresses")
+    nodes = []
     for each in found.nodes:
         addresses = "  ".join(f"{name}={at}" for name, at in sorted(each.addresses.items()))
-        nodes.add_row(each.node_id, each.state, each.version, each.rack or "-", addresses)
-    console.print(nodes, soft_wrap=True)
-    plugins = _table(f"plugin of {found.node_id}", "version", "from", "state")
-    for plugin in found.plugins:
-        state = "on" if plugin.enabled else "off"
-        plugins.add_row(plugin.name, plugin.version, plugin.distribution, state)
-    console.print(plugins, soft_wrap=True)
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    return table
+        nodes.append((each.node_id, each.state, each.version, each.rack or "-", addresses))
+    print_table(("node", "state", "version", "rack", "addresses"), nodes)
+    plugins = [
+        (plugin.name, plugin.version, plugin.distribution, "on" if plugin.enabled else "off")
+        for plugin in found.plugins
+    ]
+    print_table((f"plugin of {found.node_id}", "version", "from", "state"), plugins)

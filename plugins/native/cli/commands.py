@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import islice
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from lakemq.broker_core.api.command_line import (
+    AsJson,
+    BrokerOptions,
+    Yes,
+    fail,
+    option_groups,
+    print_table,
+    secret,
+)
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.types import Record
 from lakemq.plugins.native.cli.line_reader import LineReader
 from lakemq.plugins.native.sdk import NewRecord, SyncClient, Tls, TopicOffsets
 from lakemq.plugins.native.sdk.net.login import Login, login_of
 
-Bootstrap = Annotated[
-    str,
-    typer.Option(envvar="LAKEMQ_BOOTSTRAP", metavar="HOST:PORT", help="The broker's native port."),
-]
-
 topic = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, delete topics.")
-
-
-class OutputFormat(StrEnum):
-    VALUE = "value"
-    JSON = "json"
 
 
 class CompressionName(StrEnum):
@@ -46,12 +42,6 @@ class AcksName(StrEnum):
     MEMORY = "memory"
     LEADER = "leader"
     REPLICATED = "replicated"
-
-
-def fail(error: Exception | str) -> NoReturn:
-    """One clear line, exit code 1."""
-    typer.echo(f"lakemq: {error}", err=True)
-    raise typer.Exit(1)
 
 
 class Terminated(BaseException):
@@ -73,11 +63,12 @@ def terminable() -> Iterator[None]:
 
 
 @contextmanager
-def client_of(bootstrap: str) -> Iterator[SyncClient]:
-    """A client whose errors become one line. TLS and who one is come by environment variables."""
+def client_of(broker: BrokerOptions) -> Iterator[SyncClient]:
+    """A client as the options say, whose errors end the command with one line."""
     try:
-        login = _login(os.environ)
-        with SyncClient(bootstrap, timeout_s=10, tls=_tls(os.environ), login=login) as client:
+        with SyncClient(
+            broker.bootstrap, timeout_s=10, tls=tls_of(broker), login=_login(broker)
+        ) as client:
             yield client
     except LakeMQError as error:
         fail(error)
@@ -87,24 +78,24 @@ def client_of(bootstrap: str) -> Iterator[SyncClient]:
         raise typer.Exit(128 + signal.SIGTERM) from None
 
 
-def _tls(environment: Mapping[str, str]) -> Tls | None:
-    """LAKEMQ_TLS_CA, LAKEMQ_TLS_CERTIFICATE and LAKEMQ_TLS_KEY name PEM files."""
-    ca, certificate, key = (
-        environment.get(f"LAKEMQ_TLS_{name}") or None for name in ("CA", "CERTIFICATE", "KEY")
-    )
-    return Tls(ca, certificate, key) if ca or certificate or key else None
+def tls_of(broker: BrokerOptions) -> Tls | None:
+    """TLS if one of its files is named."""
+    files = (broker.tls_ca or None, broker.tls_cert or None, broker.tls_key or None)
+    return Tls(*files) if any(files) else None
 
 
-def _login(environment: Mapping[str, str]) -> Login | None:
-    """LAKEMQ_TOKEN, or LAKEMQ_USERNAME, LAKEMQ_PASSWORD and LAKEMQ_MECHANISM."""
-    token, username, password = (
-        environment.get(f"LAKEMQ_{name}") or None for name in ("TOKEN", "USERNAME", "PASSWORD")
+def _login(broker: BrokerOptions) -> Login | None:
+    mechanism = secret("MECHANISM") or "PLAIN"
+    return login_of(
+        secret("TOKEN"),
+        broker.username or None,
+        secret("PASSWORD"),
+        mechanism,  # type: ignore[arg-type]  # checked by the SDK
     )
-    mechanism = environment.get("LAKEMQ_MECHANISM", "PLAIN")
-    return login_of(token, username, password, mechanism)  # type: ignore[arg-type]  # it is checked
 
 
 @topic.command("create")
+@option_groups
 def create_topic(
     name: str,
     partitions: Annotated[
@@ -114,76 +105,72 @@ def create_topic(
         list[str] | None,
         typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting; repeatable."),
     ] = None,
-    bootstrap: Bootstrap = "127.0.0.1:9700",
+    *,
+    broker: BrokerOptions,
 ) -> None:
     """Create a topic."""
     settings = dict(each.partition("=")[::2] for each in config or ())
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         made = client.create_topic(name, partitions, settings)
     typer.echo(f"created {made.name} with {len(made.partitions)} partition(s), id {made.topic_id}")
 
 
 @topic.command("list")
-def list_topics(bootstrap: Bootstrap = "127.0.0.1:9700") -> None:
+@option_groups
+def list_topics(broker: BrokerOptions) -> None:
     """List all topics."""
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         topics = client.topics()
-    table = Table(box=None, pad_edge=False)
-    for heading in ("topic", "partitions", "records", "bytes"):
-        table.add_column(heading, justify="left" if heading == "topic" else "right")
+    rows = []
     for each in topics:
         records = sum(one.high_watermark - one.log_start_offset for one in each.partitions)
         size = sum(one.size_bytes for one in each.partitions)
-        table.add_row(each.name, str(len(each.partitions)), f"{records:,}", f"{size:,}")
-    Console().print(table)
+        rows.append((each.name, str(len(each.partitions)), f"{records:,}", f"{size:,}"))
+    numbers = ("partitions", "records", "bytes")
+    print_table(("topic", *numbers), rows, numbers=numbers)
 
 
 @topic.command("describe")
-def describe_topic(name: str, bootstrap: Bootstrap = "127.0.0.1:9700") -> None:
+@option_groups
+def describe_topic(name: str, *, broker: BrokerOptions) -> None:
     """Show a topic's partitions and settings."""
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         found = client.describe_topic(name)
-    console = Console()
-    console.print(f"{found.name}  id {found.topic_id}")
-    console.print(_partition_table(found))
-    settings = "  ".join(f"{key}={value}" for key, value in sorted(found.config.items()))
-    console.print(settings, soft_wrap=True, highlight=False)
+    typer.echo(f"{found.name}  id {found.topic_id}")
+    _print_partitions(found)
+    typer.echo("  ".join(f"{key}={value}" for key, value in sorted(found.config.items())))
 
 
-def _partition_table(found: TopicOffsets) -> Table:
-    table = Table(box=None, pad_edge=False)
-    headings = ("partition", "state", "log start", "high watermark", "log end", "segments", "bytes")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "state" else "right")
-    table.add_column("")
-    for each in found.partitions:
-        table.add_row(
-            str(each.partition),
-            each.state,
-            f"{each.log_start_offset:,}",
-            f"{each.high_watermark:,}",
-            f"{each.log_end_offset:,}",
-            str(each.segments),
-            f"{each.size_bytes:,}",
-            each.detail,
+def _print_partitions(found: TopicOffsets) -> None:
+    rows = [
+        (
+            str(each.partition), each.state, f"{each.log_start_offset:,}",
+            f"{each.high_watermark:,}", f"{each.log_end_offset:,}", str(each.segments),
+            f"{each.size_bytes:,}", each.detail,
         )
-    return table
+        for each in found.partitions
+    ]  # fmt: skip
+    numbers = ("partition", "log start", "high watermark", "log end", "segments", "bytes")
+    print_table(("partition", "state", *numbers[1:], ""), rows, numbers=numbers)
 
 
 @topic.command("delete")
+@option_groups
 def delete_topic(
     name: str,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bootstrap: Bootstrap = "127.0.0.1:9700",
+    yes: Yes = False,
+    *,
+    broker: BrokerOptions,
 ) -> None:
     """Delete a topic and everything in it."""
     if not yes:
         typer.confirm(f"Delete topic {name} and all its records?", abort=True)
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         client.delete_topic(name)
     typer.echo(f"deleted {name}")
 
 
+@option_groups
 def produce(
     topic_name: Annotated[str, typer.Argument(metavar="TOPIC")],
     value: Annotated[
@@ -195,7 +182,8 @@ def produce(
     ] = None,
     acks: Annotated[AcksName, typer.Option(help="How durable before it counts.")] = AcksName.LEADER,
     compression: Annotated[CompressionName, typer.Option()] = CompressionName.NONE,
-    bootstrap: Bootstrap = "127.0.0.1:9700",
+    *,
+    broker: BrokerOptions,
 ) -> None:
     """Produce one record, or one per line of standard input.
 
@@ -206,7 +194,7 @@ def produce(
     sent, done = 0, False
     reader = LineReader(sys.stdin.buffer)
     try:
-        with client_of(bootstrap) as client, reader:
+        with client_of(broker) as client, reader:
             for lines in reader if value is None else [[value.encode()]]:
                 records = [_new_record(line, default_key, key_separator) for line in lines]
                 client.send_batch(
@@ -230,6 +218,7 @@ def _new_record(line: bytes, key: bytes | None, separator: str | None) -> NewRec
     return NewRecord(tail, head) if found else NewRecord(line, key)
 
 
+@option_groups
 def consume(
     topic_name: Annotated[str, typer.Argument(metavar="TOPIC")],
     start: Annotated[
@@ -238,24 +227,25 @@ def consume(
     partition: Annotated[int | None, typer.Option("--partition", min=0)] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after so many.")
+        int | None, typer.Option("--count", "-n", min=1, help="End after this many records.")
     ] = None,
-    output: Annotated[OutputFormat, typer.Option("--output", "-o")] = OutputFormat.VALUE,
-    bootstrap: Bootstrap = "127.0.0.1:9700",
+    as_json: AsJson = False,
+    *,
+    broker: BrokerOptions,
 ) -> None:
-    """Print records of a topic."""
+    """Print the values of a topic's records, or with --json whole records, one a line."""
     first = int(start) if start.isdecimal() else start
-    with client_of(bootstrap) as client, terminable():
+    with client_of(broker) as client, terminable():
         records = client.consume(topic_name, start=first, partition=partition, follow=follow)
         for record in islice(records, count):
-            sys.stdout.buffer.write(_printed(record, output) + b"\n")
+            sys.stdout.buffer.write(_printed(record, as_json) + b"\n")
             if follow:
                 sys.stdout.buffer.flush()
         sys.stdout.buffer.flush()
 
 
-def _printed(record: Record, output: OutputFormat) -> bytes:
-    if output is OutputFormat.VALUE:
+def _printed(record: Record, as_json: bool) -> bytes:
+    if not as_json:
         return record.value or b""
     return json.dumps(
         {

@@ -5,80 +5,79 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from lakemq.plugins.native.cli.commands import Bootstrap, client_of, fail
+from lakemq.broker_core.api.command_line import (
+    BrokerOptions,
+    Yes,
+    fail,
+    option_groups,
+    print_table,
+)
+from lakemq.plugins.native.cli.commands import client_of
 from lakemq.plugins.native.sdk import GroupDescription, SyncClient, TopicPartition
 
 group = typer.Typer(no_args_is_help=True, help="List, describe, reset and delete consumer groups.")
 
 
 @group.command("list")
-def list_groups(bootstrap: Bootstrap = "127.0.0.1:9700") -> None:
+@option_groups
+def list_groups(broker: BrokerOptions) -> None:
     """List all consumer groups."""
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         found = client.groups()
-    table = _table("group", "state", "members", "lag")
-    for each in found:
-        table.add_row(each.name, each.state, str(len(each.members)), f"{each.lag:,}")
-    Console().print(table)
+    rows = [(each.name, each.state, str(len(each.members)), f"{each.lag:,}") for each in found]
+    print_table(("group", "state", "members", "lag"), rows, numbers=("members", "lag"))
 
 
 @group.command("describe")
-def describe_group(name: str, bootstrap: Bootstrap = "127.0.0.1:9700") -> None:
-    """Show a group's members, and where it stands in every partition."""
-    with client_of(bootstrap) as client:
+@option_groups
+def describe_group(name: str, *, broker: BrokerOptions) -> None:
+    """Show a group's members, and its committed offset in every partition."""
+    with client_of(broker) as client:
         found = client.describe_group(name)
-    console = Console()
-    console.print(
-        f"{found.name}  {found.state}, epoch {found.epoch}, {len(found.members)} member(s)"
-    )
-    console.print(_offsets_of(found), soft_wrap=True)
+    typer.echo(f"{found.name}  {found.state}, epoch {found.epoch}, {len(found.members)} member(s)")
+    _print_offsets(found)
 
 
-def _offsets_of(found: GroupDescription) -> Table:
+def _print_offsets(found: GroupDescription) -> None:
     owners = {at: member for member in found.members for at in member.partitions}
-    table = _table("topic", "partition", "committed", "high watermark", "lag", "member")
+    rows = []
     for each in found.offsets:
         owner = owners.get(TopicPartition(each.topic, each.partition))
-        table.add_row(
-            each.topic,
-            str(each.partition),
-            "-" if each.committed_offset < 0 else f"{each.committed_offset:,}",
-            "-" if each.high_watermark < 0 else f"{each.high_watermark:,}",
-            "-" if each.high_watermark < 0 else f"{each.lag:,}",
-            "" if owner is None else owner.instance_id or owner.member_id,
+        rows.append(
+            (
+                each.topic,
+                str(each.partition),
+                "-" if each.committed_offset < 0 else f"{each.committed_offset:,}",
+                "-" if each.high_watermark < 0 else f"{each.high_watermark:,}",
+                "-" if each.high_watermark < 0 else f"{each.lag:,}",
+                "" if owner is None else owner.instance_id or owner.member_id,
+            )
         )
-    return table
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        words = heading in ("group", "state", "topic", "member")
-        table.add_column(heading, justify="left" if words else "right")
-    return table
+    numbers = ("partition", "committed", "high watermark", "lag")
+    print_table(("topic", *numbers, "member"), rows, numbers=numbers)
 
 
 @group.command("reset-offsets")
+@option_groups
 def reset_offsets(
     name: str,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="Whose offsets.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", help="Topic whose offsets are set.")],
     to: Annotated[
         str, typer.Option("--to", help="earliest, latest, an offset, or time:MS (since 1970, UTC).")
     ],
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="Default: all of them.")
     ] = None,
-    bootstrap: Bootstrap = "127.0.0.1:9700",
+    *,
+    broker: BrokerOptions,
 ) -> None:
-    """Let a group without members go on from elsewhere."""
-    with client_of(bootstrap) as client:
+    """Set the committed offsets of a group that has no members."""
+    with client_of(broker) as client:
         offsets = _resolved(client, topic, partition, to)
         client.reset_offsets(name, offsets)
     for at, offset in offsets.items():
-        typer.echo(f"{name}: {at.topic}-{at.partition} goes on from offset {offset:,}")
+        typer.echo(f"{name}: {at.topic}-{at.partition} committed offset is {offset:,}")
 
 
 def _resolved(
@@ -104,14 +103,16 @@ def _resolved(
 
 
 @group.command("delete")
+@option_groups
 def delete_group(
     name: str,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bootstrap: Bootstrap = "127.0.0.1:9700",
+    yes: Yes = False,
+    *,
+    broker: BrokerOptions,
 ) -> None:
-    """Forget a group without members, and its offsets."""
+    """Delete a group that has no members, and its committed offsets."""
     if not yes:
-        typer.confirm(f"Forget group {name} and its offsets?", abort=True)
-    with client_of(bootstrap) as client:
+        typer.confirm(f"Delete group {name} and its committed offsets?", abort=True)
+    with client_of(broker) as client:
         client.delete_group(name)
-    typer.echo(f"deleted {name}")
+    typer.echo(f"deleted group {name}")

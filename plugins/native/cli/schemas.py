@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from lakemq.plugins.native.cli.commands import Bootstrap, client_of, fail
+from lakemq.broker_core.api.command_line import (
+    BrokerOptions,
+    Yes,
+    fail,
+    option_groups,
+    print_table,
+)
+from lakemq.plugins.native.cli.commands import client_of
 
 schema = typer.Typer(no_args_is_help=True, help="Register, list, get, check and delete schemas.")
 Kind = Annotated[
@@ -31,80 +36,83 @@ def _read(file: Path, kind: str) -> tuple[str, str]:
 
 
 @schema.command("register")
-def register(
-    subject: str, file: Path, kind: Kind = "", bootstrap: Bootstrap = "127.0.0.1:9700"
-) -> None:
+@option_groups
+def register(subject: str, file: Path, kind: Kind = "", *, broker: BrokerOptions) -> None:
     """Register a file as the new version of a subject."""
     schema_type, text = _read(file, kind)
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         made = client.schemas.register(subject, schema_type, text)
     typer.echo(f"{subject} version {made.version}, id {made.schema_id}")
 
 
 @schema.command("check")
-def check(
-    subject: str, file: Path, kind: Kind = "", bootstrap: Bootstrap = "127.0.0.1:9700"
-) -> None:
-    """Tell what would make a registration fail. Exit code 1: something would."""
+@option_groups
+def check(subject: str, file: Path, kind: Kind = "", *, broker: BrokerOptions) -> None:
+    """Check whether a file could be registered. Exit code 1 if not."""
     schema_type, text = _read(file, kind)
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         problems = client.schemas.check(subject, schema_type, text)
     for each in problems:
         typer.echo(each)
     if problems:
         raise typer.Exit(1)
-    typer.echo(f"{file} fits {subject}")
+    typer.echo(f"{file} can be registered as {subject}")
 
 
 @schema.command("list")
-def list_subjects(bootstrap: Bootstrap = "127.0.0.1:9700") -> None:
+@option_groups
+def list_subjects(broker: BrokerOptions) -> None:
     """List all subjects."""
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         found = client.schemas.subjects()
-    table = Table(box=None, pad_edge=False)
-    for heading in ("subject", "compatibility", "versions (id)"):
-        table.add_column(heading)
+    rows = []
     for each in found:
         versions = ", ".join(f"{version} ({number})" for version, number in each.versions)
-        table.add_row(each.name, each.compatibility, versions)
-    Console().print(table)
+        rows.append((each.name, each.compatibility, versions))
+    print_table(("subject", "compatibility", "versions (id)"), rows)
 
 
 @schema.command("get")
+@option_groups
 def get(
     subject: str,
     version: Annotated[int | None, typer.Option("--version", min=1)] = None,
-    bootstrap: Bootstrap = "127.0.0.1:9700",
+    *,
+    broker: BrokerOptions,
 ) -> None:
     """Print a schema: the latest, or another version."""
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         typer.echo(client.schemas.get(subject, version).text)
 
 
 @schema.command("compatibility")
+@option_groups
 def compatibility(
     rule: Annotated[
         str, typer.Argument(help="none, backward, forward or full, also -transitive; or default.")
     ],
     subject: Annotated[str, typer.Option("--subject", "-s", help="Default: all others.")] = "",
-    bootstrap: Bootstrap = "127.0.0.1:9700",
+    *,
+    broker: BrokerOptions,
 ) -> None:
     """Set the rule that new versions must keep."""
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         client.schemas.set_compatibility(subject, None if rule == "default" else rule)
     typer.echo(f"{subject or 'all others'}: {rule}")
 
 
 @schema.command("delete")
+@option_groups
 def delete(
     subject: str,
     version: Annotated[int | None, typer.Option("--version", min=1, help="Default: all.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bootstrap: Bootstrap = "127.0.0.1:9700",
+    yes: Yes = False,
+    *,
+    broker: BrokerOptions,
 ) -> None:
-    """Forget a version, or a whole subject. Values that name it can't be decoded any more."""
+    """Delete a version, or a whole subject. Values that refer to it can no longer be decoded."""
     if not yes:
-        typer.confirm(f"Forget {subject} version {version or 'all'}?", abort=True)
-    with client_of(bootstrap) as client:
+        typer.confirm(f"Delete {subject} version {version or 'all'}?", abort=True)
+    with client_of(broker) as client:
         client.schemas.delete(subject, version)
     typer.echo(f"deleted {subject}")

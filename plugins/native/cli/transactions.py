@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from lakemq.plugins.native.cli.commands import Bootstrap, client_of, fail
+from lakemq.broker_core.api.command_line import (
+    BrokerOptions,
+    Yes,
+    fail,
+    option_groups,
+    print_table,
+)
+from lakemq.plugins.native.cli.commands import client_of
 
 transaction = typer.Typer(
     no_args_is_help=True, help="List and abort staged batches and transactions."
@@ -17,50 +22,54 @@ Kind = Annotated[str, typer.Argument(help="sink or transaction")]
 
 
 @transaction.command("list")
-def list_owners(bootstrap: Bootstrap = "127.0.0.1:9700") -> None:
+@option_groups
+def list_owners(broker: BrokerOptions) -> None:
     """List all sinks and transactional ids: what is staged, what was committed last."""
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         found = client.staging.owners()
-    table = Table(box=None, pad_edge=False)
-    for heading in ("kind", "id", "state", "epoch", "last batch", "staged", "bytes", "detail"):
-        words = heading in ("kind", "id", "state", "detail")
-        table.add_column(heading, justify="left" if words else "right", overflow="fold")
+    rows = []
     for each in found:
         last = "-" if each.last_batch_id < 0 else str(each.last_batch_id)
-        table.add_row(
-            each.kind, each.name, each.state, str(each.epoch), last,
-            f"{each.staged_batches:,}", f"{each.staged_bytes:,}", each.detail,
+        rows.append(
+            (
+                each.kind, each.name, each.state, str(each.epoch), last,
+                f"{each.staged_batches:,}", f"{each.staged_bytes:,}", each.detail,
+            )
         )  # fmt: skip
-    Console().print(table)
+    numbers = ("epoch", "last batch", "staged", "bytes")
+    print_table(("kind", "id", "state", *numbers, "detail"), rows, numbers=numbers)
 
 
 @transaction.command("abort")
-def abort(kind: Kind, name: str, bootstrap: Bootstrap = "127.0.0.1:9700") -> None:
-    """Fence whoever acts for a sink or transactional id, and forget what it has staged. A commit
-    that is decided can't be aborted."""
+@option_groups
+def abort(kind: Kind, name: str, *, broker: BrokerOptions) -> None:
+    """Fence the producer of a sink or transactional id, and abort what it has staged. A commit that
+    has been decided cannot be aborted."""
     _check(kind)
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         client.staging.fence(kind, name)
-    typer.echo(f"{kind} {name}: fenced, nothing is staged")
+    typer.echo(f"{kind} {name}: fenced, staged batches aborted")
 
 
-@transaction.command("forget")
-def forget(
+@transaction.command("delete")
+@option_groups
+def delete(
     kind: Kind,
     name: str,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bootstrap: Bootstrap = "127.0.0.1:9700",
+    yes: Yes = False,
+    *,
+    broker: BrokerOptions,
 ) -> None:
-    """Forget a sink or transactional id, and which batch it committed last."""
+    """Delete a sink or transactional id, and the number of its last committed batch."""
     _check(kind)
     if not yes:
         typer.confirm(
-            f"If {kind} {name} comes back, it may commit its last batch a second time. Forget it?",
+            f"If {kind} {name} is used again, its last batch may be committed twice. Delete it?",
             abort=True,
         )
-    with client_of(bootstrap) as client:
+    with client_of(broker) as client:
         client.staging.forget(kind, name)
-    typer.echo(f"{kind} {name} is forgotten")
+    typer.echo(f"deleted {kind} {name}")
 
 
 def _check(kind: str) -> None:

@@ -1,0 +1,54 @@
+"""How commands ask the HTTP admin of a node."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.request
+from typing import Any, Final
+
+from lakemq.broker_core.api.command_line import AdminOptions, fail, secret
+
+_TIMEOUT_S: Final = 10
+_ANSWER_MAX_BYTES: Final = 64 << 20
+
+
+def ask_admin(
+    node: AdminOptions, path: str, method: str = "GET", body: dict[str, Any] | None = None
+) -> bytes:
+    """Body of the answer. `body`: travels as JSON. An error ends the command with one line."""
+    base = node.admin if node.admin.startswith(("http://", "https://")) else f"http://{node.admin}"
+    request = urllib.request.Request(
+        f"{base}/{path}",
+        data=None if method == "GET" else json.dumps(body or {}).encode(),
+        method=method,
+        headers={"Content-Type": "application/json", **_authorization(node)},
+    )
+    try:
+        tls = ssl.create_default_context(cafile=node.tls_ca or None)
+        if node.tls_cert:
+            tls.load_cert_chain(node.tls_cert, node.tls_key or None)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=tls) as answer:
+            return bytes(answer.read(_ANSWER_MAX_BYTES))
+    except urllib.error.HTTPError as error:
+        fail(_message(error))
+    except (OSError, ValueError) as error:
+        fail(f"{node.admin}: {error}")
+
+
+def _authorization(node: AdminOptions) -> dict[str, str]:
+    if token := secret("TOKEN"):
+        return {"Authorization": f"Bearer {token}"}
+    if node.username:
+        login = f"{node.username}:{secret('PASSWORD') or ''}"
+        return {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+    return {}
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"{error.code} {error.reason}"

@@ -1,0 +1,195 @@
+"""What the commands of every package share: options, tables, and how a command fails.
+
+A command takes a whole group of options as one parameter whose type is a dataclass:
+
+    @topic.command("list")
+    @option_groups
+    def list_topics(broker: BrokerOptions) -> None: ...
+
+The group's fields are what typer shows: `--bootstrap`, `--tls-ca` and so on. Secrets have no
+option, since other users of the machine see a command's arguments: they come from the environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Annotated, Any, Final, NoReturn, get_type_hints
+
+import typer
+from rich.cells import cell_len
+
+_CONNECTION: Final = "Connection"
+TlsCert = Annotated[
+    str,
+    typer.Option(
+        envvar="LAKEMQ_TLS_CERT",
+        metavar="FILE",
+        help="Certificate chain of this client (PEM).",
+        rich_help_panel=_CONNECTION,
+    ),
+]
+TlsKey = Annotated[
+    str,
+    typer.Option(
+        envvar="LAKEMQ_TLS_KEY",
+        metavar="FILE",
+        help="Private key of the certificate (PEM).",
+        rich_help_panel=_CONNECTION,
+    ),
+]
+TlsCa = Annotated[
+    str,
+    typer.Option(
+        envvar="LAKEMQ_TLS_CA",
+        metavar="FILE",
+        help="Authorities that may have signed the server's certificate (PEM).",
+        rich_help_panel=_CONNECTION,
+    ),
+]
+Username = Annotated[
+    str,
+    typer.Option(
+        envvar="LAKEMQ_USERNAME",
+        metavar="NAME",
+        help="User to log in as; the password is read from LAKEMQ_PASSWORD.",
+        rich_help_panel=_CONNECTION,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+@dataclasses.dataclass(frozen=True)
+class BrokerOptions:
+    """Options of a command that talks to a broker over the native protocol."""
+
+    bootstrap: Annotated[
+        str,
+        typer.Option(
+            envvar="LAKEMQ_BOOTSTRAP",
+            metavar="HOST:PORT",
+            help="Native port of a broker.",
+            rich_help_panel=_CONNECTION,
+        ),
+    ] = "127.0.0.1:9700"
+    tls_cert: TlsCert = ""
+    tls_key: TlsKey = ""
+    tls_ca: TlsCa = ""
+    username: Username = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class MetaOptions:
+    """Options of a command that talks to the MetaService."""
+
+    address: Annotated[
+        list[str],
+        typer.Option(
+            "--address",
+            "-a",
+            envvar="LAKEMQ_META_ADDRESS",
+            metavar="HOST:PORT",
+            help="A member of the MetaService; repeatable.",
+            rich_help_panel=_CONNECTION,
+        ),
+    ] = dataclasses.field(default_factory=lambda: ["127.0.0.1:9701"])
+    tls_cert: TlsCert = ""
+    tls_key: TlsKey = ""
+    tls_ca: TlsCa = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class AdminOptions:
+    """Options of a command that talks to a node's HTTP admin."""
+
+    admin: Annotated[
+        str,
+        typer.Option(
+            envvar="LAKEMQ_ADMIN",
+            metavar="ADDRESS",
+            help="HTTP admin of a node: HOST:PORT or a URL.",
+            rich_help_panel=_CONNECTION,
+        ),
+    ] = "127.0.0.1:9703"
+    tls_cert: TlsCert = ""
+    tls_key: TlsKey = ""
+    tls_ca: TlsCa = ""
+    username: Username = ""
+
+
+def secret(name: str) -> str | None:
+    """`LAKEMQ_<name>` of the environment: PASSWORD or TOKEN. None if it is unset or empty."""
+    return os.environ.get(f"LAKEMQ_{name}") or None
+
+
+def option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Let typer see, in place of each parameter whose type is a dataclass, an option for each of
+    its fields. Fields need a default."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, type] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        if dataclasses.is_dataclass(hints[name]) and isinstance(hints[name], type):
+            groups[name] = hints[name]
+            parameters += _options_of(hints[name])
+        else:
+            parameters.append(
+                parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+            )
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            names = [field.name for field in dataclasses.fields(group)]
+            given[name] = group(**{each: given.pop(each) for each in names})
+        command(**given)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    del run.__wrapped__  # typer would look at the command itself
+    return run
+
+
+def _options_of(group: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=(
+                field.default
+                if field.default_factory is dataclasses.MISSING
+                else field.default_factory()
+            ),
+            annotation=hints[field.name],
+        )
+        for field in dataclasses.fields(group)
+    ]
+
+
+def fail(error: object) -> NoReturn:
+    """Print the error to standard error, each line after `lakemq: `, and end with exit code 1."""
+    for line in str(error).splitlines() or [""]:
+        typer.echo(f"lakemq: {line}", err=True)
+    raise typer.Exit(1) from None
+
+
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Collection[str] = ()
+) -> None:
+    """Print columns below their headings; those named in `numbers` are aligned to the right.
+
+    Nothing is cut off or wrapped, so that the output can be searched and read by programs.
+    """
+    lines = [tuple(headings), *map(tuple, rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = []
+        for heading, cell, width in zip(headings, line, widths, strict=True):
+            padding = " " * (width - cell_len(cell))
+            cells.append(padding + cell if heading in numbers else cell + padding)
+        typer.echo("  ".join(cells).rstrip())
