@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from lakemq.spark_plugin.errors import OptionError
-from lakemq.spark_plugin.tiered_options import Tiered, tiered_of
+from lakemq.spark_plugin.tiered_options import Tiered
 
 ACCESS_OPTIONS: Final = (
-    "tls", "tls.ca", "tls.certificate", "tls.key", "tls.serverName", "token", "username",
+    "tls", "tls.ca", "tls.cert", "tls.key", "tls.serverName", "token", "username",
     "password",
 )  # fmt: skip
 
@@ -24,7 +24,7 @@ class Access:
     tls: bool = False
     tls_ca: str = ""
     """PEM file of the authorities that may have signed the broker's certificate."""
-    tls_certificate: str = ""
+    tls_cert: str = ""
     """PEM file of this client's certificate chain."""
     tls_key: str = ""
     tls_server_name: str = ""
@@ -35,8 +35,8 @@ class Access:
     tiered: Tiered = Tiered()
 
     def __post_init__(self) -> None:
-        if bool(self.tls_certificate) != bool(self.tls_key):
-            raise OptionError("tls.certificate and tls.key come together")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise OptionError("tls.cert and tls.key come together")
         if self.token and (self.username or self.password):
             raise OptionError("give token, or username and password, not both")
         if bool(self.username) != bool(self.password):
@@ -69,24 +69,10 @@ def parse_access(options: Mapping[str, str]) -> Access:
     return Access(
         tls=wish == "true",
         tls_ca=given["tls.ca"],
-        tls_certificate=given["tls.certificate"],
+        tls_cert=given["tls.cert"],
         tls_key=given["tls.key"],
         tls_server_name=given["tls.serverName"],
         token=given["token"],
         username=given["username"],
         password=given["password"],
     )
-
-
-def access_of(environment: Mapping[str, str]) -> Access:
-    """What the commands use: LAKEMQ_TLS_CA, LAKEMQ_TLS_CERTIFICATE and LAKEMQ_TLS_KEY name PEM
-    files, as for the other commands; LAKEMQ_TOKEN, or LAKEMQ_USERNAME and LAKEMQ_PASSWORD say who
-    calls. LAKEMQ_TIERED... as in `tiered_of`."""
-    names = {
-        "tls.ca": "TLS_CA", "tls.certificate": "TLS_CERTIFICATE", "tls.key": "TLS_KEY",
-        "token": "TOKEN", "username": "USERNAME", "password": "PASSWORD",
-    }  # fmt: skip
-    access = parse_access(
-        {option: environment.get(f"LAKEMQ_{name}", "") for option, name in names.items()}
-    )
-    return replace(access, tiered=tiered_of(environment))

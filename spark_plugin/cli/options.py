@@ -1,110 +1,204 @@
-"""Options that the commands share, what they mean, and how a command fails."""
+"""Groups of options that the export commands share, and what they mean."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
+from lakemq.broker_core.api.command_line import BrokerOptions, fail, secret
+from lakemq.spark_plugin.access import Access, parse_access
 from lakemq.spark_plugin.errors import OptionError, SparkPluginError
 from lakemq.spark_plugin.source.options import nearest
+from lakemq.spark_plugin.tiered_options import tiered_of
 
 if TYPE_CHECKING:
+    from lakemq.spark_plugin.export.decoding.decoders import RecordFormat
+    from lakemq.spark_plugin.export.job.settings import ExportSettings
     from lakemq.spark_plugin.export.target import Target
 
+T = TypeVar("T", bound=str)
 Topic = Annotated[str, typer.Option(help="Topic to export.", show_default=False)]
-To = Annotated[str, typer.Option(help="delta, iceberg or parquet.", show_default=False)]
-TablePath = Annotated[str, typer.Option(help="Table folder or URI (delta, parquet).")]
-TableName = Annotated[str, typer.Option(help="namespace.table (iceberg).")]
-CatalogUri = Annotated[str, typer.Option(help="Iceberg catalog, such as sqlite:////data/cat.db.")]
-Warehouse = Annotated[str, typer.Option(help="Folder or URI of the Iceberg catalog's tables.")]
-CatalogName = Annotated[str, typer.Option(help="Name of the Iceberg catalog.")]
-Bootstrap = Annotated[
-    str,
-    typer.Option(envvar="LAKEMQ_BOOTSTRAP", help="host:port of a broker's native protocol."),
-]
-ExportId = Annotated[
-    str, typer.Option(help="Name under which the table remembers this export; else the topic.")
-]
-Dlq = Annotated[str, typer.Option(help="Where bad rows go; else beside the table.")]
 Format = Annotated[
     str,
-    typer.Option(help="raw: records as they are; json, csv, avro, protobuf, sparkplug: decoded."),
-]
-Schema = Annotated[
-    str,
     typer.Option(
-        help="Columns of json or csv, such as 'time timestamp, value double', or a file: with "
-        "them, an Avro schema, Protobuf descriptors or a .proto."
+        help="raw: records as stored; json, csv, avro, protobuf, sparkplug: values decoded."
     ),
 ]
-Sql = Annotated[
-    str,
-    typer.Option(help="Spark SQL over the view `records`, or a file with it; its result lands."),
-]
-Master = Annotated[
-    str, typer.Option(help="Spark master, or sc://host:15002; else spark-submit's or local.")
-]
-Message = Annotated[str, typer.Option(help="Full name of the Protobuf message.")]
-Delimiter = Annotated[str, typer.Option(help="Between the fields of csv.")]
-PartitionBy = Annotated[
-    str, typer.Option(help="day(column), hour(column), month(column) or column, ...")
-]
-RouteBy = Annotated[
-    str,
-    typer.Option(help="key, header:NAME or a column: its value takes the place of {route}."),
-]
-RouteDefault = Annotated[
-    str, typer.Option(help="Route of records whose value names no table; else dead letters.")
-]
-RoutesMax = Annotated[int, typer.Option(min=1, help="Most tables of a routed export.")]
-TakeOver = Annotated[
-    bool, typer.Option(help="Start although another process seems to run this export.")
-]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Which table."""
+
+    to: Annotated[str, typer.Option(help="delta, iceberg or parquet.", show_default=False)] = ""
+    path: Annotated[str, typer.Option(help="Table folder or URI (delta, parquet).")] = ""
+    table: Annotated[str, typer.Option(help="namespace.table (iceberg).")] = ""
+    catalog_name: Annotated[str, typer.Option(help="Name of the Iceberg catalog.")] = "default"
+    catalog_uri: Annotated[
+        str, typer.Option(help="Iceberg catalog, such as sqlite:////data/cat.db.")
+    ] = ""
+    warehouse: Annotated[
+        str, typer.Option(help="Folder or URI of the Iceberg catalog's tables.")
+    ] = ""
+
+    def target(self) -> Target:
+        """The table. OptionError if the options do not fit together."""
+        from lakemq.spark_plugin.export.target import TableFormat, Target
+
+        kind: TableFormat = choice("--to", required("--to", self.to), get_args(TableFormat))
+        if kind != "iceberg" and (self.catalog_uri or self.warehouse):
+            raise OptionError("--catalog-uri and --warehouse are for --to iceberg")
+        return Target(kind, self.path, self.table, self._catalog())
+
+    def _catalog(self) -> dict[str, str]:
+        """Properties of the Iceberg catalog; the others come from pyiceberg's configuration."""
+        properties = {
+            "name": self.catalog_name, "uri": self.catalog_uri, "warehouse": self.warehouse,
+        }  # fmt: skip
+        if self.catalog_uri:
+            properties["type"] = "rest" if self.catalog_uri.startswith("http") else "sql"
+        return {key: value for key, value in properties.items() if value}
+
+
+@dataclass(frozen=True)
+class ExportIdOptions:
+    """Which export, and where its dead letters are."""
+
+    export_id: Annotated[
+        str,
+        typer.Option(help="Name of the export in the table; else the topic."),
+    ] = ""
+    dlq: Annotated[
+        str, typer.Option(help="Dead-letter table: path or name; else one beside the table.")
+    ] = ""
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """How records become rows of which tables."""
+
+    schema: Annotated[
+        str,
+        typer.Option(
+            help="Columns of json or csv, such as 'time timestamp, value double', or a file: with "
+            "them, an Avro schema, Protobuf descriptors or a .proto."
+        ),
+    ] = ""
+    message: Annotated[str, typer.Option(help="Full name of the Protobuf message.")] = ""
+    delimiter: Annotated[str, typer.Option(help="Field delimiter of csv.")] = ","
+    sql: Annotated[
+        str,
+        typer.Option(help="Spark SQL over the view `records`, or a file; its result is written."),
+    ] = ""
+    partition_by: Annotated[
+        str, typer.Option(help="day(column), hour(column), month(column) or column, ...")
+    ] = ""
+    route_by: Annotated[
+        str,
+        typer.Option(help="key, header:NAME or a column: its value takes the place of {route}."),
+    ] = ""
+    route_default: Annotated[
+        str, typer.Option(help="Route of records whose value names no table; else dead letters.")
+    ] = ""
+    routes_max: Annotated[
+        int, typer.Option(min=1, help="Maximum number of tables of a routed export.")
+    ] = 100
+    take_over: Annotated[
+        bool, typer.Option(help="Start although another process seems to run this export.")
+    ] = False
+    master: Annotated[
+        str, typer.Option(help="Spark master, or sc://host:15002; else spark-submit's or local.")
+    ] = ""
+
+
+def export_settings(
+    topic: str,
+    format: RecordFormat,
+    table: TableOptions,
+    ids: ExportIdOptions,
+    records: RecordOptions,
+    broker: BrokerOptions,
+    **more: Any,
+) -> ExportSettings:
+    """Settings out of the groups; `more`: what one command alone has."""
+    from lakemq.spark_plugin.export.job.settings import ExportSettings
+
+    return ExportSettings(
+        bootstrap=broker.bootstrap,
+        topic=topic,
+        target=table.target(),
+        export_id=ids.export_id or topic,
+        dlq=ids.dlq,
+        access=access_of(broker),
+        format=format,
+        message=records.message,
+        delimiter=records.delimiter,
+        sql=read_sql(records.sql),
+        partition_by=records.partition_by,
+        route_by=records.route_by,
+        route_default=records.route_default,
+        routes_max=records.routes_max,
+        take_over=records.take_over,
+        **more,
+    )
+
+
+def access_of(broker: BrokerOptions) -> Access:
+    """TLS and login as the options say; LAKEMQ_TIERED... as in `tiered_of`."""
+    access = parse_access(
+        {
+            "tls.ca": broker.tls_ca, "tls.cert": broker.tls_cert, "tls.key": broker.tls_key,
+            "token": secret("TOKEN") or "", "username": broker.username,
+            "password": secret("PASSWORD") or "",
+        }
+    )  # fmt: skip
+    return replace(access, tiered=tiered_of(os.environ))
 
 
 def required(option: str, value: str) -> str:
+    """The value. OptionError if it is empty."""
     if not value:
         raise OptionError(f"{option} is missing")
     return value
 
 
 def read_sql(text: str) -> str:
-    """The query of `--sql`, or what is in the file of that name."""
+    """The query of `--sql`, or the content of the file of that name."""
     return Path(text).read_text() if text.endswith(".sql") and Path(text).is_file() else text
 
 
-def choice(option: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise OptionError(
-            f"{option} is {value!r}; it takes {', '.join(choices)}{nearest(value, choices)}"
-        )
-    return value
+def record_format(value: str) -> RecordFormat:
+    """The value of `--format`. OptionError if there is no such format."""
+    from lakemq.spark_plugin.export.decoding.decoders import FORMATS
+
+    found: RecordFormat = choice("--format", value, FORMATS)
+    return found
 
 
-def catalog(name: str, uri: str, warehouse: str) -> dict[str, str]:
-    """Properties of an Iceberg catalog; those not given come from pyiceberg's own configuration."""
-    properties = {"name": name, "uri": uri, "warehouse": warehouse}
-    if uri:
-        properties["type"] = "rest" if uri.startswith("http") else "sql"
-    return {key: value for key, value in properties.items() if value}
+def choice(option: str, value: str, choices: tuple[T, ...]) -> T:
+    """The choice that the value names. OptionError if it is none of them."""
+    for each in choices:
+        if each == value:
+            return each
+    raise OptionError(
+        f"{option} is {value!r}; it takes {', '.join(choices)}{nearest(value, choices)}"
+    )
 
 
-def target(to: str, path: str, table: str, catalog: dict[str, str]) -> Target:
-    from lakemq.spark_plugin.export.target import Target
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """What a user can act on becomes one line; a fault of ours keeps its traceback."""
+    try:
+        yield
+    except Exception as error:
+        from lakemq.plugins.native.sdk import LakeMQError
 
-    kind = choice("--to", required("--to", to), ("delta", "iceberg", "parquet"))
-    if kind != "iceberg" and ("uri" in catalog or "warehouse" in catalog):
-        raise OptionError("--catalog-uri and --warehouse are for --to iceberg")
-    return Target(kind, path, table, catalog)  # type: ignore[arg-type]  # kind is checked
-
-
-def fail(error: Exception) -> NoReturn:
-    """One sentence for what a user can act on; the whole trace for a fault of ours."""
-    from lakemq.plugins.native.sdk import LakeMQError
-
-    if isinstance(error, SparkPluginError | LakeMQError):
-        typer.echo(f"lakemq export: {error}", err=True)
-        raise typer.Exit(1) from None
-    raise error
+        if isinstance(error, SparkPluginError | LakeMQError):
+            fail(error)
+        raise

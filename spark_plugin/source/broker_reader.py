@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lakemq.broker_core.api.backoff import Backoff
 from lakemq.plugins.native.sdk import (
     CorruptBatch,
     LakeMQError,
@@ -41,8 +43,8 @@ _log = logging.getLogger("lakemq.spark")
 _ANYBODY = Access()
 _THROUGH_BROKER = Tiered("never")
 _FILTER_MAX_BYTES = 4096
-_RETRY_PAUSE_S = 0.25
-_RETRY_PAUSE_MAX_S = 4.0
+_RETRY_MIN_MS = 250
+_RETRY_MAX_MS = 4000
 
 _clients: dict[str | tuple[str, Access], SyncClient] = {}
 
@@ -61,7 +63,7 @@ def open_client(bootstrap: str, access: Access = _ANYBODY) -> SyncClient:
     tls = None
     if access.tls:
         tls = Tls(
-            ca=access.tls_ca or None, certificate=access.tls_certificate or None,
+            ca=access.tls_ca or None, certificate=access.tls_cert or None,
             key=access.tls_key or None, server_name=access.tls_server_name or None,
         )  # fmt: skip
     return connect(
@@ -70,18 +72,38 @@ def open_client(bootstrap: str, access: Access = _ANYBODY) -> SyncClient:
     )  # fmt: skip
 
 
+class RetryTimer:
+    """Pauses between tries of a call that fails for a reason that may pass, with exponential
+    backoff, until `timeout_s` have passed without progress."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._deadline = 0.0
+        self._backoff = Backoff(_RETRY_MIN_MS, _RETRY_MAX_MS, random.Random().random)
+
+    def progressed(self) -> None:
+        """The call gave something: the next failure is a first one."""
+        self._deadline = 0.0
+        self._backoff.reset()
+
+    def pause_after(self, error: LakeMQError) -> None:
+        """Wait before the next try. Raises the error if there shall be none."""
+        now = time.monotonic()
+        self._deadline = self._deadline or now + self._timeout_s
+        pause_s = self._backoff.next_s()
+        if not error.retriable or now + pause_s > self._deadline:
+            raise error
+        time.sleep(pause_s)
+
+
 def retrying(call: Callable[[], T], timeout_s: float) -> T:
-    """`call()`, again after a pause while its error says that it may pass, for `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    pause_s = _RETRY_PAUSE_S
+    """The result of `call()`, which is repeated for `timeout_s` while its errors are retriable."""
+    timer = RetryTimer(timeout_s)
     while True:
         try:
             return call()
         except LakeMQError as error:
-            if not error.retriable or time.monotonic() + pause_s > deadline:
-                raise
-        time.sleep(pause_s)
-        pause_s = min(_RETRY_PAUSE_MAX_S, 2 * pause_s)
+            timer.pause_after(error)
 
 
 def view_of(topics: Sequence[TopicOffsets]) -> dict[str, TopicView]:
@@ -115,7 +137,7 @@ def read_batches(
     without such a record are left out. `on_corrupt`: is told of batches that don't decompress,
     again if they are read again."""
     filtered: dict[str, Any] = {} if only is None else {"wanted": only}
-    position, deadline, pause_s = wanted.start, 0.0, _RETRY_PAUSE_S
+    position, timer = wanted.start, RetryTimer(retry_timeout_s)
     while position < wanted.end:
         before = position
         try:
@@ -124,25 +146,19 @@ def read_batches(
                 topic_id=wanted.topic_id, bytes_max=fetch_bytes, on_corrupt=on_corrupt,
                 **filtered,
             ):  # fmt: skip
-                position, deadline, pause_s = batch.header.last_offset + 1, 0.0, _RETRY_PAUSE_S
+                position = batch.header.last_offset + 1
+                timer.progressed()
                 yield batch
             if position == before:  # nothing more came: compacted away, or lost?
                 _check_still_held(client, wanted, position)
                 return
-            continue
         except (OffsetOutOfRange, UnknownTopic, UnknownPartition) as error:
             if fail_on_data_loss:
                 raise _loss(wanted, position, str(error)) from error
             _log.warning("%s", _loss(wanted, position, str(error)))
             position = _behind_gap(client, wanted, position)
-            continue
         except LakeMQError as error:
-            now = time.monotonic()
-            deadline = deadline or now + retry_timeout_s
-            if not error.retriable or now + pause_s > deadline:
-                raise
-        time.sleep(pause_s)
-        pause_s = min(_RETRY_PAUSE_MAX_S, 2 * pause_s)
+            timer.pause_after(error)
 
 
 def _loss(wanted: OffsetRange, position: int, why: str) -> DataLossError:

@@ -170,7 +170,7 @@ def test_without_java_the_command_says_what_to_do(node, tmp_path: Path):
         PATH=str(bin_folder), JAVA_HOME="",
     )  # fmt: skip
     assert answer.returncode == 1
-    assert answer.stderr.startswith("lakemq export: Spark needs Java 17 or newer and there is none")
+    assert answer.stderr.startswith("lakemq: Spark needs Java 17 or newer and there is none")
     assert shutil.which("java"), "and the test was not about a machine without Java"
 
 
@@ -190,5 +190,5 @@ def test_without_java_the_command_says_what_to_do(node, tmp_path: Path):
 def test_wrong_arguments_are_one_sentence(arguments, problem):
     answer = CliRunner().invoke(commands.export_app, arguments)
     assert answer.exit_code == 1
-    assert answer.stderr.startswith("lakemq export: ") and answer.stderr.count("\n") == 1
+    assert answer.stderr.startswith("lakemq: ") and answer.stderr.count("\n") == 1
     assert problem in answer.stderr

@@ -77,7 +77,7 @@ def test_delta_tables_are_audited_replayed_and_vacuumed(
     for partition in range(2):
         assert f"devices-{partition}: complete up to offset 399 (400 records" in audit
     said = said_by(dlq_app, "replay", *topic, *routing, "--route-default", "other")
-    assert "200 dead letters landed, 0 had landed before, 0 still do not decode" in said
+    assert "200 dead letters written, 0 were written before, 0 still cannot be decoded" in said
     other = read_table(target.of_route("other"))
     assert places(other) == every_fourth(3)
     assert "complete up to offset 399" in said_by(export_app, "audit", *topic)

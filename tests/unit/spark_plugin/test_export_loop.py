@@ -157,7 +157,7 @@ def test_a_live_run_follows_the_topic(memory, export):
 
 
 def test_a_broker_that_goes_away_is_asked_again_without_doubles(memory, export, monkeypatch):
-    monkeypatch.setattr("lakemq.spark_plugin.source.broker_reader._RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr("lakemq.spark_plugin.source.broker_reader._RETRY_MIN_MS", 0)
     fill(memory)
     memory.failures = [Unavailable("gone"), Unavailable("gone")]
     export.run()

@@ -10,8 +10,10 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from lakemq.broker_core.api.command_line import BrokerOptions
 from lakemq.broker_core.api.types import Columns
-from lakemq.spark_plugin.access import Access, access_of, parse_access
+from lakemq.spark_plugin.access import Access, parse_access
+from lakemq.spark_plugin.cli.options import access_of
 from lakemq.spark_plugin.errors import DataLossError, OptionError
 from lakemq.spark_plugin.export.job import runner, write_task
 from lakemq.spark_plugin.export.job.bounds import bounded, parse_bound
@@ -321,13 +323,15 @@ def test_metrics_are_read_by_opentelemetry_and_by_prometheus():
 # -- access
 
 
-def test_secrets_are_not_shown():
+def test_secrets_are_not_shown(monkeypatch):
+    monkeypatch.setenv("LAKEMQ_PASSWORD", "p")
     access = parse_access({"token": "s3cret", "tls": "true"})
     assert access == Access(tls=True, token="s3cret")
     assert "s3cret" not in repr(access)
     assert Access.from_json(access.to_json()) == access
     assert Access.from_json(Access().to_json()) == Access()
-    assert access_of({"LAKEMQ_USERNAME": "u", "LAKEMQ_PASSWORD": "p"}).username == "u"
+    access = access_of(BrokerOptions(username="u", tls_cert="c", tls_key="k"))
+    assert access == Access(True, "", "c", "k", username="u", password="p")
 
 
 @pytest.mark.parametrize(
@@ -335,7 +339,7 @@ def test_secrets_are_not_shown():
     [
         ({"tls": "yes"}, "takes true or false"),
         ({"tls": "false", "tls.ca": "x"}, "tls.ca is for TLS, and tls is false"),
-        ({"tls.certificate": "x"}, "certificate and tls.key come together"),
+        ({"tls.cert": "x"}, "tls.cert and tls.key come together"),
         ({"token": "t", "username": "u", "password": "p"}, "not both"),
         ({"username": "u"}, "come together"),
     ],

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakemq.broker_core.api.command_line import BrokerOptions
 from lakemq.broker_core.api.records.batch import encode
 from lakemq.broker_core.api.types import Columns
 from lakemq.plugins.native.sdk import CorruptBatch, TieredSegment, TieredSegments, stored_batches
-from lakemq.spark_plugin.access import Access, access_of
+from lakemq.spark_plugin.access import Access
+from lakemq.spark_plugin.cli.options import access_of
 from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.source.object_store import StoreAway, open_objects
 from lakemq.spark_plugin.source.options import parse_options
@@ -135,12 +137,13 @@ def test_options_say_how_and_secrets_are_not_shown() -> None:
         parse_options({**BASE, "tieredStor": "x"}, streaming=False)
 
 
-def test_commands_take_them_from_the_environment() -> None:
-    access = access_of(
-        {"LAKEMQ_TIERED": "never", "LAKEMQ_TIERED_STORE_REGION": "eu", "LAKEMQ_TIERED_STORE_": "x"}
-    )
+def test_commands_take_them_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert access_of(BrokerOptions()) == Access()
+    given = {"LAKEMQ_TIERED": "never", "LAKEMQ_TIERED_STORE_REGION": "eu"}
+    for name, value in {**given, "LAKEMQ_TIERED_STORE_": "x"}.items():
+        monkeypatch.setenv(name, value)
+    access = access_of(BrokerOptions())
     assert access.tiered == Tiered("never", options=(("region", "eu"),))
-    assert access_of({}) == Access()
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/lake/", "gs://bucket/", "nowhere://x/"])
