@@ -23,7 +23,7 @@ import lakemq
 from benchmarks.spark_reads import SMALL_ROWS, cpu_s, small_ms
 from lakemq.spark_plugin.export.job.run import open_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 from lakemq.spark_plugin.session import open_session
 from tests.support.node.node import NodeProcess
 from tests.support.spark.lake_tables import target_in

@@ -20,7 +20,7 @@ from lakemq.spark_plugin.tiered_options import tiered_of
 if TYPE_CHECKING:
     from lakemq.spark_plugin.export.decoding.decoders import RecordFormat
     from lakemq.spark_plugin.export.job.settings import ExportSettings
-    from lakemq.spark_plugin.export.target import Target
+    from lakemq.spark_plugin.export.tables.target import Target
 
 T = TypeVar("T", bound=str)
 Topic = Annotated[str, typer.Option(help="Topic to export.", show_default=False)]
@@ -49,7 +49,7 @@ class TableOptions:
 
     def target(self) -> Target:
         """The table. OptionError if the options do not fit together."""
-        from lakemq.spark_plugin.export.target import TableFormat, Target
+        from lakemq.spark_plugin.export.tables.target import TableFormat, Target
 
         kind: TableFormat = choice("--to", required("--to", self.to), get_args(TableFormat))
         if kind != "iceberg" and (self.catalog_uri or self.warehouse):

@@ -23,7 +23,7 @@ import lakemq
 from lakemq.spark_plugin.errors import NoTable
 from lakemq.spark_plugin.export.job.run import all_targets
 from lakemq.spark_plugin.export.tables.open_table import open_table
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 from tests.support.node.node import NodeProcess, ports_kept
 from tests.support.spark.lake_tables import (
     FORMATS,

@@ -25,7 +25,7 @@ from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
 from lakemq.spark_plugin.export.job.run import audit_target, make_exporter
 from lakemq.spark_plugin.export.job.runs import Run
 from lakemq.spark_plugin.export.job.settings import ExportSettings
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 from tests.support.node.node import NodeProcess
 from tests.support.poison import bad_headers, garbage_lengths, no_frame, poison_logs
 from tests.support.spark.killed_export import run_here

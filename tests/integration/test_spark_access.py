@@ -14,7 +14,7 @@ from lakemq.spark_plugin.access import Access
 from lakemq.spark_plugin.export.job import write_task
 from lakemq.spark_plugin.export.job.run import audit_target, make_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
-from lakemq.spark_plugin.export.task_results import TaskResult
+from lakemq.spark_plugin.export.job.task_results import TaskResult
 from lakemq.spark_plugin.source import broker_reader as journal
 from lakemq.spark_plugin.source.options import parse_options
 from lakemq.spark_plugin.source.reader import BatchReader

@@ -18,7 +18,7 @@ from lakemq.spark_plugin.cli import commands
 from lakemq.spark_plugin.errors import DataLossError
 from lakemq.spark_plugin.export.job.run import open_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 from tests.support.spark.lake_tables import FORMATS, data_paths, places, read_table, target_in
 from tests.support.spark.session import PYSPARK_WARNINGS, spark_fixture  # noqa: F401 - a fixture
 

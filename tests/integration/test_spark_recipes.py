@@ -20,7 +20,7 @@ import paho.mqtt.client as mqtt
 import pytest
 
 import lakemq
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 from tests.support.node.node import NodeProcess
 from tests.support.spark.lake_tables import read_table
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 from tests.support.node.node import NodeProcess
 from tests.support.spark.lake_tables import data_paths, places, read_table
 

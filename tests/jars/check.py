@@ -19,9 +19,9 @@ from lakemq.broker_core.api.types import Columns
 from lakemq.spark_plugin.export.job import write_task
 from lakemq.spark_plugin.export.job.run import make_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.task_results import TaskResult
 from lakemq.spark_plugin.export.job.write_task import WriteTask
-from lakemq.spark_plugin.export.target import Target
-from lakemq.spark_plugin.export.task_results import TaskResult
+from lakemq.spark_plugin.export.tables.target import Target
 from lakemq.spark_plugin.source import broker_reader as journal
 from tests.support.memory_journal import MemoryJournal
 

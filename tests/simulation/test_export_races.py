@@ -27,7 +27,7 @@ from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.maintenance import dead_letters
 from lakemq.spark_plugin.export.tables.files import Folder
 from lakemq.spark_plugin.export.tables.open_table import open_table
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 from lakemq.spark_plugin.source import broker_reader as journal
 from tests.support.memory_journal import MemoryJournal
 from tests.support.seeds import seeds

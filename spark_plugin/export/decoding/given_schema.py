@@ -28,7 +28,7 @@ from lakemq.spark_plugin.export.decoding.evolution import (
 from lakemq.spark_plugin.export.decoding.rest import NAMES_MAX, names_in, rest_texts
 from lakemq.spark_plugin.export.tables.open_table import open_table
 from lakemq.spark_plugin.export.tables.partitioning import parse_partition_by
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 from lakemq.spark_plugin.source.broker_reader import read_arrow
 from lakemq.spark_plugin.source.planning import OffsetRange
 

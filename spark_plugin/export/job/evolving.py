@@ -17,10 +17,10 @@ from lakemq.spark_plugin.export.decoding.evolution import (
 )
 from lakemq.spark_plugin.export.decoding.rows import with_meta
 from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.task_results import NewFields, TaskResult
 from lakemq.spark_plugin.export.job.write_task import schema_to_text
 from lakemq.spark_plugin.export.tables.partitioning import parse_partition_by
 from lakemq.spark_plugin.export.tables.table import LakeTable
-from lakemq.spark_plugin.export.task_results import NewFields, TaskResult
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,6 +25,7 @@ from lakemq.spark_plugin.export.job.report import (
     skipped_of,
 )
 from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.task_results import DeadLetterFile, TaskResult
 from lakemq.spark_plugin.export.job.write_task import WriteTask, schema_to_text
 from lakemq.spark_plugin.export.maintenance.compaction import Compacted
 from lakemq.spark_plugin.export.maintenance.dead_letters import DeadLetters
@@ -37,7 +38,6 @@ from lakemq.spark_plugin.export.tables.files import (
     new_token,
 )
 from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable, Progress
-from lakemq.spark_plugin.export.task_results import DeadLetterFile, TaskResult
 from lakemq.spark_plugin.source import planning
 from lakemq.spark_plugin.source.broker_reader import client_of, retrying, view_of
 from lakemq.spark_plugin.source.offsets import TopicCursor

@@ -19,8 +19,8 @@ from lakemq.spark_plugin import errors
 from lakemq.spark_plugin.access import Access
 from lakemq.spark_plugin.errors import ExportError, SparkPluginError
 from lakemq.spark_plugin.export.job import write_task
+from lakemq.spark_plugin.export.job.task_results import TaskResult, from_bytes, to_bytes
 from lakemq.spark_plugin.export.job.write_task import WriteTask
-from lakemq.spark_plugin.export.task_results import TaskResult, from_bytes, to_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from lakemq.spark_plugin.export.job.evolving import EvolvingColumns
 from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.task_results import DataFile, TaskResult
 from lakemq.spark_plugin.export.maintenance.compaction import Compacted, compact
 from lakemq.spark_plugin.export.tables import table as lake
 from lakemq.spark_plugin.export.tables.files import Folder, attempt_folder, note_strays
 from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable, Progress, WrittenFile
-from lakemq.spark_plugin.export.task_results import DataFile, TaskResult
 
 if TYPE_CHECKING:
     from lakemq.spark_plugin.export.job.write_task import WriteTask

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lakemq.spark_plugin.errors import ExportError
 from lakemq.spark_plugin.export.job.runs import Run, describe, merge, size
-from lakemq.spark_plugin.export.task_results import (
+from lakemq.spark_plugin.export.job.task_results import (
     DataFile,
     DeadLetterFile,
     RangeRead,

@@ -18,6 +18,7 @@ from lakemq.spark_plugin.export.job.fused_source import run_tasks
 from lakemq.spark_plugin.export.job.landing import OneTable
 from lakemq.spark_plugin.export.job.ledger import ledger_schema, read_state
 from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.task_results import TaskResult
 from lakemq.spark_plugin.export.job.write_task import WriteTask
 from lakemq.spark_plugin.export.maintenance.audit import PartitionAudit, audit, check_places
 from lakemq.spark_plugin.export.maintenance.replay import Replayed
@@ -27,8 +28,7 @@ from lakemq.spark_plugin.export.routing.sql_query import SqlQuery
 from lakemq.spark_plugin.export.tables.open_table import open_table
 from lakemq.spark_plugin.export.tables.partitioning import check_partitioning, parse_partition_by
 from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable
-from lakemq.spark_plugin.export.target import LEDGER, Target
-from lakemq.spark_plugin.export.task_results import TaskResult
+from lakemq.spark_plugin.export.tables.target import LEDGER, Target
 from lakemq.spark_plugin.session import parallelism_of
 from lakemq.spark_plugin.source.broker_reader import open_client as connect
 from lakemq.spark_plugin.source.broker_reader import view_of

@@ -21,6 +21,16 @@ from lakemq.spark_plugin.export.decoding.evolution import schema_text
 from lakemq.spark_plugin.export.decoding.rest import RestSeen
 from lakemq.spark_plugin.export.decoding.rows import dead_letter_rows, with_meta_column
 from lakemq.spark_plugin.export.job.runs import Run
+from lakemq.spark_plugin.export.job.task_results import (
+    DataFile,
+    DeadLetterFile,
+    NewFields,
+    NewRoutes,
+    RangeRead,
+    RestFields,
+    SkippedOffsets,
+    TaskResult,
+)
 from lakemq.spark_plugin.export.routing.routed_rows import (
     BadRows,
     OwnColumnRows,
@@ -33,16 +43,6 @@ from lakemq.spark_plugin.export.tables.file_writer import FileWriter, Partitione
 from lakemq.spark_plugin.export.tables.files import Folder
 from lakemq.spark_plugin.export.tables.partitioning import parse_partition_by
 from lakemq.spark_plugin.export.tables.table import WrittenFile
-from lakemq.spark_plugin.export.task_results import (
-    DataFile,
-    DeadLetterFile,
-    NewFields,
-    NewRoutes,
-    RangeRead,
-    RestFields,
-    SkippedOffsets,
-    TaskResult,
-)
 from lakemq.spark_plugin.source.broker_reader import client_of, read_arrow
 from lakemq.spark_plugin.source.corrupt import OnSkipped
 from lakemq.spark_plugin.source.planning import OffsetRange

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from lakemq.spark_plugin.export.decoding.decoder import BadRow
 from lakemq.spark_plugin.export.job.runs import Run, merge, outside
+from lakemq.spark_plugin.export.job.task_results import TaskResult
 from lakemq.spark_plugin.export.job.write_task import WriteTask, write
 from lakemq.spark_plugin.export.maintenance.audit import table_rows
 from lakemq.spark_plugin.export.tables.files import Folder
 from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable, WrittenFile
-from lakemq.spark_plugin.export.task_results import TaskResult
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,6 +25,7 @@ from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.export.job.landing import Files, LandingTable, Pause
 from lakemq.spark_plugin.export.job.ledger import ROUTE, RULE, read_state, write_rows
 from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.task_results import DataFile, NewFields, NewRoutes, TaskResult
 from lakemq.spark_plugin.export.maintenance.compaction import Compacted
 from lakemq.spark_plugin.export.routing.rules import RouteTarget, Routing
 from lakemq.spark_plugin.export.tables import table as lake
@@ -32,7 +33,6 @@ from lakemq.spark_plugin.export.tables.files import delete_orphans, delete_stray
 from lakemq.spark_plugin.export.tables.open_table import open_table
 from lakemq.spark_plugin.export.tables.partitioning import parse_partition_by
 from lakemq.spark_plugin.export.tables.table import ExportKey, LakeTable, Progress, WrittenFile
-from lakemq.spark_plugin.export.task_results import DataFile, NewFields, NewRoutes, TaskResult
 
 if TYPE_CHECKING:
     import pyarrow as pa

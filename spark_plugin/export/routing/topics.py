@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.export.job.settings import ExportSettings
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 
 PLACE = "{topic}"
 """What stands for the topic's name in paths and table names."""

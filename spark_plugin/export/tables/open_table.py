@@ -9,7 +9,7 @@ from lakemq.spark_plugin.errors import MissingDependency
 from lakemq.spark_plugin.export.decoding.column_types import Evolve
 from lakemq.spark_plugin.export.tables.partitioning import PartitionField, check_partitioning
 from lakemq.spark_plugin.export.tables.table import LakeTable
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 
 if TYPE_CHECKING:
     import pyarrow as pa

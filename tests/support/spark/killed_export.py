@@ -21,12 +21,12 @@ from typing import Any
 from lakemq.spark_plugin.export.job import exporter, write_task
 from lakemq.spark_plugin.export.job.run import make_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.task_results import TaskResult
 from lakemq.spark_plugin.export.job.write_task import WriteTask
 from lakemq.spark_plugin.export.maintenance import dead_letters
 from lakemq.spark_plugin.export.tables import file_writer
 from lakemq.spark_plugin.export.tables.files import Folder
-from lakemq.spark_plugin.export.target import Target
-from lakemq.spark_plugin.export.task_results import TaskResult
+from lakemq.spark_plugin.export.tables.target import Target
 
 POINTS = (
     "before_epoch", "after_epoch", "in_orphans", "after_folder", "in_task", "after_tasks",

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import dataset
 
 from lakemq.spark_plugin.export.tables.open_table import open_table
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 
 FORMATS = ("delta", "iceberg", "parquet")
 

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from lakemq.spark_plugin.export.job import fused_source
 from lakemq.spark_plugin.export.job.run import open_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 from lakemq.spark_plugin.sink.sink import StreamWriter
 from lakemq.spark_plugin.source.source import LakeMQSource
 

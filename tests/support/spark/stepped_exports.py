@@ -15,6 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakemq.spark_plugin.export.job.task_results import (
+    DataFile,
+    DeadLetterFile,
+    RangeRead,
+    TaskResult,
+)
 from lakemq.spark_plugin.export.job.write_task import WriteTask
 from lakemq.spark_plugin.export.tables.table import (
     ExportKey,
@@ -23,7 +29,6 @@ from lakemq.spark_plugin.export.tables.table import (
     TableConflict,
     WrittenFile,
 )
-from lakemq.spark_plugin.export.task_results import DataFile, DeadLetterFile, RangeRead, TaskResult
 
 
 class Killed(BaseException):

@@ -170,7 +170,7 @@ def test_columns_are_asked_for_one_way_or_the_other():
 
 
 def target_in_nowhere():
-    from lakemq.spark_plugin.export.target import Target
+    from lakemq.spark_plugin.export.tables.target import Target
 
     return Target("delta", "x")
 

@@ -21,9 +21,9 @@ from lakemq.spark_plugin.errors import (
 from lakemq.spark_plugin.export.job import write_task
 from lakemq.spark_plugin.export.job.run import make_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
+from lakemq.spark_plugin.export.job.task_results import DataFile
 from lakemq.spark_plugin.export.job.write_task import WriteTask
 from lakemq.spark_plugin.export.tables.files import STRAY_AGE_MIN_S
-from lakemq.spark_plugin.export.task_results import DataFile
 from lakemq.spark_plugin.source import broker_reader
 from tests.support.spark.lake_tables import (
     FORMATS,

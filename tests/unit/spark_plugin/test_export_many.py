@@ -22,7 +22,7 @@ from lakemq.spark_plugin.export.job.run import is_known, make_exporter
 from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.job.write_task import WriteTask
 from lakemq.spark_plugin.export.routing.topics import matching, settings_of
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 from tests.support.spark.lake_tables import FORMATS, places, read_table, target_in
 
 

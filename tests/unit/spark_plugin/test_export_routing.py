@@ -22,7 +22,7 @@ from lakemq.spark_plugin.export.routing.rules import (
     routes_of,
 )
 from lakemq.spark_plugin.export.tables import table as lake
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 from tests.support.spark.lake_tables import FORMATS, places, read_table, routed_target_in
 
 SCHEMA = "device string, n bigint"
@@ -435,7 +435,7 @@ def test_the_command_takes_a_routing(monkeypatch):
     from lakemq.spark_plugin.cli import commands
 
     given = []
-    monkeypatch.setattr(commands, "_run", lambda settings, _: given.append(settings))
+    monkeypatch.setattr(commands, "_run", lambda settings, *_: given.append(settings))
     arguments = ["--topic", "t", "--to", "delta", "--path", "lake/{route}", "--route-by", "key"]
     more = ["--route-default", "other", "--routes-max", "7"]
     assert CliRunner().invoke(commands.export_app, [*arguments, *more]).exit_code == 0

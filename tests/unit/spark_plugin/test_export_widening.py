@@ -19,7 +19,7 @@ from lakemq.spark_plugin.export.job.write_task import WriteTask
 from lakemq.spark_plugin.export.maintenance.audit import audit
 from lakemq.spark_plugin.export.tables.open_table import open_table
 from lakemq.spark_plugin.export.tables.table import ExportKey
-from lakemq.spark_plugin.export.target import Target
+from lakemq.spark_plugin.export.tables.target import Target
 from lakemq.spark_plugin.source.broker_reader import view_of
 from tests.support.spark.lake_tables import FORMATS, places, read_table, target_in
 

@@ -7,8 +7,7 @@ from typing import get_args
 import msgpack
 import pytest
 
-from lakemq.spark_plugin.export.tables.table import WrittenFile
-from lakemq.spark_plugin.export.task_results import (
+from lakemq.spark_plugin.export.job.task_results import (
     DataFile,
     DeadLetterFile,
     NewFields,
@@ -20,6 +19,7 @@ from lakemq.spark_plugin.export.task_results import (
     from_bytes,
     to_bytes,
 )
+from lakemq.spark_plugin.export.tables.table import WrittenFile
 
 FILE = WrittenFile("a/b-0.parquet", 3, 1 << 40, b"PAR1\x00\xff", ("2026-11-22", None))
 RESULTS: list[TaskResult] = [
