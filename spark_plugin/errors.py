@@ -1,4 +1,4 @@
-"""Errors of spark_plugin. Pure.
+"""Errors of spark_plugin.
 
 SparkPluginError
 ├── OptionError           an option or a CLI argument is wrong: names it, and the nearest right one

@@ -1,4 +1,4 @@
-"""A Spark session for the command line: checked beforehand, and quiet. Edge: processes."""
+"""A Spark session for the command line: checked beforehand, and quiet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the Spark sink. Pure."""
+"""Options of the Spark sink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame -> what is produced: topic, partition, columns. No IO."""
+"""Rows of a DataFrame -> what is produced: topic, partition, columns."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def shares(batch: pa.RecordBatch, topic: str, now_ms: int) -> Iterator[Share]:
             kept = [each for each in rows.schema.names if each not in ("topic", "partition")]
             rows = rows.select(kept)
             if "timestamp" in kept and rows.column("timestamp").null_count:
-                place = kept.index("timestamp")
-                column = rows.column(place)
+                index = kept.index("timestamp")
+                column = rows.column(index)
                 now = pa.scalar(1000 * now_ms, pa.int64()).cast(column.type)
-                rows = rows.set_column(place, "timestamp", column.fill_null(now))
+                rows = rows.set_column(index, "timestamp", column.fill_null(now))
             yield Share(name, partition, rows)
 
 

@@ -1,4 +1,4 @@
-"""The Spark sink: `df.write` and `df.writeStream` with `format("lakemq")`. Edge: network.
+"""The Spark sink: `df.write` and `df.writeStream` with `format("lakemq")`.
 
 Each row lands once. Tasks stage records at the broker, where nobody sees them; the driver's commit
 names, for every task, the one attempt whose records appear, all at once. The broker remembers the

@@ -1,4 +1,4 @@
-"""What Spark reads from the broker: views for planning and Arrow batches. Edge: network, clock."""
+"""What Spark reads from brokers: topic views for planning, and records as Arrow batches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("lakemq.spark")
 
-_ANYBODY = Access()
+_ANONYMOUS = Access()
 _THROUGH_BROKER = Tiered("never")
 _FILTER_MAX_BYTES = 4096
 _RETRY_MIN_MS = 250
@@ -49,16 +49,16 @@ _RETRY_MAX_MS = 4000
 _clients: dict[str | tuple[str, Access], SyncClient] = {}
 
 
-def client_of(bootstrap: str, access: Access = _ANYBODY) -> SyncClient:
+def client_of(bootstrap: str, access: Access = _ANONYMOUS) -> SyncClient:
     """This process's client of a broker. Python workers live longer than tasks, so the connection
     is kept; a worker is a process of its own and serves one task at a time."""
-    place = bootstrap if access == _ANYBODY else (bootstrap, access)
-    if place not in _clients:
-        _clients[place] = open_client(bootstrap, access)
-    return _clients[place]
+    key = bootstrap if access == _ANONYMOUS else (bootstrap, access)
+    if key not in _clients:
+        _clients[key] = open_client(bootstrap, access)
+    return _clients[key]
 
 
-def open_client(bootstrap: str, access: Access = _ANYBODY) -> SyncClient:
+def open_client(bootstrap: str, access: Access = _ANONYMOUS) -> SyncClient:
     """A new client. InvalidRequest, naming a certificate's file that can't be read."""
     tls = None
     if access.tls:
@@ -107,7 +107,7 @@ def retrying(call: Callable[[], T], timeout_s: float) -> T:
 
 
 def view_of(topics: Sequence[TopicOffsets]) -> dict[str, TopicView]:
-    """The broker's answer as planning wants it."""
+    """The broker's answer in the form that planning uses."""
     return {
         topic.name: TopicView(
             topic.topic_id,
@@ -134,55 +134,55 @@ def read_batches(
 ) -> Iterator[RecordBatch]:
     """Stored batches that touch the range, each once, in order; a broker that goes away is asked
     again from where it stopped. DataLossError when records of the range are gone. `only`: batches
-    without such a record are left out. `on_corrupt`: is told of batches that don't decompress,
+    without such a record are left out. `on_corrupt`: is reported of batches that don't decompress,
     again if they are read again."""
     filtered: dict[str, Any] = {} if only is None else {"wanted": only}
-    position, timer = wanted.start, RetryTimer(retry_timeout_s)
-    while position < wanted.end:
-        before = position
+    offset, timer = wanted.start, RetryTimer(retry_timeout_s)
+    while offset < wanted.end:
+        before = offset
         try:
             for batch in client.fetch_batches(
-                wanted.topic, wanted.partition, position, wanted.end,
+                wanted.topic, wanted.partition, offset, wanted.end,
                 topic_id=wanted.topic_id, bytes_max=fetch_bytes, on_corrupt=on_corrupt,
                 **filtered,
             ):  # fmt: skip
-                position = batch.header.last_offset + 1
+                offset = batch.header.last_offset + 1
                 timer.progressed()
                 yield batch
-            if position == before:  # nothing more came: compacted away, or lost?
-                _check_still_held(client, wanted, position)
+            if offset == before:  # no more batches: compacted away, or lost?
+                _check_still_held(client, wanted, offset)
                 return
         except (OffsetOutOfRange, UnknownTopic, UnknownPartition) as error:
             if fail_on_data_loss:
-                raise _loss(wanted, position, str(error)) from error
-            _log.warning("%s", _loss(wanted, position, str(error)))
-            position = _behind_gap(client, wanted, position)
+                raise _loss(wanted, offset, str(error)) from error
+            _log.warning("%s", _loss(wanted, offset, str(error)))
+            offset = _end_of_gap(client, wanted, offset)
         except LakeMQError as error:
             timer.pause_after(error)
 
 
-def _loss(wanted: OffsetRange, position: int, why: str) -> DataLossError:
+def _loss(wanted: OffsetRange, offset: int, why: str) -> DataLossError:
     return DataLossError(
-        f"{wanted.topic}-{wanted.partition}: offsets {position} to {wanted.end - 1} can't be read: "
+        f"{wanted.topic}-{wanted.partition}: offsets {offset} to {wanted.end - 1} cannot be read: "
         f"{why}"
     )
 
 
-def _check_still_held(client: SyncClient, wanted: OffsetRange, position: int) -> None:
+def _check_still_held(client: SyncClient, wanted: OffsetRange, offset: int) -> None:
     held = view_of([client.describe_topic(wanted.topic)])[wanted.topic]
     ends_at = held.partitions[wanted.partition].high_watermark
     if ends_at < wanted.end:
-        raise _loss(wanted, position, f"the journal ends at offset {ends_at}: it lost records")
+        raise _loss(wanted, offset, f"the journal ends at offset {ends_at}: it lost records")
 
 
-def _behind_gap(client: SyncClient, wanted: OffsetRange, position: int) -> int:
-    """Where reading can go on: the log start if that is ahead, else the end of the range."""
+def _end_of_gap(client: SyncClient, wanted: OffsetRange, offset: int) -> int:
+    """The offset to continue at: the log start if that is higher, else the end of the range."""
     try:
         held = view_of([client.describe_topic(wanted.topic)])[wanted.topic]
     except UnknownTopic:
         return wanted.end
     here = held.partitions.get(wanted.partition)
-    if here is None or held.topic_id != wanted.topic_id or here.log_start <= position:
+    if here is None or held.topic_id != wanted.topic_id or here.log_start <= offset:
         return wanted.end
     return min(wanted.end, here.log_start)
 
@@ -202,54 +202,54 @@ def read_arrow(
     on_skipped: OnSkipped | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The range's records as Arrow batches of about `batch_rows` rows, or `batch_bytes`; small
-    stored batches are put together, since whoever takes them pays for every Arrow batch. With
+    stored batches are concatenated, since every Arrow batch has a cost of its own. With
     `keys` only records that have one of them.
 
-    Stored batches that are corrupt inside are left out, counted and logged; `on_skipped` is told
-    of each once. What is wrong with columns that are not asked for is not seen.
+    Corrupt batches are skipped, counted and logged; `on_skipped` is called once for each. Damage in
+    columns that are not read is not noticed.
     """
-    told: set[int] = set()
+    reported: set[int] = set()
 
     def corrupt(first: int, last: int, error: CorruptBatch) -> None:
         span = span_of(first, last, wanted)
-        if first in told or span.start >= span.end:
+        if first in reported or span.start >= span.end:
             return
-        told.add(first)
-        skipped_batches().note(wanted, span, error)
+        reported.add(first)
+        skipped_batches().record(wanted, span, error)
         if on_skipped is not None:
             on_skipped(span)
 
     asked = tuple(columns) if keys is None or "key" in columns else (*columns, "key")
     gathered: list[pa.RecordBatch] = []
-    rows, size, position = 0, 0, wanted.start
+    rows, size, offset = 0, 0, wanted.start
     over_grpc = partial(
         read_batches, client, fetch_bytes=fetch_bytes, retry_timeout_s=retry_timeout_s,
         fail_on_data_loss=fail_on_data_loss, only=_filter_of(keys), on_corrupt=corrupt,
     )  # fmt: skip
-    for batch in _from_anywhere(client, wanted, tiered, over_grpc, retry_timeout_s, corrupt):
+    for batch in _stored_batches(client, wanted, tiered, over_grpc, retry_timeout_s, corrupt):
         try:
             arrow = to_arrow(
-                batch, topic=wanted.topic, partition=wanted.partition, start=position,
+                batch, topic=wanted.topic, partition=wanted.partition, start=offset,
                 end=wanted.end, columns=asked,
             )  # fmt: skip
         except CorruptBatch as error:
             corrupt(batch.header.base_offset, batch.header.last_offset, error)
-            position = batch.header.last_offset + 1
+            offset = batch.header.last_offset + 1
             continue
         if keys is not None:
             arrow = _with_keys(arrow, keys).select(list(columns))
-        position = batch.header.last_offset + 1
+        offset = batch.header.last_offset + 1
         gathered.append(arrow)
         rows += arrow.num_rows
         size += len(batch.view)
         if rows >= batch_rows or size >= batch_bytes:
-            yield _put_together(gathered)
+            yield _concatenated(gathered)
             gathered, rows, size = [], 0, 0
     if rows:
-        yield _put_together(gathered)
+        yield _concatenated(gathered)
 
 
-def _from_anywhere(
+def _stored_batches(
     client: SyncClient,
     wanted: OffsetRange,
     tiered: Tiered,
@@ -257,24 +257,26 @@ def _from_anywhere(
     retry_timeout_s: float,
     on_corrupt: TellCorrupt,
 ) -> Iterator[RecordBatch]:
-    """Batches from an object store where one holds them, if `tiered` says so."""
+    """Batches from the broker, or where `tiered` allows it from the store that holds them."""
     if tiered.mode == "never":
         return over_grpc(wanted)
 
-    def ask(position: int) -> TieredSegments:
+    def find(offset: int) -> TieredSegments:
         return client.tiered_segments(
-            wanted.topic, wanted.partition, position, wanted.end, topic_id=wanted.topic_id
+            wanted.topic, wanted.partition, offset, wanted.end, topic_id=wanted.topic_id
         )
 
-    def ask_patiently(position: int) -> TieredSegments:
-        return retrying(partial(ask, position), retry_timeout_s)
+    def find_with_retries(offset: int) -> TieredSegments:
+        return retrying(partial(find, offset), retry_timeout_s)
 
-    asks = ask_patiently if tiered.mode == "always" else ask
-    return read_placed(wanted, tiered, asks, over_grpc, here=stores(), on_corrupt=on_corrupt)
+    find_segments = find_with_retries if tiered.mode == "always" else find
+    return read_placed(
+        wanted, tiered, find_segments, over_grpc, here=stores(), on_corrupt=on_corrupt
+    )
 
 
 def _filter_of(keys: frozenset[bytes] | None) -> RecordFilter | None:
-    """What the broker can tell batches apart by: one key."""
+    """The filter that the broker applies to batches: one key; None: it cannot filter."""
     if keys is None or len(keys) != 1:
         return None
     (key,) = keys
@@ -289,7 +291,7 @@ def _with_keys(batch: pa.RecordBatch, keys: frozenset[bytes]) -> pa.RecordBatch:
     return batch.filter(compute.is_in(batch.column("key"), value_set=wanted))
 
 
-def _put_together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     import pyarrow as pa
 
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -1,6 +1,6 @@
-"""Stored batches that are corrupt inside: left out of what Spark reads, counted, logged. Edge: log.
+"""Corrupt batches: skipped by readers, counted and logged.
 
-The broker checks batches when they are appended; a topic may hold some that an older version took.
+The broker checks batches when they are appended; older versions may have accepted corrupt ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lakemq.spark_plugin.export.job.runs import Run
 from lakemq.spark_plugin.source.planning import OffsetRange
 
 OnSkipped = Callable[[Run], None]
-"""Is told offsets that a reader left out."""
+"""Called with offsets that a reader skipped."""
 
 _log = logging.getLogger("lakemq.spark")
 _SEEN_MAX: Final = 10_000
@@ -32,16 +32,16 @@ class SkippedBatches:
             "lakemq.spark.corrupt_batches", [lambda _: [Observation(self.count)]]
         )
 
-    def note(self, wanted: OffsetRange, span: Run, error: CorruptBatch) -> None:
-        place = (wanted.topic_id, wanted.partition, span.start)
-        if place in self._seen:
+    def record(self, wanted: OffsetRange, span: Run, error: CorruptBatch) -> None:
+        key = (wanted.topic_id, wanted.partition, span.start)
+        if key in self._seen:
             return
         if len(self._seen) >= _SEEN_MAX:
             self._seen.clear()
-        self._seen.add(place)
+        self._seen.add(key)
         self.count += 1
         _log.warning(
-            "%s-%d: offsets %d to %d are in a batch that is corrupt inside and are left out: %s",
+            "%s-%d: offsets %d to %d are in a corrupt batch and are skipped: %s",
             wanted.topic, wanted.partition, span.start, span.end - 1, error,
         )  # fmt: skip
 
@@ -50,12 +50,12 @@ _skipped: list[SkippedBatches] = []
 
 
 def skipped_batches() -> SkippedBatches:
-    """This process's; made when the first one is met."""
+    """Those of this process; created when the first one is met."""
     if not _skipped:
         _skipped.append(SkippedBatches())
     return _skipped[0]
 
 
 def span_of(first: int, last: int, wanted: OffsetRange) -> Run:
-    """The part of a batch's offsets that a range holds; compaction may have taken some of them."""
+    """The offsets of a batch that are within a range; compaction may have removed some of them."""
     return Run(max(first, wanted.start), min(last + 1, wanted.end))

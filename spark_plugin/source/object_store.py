@@ -1,4 +1,4 @@
-"""Objects of a store, read by whoever runs here with its own credentials. Edge: network, files."""
+"""Objects of a store, read by whoever runs here with its own credentials."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _CLIENT: Final = {"timeout": "60s", "connect_timeout": "5s"}
 _RETRY: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
 
 Read = Callable[[str, int, int], bytes]
-"""`read(name, position, size)` -> exactly those bytes. ObjectGone, StoreAway."""
+"""`read(name, position, size)` -> exactly those bytes. ObjectNotFound, StoreUnavailable."""
 
 
-class StoreAway(Exception):
+class StoreUnavailable(Exception):
     """The store can't be reached, or does not let us read."""
 
 
-class ObjectGone(Exception):
+class ObjectNotFound(Exception):
     """The store has no such object, as far as can be told."""
 
 
@@ -30,7 +30,7 @@ def open_objects(url: str, tiered: Tiered) -> Read:
     """Reader of the objects below `url`. Options of `tiered` go before variables of this process,
     `LAKEMQ_TIERED_STORE_...` before those that the store itself looks at, such as `AWS_...`.
 
-    StoreAway: there is no way to such a store from here.
+    StoreUnavailable: there is no way to such a store from here.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -46,9 +46,9 @@ def _folder(root: Path) -> Read:
                 file.seek(position)
                 data = file.read(size)
         except FileNotFoundError:
-            raise ObjectGone(f"{path} is missing") from None
+            raise ObjectNotFound(f"{path} is missing") from None
         except OSError as error:
-            raise StoreAway(f"{path}: {error.strerror}") from None
+            raise StoreUnavailable(f"{path}: {error.strerror}") from None
         return _whole(name, position, size, data)
 
     return read
@@ -59,7 +59,9 @@ def _bucket(url: str, options: Mapping[str, str]) -> Read:
         import obstore
         from obstore.store import from_url
     except ImportError:
-        raise StoreAway("obstore is not installed here: pip install 'lakemq[tiering]'") from None
+        raise StoreUnavailable(
+            "obstore is not installed here: pip install 'lakemq[tiering]'"
+        ) from None
     client: dict[str, Any] = dict(_CLIENT)
     if options.get("endpoint", "").startswith("http://"):
         client["allow_http"] = True
@@ -68,15 +70,15 @@ def _bucket(url: str, options: Mapping[str, str]) -> Read:
             url, config=dict(options), client_options=client, retry_config=_RETRY,  # type: ignore[call-overload]  # typed for each kind of store
         )  # fmt: skip
     except Exception as error:  # obstore has its own tree; each means that we have no store.
-        raise StoreAway(_first_line(error)) from None
+        raise StoreUnavailable(_first_line(error)) from None
 
     def read(name: str, position: int, size: int) -> bytes:
         try:
             data = bytes(obstore.get_range(store, name, start=position, length=size))
         except (obstore.exceptions.NotFoundError, FileNotFoundError):
-            raise ObjectGone(f"{url}{name} is missing") from None
+            raise ObjectNotFound(f"{url}{name} is missing") from None
         except (obstore.exceptions.BaseError, OSError) as error:
-            raise StoreAway(_first_line(error)) from None
+            raise StoreUnavailable(_first_line(error)) from None
         return _whole(name, position, size, data)
 
     return read
@@ -84,7 +86,7 @@ def _bucket(url: str, options: Mapping[str, str]) -> Read:
 
 def _whole(name: str, position: int, size: int, data: bytes) -> bytes:
     if len(data) != size:
-        raise StoreAway(f"{name}: {len(data)} of {size} bytes at position {position}")
+        raise StoreUnavailable(f"{name}: {len(data)} of {size} bytes at position {position}")
     return data
 
 

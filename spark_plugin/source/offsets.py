@@ -1,4 +1,4 @@
-"""Cursors: where reading stands, and the JSON that checkpoints and users write. Pure.
+"""Cursors: where reading stands, and the JSON that checkpoints and users write.
 
 A cursor names, for every topic, the topic's id and the next offset of each partition. The id tells
 a topic that was deleted and created anew from the one that was read before. As JSON:

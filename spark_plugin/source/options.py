@@ -1,4 +1,4 @@
-"""Options of the Spark source, named as Spark's Kafka connector names them. Pure.
+"""Options of the Spark source, named as Spark's Kafka connector names them.
 
 Every option is declared once, in `_OPTIONS`; an unknown one is an error that names the nearest.
 """

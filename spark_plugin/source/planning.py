@@ -1,4 +1,4 @@
-"""Planning of reads: options and what the journal holds -> offsets -> input partitions. Pure.
+"""Planning of reads: options and what the journal holds -> offsets -> input partitions.
 
 A *view* is what the broker says a topic holds at one moment. Offsets may have gaps (compaction), so
 the number of offsets in a range is only an upper bound of its records.
@@ -76,7 +76,7 @@ def select_topics(options: ReadOptions, view: View) -> dict[str, TopicView]:
     wanted = options.topics or tuple(options.assignment)
     for name in wanted:
         if name not in view:
-            raise OptionError(f"there is no topic {name} at {options.bootstrap}")
+            raise OptionError(f"unknown topic {name} at {options.bootstrap}")
     chosen = {name: view[name] for name in wanted}
     for name, partitions in options.assignment.items():
         missing = partitions - chosen[name].partitions.keys()
@@ -113,7 +113,7 @@ def resolve(
     view: View,
     by_time: Mapping[str, dict[int, int]],
 ) -> dict[str, TopicCursor]:
-    """Where a boundary of the user lies. `side` is `starting` or `ending`; `by_time` holds, for
+    """Offsets of a boundary of the user. `side` is `starting` or `ending`; `by_time` holds, for
     boundaries by timestamp, topic -> partition -> first offset not older.
 
     Partitions that the user does not name get the default. OffsetsError for one that is not there.
@@ -141,7 +141,7 @@ def resolve(
 def check_timestamps_found(
     start: Cursor, view: View, named: Mapping[str, Iterable[int]], when: str
 ) -> None:
-    """OffsetsError if a starting timestamp lies behind the newest record of a partition."""
+    """OffsetsError if a starting timestamp is later than the newest record of a partition."""
     for name, partitions in named.items():
         for partition in partitions:
             if start[name].offsets[partition] >= view[name].partitions[partition].high_watermark:
@@ -180,7 +180,7 @@ def repair(cursor: Cursor, view: View, fail_on_data_loss: bool) -> Repaired:
             continue
         if now.topic_id != before.topic_id:
             losses.append(
-                f"topic {name} was deleted and created anew (id {before.topic_id} became "
+                f"topic {name} was deleted and created again (id {before.topic_id} became "
                 f"{now.topic_id})"
             )
             if fail_on_data_loss:
@@ -233,7 +233,7 @@ def available(start: Cursor, end: Cursor) -> int:
 
 
 def available_bytes(start: Cursor, end: Cursor, view: View) -> float:
-    """About how many bytes lie between two cursors."""
+    """About how many bytes are between two cursors."""
     return sum(
         max(0, end[name].offsets[partition] - offset)
         * view[name].partitions[partition].record_bytes
@@ -263,9 +263,13 @@ def limit(
         for partition, stop in topic.offsets.items()
     }
     steps = {}
-    for place in sorted(lags, key=lambda each: (-lags[each], each)):  # the longest lag first
-        steps[place] = min(lags[place], room, max(1, int(lags[place] * share)))
-        room -= steps[place]
+    for partition_key in sorted(
+        lags, key=lambda each: (-lags[each], each)
+    ):  # the longest lag first
+        steps[partition_key] = min(
+            lags[partition_key], room, max(1, int(lags[partition_key] * share))
+        )
+        room -= steps[partition_key]
     return {
         name: TopicCursor(
             topic.topic_id,
@@ -291,7 +295,7 @@ def ranges_between(start: Cursor, end: Cursor, oldest: Cursor) -> list[OffsetRan
         if before.topic_id != topic.topic_id:
             raise TopicRecreated(
                 f"topic {name} changed its id within a batch ({before.topic_id} to "
-                f"{topic.topic_id}): it was deleted and created anew"
+                f"{topic.topic_id}): it was deleted and created again"
             )
         new = oldest[name].offsets if name in oldest else {}
         for partition, stop in sorted(topic.offsets.items()):
@@ -331,22 +335,22 @@ def split(
     return pieces
 
 
-def placed(wanted: OffsetRange, told: TieredSegments) -> list[Piece]:
-    """Cut a range by where its records are. What lies below the log's start, between segments and
-    behind them is the broker's; ends early where the broker has more segments to tell of."""
+def placed(wanted: OffsetRange, tiered: TieredSegments) -> list[Piece]:
+    """Split a range by the location of its records. Offsets below the log start, between segments
+    and after them are read from the broker; ends early where the broker has more segments."""
     pieces: list[Piece] = []
-    position = wanted.start
-    if position < told.log_start_offset:  # Objects may still hold what was deleted.
-        position = min(wanted.end, told.log_start_offset)
-        pieces.append(Piece(wanted._replace(end=position), None))
-    for segment in told.segments:
-        first, last = max(position, segment.base_offset), min(wanted.end, segment.next_offset)
+    offset = wanted.start
+    if offset < tiered.log_start_offset:  # Objects may still hold what was deleted.
+        offset = min(wanted.end, tiered.log_start_offset)
+        pieces.append(Piece(wanted._replace(end=offset), None))
+    for segment in tiered.segments:
+        first, last = max(offset, segment.base_offset), min(wanted.end, segment.next_offset)
         if first >= last:
             continue
-        if position < first:
-            pieces.append(Piece(wanted._replace(start=position, end=first), None))
+        if offset < first:
+            pieces.append(Piece(wanted._replace(start=offset, end=first), None))
         pieces.append(Piece(wanted._replace(start=first, end=last), segment))
-        position = last
-    if position < wanted.end and not (told.more and pieces):
-        pieces.append(Piece(wanted._replace(start=position), None))
+        offset = last
+    if offset < wanted.end and not (tiered.more and pieces):
+        pieces.append(Piece(wanted._replace(start=offset), None))
     return pieces

@@ -1,4 +1,4 @@
-"""Filters that Spark pushes down -> less to read. Pure.
+"""Filters that Spark pushes down -> less to read.
 
 Spark applies every filter again, so what is taken here only has to leave no wanted record out.
 Spark translates no filter on an array, so there is none on headers.

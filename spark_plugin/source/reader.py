@@ -1,4 +1,4 @@
-"""Batch and streaming readers of the Spark source. Edge: asks the broker, reads the clock.
+"""Batch and streaming readers of the Spark source.
 
 Planning happens in Spark's driver (in a Python process of its own), reading in its executors.
 """

@@ -1,4 +1,4 @@
-"""A range of offsets, each record from where it is: object store or broker. Edge: network, clock.
+"""Reads a range of offsets, each record from the object store or the broker.
 
 Runs in Spark's tasks: where segments are is asked right before they are read, so that no plan gets
 old, and every process reads with its own credentials.
@@ -24,16 +24,21 @@ from lakemq.plugins.native.sdk import (
 )
 from lakemq.plugins.native.sdk.consumer.corrupt import TellCorrupt
 from lakemq.spark_plugin.errors import ObjectStoreError
-from lakemq.spark_plugin.source.object_store import ObjectGone, Read, StoreAway, open_objects
+from lakemq.spark_plugin.source.object_store import (
+    ObjectNotFound,
+    Read,
+    StoreUnavailable,
+    open_objects,
+)
 from lakemq.spark_plugin.source.planning import OffsetRange, placed
 from lakemq.spark_plugin.tiered_options import Tiered
 
 _log = logging.getLogger("lakemq.spark")
-_AWAY_S: Final = 60.0
-"""How long a store that could not be reached is not tried again."""
+_UNAVAILABLE_S: Final = 60.0
+"""Pause before a store that could not be reached is tried again."""
 
-Ask = Callable[[int], TieredSegments]
-"""What the broker says of segments from an offset on. Raises LakeMQError."""
+FindSegments = Callable[[int], TieredSegments]
+"""The tiered segments from an offset on, as the broker lists them. Raises LakeMQError."""
 OverGrpc = Callable[[OffsetRange], Iterator[RecordBatch]]
 
 
@@ -55,7 +60,7 @@ class Stores:
         self.counters = TieredCounters()
         self._now_s = now_s
         self._open: dict[tuple[str, Tiered], Read] = {}
-        self._away_until_s: dict[tuple[str, Tiered], float] = {}
+        self._unavailable_until_s: dict[tuple[str, Tiered], float] = {}
         self._warned: set[str] = set()
         meter = get_meter("lakemq.spark")
         for name in ("segments", "batches", "fallbacks"):
@@ -65,34 +70,34 @@ class Stores:
         return lambda _: [Observation(getattr(self.counters, name))]
 
     def reader(self, segment: TieredSegment, tiered: Tiered) -> Callable[[int, int], bytes]:
-        """`read(position, size)` of the object that holds the segment. StoreAway, at once while
-        the store is known to be away; what it returns raises StoreAway and ObjectGone."""
+        """`read(position, size)` of the object that holds the segment; raises ObjectNotFound and
+        StoreUnavailable. StoreUnavailable at once while the store is known to be so."""
         url = f"{tiered.url.rstrip('/')}/" if tiered.url else segment.store_url
-        place = url, tiered
-        if self._now_s() < self._away_until_s.get(place, 0.0) and tiered.mode != "always":
-            raise StoreAway("it could not be reached a moment ago")
+        key = url, tiered
+        if self._now_s() < self._unavailable_until_s.get(key, 0.0) and tiered.mode != "always":
+            raise StoreUnavailable("it could not be reached a moment ago")
         if ".." in segment.name.split("/"):
-            raise StoreAway(f"{segment.name!r} is no name of an object")
+            raise StoreUnavailable(f"{segment.name!r} is not a valid object name")
         try:
-            if place not in self._open:
-                self._open[place] = open_objects(url, tiered)
-        except StoreAway:
-            self._mark_away(place)
+            if key not in self._open:
+                self._open[key] = open_objects(url, tiered)
+        except StoreUnavailable:
+            self._mark_unavailable(key)
             raise
-        read = self._open[place]
+        read = self._open[key]
 
         def read_at(position: int, size: int) -> bytes:
             try:
                 return read(segment.name, position, size)
-            except StoreAway:
-                self._mark_away(place)
+            except StoreUnavailable:
+                self._mark_unavailable(key)
                 raise
 
         return read_at
 
-    def _mark_away(self, place: tuple[str, Tiered]) -> None:
-        self._open.pop(place, None)
-        self._away_until_s[place] = self._now_s() + _AWAY_S
+    def _mark_unavailable(self, key: tuple[str, Tiered]) -> None:
+        self._open.pop(key, None)
+        self._unavailable_until_s[key] = self._now_s() + _UNAVAILABLE_S
 
     def warn(self, about: str, text: str) -> None:
         """Once for each `about`: thousands of tasks may meet the same trouble."""
@@ -114,7 +119,7 @@ def stores() -> Stores:
 def read_placed(
     wanted: OffsetRange,
     tiered: Tiered,
-    ask: Ask,
+    find_segments: FindSegments,
     over_grpc: OverGrpc,
     *,
     here: Stores,
@@ -123,61 +128,61 @@ def read_placed(
     """Stored batches that touch the range, each once, in order: the same that `over_grpc(wanted)`
     gives. `on_corrupt` is told of those that don't decompress although their object is whole.
     ObjectStoreError when an object can't be read and `tiered` says always."""
-    position = wanted.start
-    while position < wanted.end:
-        rest = wanted._replace(start=position)
+    offset = wanted.start
+    while offset < wanted.end:
+        rest = wanted._replace(start=offset)
         try:
-            told = ask(position)
+            found = find_segments(offset)
         except LakeMQError as error:
             if tiered.mode == "always" and error.retriable:
                 raise
-            yield from over_grpc(rest)  # It has patience, and knows what to do about lost records.
+            yield from over_grpc(rest)  # It retries, and handles lost records.
             return
-        for piece in placed(rest, told):
+        for piece in placed(rest, found):
             if piece.segment is None:
                 yield from over_grpc(piece.offsets)
             else:
                 yield from _read_piece(
-                    piece.offsets, piece.segment, tiered, ask, over_grpc, here, on_corrupt
+                    piece.offsets, piece.segment, tiered, find_segments, over_grpc, here, on_corrupt
                 )
-            position = piece.offsets.end
+            offset = piece.offsets.end
 
 
 def _read_piece(
-    part: OffsetRange, segment: TieredSegment, tiered: Tiered, ask: Ask, over_grpc: OverGrpc,
-    here: Stores, on_corrupt: TellCorrupt,
+    part: OffsetRange, segment: TieredSegment, tiered: Tiered, find_segments: FindSegments,
+    over_grpc: OverGrpc, here: Stores, on_corrupt: TellCorrupt,
 ) -> Iterator[RecordBatch]:  # fmt: skip
     """From the store; from where it fails on through the broker."""
-    position = part.start
-    url, place = segment.store_url, f"{segment.store_url}{segment.name}"
+    offset = part.start
+    url, name = segment.store_url, f"{segment.store_url}{segment.name}"
     try:
         read = here.reader(segment, tiered)
         for batch in stored_batches(read, segment, part.start, part.end, on_corrupt=on_corrupt):
-            position = batch.header.last_offset + 1
+            offset = batch.header.last_offset + 1
             here.counters.batches += 1
             yield batch
         here.counters.segments += 1
         return
     except CorruptBatch as error:
-        about, why = place, str(error)
-    except StoreAway as error:
-        about, why = url, f"{place} can't be read from here: {error}"
-    except ObjectGone as error:
-        if not _still_named(segment, position, ask):
-            yield from over_grpc(part._replace(start=position))  # Retention was faster.
+        about, why = name, str(error)
+    except StoreUnavailable as error:
+        about, why = url, f"{name} cannot be read: {error}"
+    except ObjectNotFound as error:
+        if not _still_listed(segment, offset, find_segments):
+            yield from over_grpc(part._replace(start=offset))  # Retention was faster.
             return
-        about, why = url, f"{place} can't be read from here: {error}"
-    where = f"{part.topic}-{part.partition}, offsets {position} to {part.end - 1}"
+        about, why = url, f"{name} cannot be read: {error}"
+    where = f"{part.topic}-{part.partition}, offsets {offset} to {part.end - 1}"
     if tiered.mode == "always":
         raise ObjectStoreError(f"{where}: {why} (option tiered is always)")
     here.counters.fallbacks += 1
     here.warn(about, f"{where}: {why}; reading through the broker instead")
-    yield from over_grpc(part._replace(start=position))
+    yield from over_grpc(part._replace(start=offset))
 
 
-def _still_named(segment: TieredSegment, position: int, ask: Ask) -> bool:
-    """Whether the broker still says that the object is there."""
+def _still_listed(segment: TieredSegment, offset: int, find_segments: FindSegments) -> bool:
+    """Whether the broker still lists the object."""
     try:
-        return any(each.name == segment.name for each in ask(position).segments)
+        return any(each.name == segment.name for each in find_segments(offset).segments)
     except LakeMQError:
         return False

@@ -79,7 +79,7 @@ def test_what_a_task_finds_wrong_is_raised_as_it_was(spark, node, client, tmp_pa
         return ranges
 
     monkeypatch.setattr(exporter, "_plan", then_deleted)
-    with pytest.raises(DataLossError, match="lost-[01]: offsets 0 to 9 can't be read"):
+    with pytest.raises(DataLossError, match="lost-[01]: offsets 0 to 9 cannot be read"):
         exporter.step()
     exporter.close()
 

@@ -133,7 +133,7 @@ def test_a_stream_notices_a_recreated_topic(spark, node, client, topic, tmp_path
     client.create_topic(topic, partitions=2)
     with lakemq.connect(node.native) as another:  # sequence numbers are of a topic's life
         send(another, topic, 5)
-    with pytest.raises(Exception, match="was deleted and created anew"):
+    with pytest.raises(Exception, match="was deleted and created again"):
         stream(spark, node, topic, tmp_path, seen)
     stream(spark, node, topic, tmp_path, seen, failOnDataLoss="false")
     assert seen[-1][1] == list(range(10))

@@ -183,7 +183,7 @@ def test_a_store_that_is_not_here_is_named_once(client, whole, here, caplog, tmp
     assert got.equals(rows(client, whole, NEVER))
     assert here.counters.fallbacks >= 5
     (warning,) = caplog.messages
-    assert "can't be read from here" in warning and "through the broker" in warning
+    assert "cannot be read" in warning and "through the broker" in warning
     with pytest.raises(ObjectStoreError, match=r"tiered-0, offsets 0 to \d+: .*\.log"):
         rows(client, whole, Tiered("always", elsewhere))
 

@@ -1,4 +1,4 @@
-"""Column types <-> Arrow's, and which types a column may grow to. No IO."""
+"""Column types <-> Arrow's, and which types a column may grow to."""
 
 from __future__ import annotations
 

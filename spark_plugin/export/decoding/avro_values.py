@@ -1,4 +1,4 @@
-"""Avro values -> columns: each value is one datum, encoded with the schema of `--schema`. No IO.
+"""Avro values -> columns: each value is one datum, encoded with the schema of `--schema`.
 
 Also the single-object encoding (Avro 1.12, "Single-object encoding": C3 01, the schema's 8-byte
 fingerprint, the datum), when the fingerprint is that of the schema. No container files.

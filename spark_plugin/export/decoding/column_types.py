@@ -1,4 +1,4 @@
-"""The column list of `--schema`, as Spark writes one: `time timestamp, tags array<string>`. Pure.
+"""The column list of `--schema`, as Spark writes one: `time timestamp, tags array<string>`.
 
     columns   name type {, name type}
     type      string | binary | boolean | tinyint | smallint | int | bigint | float | double

@@ -1,4 +1,4 @@
-"""CSV values -> columns: every record is one line of the columns, without a header line. No IO.
+"""CSV values -> columns: every record is one line of the columns, without a header line.
 
 A block is parsed by Arrow at once, and halved where that fails until the bad rows stand alone, as
 with JSON. Values that could run into their neighbours (line breaks, an odd number of quotes) are
@@ -141,7 +141,7 @@ def read_csv(
     )  # fmt: skip
     if names:
         return table
-    return table.rename_columns([f"_c{place}" for place in range(table.num_columns)])
+    return table.rename_columns([f"_c{index}" for index in range(table.num_columns)])
 
 
 def _in_utc(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -1,4 +1,4 @@
-"""JSON values -> columns, a block at a time; rows that don't decode are told apart. No IO.
+"""JSON values -> columns, a block at a time; rows that don't decode are told apart.
 
 A whole block is parsed by Arrow at once. When that fails, or gives another number of rows, the
 block is halved until the bad rows stand alone. Before that, every value is seen to be one line that
@@ -135,13 +135,13 @@ class JsonDecoder:
         import pyarrow as pa
 
         kept = []
-        for place, (line, row) in enumerate(zip(lines.to_pylist(), rows.to_pylist(), strict=True)):
+        for index, (line, row) in enumerate(zip(lines.to_pylist(), rows.to_pylist(), strict=True)):
             error = _mismatch_in(line, self._columns)
             if error:
                 bad[row] = BadRow(row, "wrong_type", error)
                 self._note_needed(line)
             else:
-                kept.append(place)
+                kept.append(index)
         return pa.array(kept, pa.int64())
 
     def _note_needed(self, line: str) -> None:

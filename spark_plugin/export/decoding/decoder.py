@@ -1,4 +1,4 @@
-"""What every decoder of values gives: columns of the good rows, and which rows are bad. No IO."""
+"""What every decoder of values gives: columns of the good rows, and which rows are bad."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def to_columns(
         rows = [row for row in rows if row not in errors]
         whole = pa.array(good, parsed).cast(wanted)
     columns = pa.Table.from_arrays(
-        [whole.field(place) for place in range(wanted.num_fields)], schema=schema
+        [whole.field(index) for index in range(wanted.num_fields)], schema=schema
     )
     return Decoded(pa.array(rows, pa.int64()), columns, sorted(bad))
 

@@ -1,4 +1,4 @@
-"""Format -> the decoder of its values. No IO."""
+"""Format -> the decoder of its values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schema evolution: what becomes of JSON fields that the table has no column for. Pure.
+"""Schema evolution: what becomes of JSON fields that the table has no column for.
 
 With `--evolve add` a field that is not known becomes a column of the type that its first values
 have: text, boolean, bigint, double, arrays and structs of them; text that looks like a time stays

@@ -126,11 +126,11 @@ def _json_columns(values: list[bytes]) -> dict[str, Type]:
         if kind is not None and kind.name == "struct":
             found = merge_found(found, dict(kind.fields))
     columns = dict(evolve((), found))
-    _tell_rest(columns, values)
+    _log_rest(columns, values)
     return columns
 
 
-def _tell_rest(columns: Mapping[str, Type], values: list[bytes]) -> None:
+def _log_rest(columns: Mapping[str, Type], values: list[bytes]) -> None:
     """Log fields that can't be columns."""
     texts = rest_texts(columns.items(), (each.decode(errors="replace") for each in values))
     names = dict.fromkeys(

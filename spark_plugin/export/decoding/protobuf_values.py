@@ -1,4 +1,4 @@
-"""Protobuf values -> columns, field by field over a block of messages. No IO.
+"""Protobuf values -> columns, field by field over a block of messages.
 
 Types follow the field's: unsigned 32-bit numbers are bigint, unsigned 64-bit ones decimal(20,0),
 enums their names, maps maps. Of the well-known types, Timestamp is a timestamp, Duration bigint

@@ -1,4 +1,4 @@
-"""The column `_rest`: JSON text of the fields of a record that no column can hold. Pure.
+"""The column `_rest`: JSON text of the fields of a record that no column can hold.
 
 A table takes no column whose name is empty, longer than 128 characters or has a blank, dot, colon,
 quote, bracket, comma, semicolon or equals sign in it, whose name differs from another one only in
@@ -101,7 +101,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-class RestSeen:
+class RestCounter:
     """How many rows have something in `_rest`, and which fields that is."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The columns that an export adds to decoded rows, and the dead-letter table's. No IO."""
+"""The columns that an export adds to decoded rows, and the dead-letter table's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparkplug B values -> one row for each metric. No IO.
+"""Sparkplug B values -> one row for each metric.
 
 Source: Eclipse Sparkplug 3.0.0, chapter 6 ("Payloads"), field numbers and data types; topics:
 chapter 4, `spBv1.0/<group>/<message type>/<edge node>[/<device>]`, which is the record's key.
@@ -131,16 +131,16 @@ def _place(key: bytes | None) -> dict[str, Any]:
     return dict(zip(names, parts, strict=False))
 
 
-def _rows(place: dict[str, Any], value: bytes) -> list[dict[str, Any]]:
-    if place.get("message_type") == "STATE":
-        return [{**place, "string_value": value.decode()}]
+def _rows(address: dict[str, Any], value: bytes) -> list[dict[str, Any]]:
+    if address.get("message_type") == "STATE":
+        return [{**address, "string_value": value.decode()}]
     payload = Payload.FromString(value)
     if payload.uuid == _COMPRESSED:
         seq = payload.seq
         payload = Payload.FromString(_inflate(payload.body))
         payload.seq = payload.seq or seq
     shared = {
-        **place,
+        **address,
         "seq": payload.seq if payload.HasField("seq") else None,
         "payload_time": payload.timestamp if payload.HasField("timestamp") else None,
     }

@@ -1,4 +1,4 @@
-"""The columns that an export decodes to, as its table evolves. Edge: changes the table."""
+"""The columns that an export decodes to, as its table evolves."""
 
 from __future__ import annotations
 

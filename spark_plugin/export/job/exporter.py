@@ -1,7 +1,7 @@
-"""The export loop: next offsets from the table -> a bounded range -> Spark job -> one commit. Edge.
+"""The export loop: next offsets from the table -> a bounded range -> Spark job -> one commit.
 
-Nothing but the table remembers where the export stands. A crash at any point leaves at most files
-that no commit names; the next run deletes them.
+Only the table stores the export's offsets. A crash at any point leaves at most files that no commit
+refers to; the next run deletes them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lakemq.spark_plugin.export.job.task_results import DeadLetterFile, TaskResu
 from lakemq.spark_plugin.export.job.write_task import WriteTask, schema_to_text
 from lakemq.spark_plugin.export.maintenance.compaction import Compacted
 from lakemq.spark_plugin.export.maintenance.dead_letters import DeadLetters
-from lakemq.spark_plugin.export.maintenance.replay import Letters, Replayed
+from lakemq.spark_plugin.export.maintenance.replay import DeadLetterReplay, Replayed
 from lakemq.spark_plugin.export.tables import table as lake
 from lakemq.spark_plugin.export.tables.files import (
     Folder,
@@ -49,7 +49,7 @@ RunTasks = Callable[[Sequence[WriteTask]], list[TaskResult]]
 _log = logging.getLogger("lakemq.spark")
 _REST_NAMES_MAX = 1000
 _ROUNDS_MAX = 20
-"""How often a range is read anew because its records need columns or tables that are not there."""
+"""How often a range is read again because its records need columns or tables that do not exist."""
 _TASK_MIN_BYTES = 8 << 20
 """A range smaller than this is not split further."""
 
@@ -66,7 +66,7 @@ class Exporter:
         parallelism: int = 2,
         dlq: LakeTable | None = None,
     ) -> None:
-        """`landing`: where rows go; without `dlq` there can be no bad ones."""
+        """`landing`: tables for the rows; `dlq`: dead letters, needed unless the format is raw."""
         self.settings = settings
         self._landing = landing
         self._table = landing.head
@@ -81,9 +81,9 @@ class Exporter:
         self._target: dict[str, TopicCursor] | None = None
 
     def start(self) -> list[str]:
-        """Take the next epoch, which fences any other process of this export, and delete what
-        earlier ones left behind; returns the names of the folders deleted."""
-        topic = self._look()
+        """Take the next epoch, which fences any other process of this export, and delete orphaned
+        folders of earlier ones; returns their names."""
+        topic = self._describe_topic()
         key = self._key(topic)
         before = self._progress(key)
         self._check_topic(key, before)
@@ -109,7 +109,7 @@ class Exporter:
         return deleted + self._landing.start(key, after)
 
     def _first_offsets(self, topic: TopicView) -> dict[int, int]:
-        """Where a new export begins; partitions that are not named begin at their oldest record."""
+        """Start offsets of a new export; partitions that are not named start at the log start."""
         wish = self.settings.start
         if wish == "earliest":
             return {}
@@ -122,7 +122,7 @@ class Exporter:
             if offset > ends.get(number, -1):
                 raise OptionError(
                     f"--from-offset: {self.settings.topic}-{number} "
-                    + (f"ends at offset {ends[number]}" if number in ends else "is not there")
+                    + (f"ends at offset {ends[number]}" if number in ends else "does not exist")
                 )
         return {
             number: max(offset, topic.partitions[number].log_start)
@@ -130,14 +130,14 @@ class Exporter:
         }
 
     def close(self) -> None:
-        """The export is no longer run by this process."""
+        """Release the export, so that another process can run it."""
         self._landing.close()
         if self._owner is not None:
             self._owner.leave()
 
     def step(self) -> CommitReport | None:
-        """Export what is there, up to the limits of one commit; None when caught up."""
-        topic = self._look()
+        """Export up to the limits of one commit; None when caught up."""
+        topic = self._describe_topic()
         key = self._key(topic)
         before = self._progress(key)
         self._check_epoch(key, before)
@@ -148,18 +148,18 @@ class Exporter:
         try:
             return self._export(key, topic, before, ranges, lag)
         except ExportFenced:
-            self._forget()
+            self._invalidate()
             raise
         except Exception:
-            self._forget()
-            # Whoever takes over deletes our folder, which fails in many ways: say what it means.
+            self._invalidate()
+            # A process that took over deletes our folder, which fails in many ways: say why.
             self._check_epoch(key, self._progress(key))
             raise
 
-    def _forget(self) -> None:
-        self._landing.forget()
+    def _invalidate(self) -> None:
+        self._landing.invalidate()
         if self._dead is not None:
-            self._dead.forget()
+            self._dead.invalidate()
 
     def _check_epoch(self, key: ExportKey, now: Progress) -> None:
         if not lake.owns(self._started, now):
@@ -174,13 +174,16 @@ class Exporter:
         lag: int,
     ) -> CommitReport:
         started = time.monotonic()
-        place, known = "", {}
+        folder, known = "", {}
         if self._dead is not None:
             known = self._dead.known(key, before.offsets)
-            place = self._dead.new_folder(key)
-        tasks = self._tasks(ranges, topic, place, known)
-        before, results = self._until_all_fits(
-            key, before, lambda: self._run_tasks([self._landing.aim(task) for task in tasks]), place
+            folder = self._dead.new_folder(key)
+        tasks = self._tasks(ranges, topic, folder, known)
+        before, results = self._write_until_schema_fits(
+            key,
+            before,
+            lambda: self._run_tasks([self._landing.assign_destination(task) for task in tasks]),
+            folder,
         )
         check_complete(ranges, results)
         files = self._landing.finish(results)
@@ -188,7 +191,7 @@ class Exporter:
         after = self._after(key, before, ranges)
         dead = [result.file for result in results if isinstance(result, DeadLetterFile)]
         if self._dead is not None:
-            self._dead.commit(key, dead, place, after.offsets)
+            self._dead.commit(key, dead, folder, after.offsets)
         self._landing.commit(key, files, before, after)
         all_files = [file for each in files.values() for file in each]
         return CommitReport(
@@ -204,10 +207,10 @@ class Exporter:
             job_s=written - started,
             commit_s=time.monotonic() - written,
             skipped=skipped_of(results),
-            rest_rows=self._tell_rest(results),
+            rest_rows=self._log_rest(results),
         )
 
-    def _tell_rest(self, results: Sequence[TaskResult]) -> int:
+    def _log_rest(self, results: Sequence[TaskResult]) -> int:
         """Log fields that have no column of their own, each once; rows that have any."""
         rows, names = rest_of_results(results)
         new = [name for name in names if name not in self._rest_names]
@@ -220,62 +223,65 @@ class Exporter:
             )  # fmt: skip
         return rows
 
-    def _until_all_fits(
+    def _write_until_schema_fits(
         self,
         key: ExportKey,
         before: Progress,
         write: Callable[[], list[TaskResult]],
-        dead_place: str = "",
+        dead_folder: str = "",
     ) -> tuple[Progress, list[TaskResult]]:
-        """Write, again if records met need tables or columns that are not there; (where the head
-        stands then, results)."""
+        """Write, again while records need tables or columns that do not exist; (progress of the
+        head then, results)."""
         for _ in range(_ROUNDS_MAX):
             self._landing.prepare(key, before)
             results = write()
-            now = self._landing.grow(key, before, results)
+            now = self._landing.evolve_schema(key, before, results)
             if now is None:
                 return before, results
             before = now
-            if self._dead is not None and dead_place:
-                self._dead.folder.delete(dead_place)
-                self._dead.folder.create(dead_place)
-        raise ExportError(f"the fields and routes of topic {key.topic} never end to change")
+            if self._dead is not None and dead_folder:
+                self._dead.folder.delete(dead_folder)
+                self._dead.folder.create(dead_folder)
+        raise ExportError(
+            f"schema of topic {key.topic} did not stabilise after {_ROUNDS_MAX} attempts: its "
+            "records keep adding fields or routes"
+        )
 
     def compact(self) -> Compacted | None:
-        """Put small files together if there are too many; None if not."""
+        """Compact small files if there are too many; None if not."""
         if not self.settings.compact_files:
             return None
-        key = self._key(self._look())
+        key = self._key(self._describe_topic())
         self._check_epoch(key, self._progress(key))
         return self._landing.compact(key)
 
     def replay(self, evolve: Evolve = "strict") -> Replayed:
-        """Land the dead letters that are good by now; `evolve` says what columns may be made for
-        them. What has landed is read from the tables, so a crash in between repeats nothing."""
+        """Write the dead letters that can be decoded now; `evolve` says which columns may be added
+        for them. Which are written already is read from the tables, so a crash repeats nothing."""
         if self._dead is None:
             raise OptionError("exports of --format raw have no dead letters")
-        key = self._key(self._look())
+        key = self._key(self._describe_topic())
         before = self._progress(key)
         self._check_epoch(key, before)
-        letters = Letters(key, self._landing.tables(), self._dead.table, before.offsets)
+        letters = DeadLetterReplay(key, self._landing.tables(), self._dead.table, before.offsets)
         nowhere = OffsetRange(key.topic, key.topic_id, -1, 0, 0)
         task = replace(self._task(nowhere, ""), evolve="strict" if self.settings.sql else evolve)
-        before, results = self._until_all_fits(
-            key, before, lambda: letters.write(self._landing.aim(task))
+        before, results = self._write_until_schema_fits(
+            key, before, lambda: letters.write(self._landing.assign_destination(task))
         )
-        self._tell_rest(results)
+        self._log_rest(results)
         files = self._landing.finish(results) if letters.good else {}
         if any(files.values()):
             after = replace(before, attempt=before.attempt + 1, commit=new_token())
             self._landing.commit(key, files, before, after)
         return letters.outcome(self._landing.tables())
 
-    def _look(self) -> TopicView:
+    def _describe_topic(self) -> TopicView:
         client, name = client_of(self.settings.bootstrap, self.settings.access), self.settings.topic
         try:
             found = retrying(lambda: client.describe_topic(name), self.settings.retry_timeout_s)
         except UnknownTopic:
-            raise OptionError(f"there is no topic {name} at {self.settings.bootstrap}") from None
+            raise OptionError(f"unknown topic {name} at {self.settings.bootstrap}") from None
         return view_of([found])[name]
 
     def _key(self, topic: TopicView) -> ExportKey:
@@ -292,17 +298,17 @@ class Exporter:
         if before.topic_mark in (None, mark) or self.settings.accept_recreated:
             return
         raise TopicRecreated(
-            f"topic {key.topic} was deleted and created anew since export {key.export_id} read it "
+            f"topic {key.topic} was deleted and created again since export {key.export_id} read it "
             f"last (its id now is {key.topic_id}). The table keeps what it has; pass "
             "--accept-recreated to append the new topic from its start"
         )
 
     def _plan(self, topic: TopicView, before: Progress) -> tuple[list[OffsetRange], int]:
-        """Ranges of the next commit, and how many offsets lie behind the table in all."""
+        """Ranges of the next commit, and the lag: how many offsets are not exported yet."""
         name, settings = self.settings.topic, self.settings
         view = {name: topic}
-        stands = {name: TopicCursor(topic.topic_id, before.offsets)}
-        start = planning.repair(stands, view, settings.fail_on_data_loss).cursor
+        cursor = {name: TopicCursor(topic.topic_id, before.offsets)}
+        start = planning.repair(cursor, view, settings.fail_on_data_loss).cursor
         end = self._target or planning.latest(view)
         if settings.as_of:
             bound = parse_bound("--as-of-offset", settings.as_of)
@@ -341,7 +347,7 @@ class Exporter:
         ]
 
     def _task(self, piece: OffsetRange, dead_folder: str) -> WriteTask:
-        """One task, as yet without the places and columns that the landing knows."""
+        """One task, before the landing assigns its destination."""
         settings, dead = self.settings, self._dead
         return WriteTask(
             bootstrap=settings.bootstrap, offsets=piece, location="", folder="", schema="",

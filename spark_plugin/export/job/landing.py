@@ -1,7 +1,7 @@
-"""Where an export's rows land: the tables, and the attempt at them that is under way. Edge: files.
+"""The tables that an export writes, and the attempt at the next commit.
 
-The export's loop knows one `Landing`; whether behind it is one table (`OneTable`, here) or one for
-each route (`routes.Routes`) makes no difference to it, so both can do the same.
+The export loop uses one `Landing`: a single table (`OneTable`, here) or one table for each route
+(`routes.Routes`).
 """
 
 from __future__ import annotations
@@ -35,69 +35,71 @@ class Landing(Protocol):
     """The tables of one export, held by one process."""
 
     head: LakeTable
-    """The table whose commit ends an attempt, and says where the export stands."""
+    """The table that stores the offsets of the whole export; its commit ends an attempt."""
 
     def start(self, key: ExportKey, now: Progress) -> list[str]:
-        """The head has the epoch of `now`: take it everywhere; names of the left-over folders that
-        were deleted."""
+        """The head has the epoch of `now`: take it in the other tables too. Returns the names of
+        orphaned folders that were deleted."""
 
     def prepare(self, key: ExportKey, now: Progress) -> None:
-        """Make ready for the files of the attempt that follows `now`."""
+        """Create the folders for the attempt that follows `now`."""
 
-    def aim(self, task: WriteTask) -> WriteTask:
-        """The task with the places and columns that it writes."""
+    def assign_destination(self, task: WriteTask) -> WriteTask:
+        """The task with the folders and columns that it writes."""
 
-    def grow(self, key: ExportKey, now: Progress, results: Sequence[TaskResult]) -> Progress | None:
-        """Make the columns and tables that tasks found need of, and forget what the tasks wrote:
-        they are to run again. Where the head stands then; None: nothing was needed."""
+    def evolve_schema(
+        self, key: ExportKey, now: Progress, results: Sequence[TaskResult]
+    ) -> Progress | None:
+        """Create the columns and tables that the results ask for, and discard what the tasks wrote:
+        they are to run again. Returns the head's progress then; None: nothing was asked for."""
 
     def finish(self, results: Sequence[TaskResult]) -> Files:
-        """Of results that need nothing more, the files to commit."""
+        """The files to commit, of results that ask for no more columns or tables."""
 
     def commit(self, key: ExportKey, files: Files, before: Progress, after: Progress) -> None:
         """Add the files. The head comes last."""
 
-    def forget(self) -> None:
-        """Something failed: the next attempt looks at every table anew."""
+    def invalidate(self) -> None:
+        """An attempt failed: reload every table before the next one."""
 
     def compact(self, key: ExportKey) -> Compacted | None:
-        """Put small files together if there are too many; None if not."""
+        """Compact small files if there are too many; None if not."""
 
     def tables(self) -> list[LakeTable]:
-        """Those that rows land in."""
+        """The tables that rows are written to."""
 
     def close(self) -> None:
-        """Leave no empty folders behind."""
+        """Delete the folder of an attempt that was not committed."""
 
 
 class LandingTable:
-    """One table, with the folder of the next attempt's files."""
+    """One table, and the folder of the next attempt's files."""
 
     def __init__(self, settings: ExportSettings, table: LakeTable, pause: Pause) -> None:
         self.table = table
         self.folder = Folder(table.location)
         self.columns = EvolvingColumns(settings, table)
-        self.place = ""
-        """The folder, once it is there."""
+        self.attempt_path = ""
+        """The folder, relative to the table's location; empty: not created yet."""
         self._pause = pause
 
     def prepare(self, key: ExportKey, epoch: int, before: Progress, inner: str = "") -> None:
         """Make the folder for the attempt that follows, with a folder `inner` in it."""
-        if not self.place:
-            self.place = attempt_folder(key, epoch, before.attempt + 1)
-            self.folder.create(f"{self.place}/{inner}" if inner else self.place)
+        if not self.attempt_path:
+            self.attempt_path = attempt_folder(key, epoch, before.attempt + 1)
+            self.folder.create(f"{self.attempt_path}/{inner}" if inner else self.attempt_path)
 
     def restart(self) -> None:
-        """Forget what was written."""
-        if self.place:
-            with contextlib.suppress(FileNotFoundError):  # whoever takes over deletes it too
-                self.folder.delete(self.place)
-            self.place = ""
+        """Delete what was written."""
+        if self.attempt_path:
+            with contextlib.suppress(FileNotFoundError):  # a process that takes over deletes it too
+                self.folder.delete(self.attempt_path)
+            self.attempt_path = ""
 
-    def look_anew(self) -> None:
-        """See the table's newest state. Files of the last attempt may be in it by now, so nothing
-        is deleted here."""
-        self.place = ""
+    def reload(self) -> None:
+        """Load the table's newest state. Files of the last attempt may be in it, so nothing is
+        deleted here."""
+        self.attempt_path = ""
         self.table.reload()
         self.columns.refresh()
 
@@ -105,10 +107,10 @@ class LandingTable:
         self, key: ExportKey, files: Sequence[WrittenFile], before: Progress, after: Progress
     ) -> None:
         """Add the files."""
-        place, self.place = self.place, ""  # from here on `restart` must not delete it
-        self.folder.sync(place)
+        path, self.attempt_path = self.attempt_path, ""  # from here on `restart` must not delete it
+        self.folder.sync(path)
         lake.commit(self.table, key, files, before, after, self._pause)
-        note_strays(self.folder, place, {file.path for file in files})
+        note_strays(self.folder, path, {file.path for file in files})
         self.columns.refresh()
 
     def compact(self, settings: ExportSettings, key: ExportKey, epoch: int) -> Compacted | None:
@@ -143,17 +145,19 @@ class OneTable:
         inner = _STAGED if self._query is not None else ""
         self._table.prepare(key, self._epoch, now, inner)
 
-    def aim(self, task: WriteTask) -> WriteTask:
-        columns, place = self._table.columns, self._table.place
+    def assign_destination(self, task: WriteTask) -> WriteTask:
+        columns, path = self._table.columns, self._table.attempt_path
         return replace(
             task,
             location=self.head.location,
-            folder=f"{place}/{_STAGED}" if self._query is not None else place,
+            folder=f"{path}/{_STAGED}" if self._query is not None else path,
             schema=columns.table_schema,
             value_schema=columns.value_schema,
         )
 
-    def grow(self, key: ExportKey, now: Progress, results: Sequence[TaskResult]) -> Progress | None:
+    def evolve_schema(
+        self, key: ExportKey, now: Progress, results: Sequence[TaskResult]
+    ) -> Progress | None:
         if not self._table.columns.extend(results):
             return None
         self._table.restart()
@@ -167,19 +171,19 @@ class OneTable:
 
     def _run_query(self, query: SqlQuery, staged: Sequence[str]) -> list[WrittenFile]:
         """The result of the query over the staged files, which are then gone."""
-        settings, place = self._settings, self._table.place
+        settings, path = self._settings, self._table.attempt_path
         files = query.run(
-            staged, self.head.location, place, self.head.arrow_schema(), settings.file_max_bytes,
+            staged, self.head.location, path, self.head.arrow_schema(), settings.file_max_bytes,
             settings.partition_by,
         )  # fmt: skip
-        self._table.folder.delete(f"{place}/{_STAGED}")
+        self._table.folder.delete(f"{path}/{_STAGED}")
         return files
 
     def commit(self, key: ExportKey, files: Files, before: Progress, after: Progress) -> None:
         self._table.commit(key, files[""], before, after)
 
-    def forget(self) -> None:
-        self._table.place = ""  # every attempt looks at the table anew
+    def invalidate(self) -> None:
+        self._table.attempt_path = ""  # every attempt reloads the table
 
     def compact(self, key: ExportKey) -> Compacted | None:
         return self._table.compact(self._settings, key, self._epoch)
@@ -188,5 +192,5 @@ class OneTable:
         return [self.head]
 
     def close(self) -> None:
-        """What a failed attempt left is the next run's to delete."""
+        """Delete the folder of an attempt that was not committed."""
         self._table.restart()

@@ -2,7 +2,7 @@
 
 Its rows name the routes that have tables, and by which rule records were routed since when. A
 route is in the ledger before it has a table, so a later run knows every table that an earlier one
-may have written to. Edge: files.
+may have written to.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def write_rows(
     import pyarrow as pa
 
     folder = Folder(ledger.location)
-    place = attempt_folder(key, epoch, attempt)
-    folder.create(place)
-    writer = FileWriter(folder, place, "routes", ledger.arrow_schema(), 1 << 20)
+    attempt_path = attempt_folder(key, epoch, attempt)
+    folder.create(attempt_path)
+    writer = FileWriter(folder, attempt_path, "routes", ledger.arrow_schema(), 1 << 20)
     rows = [
         {
             "export": key.export_id, "topic": key.topic, "attempt": attempt, "kind": kind,
@@ -80,5 +80,5 @@ def write_rows(
     ]  # fmt: skip
     writer.write(pa.Table.from_pylist(rows, ledger_schema()))
     files = writer.close()
-    folder.sync(place)
+    folder.sync(attempt_path)
     return files

@@ -1,4 +1,4 @@
-"""What exports tell OpenTelemetry: plain numbers, read when somebody looks. Edge: clock, socket.
+"""What exports tell OpenTelemetry: plain numbers, read when somebody looks.
 
 Instruments are made at the global meter provider, which `opentelemetry-instrument` or the program
 sets up; without one they cost nothing. `serve_prometheus` is a provider with a page of its own.

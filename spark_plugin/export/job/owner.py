@@ -1,4 +1,4 @@
-"""Who runs an export: a record with a heartbeat, in its folder. Edge: clock, files, thread.
+"""Who runs an export: a record with a heartbeat, in its folder.
 
 It only spares people surprises, by refusing a second process while the first one lives. That no two
 processes can commit is seen to by epochs, in the table.

@@ -1,4 +1,4 @@
-"""What a commit of an export did, and whether its tasks answered for everything. Pure."""
+"""What a commit of an export did, and whether its tasks covered every offset."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CommitReport:
     offsets: Mapping[int, int]
     """Next offsets after the commit."""
     lag: int
-    """Offsets that the topic held behind them when the commit was planned."""
+    """Offsets that were not exported yet when the commit was planned."""
     dead_letters: int
     job_s: float
     commit_s: float
@@ -38,7 +38,7 @@ class CommitReport:
     offset_count: int
     """Offsets that the commit moved forward by."""
     skipped: Mapping[int, Sequence[Run]] = field(default_factory=dict)
-    """Partition -> offsets (normal) in batches that are corrupt inside, which were left out."""
+    """Partition -> offsets (normal) in corrupt batches, which were skipped."""
 
     rest_rows: int = 0
     """Rows with fields that have no column of their own, but are in `_rest`."""
@@ -63,7 +63,7 @@ class CommitReport:
 
 
 def skipped_of(results: Sequence[TaskResult]) -> dict[int, list[Run]]:
-    """Partition -> offsets (normal) that tasks left out because a batch was corrupt inside."""
+    """Partition -> offsets (normal) that tasks skipped because a batch was corrupt."""
     found: dict[int, list[Run]] = {}
     for result in results:
         if isinstance(result, SkippedOffsets):
@@ -79,26 +79,26 @@ def rest_of_results(results: Sequence[TaskResult]) -> tuple[int, list[str]]:
 
 
 def records_read(results: Sequence[TaskResult]) -> int:
-    """Rows that tasks answered for: one for each record, but those of Sparkplug B."""
+    """Rows that tasks read: one for each record, except in Sparkplug B."""
     return sum(result.rows for result in results if isinstance(result, RangeRead))
 
 
 def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult]) -> None:
-    """ExportError unless the tasks' answers cover every range exactly once."""
+    """ExportError unless the results cover every range exactly once and files hold all rows."""
     for wanted in ranges:
-        position = wanted.start
+        offset = wanted.start
         done = [
             result
             for result in results
             if isinstance(result, RangeRead) and result.partition == wanted.partition
         ]
         for result in sorted(done, key=lambda each: each.start):
-            if result.start != position:
+            if result.start != offset:
                 break
-            position = result.end
-        if position != wanted.end:
+            offset = result.end
+        if offset != wanted.end:
             raise ExportError(
-                f"{wanted.topic}-{wanted.partition}: tasks answered for offsets up to {position}, "
+                f"{wanted.topic}-{wanted.partition}: tasks covered offsets up to {offset}, "
                 f"not {wanted.end}"
             )
     read = records_read(results)

@@ -20,7 +20,7 @@ from lakemq.spark_plugin.export.job.ledger import ledger_schema, read_state
 from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.job.task_results import TaskResult
 from lakemq.spark_plugin.export.job.write_task import WriteTask
-from lakemq.spark_plugin.export.maintenance.audit import PartitionAudit, audit, check_places
+from lakemq.spark_plugin.export.maintenance.audit import PartitionAudit, audit, offset_columns
 from lakemq.spark_plugin.export.maintenance.replay import Replayed
 from lakemq.spark_plugin.export.routing.routes import Routes
 from lakemq.spark_plugin.export.routing.rules import check_route_column
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_ANYBODY = Access()
+_ANONYMOUS = Access()
 
 
 def open_exporter(spark: SparkSession, settings: ExportSettings) -> Exporter:
@@ -89,7 +89,7 @@ def audit_target(
     dlq: str,
     *,
     by_key: bool,
-    access: Access = _ANYBODY,
+    access: Access = _ANONYMOUS,
 ) -> list[PartitionAudit]:
     """Compare a topic with the table that it was exported to, and with its dead letters."""
     with connect(bootstrap, access) as client:
@@ -148,7 +148,7 @@ def replay_target(
     if settings.sql:
         assert spark is not None
         query = _query(spark, settings)
-        check_places(table)
+        offset_columns(table)
     elif not settings.route_by and META not in table.arrow_schema().names:
         raise OptionError(f"the table {table.location} was made by a query: give it as --sql")
     exporter = make_exporter(settings, _no_tasks, query=query)

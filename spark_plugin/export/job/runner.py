@@ -1,7 +1,7 @@
-"""Runs the exports of one job: one topic, or all that match a pattern. Edge: threads, clock.
+"""Runs the exports of one job: one topic, or all that match a pattern.
 
 Topics are exported side by side, each by one thread at a time. What fails for one topic, also at
-its start, does not stop the others; with a trigger it is tried again, else it is told at the end.
+its start, does not stop the others; with a trigger it is retried, else it is reported at the end.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lakemq.spark_plugin.errors import ExportFenced, OptionError, SparkPluginErr
 from lakemq.spark_plugin.export.job.metrics import ExportMetrics
 from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.routing.topics import (
-    check_apart,
-    in_dispute,
+    check_distinct,
+    have_conflicts,
     matching,
-    places_of,
     settings_of,
+    tables_of,
 )
 from lakemq.spark_plugin.source.broker_reader import client_of, retrying
 
@@ -60,7 +60,7 @@ class Job:
     """Of topics; empty: the one topic of the settings."""
     threads: int = 2
     is_known: Callable[[ExportSettings], bool] = lambda _: False
-    """Whether the table knows the export: of two topics that want one table, that one had it."""
+    """Whether the export has written the table: of two topics for one table, it keeps it."""
     metrics: list[ExportMetrics] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
     left_out: dict[str, Exception] = field(default_factory=dict)
@@ -106,12 +106,12 @@ class Job:
         once = settings.trigger_s is None
         new = [settings_of(settings, name) for name in matched if name not in self._running
                and not (once and name in self.left_out)]  # fmt: skip
-        if in_dispute(new):  # any client may create a topic: it must not get another one's table
+        if have_conflicts(new):  # any client may create a topic: it must not get another's table
             new.sort(key=lambda each: not self.is_known(each))
         taken = {
-            place: name
+            table: name
             for name, each in self._running.items()
-            for place in places_of(each.settings)
+            for table in tables_of(each.settings)
         }
         for its in new:
             self._join(its, taken)
@@ -119,8 +119,8 @@ class Job:
     def _join(self, its: ExportSettings, taken: dict[str, str]) -> None:
         """Start the export of one of several topics, or leave it out."""
         try:
-            check_apart(taken, its)
-            taken |= dict.fromkeys(places_of(its), its.topic)
+            check_distinct(taken, its)
+            taken |= dict.fromkeys(tables_of(its), its.topic)
             self._start(its)
         except (SparkPluginError, LakeMQError) as error:
             if str(self.left_out.get(its.topic)) != str(error):

@@ -1,5 +1,4 @@
 """Sets of offsets as runs of neighbours: small where offsets are dense, as they nearly always are.
-Pure.
 
 A run is [start, end). A list of runs is *normal* when it is sorted and its runs neither touch nor
 overlap.
@@ -58,11 +57,11 @@ def _add(runs: list[Run], run: Run) -> None:
 def subtract(runs: Sequence[Run], others: Sequence[Run]) -> list[Run]:
     """Offsets of `runs` that are not in `others`; both normal, so is the result."""
     left: list[Run] = []
-    place = 0
+    index = 0
     for start, end in runs:
-        while place < len(others) and others[place].end <= start:
-            place += 1
-        at = place
+        while index < len(others) and others[index].end <= start:
+            index += 1
+        at = index
         while start < end and at < len(others) and others[at].start < end:
             if others[at].start > start:
                 left.append(Run(start, others[at].start))
@@ -79,8 +78,8 @@ def outside(offsets: npt.NDArray[np.int64], runs: Sequence[Run]) -> npt.NDArray[
         return np.ones(len(offsets), dtype=bool)
     starts = np.array([run.start for run in runs], dtype=np.int64)
     ends = np.array([run.end for run in runs], dtype=np.int64)
-    place = np.searchsorted(starts, offsets, side="right") - 1
-    return (place < 0) | (offsets >= ends[np.maximum(place, 0)])
+    index = np.searchsorted(starts, offsets, side="right") - 1
+    return (index < 0) | (offsets >= ends[np.maximum(index, 0)])
 
 
 def clip(runs: Iterable[Run], start: int, end: int) -> list[Run]:

@@ -1,4 +1,4 @@
-"""Settings of an export, checked as a whole. Pure."""
+"""Settings of an export, checked as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an executor does in the fused export: read a range, decode, write Parquet. Edge.
+"""What an executor does in the fused export: read a range, decode, write Parquet.
 
 The rows never pass through the JVM: a task yields only what it wrote.
 """
@@ -18,7 +18,7 @@ from lakemq.spark_plugin.export.decoding.column_types import Evolve
 from lakemq.spark_plugin.export.decoding.decoder import BadRow, Decoder
 from lakemq.spark_plugin.export.decoding.decoders import EXPLODING, RecordFormat, open_decoder
 from lakemq.spark_plugin.export.decoding.evolution import schema_text
-from lakemq.spark_plugin.export.decoding.rest import RestSeen
+from lakemq.spark_plugin.export.decoding.rest import RestCounter
 from lakemq.spark_plugin.export.decoding.rows import dead_letter_rows, with_meta_column
 from lakemq.spark_plugin.export.job.runs import Run
 from lakemq.spark_plugin.export.job.task_results import (
@@ -50,7 +50,7 @@ from lakemq.spark_plugin.source.planning import OffsetRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ANYBODY: Final = Access()
+_ANONYMOUS: Final = Access()
 RAW_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _RAW_ROWS: Final = 4096
 _DECODED_ROWS: Final = 32_768
@@ -112,7 +112,7 @@ def schema_from_text(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
-def run(task: WriteTask, access: Access = _ANYBODY) -> Iterator[TaskResult]:
+def run(task: WriteTask, access: Access = _ANONYMOUS) -> Iterator[TaskResult]:
     """Write the task's range; yields what was written. `access` holds secrets, so it does not
     travel with the task."""
     offsets = task.offsets
@@ -207,7 +207,7 @@ class RowWriter(Protocol):
     If there are any, or new routes, the files do not hold all rows: the range is read again."""
     new_routes: set[str]
     """Routes that have no table yet."""
-    rest: RestSeen
+    rest: RestCounter
 
     def __call__(self, batch: pa.RecordBatch) -> None: ...
 
@@ -253,7 +253,7 @@ class _RawRows:
         self.rows = 0
         self.new_fields: dict[str, str] = {}
         self.new_routes: set[str] = set()
-        self.rest = RestSeen()
+        self.rest = RestCounter()
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         import pyarrow as pa
@@ -277,7 +277,7 @@ class _DecodedRows:
         """Without bad ones that are dead letters already."""
         self.new_fields: dict[str, str] = {}
         self.new_routes: set[str] = set()
-        self.rest = RestSeen()
+        self.rest = RestCounter()
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         decoded = self._decoder.decode(batch.column("value"), batch.column("key"))

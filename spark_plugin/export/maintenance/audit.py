@@ -34,7 +34,7 @@ from lakemq.spark_plugin.source.planning import OffsetRange, TopicView
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PLACE: Final = {"topic", "partition", "offset"}
+_OFFSET_FIELDS: Final = {"topic", "partition", "offset"}
 Keys = Counter[bytes | None]
 
 
@@ -44,7 +44,7 @@ class PartitionAudit:
 
     partition: int
     next_offset: int
-    """Where the table says that the export stands."""
+    """Next offset of the export, as stored in the table."""
     log_start: int
     high_watermark: int
     records: int = 0
@@ -59,7 +59,7 @@ class PartitionAudit:
     rest: int = 0
     """Rows with fields in `_rest`, which have no column of their own."""
     skipped: list[Run] = field(default_factory=list)
-    """Offsets in batches that are corrupt inside: nobody can read them, so they are not missing."""
+    """Offsets in corrupt batches: they cannot be read, so they are not missing."""
     keys: list[tuple[bytes | None, int, int]] = field(default_factory=list)
     """(key, records, rows) of keys whose counts differ; only if keys were asked for."""
 
@@ -116,7 +116,7 @@ def audit(
     by_key: bool = False,
 ) -> list[PartitionAudit]:
     """Compare the topic with the table (and its dead letters), partition by partition. With
-    `tables` the rows are in these, and `table` only says where the export stands."""
+    `tables` the rows are in these, and `table` only stores the export's offsets."""
     tables = [table] if tables is None else tables
     offsets = table.progress(key).offsets
     rows, row_keys = _rows_of_all(tables, key.topic, by_key)
@@ -240,7 +240,7 @@ def _scan(
     table: LakeTable, topic: str, by_key: bool, with_rest: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Columns partition, offset and key of all rows of the topic."""
-    inside = check_places(table)
+    inside = offset_columns(table)
     for constants, paths in _files(table):
         if constants.get("topic", topic) == topic:
             yield from _scan_files(table, topic, by_key, inside, constants, paths, with_rest)
@@ -276,7 +276,7 @@ def _scan_files(
     )
     wanted = column("topic") == compute.scalar(topic)
     if inside and schema.field(META).type.get_field_index(PART) >= 0:
-        # All rows of a record lie in one file, so the first stands for them.
+        # All rows of a record are in one file, so counting the first is enough.
         wanted = wanted & (dataset.field(META, PART) == 0)
     if with_rest:
         wanted = wanted & dataset.field(REST).is_valid()
@@ -284,20 +284,20 @@ def _scan_files(
     yield from files.to_batches(columns=columns, filter=wanted, use_threads=False)
 
 
-def check_places(table: LakeTable) -> tuple[str, ...]:
-    """Where in the rows it says which record each came from: `_meta`, or the columns themselves.
-    TableError if nowhere."""
+def offset_columns(table: LakeTable) -> tuple[str, ...]:
+    """The struct column that says which record each row came from, `_meta`; empty: columns of the
+    table do. TableError if neither does."""
     import pyarrow as pa
 
     schema = table.arrow_schema()
     if META in schema.names:
         kind = schema.field(META).type
-        if pa.types.is_struct(kind) and {each.name for each in kind} >= _PLACE:
+        if pa.types.is_struct(kind) and {each.name for each in kind} >= _OFFSET_FIELDS:
             return (META,)
     names = set(schema.names)
     if isinstance(table, DeltaLakeTable):
         names |= set(table.partition_columns())
-    if META not in names and names >= _PLACE:
+    if META not in names and names >= _OFFSET_FIELDS:
         return ()
     raise TableError(
         f"table {table.location} does not say which records its rows came from: a query that "

@@ -1,4 +1,4 @@
-"""Compaction: small files of a table are written together, rows and offsets unchanged. Edge: files.
+"""Compaction: small files of a table are written together, rows and offsets unchanged.
 
 Runs between two commits, in the process that exports. It is an attempt like any other: its files
 lie in an attempt folder, and its commit moves the attempt number, so a crash leaves orphans that
@@ -78,21 +78,21 @@ def _rewrite(
         raise TableConflict(f"epoch {before.epoch} began after {epoch}")
     after = replace(before, attempt=before.attempt + 1, commit=new_token())
     folder = Folder(table.location)
-    place = attempt_folder(key, epoch, after.attempt)
-    folder.create(place)
+    attempt_path = attempt_folder(key, epoch, after.attempt)
+    folder.create(attempt_path)
     schema = table.arrow_schema()
     written: list[WrittenFile] = []
     for number, group in enumerate(groups):
-        files = _write_together(folder, place, f"c{number:05d}", schema, group, file_bytes)
+        files = _write_together(folder, attempt_path, f"c{number:05d}", schema, group, file_bytes)
         if sum(file.rows for file in files) != sum(file.rows for file in group):
             raise TableError(f"{table.location}: rows were lost in compaction; nothing was changed")
         written += files
-    folder.sync(place)
+    folder.sync(attempt_path)
     removed = [file for group in groups for file in group]
     try:
         table.append(key, written, after, removed)
     except TableConflict:
-        folder.delete(place)
+        folder.delete(attempt_path)
         raise
     except Exception:
         if not _is_committed(table, key, after):
@@ -107,7 +107,7 @@ def _is_committed(table: LakeTable, key: ExportKey, after: Progress) -> bool:
 
 def _write_together(
     folder: Folder,
-    place: str,
+    attempt_path: str,
     name: str,
     schema: pa.Schema,
     group: Sequence[LiveFile],
@@ -117,7 +117,7 @@ def _write_together(
     from pyarrow import dataset
 
     values = group[0].partition_values
-    writer = FileWriter(folder, place, name, schema, 2 * file_bytes, values)
+    writer = FileWriter(folder, attempt_path, name, schema, 2 * file_bytes, values)
     for file in group:
         # The schema fills in columns, and casts types, that came after the file.
         old = dataset.dataset([file.path], schema, "parquet", filesystem=folder.filesystem)

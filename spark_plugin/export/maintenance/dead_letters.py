@@ -1,8 +1,8 @@
-"""Dead letters of one export: bad rows land in a table beside the table, each once. Edge: tables.
+"""Dead letters of one export: records that cannot be decoded, each once in a table of their own.
 
 Two tables can't commit together, so the dead letters go first. If the process dies before the rows
-follow, the next run finds the dead-letter table ahead, and leaves out exactly the offsets that it
-holds behind the table's own next offset.
+follow, the next run finds the dead-letter table ahead, and skips exactly the offsets that it holds
+at or above the table's own next offset.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class DeadLetters:
         self._known: dict[int, tuple[int, ...]] | None = None
 
     def epoch(self, key: ExportKey) -> int:
-        """The last one here. It is above the table's if that was deleted and made anew."""
+        """The last epoch here. It is above the table's if that was deleted and created again."""
         return self._progress(key).epoch
 
     def start(self, key: ExportKey, now: Progress) -> list[str]:
-        """The table has the epoch of `now`: take it here; delete what earlier runs left behind."""
+        """The table has the epoch of `now`: take it here; delete the orphans of earlier runs."""
 
         def following(before: Progress) -> Progress:
             return replace(before, epoch=now.epoch, process=now.process, commit=new_token())
@@ -58,7 +58,7 @@ class DeadLetters:
     def known(self, key: ExportKey, next_offsets: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
         """Partition -> offsets, not below the table's next ones, that are here already. Looked up
         once: later only this process adds any, and always together with the table's offsets,
-        unless a commit fails (`forget`)."""
+        unless a commit fails (`invalidate`)."""
         if self._known is None:
             now = self._progress(key)
             if not lake.owns(self._now, now):
@@ -78,14 +78,14 @@ class DeadLetters:
         self.folder.create(folder)
         return folder
 
-    def forget(self) -> None:
-        """Something failed: the next attempt looks up anew what is here."""
+    def invalidate(self) -> None:
+        """An attempt failed: the next one reads the table again."""
         self._known = None
 
     def commit(
         self, key: ExportKey, files: list[WrittenFile], folder: str, offsets: Mapping[int, int]
     ) -> None:
-        """Add the files; without any, forget the attempt."""
+        """Add the files; without any, delete the attempt's folder."""
         if not files:
             self.folder.delete(folder)
             return

@@ -1,8 +1,8 @@
-"""Replay of dead letters: those that decode by now land in the table, each once. Edge: tables.
+"""Replay of dead letters: those that can be decoded now are written to the table, each once.
 
-Whether a dead letter has landed is read from the table itself: its partition and offset are there.
-The rows come in one commit under a new epoch, so no export of that name can run at the same time.
-Dead letters are never deleted: they tell what happened.
+Whether a dead letter was written before is read from the table itself, by partition and offset. The
+rows come in one commit under a new epoch, so no export of that name can run at the same time. Dead
+letters are never deleted: they are the record of what happened.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Replayed:
 
     landed: int
     before: int
-    """Landed in an earlier replay."""
+    """Written by an earlier replay."""
     still_bad: int
     left_out: int = 0
-    """Good by now, but the export's query makes no row of them."""
+    """Decoded, but filtered out by the export's query."""
 
 
-class Letters:
+class DeadLetterReplay:
     """The dead letters of one export, as they are replayed."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Letters:
         dlq: LakeTable,
         offsets: Mapping[int, int],
     ) -> None:
-        """`tables`: where letters may have landed. TableError if one does not say so."""
+        """`tables`: where letters may have been written to. TableError if one has no offsets."""
         self._key = key
         self._dlq = dlq
         self._offsets = offsets
@@ -62,7 +62,7 @@ class Letters:
         return list(write(task, "replay", self._batches(), self._bad))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        for fresh, there in fresh_letters(self._key, self._there, self._dlq, self._offsets):
+        for fresh, there in pending_letters(self._key, self._there, self._dlq, self._offsets):
             self._before += there
             self._fresh += fresh.num_rows
             if fresh.num_rows:
@@ -70,13 +70,13 @@ class Letters:
 
     @property
     def good(self) -> int:
-        """How many have not landed, and decode by now."""
+        """How many are not in the tables yet and can be decoded now."""
         return self._fresh - self._bad.count
 
     def outcome(self, tables: Sequence[LakeTable]) -> Replayed:
         """After the commit."""
         there_now = landed_offsets(self._key, tables)
-        letters = fresh_letters(self._key, there_now, self._dlq, self._offsets)
+        letters = pending_letters(self._key, there_now, self._dlq, self._offsets)
         landed = sum(there for _, there in letters) - self._before
         return Replayed(landed, self._before, self._bad.count, self.good - landed)
 
@@ -104,7 +104,7 @@ def landed_offsets(key: ExportKey, tables: Sequence[LakeTable]) -> dict[int, lis
     return {partition: merge(rows)[0] for partition, rows in runs.items()}
 
 
-def fresh_letters(
+def pending_letters(
     key: ExportKey,
     there: Mapping[int, list[Run]],
     dlq: LakeTable,
@@ -120,7 +120,7 @@ def fresh_letters(
 
 
 def _dead_letters(dlq: LakeTable, key: ExportKey) -> Iterator[pa.RecordBatch]:
-    """Dead letters of the topic as it is now; those of a deleted namesake are not its records."""
+    """Dead letters of the topic id, without those of a deleted topic of the same name."""
     from pyarrow import dataset
 
     paths = dlq.data_files()

@@ -1,4 +1,4 @@
-"""Vacuum: delete data files that no readable state of a table names. Edge: files, clock.
+"""Vacuum: delete data files that no readable state of a table names.
 
 Three kinds of files are no longer needed: those that compaction replaced, those of attempts that
 lost (a task that ran twice, a crash), and those of expired states. A file younger than the

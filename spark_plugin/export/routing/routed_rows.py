@@ -1,4 +1,4 @@
-"""Rows written to the files of their routes, in columns. Edge: files.
+"""Rows written to the files of their routes, in columns.
 
 A route that has no table yet is only told, and nothing is written any more: the driver makes the
 table, and the range is read again. So it is with fields that a route's table has no column for.
@@ -15,7 +15,7 @@ from lakemq.spark_plugin.export.decoding.column_types import Type, parse_schema
 from lakemq.spark_plugin.export.decoding.decode import JsonDecoder
 from lakemq.spark_plugin.export.decoding.decoder import ERROR_CHARS_MAX, BadRow, Decoder
 from lakemq.spark_plugin.export.decoding.evolution import schema_text
-from lakemq.spark_plugin.export.decoding.rest import RestSeen
+from lakemq.spark_plugin.export.decoding.rest import RestCounter
 from lakemq.spark_plugin.export.decoding.rows import with_meta_column
 from lakemq.spark_plugin.export.routing.rules import (
     RouteTarget,
@@ -40,7 +40,7 @@ class Rows(NamedTuple):
 
     table: pa.Table
     records: pa.Array
-    """Of each row, the place of its record in the batch; ascending (int64)."""
+    """Of each row, the index of its record in the batch; ascending (int64)."""
     bad: Sequence[BadRow]
 
 
@@ -84,19 +84,19 @@ class RoutedRows:
         self.rows = 0
         self.new_routes: set[str] = set()
         self.new_fields: dict[str, str] = {}
-        self.rest = RestSeen()
+        self.rest = RestCounter()
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         rows = self._read(batch)
         table, records, bad = rows
         values = route_values(self._by, batch, table, records)
-        places, names = routes_of(values, self._routing.table_format)
+        route_indexes, names = routes_of(values, self._routing.table_format)
         targets = [self._target(name) for name in names]
         if self.new_routes:
             return
-        bad, nowhere = list(bad), np.zeros(len(places), dtype=bool)
-        for place, target in enumerate(targets):
-            mine = places == place
+        bad, nowhere = list(bad), np.zeros(len(route_indexes), dtype=bool)
+        for index, target in enumerate(targets):
+            mine = route_indexes == index
             if target is None:
                 nowhere |= mine
             elif mine.any():

@@ -1,17 +1,17 @@
-"""The tables of a routed export, one for each route, and their ledger. Edge: tables, files.
+"""The tables of a routed export, one for each route, and their ledger.
 
-The ledger is to this export what the table is to others: where it stands, its epoch, its owner.
+The ledger takes the role that the table has in other exports: it stores offsets, epoch and owner.
 Its commit follows those of the tables that got rows:
 
     new routes into the ledger -> dead letters -> table of each route -> ledger
 
-Every table carries the topic's offsets in its own commits: it has all rows of its route below
-them. A commit leaves out tables that get no row, which therefore stand further back; the ledger
-says what all have. A table is complete up to the later of the two.
+Every table stores the topic's offsets in its own commits: it has all rows of its route below
+them. A commit skips tables that get no row, whose offsets are therefore lower; the ledger stores
+what all tables have. A table is complete up to the higher of the two.
 
-A crash in between leaves some tables ahead of the ledger. The next run reads from where the ledger
-stands, which is the least that any table has, and each table leaves out what it has already.
-That holds as long as a record goes to the same table again, so the rule may not change then.
+A crash in between leaves some tables ahead of the ledger. The next run reads from the ledger's
+offsets, which are the lowest of all, and each table skips what it has already. That is correct as
+long as a record goes to the same table again, so the routing rule must not change then.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Route:
-    """One table. The folder of its next attempt waits while the route gets no rows, so an idle
+    """One table. The folder of its next attempt is kept while the route gets no rows, so an idle
     table costs nothing."""
 
     name: str
@@ -68,7 +68,7 @@ class Routes:
         """Tables that the last commit added files to."""
 
     def start(self, key: ExportKey, now: Progress) -> list[str]:
-        """OptionError if records would go elsewhere than they did while tables are ahead."""
+        """OptionError if the routing rule has changed while tables are ahead of the ledger."""
         self._key, self._started = key, now
         known = read_state(self.head, key.export_id, key.topic)
         deleted = [each for name in known.routes for each in self._add(key, name, now.offsets)]
@@ -93,7 +93,7 @@ class Routes:
         return after
 
     def _add_new(self, key: ExportKey, before: Progress, names: Sequence[str]) -> Progress:
-        """Tables for routes, which are in the ledger first."""
+        """Create tables for routes, which are in the ledger first."""
         after = self._note(key, before, ROUTE, names)
         for name in names:
             self._add(key, name, after.offsets)
@@ -132,26 +132,25 @@ class Routes:
         )  # fmt: skip
 
     def _is_ahead(self, offsets: Mapping[int, int]) -> bool:
-        """Whether a table has rows that the ledger does not tell of: a commit stopped between two
-        tables."""
+        """Whether a table has rows above the ledger's offsets: a commit stopped halfway."""
         return any(
             offset > offsets.get(partition, 0)
             for route in self._open.values()
             for partition, offset in route.progress.offsets.items()
         )
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         self._key = None
 
     def prepare(self, key: ExportKey, now: Progress) -> None:
         for route in self._open.values():
             if key != self._key:
-                route.landing.look_anew()
+                route.landing.reload()
                 route.progress = route.landing.table.progress(key)
             route.landing.prepare(key, self._started.epoch, route.progress)
         self._key = key
 
-    def aim(self, task: WriteTask) -> WriteTask:
+    def assign_destination(self, task: WriteTask) -> WriteTask:
         settings = self._settings
         routing = Routing(
             settings.route_by, settings.route_default, settings.routes_max, settings.target.format,
@@ -161,14 +160,16 @@ class Routes:
         return replace(task, routing=routing)
 
     def _target(self, route: Route, partition: int) -> RouteTarget:
-        """What tasks that read the partition need to know."""
+        """The route's table as tasks of the partition need it."""
         landing = route.landing
         return RouteTarget(
-            route.name, landing.table.location, landing.place, landing.columns.table_schema,
+            route.name, landing.table.location, landing.attempt_path, landing.columns.table_schema,
             route.progress.offsets.get(partition, 0), landing.columns.value_schema,
         )  # fmt: skip
 
-    def grow(self, key: ExportKey, now: Progress, results: Sequence[TaskResult]) -> Progress | None:
+    def evolve_schema(
+        self, key: ExportKey, now: Progress, results: Sequence[TaskResult]
+    ) -> Progress | None:
         changed = False
         for route in self._open.values():
             changed |= route.landing.columns.extend(
@@ -185,7 +186,7 @@ class Routes:
         return self._add_new(key, now, new) if new else now
 
     def _new_names(self, results: Sequence[TaskResult]) -> list[str]:
-        """Routes that get a table: what tasks met, in a fixed order, as far as there is room."""
+        """Routes that get a table: those that tasks found, in a fixed order, up to `routes_max`."""
         met: dict[str, None] = {}
         found = [each for each in results if isinstance(each, NewRoutes)]
         for each in sorted(found, key=lambda each: (each.partition, each.start)):
@@ -223,7 +224,7 @@ class Routes:
             each = route.landing.compact(self._settings, key, self._started.epoch)
             if each is not None:
                 done.append(each)
-                route.landing.look_anew()
+                route.landing.reload()
                 route.progress = route.landing.table.progress(key)
         self._grown = []
         if not done:
@@ -234,13 +235,13 @@ class Routes:
         return [route.landing.table for route in self._open.values()]
 
     def close(self) -> None:
-        """Folders of a commit that failed are the next run's to delete."""
+        """Folders of a commit that failed are deleted by the next run."""
         if self._key is not None:
             self._restart()
 
 
 def _rule_of(settings: ExportSettings) -> str:
-    """What decides which table a record goes to, as text that is equal if the outcome is."""
+    """The settings that decide which table a record goes to, as text to compare."""
     names = (
         "route_by", "route_default", "routes_max", "format", "value_schema", "message", "delimiter",
     )  # fmt: skip
@@ -248,7 +249,7 @@ def _rule_of(settings: ExportSettings) -> str:
 
 
 def _difference(old: str, new: str) -> str:
-    """What the old rule says otherwise than the new one."""
+    """The settings of the old rule that differ from the new one."""
     was, is_now = json.loads(old), json.loads(new)
     return ", ".join(
         f"{name} {str(value)[:200]!r}" for name, value in was.items() if value != is_now.get(name)

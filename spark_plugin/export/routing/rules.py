@@ -1,4 +1,4 @@
-"""Which table each row of a routed export goes to. No IO.
+"""Which table each row of a routed export goes to.
 
     --route-by   key | header:NAME | COLUMN | column:COLUMN
 
@@ -91,7 +91,7 @@ def check_route_column(text: str, schema: pa.Schema) -> None:
     kind: pa.DataType = pa.struct(list(schema))
     for name in by.name.split("."):
         if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
-            raise OptionError(f"--route-by: there is no column {by.name}")
+            raise OptionError(f"--route-by: unknown column {by.name}")
         kind = kind.field(name).type
     types = pa.types
     fit = (types.is_string, types.is_integer, types.is_boolean, types.is_date32)
@@ -143,16 +143,16 @@ def _header(headers: pa.Array, name: str) -> pa.Array:
     parents = compute.list_parent_indices(headers)
     mine = compute.equal(entries.field("key"), name)
     holders, first = np.unique(parents.filter(mine).to_numpy(), return_index=True)
-    places = np.full(len(headers), -1, dtype=np.int64)
-    places[holders] = first
+    indexes = np.full(len(headers), -1, dtype=np.int64)
+    indexes[holders] = first
     values = entries.field("value").filter(mine)
-    return values.take(pa.array(places, mask=places < 0))
+    return values.take(pa.array(indexes, mask=indexes < 0))
 
 
 def routes_of(
     values: pa.Array, table_format: str
 ) -> tuple[npt.NDArray[np.int64], list[str | None]]:
-    """Of every value, the place of its table's name in a list; None among them: no name."""
+    """Of every value, the index of its table's name in a list; None among them: no name."""
     coded = values.dictionary_encode()
     names: dict[str | None, int] = {}
     of_value = [

@@ -1,4 +1,4 @@
-"""Many topics in one job: which topics, and which table each goes to. Pure."""
+"""Many topics in one job: which topics, and which table each goes to."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.export.job.settings import ExportSettings
 from lakemq.spark_plugin.export.tables.target import Target
 
-PLACE = "{topic}"
-"""What stands for the topic's name in paths and table names."""
+TOPIC_PLACEHOLDER = "{topic}"
+"""Stands for the name of the topic in paths and table names."""
 
 
 def matching(pattern: str, topics: Iterable[str]) -> list[str]:
@@ -19,7 +19,7 @@ def matching(pattern: str, topics: Iterable[str]) -> list[str]:
     try:
         wanted = re.compile(pattern)
     except re.error as error:
-        raise OptionError(f"--topics-pattern: no regular expression: {error}") from None
+        raise OptionError(f"--topics-pattern is not a regular expression: {error}") from None
     return sorted(name for name in topics if wanted.fullmatch(name))
 
 
@@ -28,10 +28,10 @@ def check_pattern(pattern: str, target: Target, *, routed: bool) -> None:
     matching(pattern, ())
     if target.format == "iceberg":
         _table(target.table, "")
-    if routed and PLACE not in (target.table or target.path):
+    if routed and TOPIC_PLACEHOLDER not in (target.table or target.path):
         raise OptionError(
-            "--topics-pattern with --route-by gives each topic tables of its own: the place of its "
-            "name is missing, as in --path lake/{topic}/{route}"
+            "--topics-pattern with --route-by gives each topic tables of its own: {topic} is "
+            "missing, as in --path lake/{topic}/{route}"
         )
 
 
@@ -49,29 +49,34 @@ def settings_of(shared: ExportSettings, topic: str) -> ExportSettings:
 
 
 def _path(path: str, topic: str) -> str:
-    return path.replace(PLACE, topic) if PLACE in path else f"{path.rstrip('/')}/{topic}"
+    return (
+        path.replace(TOPIC_PLACEHOLDER, topic)
+        if TOPIC_PLACEHOLDER in path
+        else f"{path.rstrip('/')}/{topic}"
+    )
 
 
 def _table(table: str, topic: str) -> str:
-    if PLACE not in table:
+    if TOPIC_PLACEHOLDER not in table:
         raise OptionError(
-            f"{table} would hold all topics: --topics-pattern needs a name such as lake.{PLACE}"
+            f"{table} would hold all topics: --topics-pattern needs a name such as "
+            f"lake.{TOPIC_PLACEHOLDER}"
         )
-    return table.replace(PLACE, re.sub(r"\W", "_", topic))
+    return table.replace(TOPIC_PLACEHOLDER, re.sub(r"\W", "_", topic))
 
 
-def check_apart(taken: Mapping[str, str], settings: ExportSettings) -> None:
+def check_distinct(taken: Mapping[str, str], settings: ExportSettings) -> None:
     """OptionError if a table of another topic has the same name. `taken`: table -> topic."""
-    for place in places_of(settings):
-        other = taken.get(place)
+    for table in tables_of(settings):
+        other = taken.get(table)
         if other not in (None, settings.topic):
             raise OptionError(
-                f"topics {other} and {settings.topic} would both go to table {place}; "
-                f"{settings.topic} is left out"
+                f"topics {other} and {settings.topic} would both go to table {table}; "
+                f"{settings.topic} is skipped"
             )
 
 
-def places_of(settings: ExportSettings) -> list[str]:
+def tables_of(settings: ExportSettings) -> list[str]:
     """The tables of one topic's export: rows, and dead letters if there can be any."""
     targets = [settings.target]
     if settings.format != "raw":
@@ -79,7 +84,7 @@ def places_of(settings: ExportSettings) -> list[str]:
     return [each.table or each.path for each in targets]
 
 
-def in_dispute(wanted: Sequence[ExportSettings]) -> bool:
+def have_conflicts(wanted: Sequence[ExportSettings]) -> bool:
     """Whether two of the topics want the same table."""
-    places = [place for each in wanted for place in places_of(each)]
-    return len(places) > len(set(places))
+    tables = [table for each in wanted for table in tables_of(each)]
+    return len(tables) > len(set(tables))

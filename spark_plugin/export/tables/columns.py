@@ -1,4 +1,4 @@
-"""Whether a table can take what an export writes, and how it has to change for that. Pure."""
+"""Whether a table can take what an export writes, and how it has to change for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wider column types in a Delta table: its files are written anew. Edge: files.
+"""Wider column types in a Delta table: its files are written anew.
 
 Delta has a table feature for it (type widening) that delta-rs does not know. So every file that the
 table consists of is read, cast and written again, and one commit puts the new ones in place of the
@@ -51,20 +51,20 @@ def rewrite(table: DeltaTable, location: str, schema: pa.Schema) -> None:
     partition_by = table.metadata().partition_columns
     for _ in range(_TRIES):
         table.update_incremental()
-        place = f"{PREFIX}widened/{uuid.uuid4().hex}"
-        actions = _write(table, Folder(location), place, schema, partition_by)
+        attempt_path = f"{PREFIX}widened/{uuid.uuid4().hex}"
+        actions = _write(table, Folder(location), attempt_path, schema, partition_by)
         try:
             table.create_write_transaction(
                 actions, "overwrite", Schema.from_arrow(schema), partition_by
             )
             return
         except CommitFailedError:
-            Folder(location).delete(place)
+            Folder(location).delete(attempt_path)
     raise TableError(f"{location}: others kept changing the table while its columns were to grow")
 
 
 def _write(
-    table: DeltaTable, folder: Folder, place: str, schema: pa.Schema, partition_by: list[str]
+    table: DeltaTable, folder: Folder, attempt_path: str, schema: pa.Schema, partition_by: list[str]
 ) -> list[Any]:
     """Every live file cast to the schema, in a new folder; the add actions."""
     import pyarrow as pa
@@ -76,18 +76,20 @@ def _write(
             f"{folder.full_path('')}: rows were deleted by deletion vectors, so its columns can't "
             "grow; compact the table first"
         )
-    folder.create(place)
+    folder.create(attempt_path)
     in_files = pa.schema([field for field in schema if field.name not in partition_by])
     actions = []
     for number, row in enumerate(pa.table(table.get_add_actions()).to_pylist()):
         values = tuple(_text(row["partition"][name]) for name in partition_by)
-        writer = FileWriter(folder, place, f"{number:06d}", in_files, _FILE_MAX_BYTES, values)
+        writer = FileWriter(
+            folder, attempt_path, f"{number:06d}", in_files, _FILE_MAX_BYTES, values
+        )
         path = folder.full_path(row["path"])
         old = dataset.dataset([path], in_files, "parquet", filesystem=folder.filesystem)
         for batch in old.to_batches(use_threads=False, batch_size=_BATCH_ROWS):
             writer.write(pa.Table.from_batches([batch]))
         actions += [_add_action(AddAction, file, partition_by) for file in writer.close()]
-    folder.sync(place)
+    folder.sync(attempt_path)
     return actions
 
 

@@ -1,4 +1,4 @@
-"""Parquet files as exports write them: size, row groups and encodings. Edge: files."""
+"""Parquet files as exports write them: size, row groups and encodings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data files of a table: attempt folders, Parquet writing, orphans. Edge: file systems.
+"""Data files of a table: attempt folders, Parquet writing, orphans.
 
 Every attempt to commit writes into a folder of its own, which the driver creates:
 `<location>/lakemq-<export id>/<topic>/<epoch>-<attempt>-<random>/`; no two attempts share one. An

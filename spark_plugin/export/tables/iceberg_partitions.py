@@ -65,8 +65,8 @@ def to_values(table: Table, record: Record) -> Values:
     """Inverse of `to_record`."""
     schema = table.schema()
     found = []
-    for place, field in enumerate(table.spec().fields):
-        value = record[place]
+    for index, field in enumerate(table.spec().fields):
+        value = record[index]
         kind = str(schema.find_type(field.source_id))
         found.append(None if value is None else _text(str(field.transform), kind, value))
     return tuple(found)

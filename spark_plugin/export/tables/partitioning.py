@@ -1,4 +1,4 @@
-"""Partitioning of tables: `day(timestamp), device` -> which rows share a file. No IO.
+"""Partitioning of tables: `day(timestamp), device` -> which rows share a file.
 
     --partition-by   field {, field}
     field            day(column) | hour(column) | month(column) | column
@@ -135,23 +135,23 @@ def split(table: pa.Table, fields: Sequence[PartitionField]) -> Iterator[tuple[V
     import numpy as np
     import pyarrow as pa
 
-    places = np.zeros(table.num_rows, dtype=np.int64)
+    codes_of_rows = np.zeros(table.num_rows, dtype=np.int64)
     known: list[Values] = [()]
     for field in fields:
         codes, texts = _codes(table, field)
-        both, places = np.unique(places * len(texts) + codes, return_inverse=True)
+        both, codes_of_rows = np.unique(codes_of_rows * len(texts) + codes, return_inverse=True)
         known = [(*known[pair // len(texts)], texts[pair % len(texts)]) for pair in both.tolist()]
     if len(known) == 1:
         yield known[0], table
         return
     for number, values in enumerate(known):
-        yield values, table.filter(pa.array(places == number))
+        yield values, table.filter(pa.array(codes_of_rows == number))
 
 
 def _codes(
     table: pa.Table, field: PartitionField
 ) -> tuple[npt.NDArray[np.int64], list[str | None]]:
-    """Of every row, the place of the field's value in a list of texts."""
+    """Of every row, the index of the field's value in a list of texts."""
     import numpy as np
     import pyarrow as pa
     from pyarrow import compute

@@ -1,4 +1,4 @@
-"""Parquet footers -> the statistics that table formats keep for skipping files. Pure."""
+"""Parquet footers -> the statistics that table formats keep for skipping files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port to a table: what an export keeps inside it, and how a commit decides. Pure.
+"""The port to a table: what an export keeps inside it, and how a commit decides.
 
 A table holds, in its own commits, for every export and topic: an *epoch* (the number of the process
 that may commit; a newer process takes the next one, which fences the older), a random token of

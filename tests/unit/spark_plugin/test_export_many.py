@@ -136,7 +136,7 @@ def test_each_topic_has_tables_of_its_own_routes(memory, tmp_path, kind):
             "as in --path lake/{topic}",
         ),
         (["--to", "iceberg", "--table", "l.t"], "needs a name such as lake.{topic}"),
-        (["--to", "delta", "--path", "x", "--topics-pattern", "a("], "no regular expression"),
+        (["--to", "delta", "--path", "x", "--topics-pattern", "a("], "not a regular expression"),
     ],
 )
 def test_what_is_wrong_with_a_pattern_is_said_before_spark_starts(arguments, problem):
@@ -199,7 +199,7 @@ def test_a_topic_that_wants_another_one_s_table_is_left_out(
     monkeypatch.setattr(
         made.stop, "wait", lambda _: looks.append(1) or (len(looks) == 3 and made.stop.set())
     )
-    sentence = "topics a_b and a.b would both go to table lake.a_b; a.b is left out"
+    sentence = "topics a_b and a.b would both go to table lake.a_b; a.b is skipped"
     with pytest.raises(OptionError, match=sentence):
         made.run()
     assert [each for each in caplog.messages if sentence in each] == [f"a.b: {sentence}"]
@@ -252,7 +252,7 @@ def test_tables_and_patterns_that_cannot_be(memory, tmp_path):
     together = Target("iceberg", table="lake.{topic}", catalog=target.catalog)
     with pytest.raises(OptionError, match="matches nix"):
         job(together, "nix")[0].run()
-    with pytest.raises(OptionError, match="no regular expression"):
+    with pytest.raises(OptionError, match="not a regular expression"):
         matching("(", [])
 
 

@@ -162,7 +162,7 @@ def test_every_field_is_in_a_column_or_in_the_rest(records):
             break
         columns = evolve(columns, decoder.found)
     else:
-        raise AssertionError(f"the columns never end to change: {columns}")
+        raise AssertionError(f"the columns did not stabilise: {columns}")
     bad = {each.row for each in decoded.bad}
     found = dict(zip(decoded.rows.to_pylist(), decoded.columns.to_pylist(), strict=True))
     for number, record in enumerate(records):

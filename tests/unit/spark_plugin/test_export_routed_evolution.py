@@ -103,7 +103,7 @@ def test_columns_may_come_from_the_records_alone_where_keys_route(memory, target
 
 
 def test_a_column_that_routes_has_to_be_given(memory, target):
-    with pytest.raises(OptionError, match="there is no column device"):
+    with pytest.raises(OptionError, match="unknown column device"):
         export(target, value_schema="n bigint")
 
 

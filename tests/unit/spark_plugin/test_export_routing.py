@@ -116,7 +116,7 @@ def test_what_to_route_by_is_parsed():
             parse_route_by(text)
     schema = pa.schema([("d", pa.struct([("kind", pa.string())])), ("price", pa.float64())])
     check_route_column("d.kind", schema)
-    with pytest.raises(OptionError, match="no column d.nix"):
+    with pytest.raises(OptionError, match="unknown column d.nix"):
         check_route_column("d.nix", schema)
     with pytest.raises(OptionError, match="price is double"):
         check_route_column("price", schema)

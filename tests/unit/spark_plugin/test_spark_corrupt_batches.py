@@ -46,7 +46,7 @@ def test_reading_steps_over_them_and_says_where(poisoned, caplog) -> None:
             assert [n for each in batches for n in each.column(0).to_pylist()] == GOOD
     assert sorted(skipped) == sorted(2 * [Run(3, 4), Run(5, 6)])
     assert len(caplog.messages) == 2, "each is logged once"
-    assert "t-0: offsets 3 to 3 are in a batch that is corrupt inside" in caplog.messages[0]
+    assert "t-0: offsets 3 to 3 are in a corrupt batch" in caplog.messages[0]
     assert corrupt.skipped_batches().count == 2
 
 

@@ -16,7 +16,7 @@ from lakemq.plugins.native.sdk import CorruptBatch, TieredSegment, TieredSegment
 from lakemq.spark_plugin.access import Access
 from lakemq.spark_plugin.cli.options import access_of
 from lakemq.spark_plugin.errors import OptionError
-from lakemq.spark_plugin.source.object_store import StoreAway, open_objects
+from lakemq.spark_plugin.source.object_store import StoreUnavailable, open_objects
 from lakemq.spark_plugin.source.options import parse_options
 from lakemq.spark_plugin.source.planning import OffsetRange, placed
 from lakemq.spark_plugin.tiered_options import Tiered
@@ -149,9 +149,9 @@ def test_commands_take_them_from_the_environment(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("url", ["s3://bucket/lake/", "gs://bucket/", "nowhere://x/"])
 def test_a_store_that_nothing_here_can_speak_to_is_away(url: str, monkeypatch) -> None:
     if url.startswith("nowhere"):
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             open_objects(url, Tiered())
         return
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(StoreAway, match="obstore is not installed here"):
+    with pytest.raises(StoreUnavailable, match="obstore is not installed here"):
         open_objects(url, Tiered())
