@@ -19,9 +19,9 @@ from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.configuration.config import Config, ConfigSource, load_config
 from lakemq.broker_core.plugin_host import PluginHost
 from lakemq.cli.acl_commands import acl
+from lakemq.cli.meta_commands import meta
 from lakemq.cli.quota_commands import quota
 from lakemq.cli.user_commands import user
-from lakemq.meta_service.cli.commands import meta
 from lakemq.runtime import loop_factory, settle
 from lakemq.spark_plugin.cli.commands import commands as spark_commands
 

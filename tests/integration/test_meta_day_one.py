@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from lakemq.cli.meta_commands import meta
 from lakemq.meta_service.api.client import RemoteClient
-from lakemq.meta_service.cli.commands import meta
 from tests.support.node.node import NodeProcess
 from tests.support.node.ports import free_ports
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from lakemq.cli.meta_commands import meta
 from lakemq.meta_service.api.errors import InvalidArgument, StartupFailed
 from lakemq.meta_service.api.settings import MetaSettings
-from lakemq.meta_service.cli.commands import meta
+from lakemq.meta_service.catalog.command_codec import FEATURE_LEVEL
 from lakemq.meta_service.server.member import MetaMember
 from lakemq.meta_service.storage.backup import restore
 from tests.support.node.ports import free_ports
@@ -90,7 +91,8 @@ async def test_a_status_is_a_table_that_is_never_cut_off(members: list[MetaMembe
         told = member.status()
         assert line[:2] == [member.addresses()["meta"], told.member_id]
         assert line[-1] == told.cluster_id
-    assert ["feature_level:", "2"] in lines or ["feature_level:", "1"] in lines
+    levels = range(1, FEATURE_LEVEL + 1)
+    assert any(["feature_level:", str(level)] in lines for level in levels)
 
 
 async def test_status_of_a_member_that_is_away_is_an_error() -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from lakemq.cli.meta_commands import meta
 from lakemq.meta_service.api.client import RemoteClient
 from lakemq.meta_service.api.errors import CompareFailed, NotFound
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import NodeRegistration, Rebalance, TopicDescription
-from lakemq.meta_service.cli.commands import meta
 from lakemq.meta_service.control import mover
 from lakemq.meta_service.server.member import MetaMember
 
@@ -88,11 +88,11 @@ async def test_a_new_broker_gets_its_share(member: MetaMember, client: RemoteCli
 
     shown = await command(member, "rebalance", "--plan", "--at-once", "2")
     assert shown.exit_code == 0, shown.output
-    assert "4 replicas to copy; 0 under way; no rebalance runs" in shown.output
+    assert "4 replicas to copy; 0 in progress; no rebalance running" in shown.output
     assert (await client.topics())[1] == before, "a plan changes nothing"
 
     started = await command(member, "rebalance", "--at-once", "2")
-    assert "a rebalance runs" in started.output
+    assert "; rebalance running" in started.output
     await until(client, lambda topic: any(p.target for p in topic.partitions))
     await asyncio.sleep(0.3)
     topic = (await client.topics())[1][0]
@@ -119,7 +119,7 @@ async def test_a_rebalance_can_be_stopped(member: MetaMember, client: RemoteClie
     await client.rebalance("start", at_once=1)
     await until(client, lambda topic: any(p.target for p in topic.partitions))
     stopped = await command(member, "rebalance", "--stop")
-    assert "2 partitions to move, 2 replicas to copy; 1 under way; no rebalance runs" in (
+    assert "2 partitions to move, 2 replicas to copy; 1 in progress; no rebalance running" in (
         stopped.output
     )
     refused = await command(member, "rebalance", "--leaving", "nobody")
@@ -168,11 +168,11 @@ async def test_a_drained_broker_gives_up_its_replicas_and_is_forgotten(
     beats = asyncio.create_task(beat(leaving.broker_epoch))
     await true(lambda: asyncio.sleep(0, "active" in states))
     alive = await command(member, "remove-node", "b")
-    assert (alive.exit_code, alive.output) == (1, "lakemq meta: node 'b' is alive: stop it first\n")
+    assert alive.exit_code == 1 and alive.output.endswith("node 'b' is alive: stop it first\n")
     await client.create_topic("t", 4, {})
     brokers = asyncio.create_task(catch_up(client))
     assert (await command(member, "remove-node", "b")).exit_code == 1, "it holds replicas"
-    assert (await command(member, "drain", "b")).output == "b drains\n"
+    assert (await command(member, "drain", "b")).output == "draining b\n"
     await client.rebalance("start")
     await until(client, lambda topic: held(topic, "b") == 0)
     assert states[-1] == "draining"

@@ -1,4 +1,4 @@
-"""`lakemq meta nodes|drain|remove-node|rebalance`: the brokers, and who holds what."""
+"""`lakemq meta nodes|drain|remove-node|rebalance`: the brokers and their replicas."""
 
 from __future__ import annotations
 
@@ -8,19 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups, print_table
+from lakemq.cli.meta_access import ask_meta
 from lakemq.meta_service.api.control import RebalanceAction
 from lakemq.meta_service.api.types import NodeRegistration, Rebalance, TopicDescription
-from lakemq.meta_service.cli.calls import (
-    DEFAULT,
-    Addresses,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    ask,
-    credentials_from,
-    fail,
-    show,
-)
 
 if TYPE_CHECKING:
     from lakemq.meta_service.api.client import RemoteClient
@@ -30,18 +21,17 @@ app = typer.Typer()
 Node = Annotated[str, typer.Argument(metavar="NODE", help="A broker's node id.")]
 
 
-@app.command()
-def nodes(
-    address: Addresses = DEFAULT, tls_cert: TlsCert = "", tls_key: TlsKey = "", tls_ca: TlsCa = ""
-) -> None:
-    """The brokers: their state, rack, and what they hold and lead."""
+@app.command("nodes")
+@option_groups
+def list_nodes(members: MetaOptions) -> None:
+    """List brokers: state, rack, numbers of replicas and of partitions they lead."""
 
     async def call(
         client: RemoteClient,
     ) -> tuple[Sequence[NodeRegistration], Sequence[TopicDescription]]:
         return await client.nodes(), (await client.topics())[1]
 
-    found, topics = ask(address, credentials_from(tls_cert, tls_key, tls_ca), call)
+    found, topics = ask_meta(members, call)
     partitions = [partition for topic in topics for partition in topic.partitions]
     held = Counter(node for partition in partitions for node in partition.replicas)
     led = Counter(partition.leader for partition in partitions)
@@ -51,71 +41,65 @@ def nodes(
         numbers = (str(held[node.node_id]), str(led[node.node_id]))
         about = (node.version, str(node.broker_epoch), addresses)
         rows.append((node.node_id, node.state, node.rack or "-", *numbers, *about))
-    show(("node", "state", "rack", "replicas", "leads", "version", "epoch", "addresses"), rows)
+    headings = ("node", "state", "rack", "replicas", "leads", "version", "epoch", "addresses")
+    print_table(headings, rows)
 
 
 @app.command()
+@option_groups
 def drain(
     node: Node,
-    address: Addresses = DEFAULT,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    members: MetaOptions,
 ) -> None:
     """Move leadership away from a broker before it stops; a rebalance moves its replicas too.
 
     It is active again when it registers the next time. A drained broker that holds no replicas and
     falls silent is removed.
     """
-    credentials = credentials_from(tls_cert, tls_key, tls_ca)
-    ask(address, credentials, lambda client: client.drain_node(node))
-    typer.echo(f"{node} drains")
+    ask_meta(members, lambda client: client.drain_node(node))
+    typer.echo(f"draining {node}")
 
 
 @app.command()
+@option_groups
 def remove_node(
     node: Node,
-    address: Addresses = DEFAULT,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    members: MetaOptions,
 ) -> None:
     """Remove a broker that is gone for good. Refused while it is alive or holds replicas."""
-    credentials = credentials_from(tls_cert, tls_key, tls_ca)
-    ask(address, credentials, lambda client: client.remove_node(node))
-    typer.echo(f"{node} is removed")
+    ask_meta(members, lambda client: client.remove_node(node))
+    typer.echo(f"removed {node}")
 
 
 @app.command()
+@option_groups
 def rebalance(
     plan: Annotated[bool, typer.Option("--plan", help="Only show what would be moved.")] = False,
     stop: Annotated[
-        bool, typer.Option("--stop", help="Begin no more moves; those under way go on.")
+        bool, typer.Option("--stop", help="Start no more moves; running ones are finished.")
     ] = False,
     leaving: Annotated[
         list[str] | None,
-        typer.Option(metavar="NODE", help="Shall hold no replicas; may be repeated."),
+        typer.Option(metavar="NODE", help="Move all replicas off this node; repeatable."),
     ] = None,
     at_once: Annotated[
         int, typer.Option(min=1, max=1000, help="Partitions that move at a time.")
     ] = 20,
-    address: Addresses = DEFAULT,
-    tls_cert: TlsCert = "",
-    tls_key: TlsKey = "",
-    tls_ca: TlsCa = "",
+    *,
+    members: MetaOptions,
 ) -> None:
-    """Move replicas so that brokers and racks carry alike, as few as possible.
+    """Move as few replicas as needed to balance brokers and racks.
 
-    Replicas leave brokers that drain. It goes on in the background, and under a new leader, until
-    nothing is left to move; call it with --plan to see what is left.
+    Replicas are moved off draining brokers. The rebalance runs in the background, also after a
+    change of leader, until no moves are left; --plan shows them.
     """
     if plan and stop:
         fail("--plan and --stop exclude each other")
     action: RebalanceAction = "plan" if plan else "stop" if stop else "start"
-    credentials = credentials_from(tls_cert, tls_key, tls_ca)
-    told = ask(
-        address,
-        credentials,
+    told = ask_meta(
+        members,
         lambda client: client.rebalance(action, leaving=leaving or (), at_once=at_once),
     )
     _print(told)
@@ -129,6 +113,6 @@ def _print(told: Rebalance) -> None:
         typer.echo(f"... and {len(told.moves) - MOVES_PRINTED} more")
     copies = sum(len(set(move.target) - set(move.replicas)) for move in told.moves)
     typer.echo(
-        f"{len(told.moves)} partitions to move, {copies} replicas to copy; {told.moving} under "
-        f"way; {'a rebalance runs' if told.running else 'no rebalance runs'}"
+        f"{len(told.moves)} partitions to move, {copies} replicas to copy; {told.moving} in "
+        f"progress; {'rebalance running' if told.running else 'no rebalance running'}"
     )

@@ -1,0 +1,204 @@
+"""`lakemq meta`: the Raft group: status, members, digest, snapshot, backup and restore."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups, print_table
+from lakemq.cli import meta_nodes
+from lakemq.cli.meta_access import credentials_of, run_meta
+from lakemq.meta_service.api.errors import MetaError
+from lakemq.meta_service.api.types import MetaStatus
+
+if TYPE_CHECKING:
+    import grpc
+
+meta = typer.Typer(no_args_is_help=True, help="The MetaService: the catalog, replicated by Raft.")
+meta.add_typer(meta_nodes.app)
+
+
+async def _statuses(
+    addresses: list[str], credentials: grpc.ChannelCredentials | None
+) -> dict[str, MetaStatus | MetaError]:
+    """The status of each address, or why it could not be read."""
+    from lakemq.meta_service.api import operations
+
+    told = await asyncio.gather(
+        *(operations.status(address, credentials) for address in addresses), return_exceptions=True
+    )
+    found: dict[str, MetaStatus | MetaError] = {}
+    for address, answer in zip(addresses, told, strict=True):
+        if not isinstance(answer, MetaStatus | MetaError):
+            raise answer
+        found[address] = answer
+    return found
+
+
+@meta.command()
+@option_groups
+def status(
+    details: Annotated[
+        bool, typer.Option("--details", help="All fields that each member reports, one a line.")
+    ] = False,
+    *,
+    members: MetaOptions,
+) -> None:
+    """Show the status of each member."""
+    found = run_meta(lambda: _statuses(members.address, credentials_of(members)))
+    answers = {where: told for where, told in found.items() if isinstance(told, MetaStatus)}
+    rows = []
+    for where, told in answers.items():
+        role = "leader" if told.leader_id == told.member_id else "follower"
+        numbers = (told.term, told.applied_index, told.revision)
+        about = (told.member_id, role, told.leader_id or "-", *map(str, numbers))
+        rows.append((where, *about, told.cluster_id))
+    if rows:
+        print_table(
+            ("address", "member", "role", "leader", "term", "applied", "revision", "cluster"), rows
+        )
+    for where, told in answers.items() if details else ():
+        typer.echo(f"\n{told.member_id} at {where}")
+        for name, value in sorted(told.detail.items()):
+            typer.echo(f"  {name}: {value}")
+    for where, error in found.items():
+        if isinstance(error, MetaError):
+            typer.echo(f"{where}: {error}", err=True)
+    if len(answers) < len(found):
+        raise typer.Exit(1)
+
+
+@meta.command("members")
+@option_groups
+def list_members(members: MetaOptions) -> None:
+    """List the members of the Raft group, as the first one that answers knows them."""
+    found = run_meta(lambda: _statuses(members.address, credentials_of(members)))
+    for told in found.values():
+        if isinstance(told, MetaStatus):
+            learners = str(told.detail.get("learners", "")).split(", ")
+            for name in told.members:
+                role = "leader" if name == told.leader_id else ""
+                role = "learner" if name in learners else role
+                typer.echo(f"{name}  {role}".rstrip())
+            return
+    fail(next(iter(found.values())))
+
+
+@meta.command()
+@option_groups
+def digest(members: MetaOptions) -> None:
+    """Compare the digests of the members' states: at the same log index they must be equal."""
+    found = run_meta(lambda: _statuses(members.address, credentials_of(members)))
+    seen: dict[int, set[str]] = {}
+    for where, told in found.items():
+        if isinstance(told, MetaError):
+            fail(f"{where}: {told}")
+        state_index, state_digest = int(told.detail["state_index"]), str(told.detail["digest"])
+        seen.setdefault(state_index, set()).add(state_digest)
+        typer.echo(f"{told.member_id}  index {state_index}  {state_digest}")
+    if any(len(digests) > 1 for digests in seen.values()):
+        fail("the members' states differ at the same log index")
+    if len(seen) > 1:
+        typer.echo("The members are at different log indexes; repeat it while nothing is written.")
+
+
+@meta.command()
+@option_groups
+def snapshot(members: MetaOptions) -> None:
+    """Let members take a snapshot of their state, so that their logs can be truncated."""
+    from lakemq.meta_service.api import operations
+
+    credentials = credentials_of(members)
+    for where in members.address:
+        index = run_meta(lambda where=where: operations.snapshot(where, credentials))  # type: ignore[misc] # mypy cannot infer a lambda with a default
+        typer.echo(f"{where}: durable up to log index {index}")
+
+
+@meta.command()
+@option_groups
+def transfer(
+    member: Annotated[
+        str, typer.Argument(help="The new leader; default: one that has the whole log.")
+    ] = "",
+    *,
+    members: MetaOptions,
+) -> None:
+    """Transfer leadership to another member."""
+    from lakemq.meta_service.api import operations
+
+    credentials = credentials_of(members)
+    leader = run_meta(lambda: operations.transfer(members.address, member, credentials))
+    typer.echo(f"leadership transfer started by {leader}")
+
+
+@meta.command()
+@option_groups
+def promote(
+    member: Annotated[str, typer.Argument(help="Id of a learner that has caught up.")],
+    *,
+    members: MetaOptions,
+) -> None:
+    """Make a learner a voter. A node that joins is promoted automatically; this is for one whose
+    promotion was interrupted."""
+    from lakemq.meta_service.api import operations
+
+    credentials = credentials_of(members)
+    voters = run_meta(lambda: operations.promote_member(members.address, member, credentials))
+    typer.echo(f"voters: {', '.join(voters)}")
+
+
+@meta.command()
+@option_groups
+def remove(
+    member: Annotated[str, typer.Argument(help="Id of a member.")],
+    *,
+    members: MetaOptions,
+) -> None:
+    """Remove a member from the group, dead or alive; stop its node afterwards."""
+    from lakemq.meta_service.api import operations
+
+    credentials = credentials_of(members)
+    voters = run_meta(lambda: operations.remove_member(members.address, member, credentials))
+    typer.echo(f"voters: {', '.join(voters)}")
+
+
+@meta.command()
+@option_groups
+def backup(
+    file: Annotated[Path, typer.Argument(help="File to write; must not exist.")],
+    *,
+    members: MetaOptions,
+) -> None:
+    """Write a consistent copy of the catalog to a file, while the cluster runs."""
+    from lakemq.meta_service.api import operations
+
+    credentials = credentials_of(members)
+    note = run_meta(lambda: operations.backup(members.address, file, credentials))
+    typer.echo(f"{file}: {note.size} bytes, log index {note.log_index}, cluster {note.cluster_id}")
+
+
+@meta.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="A file that `backup` wrote.", exists=True)],
+    data_dir: Annotated[
+        Path, typer.Argument(help="The node's data folder; `meta` is created there.")
+    ],
+    cluster_id: Annotated[
+        str, typer.Option(help="The new cluster id; the same for all members of a group.")
+    ] = "",
+) -> None:
+    """Create a member's folder from a backup, with a new cluster id. The node must not run.
+
+    Restore every member of a group from the same file: the first without --cluster-id, the others
+    with the id that the first command printed. Members of the old cluster cannot join the new one.
+    """
+    from lakemq.meta_service.storage.backup import restore as restore_folder
+
+    try:
+        new_id = restore_folder(file, data_dir / "meta", cluster_id)
+    except (MetaError, OSError) as error:
+        fail(error)
+    typer.echo(f"cluster {new_id}")

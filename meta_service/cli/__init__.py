@@ -1,1 +1,0 @@
-"""`lakemq meta`: commands that inspect and operate the MetaService."""
