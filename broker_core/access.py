@@ -1,6 +1,6 @@
-"""Who is it, and may they? Authenticators and authorizers are asked in order, those of plugins
-first. Whoever nobody knows is anonymous where that is allowed: on the loopback interface only,
-unless told otherwise.
+"""Authentication and authorization: asks the authenticators and authorizers in order, those of
+plugins first. Clients that show no credentials become anonymous if permitted: by default on the
+loopback interface only.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ _UNIX_PEERS: Final = ("", "unix")
 
 
 @runtime_checkable
-class Judge(Protocol):
-    """An authenticator that tells which credentials are meant for it: shown to it, they make
-    nobody anonymous."""
+class CredentialMatcher(Protocol):
+    """An authenticator that recognizes the credentials meant for it: a client that shows such
+    credentials and is not accepted does not become anonymous instead."""
 
-    def judges(self, credentials: Credentials) -> bool: ...
+    def handles(self, credentials: Credentials) -> bool:
+        """Whether the credentials are of the kind that it checks."""
 
 
-async def _no_work(credentials: Credentials) -> None:
-    """Nothing takes time where nobody has a password."""
+async def _no_verify(credentials: Credentials) -> None:
+    """Where no user has a password, there is no time of checking one to imitate."""
 
 
 class Access:
@@ -71,7 +72,7 @@ class Access:
         now_ms: Callable[[], int] = lambda: 0,
         tokens: SessionTokens | None = None,
         quotas: Quotas | None = None,
-        work_for_nobody: Callable[[Credentials], Awaitable[object]] = _no_work,
+        dummy_verify: Callable[[Credentials], Awaitable[object]] = _no_verify,
         is_operator: Callable[[Principal], bool] = lambda principal: False,
         is_withdrawn: Callable[[Principal], bool] = lambda principal: False,
     ) -> None:
@@ -88,8 +89,9 @@ class Access:
         self._anonymous = anonymous
         self._attempts = attempts or Attempts(AttemptRules(0, 0))
         self._now_ms = now_ms
-        self._work_for_nobody = work_for_nobody
-        """Takes as long as checking a password, so that users can't be found out by time."""
+        self._dummy_verify = dummy_verify
+        """Takes as long as checking a password, so that the time of an answer does not tell
+        whether a user exists."""
         self._watchers: list[Callable[[], None]] = []
         self.accepted = 0
         self.refused = 0
@@ -108,9 +110,9 @@ class Access:
         return principal
 
     async def _guarded(self, credentials: Credentials) -> Principal:
-        """The same for a password, which could be guessed; so could one that looks like a token."""
+        """The same for a password, whose guesses are limited, also if it looks like a token."""
         host, name = credentials.peer_host, credentials.username or ""
-        self._refuse_the_hasty(host, name)
+        self._check_attempts(host, name)
         try:
             principal = await self._principal(credentials)
         except ExpiredToken:
@@ -118,11 +120,11 @@ class Access:
         except NotAuthenticated:
             self._attempts.failed(host, name, self._now_ms())
             raise
-        self._refuse_the_hasty(host, name)  # it may have guessed many at a time
+        self._check_attempts(host, name)  # others of its guesses may have failed meanwhile
         self._attempts.succeeded(host, name)
         return principal
 
-    def _refuse_the_hasty(self, host: str, name: str) -> None:
+    def _check_attempts(self, host: str, name: str) -> None:
         wait_ms = self._attempts.wait_ms(host, name, self._now_ms())
         if wait_ms:
             raise NotAuthenticated(f"too many failures; try again in {-(-wait_ms // 1000)} s")
@@ -132,27 +134,27 @@ class Access:
             principal = await self._asked(authenticator, credentials)
             if principal is not None:
                 return principal
-        judges = (one for one in self._authenticators if isinstance(one, Judge))
-        if credentials.token is not None or any(one.judges(credentials) for one in judges):
-            await self._work_for_nobody(credentials)
+        matchers = (one for one in self._authenticators if isinstance(one, CredentialMatcher))
+        if credentials.token is not None or any(one.handles(credentials) for one in matchers):
+            await self._dummy_verify(credentials)
             raise NotAuthenticated("wrong user or password")
-        return self._stranger(credentials.peer_host)
+        return self._anonymous_from(credentials.peer_host)
 
     async def _asked(
         self, authenticator: Authenticator, credentials: Credentials
     ) -> Principal | None:
-        """What one authenticator says. One that fails, a plugin's perhaps, lets nobody in; what it
-        says may hold a secret, so that only its kind is told."""
+        """What one authenticator answers. One that fails accepts nobody; its message may hold a
+        secret, so only the kind of the error is logged."""
         try:
             return await authenticator.authenticate(credentials)
         except LakeMQError:
             raise
         except Exception as error:  # whatever a plugin raises
             kinds = type(authenticator).__name__, type(error).__name__
-            log.error("authenticator %s failed with %s: nobody is let in by it", *kinds)
+            log.error("authenticator %s failed with %s and accepted nobody", *kinds)
             raise Unavailable("who you are can't be told now; try again") from None
 
-    def _stranger(self, host: str) -> Principal:
+    def _anonymous_from(self, host: str) -> Principal:
         if self._anonymous == "always":
             return ANONYMOUS
         if self._anonymous == "never":
@@ -168,20 +170,21 @@ class Access:
         return self.quotas.charge(principal, use, self._now_ms())
 
     def issue_token(self, principal: Principal) -> tuple[str, int]:
-        """Raises UnknownMechanism where no tokens are given."""
+        """A bearer token and when it expires. Raises UnknownMechanism where tokens are off."""
         if self._tokens is None:
-            raise UnknownMechanism("this node gives no tokens")
+            raise UnknownMechanism("this node issues no tokens")
         return self._tokens.issue(principal)
 
     def mechanisms(self) -> Sequence[str]:
+        """Names of the mechanisms of several steps."""
         return tuple(self._mechanisms)
 
     def begin_exchange(self, mechanism: str, credentials: Credentials) -> Exchange:
-        """Raises UnknownMechanism."""
+        """Start one run of a mechanism. Raises UnknownMechanism."""
         found = self._mechanisms.get(mechanism)
         if found is None:
             known = ", ".join(self._mechanisms) or "none is"
-            raise UnknownMechanism(f"no such way to authenticate; offered: {known}")
+            raise UnknownMechanism(f"unknown authentication mechanism; offered: {known}")
         return found.begin(credentials)
 
     def authorize(
@@ -191,13 +194,13 @@ class Access:
         resource: Resource,
         context: AccessContext = NO_CONTEXT,
     ) -> None:
-        """Raises NotAuthorized when an authorizer says no, NotAuthenticated when the credentials
-        have ended, Undecided when `decide` must come first. Nodes may do everything; topics of
-        the broker's own are theirs alone, but for operators who read."""
+        """Raises NotAuthorized when an authorizer denies it, NotAuthenticated when the credentials
+        have expired or were withdrawn, Undecided when `decide` must come first. Nodes may do
+        everything; internal topics are for nodes alone, except that operators may read them."""
         if principal.kind == "node":
             return
         if self.ended(principal):
-            raise NotAuthenticated("the credentials have ended; log in again")
+            raise NotAuthenticated("the credentials have expired; log in again")
         if resource.kind == "topic" and is_internal(resource.name):
             operator = self._is_operator(principal)
             if why := refusal(resource.name, operation, is_operator=operator):
@@ -212,7 +215,7 @@ class Access:
                 )
 
     def ended(self, principal: Principal) -> bool:
-        """Whether its credentials hold no more."""
+        """Whether its credentials have expired or were withdrawn."""
         if principal.expires_ms is not None and principal.expires_ms <= self._now_ms():
             return True
         return self._is_withdrawn(principal)
@@ -220,7 +223,7 @@ class Access:
     async def decide(
         self, principal: Principal, operation: Operation, resource: Resource, context: AccessContext
     ) -> None:
-        """Have those authorizers find out who answer later; `authorize` is quick then."""
+        """Let the authorizers that need time find their answers, for `authorize` to give."""
         for authorizer in self._authorizers:
             if isinstance(authorizer, AskingAuthorizer):
                 await authorizer.decide(principal, operation, resource, context)
@@ -233,6 +236,6 @@ class Access:
         return lambda: self._watchers.remove(changed)
 
     def rules_changed(self) -> None:
-        """Tell all who keep answers."""
+        """Notify everyone who caches answers."""
         for changed in tuple(self._watchers):
             changed()

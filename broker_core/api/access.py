@@ -1,8 +1,8 @@
-"""Who acts, what is asked, and what is known beside it. Pure: no IO, no clock.
+"""Values of authentication and authorization.
 
-A client shows `Credentials`; authentication makes a `Principal` of them, in one step or over an
-exchange of several (`Challenge`, `Accepted`). Authorization judges a principal, an operation, a
-resource and an `AccessContext`.
+A client shows `Credentials`; authentication turns them into a `Principal`, in one step or over an
+exchange of several (`Challenge`, `Accepted`). Authorization decides about a principal, an
+operation, a resource and an `AccessContext`.
 """
 
 from __future__ import annotations
@@ -78,13 +78,15 @@ class Principal:
     rules: tuple[Rule, ...] = ()
     """Rules that came with the credentials (a token's claims), beside those that are configured."""
     expires_ms: int | None = field(default=None, compare=False)
-    """When the credentials end, and what was opened with them: ms since the epoch; None: never."""
+    """When the credentials expire, and sessions opened with them end: ms since the epoch; None:
+    never."""
     credential: str = field(default="", compare=False, repr=False)
-    """Stands for the password, or SCRAM keys, that it showed: with another one what was opened
-    with this ends (`Broker.ended`). Empty: no password."""
+    """Fingerprint of the password or SCRAM keys that were used: sessions opened with it end when
+    the user gets others (`Broker.ended`). Empty: no password."""
 
 
 ANONYMOUS: Final = Principal("anonymous", "anonymous")
+"""Clients that showed no credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class Credentials:
 
 
 class AccessContext(NamedTuple):
-    """What is known of a request beside principal, operation and resource."""
+    """What is known of a request besides principal, operation and resource."""
 
     protocol: str = ""
     client_id: str = ""
@@ -129,7 +131,7 @@ NO_CONTEXT: Final = AccessContext()
 
 
 class Challenge(NamedTuple):
-    """A step of an exchange: the client is asked for more."""
+    """A step of an exchange: data that the client must answer."""
 
     data: bytes
 
@@ -138,8 +140,8 @@ class Challenge(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """The last step of an exchange: the client is known."""
+    """The last step of an exchange: the client is authenticated."""
 
     principal: Principal
     data: bytes = b""
-    """What the server says last, where the mechanism has such a word."""
+    """The server's last message, where the mechanism has one."""

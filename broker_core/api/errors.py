@@ -1,202 +1,270 @@
 """Errors of the broker core, translated to protocol codes only at the edges.
 
-    LakeMQError
-    ├── ConfigError              the configuration is wrong: names file, line, key
-    ├── PluginError              a plugin cannot be loaded or started
-    ├── StartupError             the node cannot start: port taken, data folder locked
-    ├── InterceptorFailed        a plugin's interceptor raised: names plugin and exception
-    ├── InvalidRequest           the request itself is wrong: names the field
-    │   ├── InvalidTopicName
-    │   ├── CorruptBatch         magic, version, length or CRC of a record batch is wrong
-    │   ├── BatchTooLarge
-    │   ├── InvalidTimestamp     a record from before 1970, or too far in the future
-    │   ├── IncompatibleSchema   a schema that breaks the subject's compatibility
-    │   └── SchemaMismatch       a value that does not fit the topic's schema: names record, field
-    ├── TlsFailed                client and broker do not agree on TLS; trying again won't help
-    ├── NotAuthenticated
-    │   └── UnknownMechanism     no such way to authenticate in several steps
-    ├── NotAuthorized
-    ├── Undecided                somebody is to be asked first: `Broker.decide`, then again
-    ├── UnknownTopic
-    ├── UnknownPartition
-    ├── UnknownSchema
-    ├── TopicExists
-    ├── OffsetOutOfRange
-    ├── OutOfOrderSequence       idempotent producer: a gap in sequence numbers
-    ├── ProducerFenced           idempotent producer: an older epoch
-    ├── UnknownGroup
-    ├── GroupNotEmpty            the group has members; ask again when it has none
-    ├── UnknownMember            consumer group: the session has ended; join again
-    ├── MemberFenced             consumer group: the partition is another member's by now
-    ├── InstanceInUse            consumer group: another process has this instance id; try again
-    ├── UnknownTransaction       nobody opened this sink or transactional id, or it was forgotten
-    ├── TransactionAborted       what was staged is not there any more; begin the batch anew
-    ├── BatchCommitted           this batch id, or a higher one, is committed already
-    ├── StagingFull              too much is staged and not committed; try again when there is room
-    ├── LockLost                 queue: the record's lock has ended; another consumer may have it
-    ├── UnknownSchedule          no such record waits for its time; it may have been delivered
-    ├── NotLeader                another node leads the partition: ask there
-    │   └── StaleEpoch           the leader has been replaced, or has not heard so yet
-    ├── CorruptLog               stored bytes fail their CRC: names file, position, offsets
-    ├── StorageFenced            a write or fsync failed; this log takes no more appends
-    ├── StorageFull              no space; try again when there is
-    ├── Unavailable              not now; try again
-    └── OutcomeUnknown           may or may not have happened; ask again idempotently
-
-`retriable` tells a client whether the same request may succeed later.
+LakeMQError
+├── ConfigError
+├── PluginError
+├── StartupError
+├── InterceptorFailed
+├── InvalidRequest
+│   ├── InvalidTopicName
+│   ├── CorruptBatch
+│   ├── BatchTooLarge
+│   ├── InvalidTimestamp
+│   ├── IncompatibleSchema
+│   └── SchemaMismatch
+├── TlsFailed
+├── NotAuthenticated
+│   └── UnknownMechanism
+├── NotAuthorized
+├── Undecided
+├── UnknownTopic
+├── UnknownPartition
+├── UnknownSchema
+├── TopicExists
+├── OffsetOutOfRange
+├── OutOfOrderSequence
+├── ProducerFenced
+├── UnknownGroup
+├── GroupNotEmpty
+├── UnknownMember
+├── MemberFenced
+├── InstanceInUse
+├── UnknownTransaction
+├── TransactionAborted
+├── BatchCommitted
+├── StagingFull
+├── LockLost
+├── UnknownSchedule
+├── NotLeader
+│   └── StaleEpoch
+├── CorruptLog
+├── StorageFenced
+├── StorageFull
+├── Unavailable
+└── OutcomeUnknown
 """
 
 from __future__ import annotations
 
 
 class LakeMQError(Exception):
-    """Root of all errors that cross the door. `code` is stable and goes over the wire."""
+    """Root of all errors that the broker core raises to plugins and plugins to it."""
 
     code: str = "INTERNAL"
+    """Stable: protocols send it."""
     retriable: bool = False
+    """Whether the same request may succeed later."""
 
 
 class ConfigError(LakeMQError):
+    """The configuration is wrong; names file, line and setting."""
+
     code = "CONFIG"
 
 
 class PluginError(LakeMQError):
+    """A plugin cannot be loaded or started."""
+
     code = "PLUGIN"
 
 
 class StartupError(LakeMQError):
+    """The node cannot start: a port is taken, the data folder is locked."""
+
     code = "STARTUP"
 
 
 class InterceptorFailed(LakeMQError):
+    """An interceptor of a plugin raised; names the plugin and the exception."""
+
     code = "INTERCEPTOR_FAILED"
 
 
 class InvalidRequest(LakeMQError):
+    """The request itself is wrong; names the field and what it takes."""
+
     code = "INVALID_REQUEST"
 
 
 class InvalidTopicName(InvalidRequest):
+    """A topic name breaks the rules for topic names."""
+
     code = "INVALID_TOPIC_NAME"
 
 
 class CorruptBatch(InvalidRequest):
+    """Magic, version, length or a CRC of a record batch is wrong."""
+
     code = "CORRUPT_BATCH"
 
 
 class BatchTooLarge(InvalidRequest):
+    """A record batch is larger than the topic's `batch_max_bytes`."""
+
     code = "BATCH_TOO_LARGE"
 
 
 class InvalidTimestamp(InvalidRequest):
+    """A record from before 1970, or too far in the future."""
+
     code = "INVALID_TIMESTAMP"
 
 
 class IncompatibleSchema(InvalidRequest):
+    """A schema that breaks its subject's compatibility."""
+
     code = "INCOMPATIBLE_SCHEMA"
 
 
 class SchemaMismatch(InvalidRequest):
+    """A value that does not fit the topic's schema; names the record and the field."""
+
     code = "SCHEMA_MISMATCH"
 
 
 class TlsFailed(LakeMQError):
+    """Client and broker do not agree on TLS; trying again does not help."""
+
     code = "TLS_FAILED"
 
 
 class NotAuthenticated(LakeMQError):
+    """The credentials are missing, wrong or expired."""
+
     code = "NOT_AUTHENTICATED"
 
 
 class UnknownMechanism(NotAuthenticated):
+    """No authentication mechanism of several steps has that name."""
+
     code = "UNKNOWN_MECHANISM"
 
 
 class NotAuthorized(LakeMQError):
+    """The principal may not do that."""
+
     code = "NOT_AUTHORIZED"
 
 
 class Undecided(LakeMQError):
+    """An authorizer needs time to answer: await `Broker.decide`, then ask again."""
+
     code = "UNDECIDED"
     retriable = True
 
 
 class UnknownTopic(LakeMQError):
+    """No topic has that name."""
+
     code = "UNKNOWN_TOPIC"
 
 
 class UnknownPartition(LakeMQError):
+    """The topic has no such partition."""
+
     code = "UNKNOWN_PARTITION"
 
 
 class UnknownSchema(LakeMQError):
+    """No schema has that id, or no subject that name or version."""
+
     code = "UNKNOWN_SCHEMA"
 
 
 class TopicExists(LakeMQError):
+    """A topic of that name exists already."""
+
     code = "TOPIC_EXISTS"
 
 
 class OffsetOutOfRange(LakeMQError):
+    """The offset is below the log's start or above its high watermark."""
+
     code = "OFFSET_OUT_OF_RANGE"
 
 
 class OutOfOrderSequence(LakeMQError):
+    """Idempotent producer: a gap in its sequence numbers."""
+
     code = "OUT_OF_ORDER_SEQUENCE"
 
 
 class ProducerFenced(LakeMQError):
+    """Idempotent producer: a newer producer epoch has written."""
+
     code = "PRODUCER_FENCED"
 
 
 class UnknownGroup(LakeMQError):
+    """No group has that name."""
+
     code = "UNKNOWN_GROUP"
 
 
 class GroupNotEmpty(LakeMQError):
+    """The group has members; try again when it has none."""
+
     code = "GROUP_NOT_EMPTY"
 
 
 class UnknownMember(LakeMQError):
+    """Consumer group: the member's session has ended; join again."""
+
     code = "UNKNOWN_MEMBER"
 
 
 class MemberFenced(LakeMQError):
+    """Consumer group: the partition is assigned to another member by now."""
+
     code = "MEMBER_FENCED"
 
 
 class InstanceInUse(LakeMQError):
+    """Consumer group: another process has this instance id; try again."""
+
     code = "INSTANCE_IN_USE"
     retriable = True
 
 
 class UnknownTransaction(LakeMQError):
+    """No such sink or transactional id: never opened, or deleted since."""
+
     code = "UNKNOWN_TRANSACTION"
 
 
 class TransactionAborted(LakeMQError):
+    """The staged batches are gone; start the batch again."""
+
     code = "TRANSACTION_ABORTED"
 
 
 class BatchCommitted(LakeMQError):
+    """This batch id, or a higher one, is committed already."""
+
     code = "BATCH_COMMITTED"
 
 
 class StagingFull(LakeMQError):
+    """Too much is staged and not committed; try again when there is room."""
+
     code = "STAGING_FULL"
     retriable = True
 
 
 class LockLost(LakeMQError):
+    """Queue: the record's lock has expired; another consumer may have the record."""
+
     code = "LOCK_LOST"
 
 
 class UnknownSchedule(LakeMQError):
+    """No scheduled batch has that id; it may have been delivered."""
+
     code = "UNKNOWN_SCHEDULE"
 
 
 class NotLeader(LakeMQError):
-    """Names who leads, if anybody is known to."""
+    """Another node leads the partition, or none does; names the leader as far as it is known."""
 
     code = "NOT_LEADER"
     retriable = True
@@ -211,28 +279,40 @@ class NotLeader(LakeMQError):
 
 
 class StaleEpoch(NotLeader):
+    """The leader epoch of the request is not the current one: refresh the metadata."""
+
     code = "STALE_EPOCH"
 
 
 class CorruptLog(LakeMQError):
+    """Stored bytes fail their CRC; names file, position and offsets."""
+
     code = "CORRUPT_LOG"
 
 
 class StorageFenced(LakeMQError):
+    """A write or fsync failed; the log takes no more appends."""
+
     code = "STORAGE_FENCED"
 
 
 class StorageFull(LakeMQError):
+    """The disk has no space left; try again when it has."""
+
     code = "STORAGE_FULL"
     retriable = True
 
 
 class Unavailable(LakeMQError):
+    """Not possible now; try again."""
+
     code = "UNAVAILABLE"
     retriable = True
 
 
 class OutcomeUnknown(LakeMQError):
+    """The request may or may not have been carried out; repeat it idempotently."""
+
     code = "OUTCOME_UNKNOWN"
     retriable = True
 

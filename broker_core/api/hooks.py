@@ -1,5 +1,5 @@
-"""Hooks of the plugin host (pluggy). All are called at start-up only; the data path calls the
-objects that they returned, directly. `docs/plugins.md` describes each with an example.
+"""Hooks of the plugin host (pluggy). They are called at startup only; after that the broker calls
+the returned objects directly. `docs/plugins.md` describes each with an example.
 """
 
 from __future__ import annotations

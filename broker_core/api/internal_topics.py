@@ -39,7 +39,7 @@ def check_state_name(name: str) -> str:
 
 
 def users_topic(name: str) -> str:
-    """The name, which a setting gives. Raises ValueError when it is internal."""
+    """The name of a topic that a setting gives. Raises ValueError when it is internal."""
     if is_internal(name):
         raise ValueError(
             f"topic {name} would be internal: choose a name without {PREFIX} or {OLDER_PREFIX} "
@@ -51,7 +51,7 @@ def users_topic(name: str) -> str:
 def refusal(topic: str, operation: Operation, *, is_operator: bool) -> str:
     """Why a principal may not do that with an internal topic; empty: rules decide."""
     if not is_operator or operation not in _OPERATORS_MAY:
-        return f"topic {topic} belongs to the broker; operators alone may read it"
+        return f"topic {topic} is internal; only operators may read it"
     if topic in UNDECIDED and operation is Operation.READ:
         return f"topic {topic} holds records that are not committed yet; nobody may read it"
     return ""

@@ -44,20 +44,20 @@ from lakemq.broker_core.api.types import (
 from lakemq.broker_core.api.types import Credentials as Credentials  # pure, so it lives there
 
 Tap = Callable[[Sequence[CommittedBatch]], None]
-"""Called with batches that became readable, in offset order, once per flush. Must not block or
-raise."""
+"""Called with batches that became readable, in offset order, once per flush; must neither block
+nor raise."""
 
 
 @dataclass(frozen=True)
 class PluginContext:
-    """What the host tells a plugin when it loads it."""
+    """What a plugin gets when it is loaded."""
 
     name: str
     settings: PluginSettings
     """The plugin's own section, validated against what `register_settings` gave."""
     node_id: str
     data_dir: Path
-    """A folder for this plugin alone; it may not exist yet."""
+    """Folder for the files of this plugin; it may not exist yet."""
     meter: Meter
 
 
@@ -66,10 +66,12 @@ AppendDone = Callable[[AppendResult | LakeMQError], None]
 
 
 class PartitionLog(Protocol):
-    """One ordered log. Opened by `Storage.open_partition`."""
+    """The log of one partition: record batches in the order of their offsets."""
 
     @property
-    def log_start_offset(self) -> Offset: ...
+    def log_start_offset(self) -> Offset:
+        """First offset that is still there."""
+
     @property
     def high_watermark(self) -> Offset:
         """Readers see offsets below it."""
@@ -78,7 +80,8 @@ class PartitionLog(Protocol):
     def log_end_offset(self) -> Offset:
         """Offset that the next record gets."""
 
-    def status(self) -> PartitionStatus: ...
+    def status(self) -> PartitionStatus:
+        """State, offsets and size, for operators."""
 
     def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
         """Take one batch whose header, body CRC and size the caller has checked.
@@ -185,9 +188,10 @@ class AdminRoute(NamedTuple):
 
 @runtime_checkable
 class Administered(Protocol):
-    """A listener that has something to say to operators."""
+    """A listener that adds routes to the HTTP admin."""
 
-    def admin_routes(self) -> Sequence[AdminRoute]: ...
+    def admin_routes(self) -> Sequence[AdminRoute]:
+        """The routes; asked for once, after `start`."""
 
 
 @runtime_checkable
@@ -203,14 +207,15 @@ class Listener(Protocol):
         """`host:port` of every bound socket, real ports in place of 0."""
 
     async def stop(self) -> None:
-        """Stop accepting, say goodbye to clients as the protocol has it, close."""
+        """Stop accepting, end connections as the protocol prescribes, close."""
 
 
 class Authenticator(Protocol):
-    """Tells who a client is."""
+    """Determines who a client is."""
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
-        """The principal; None: not mine to judge, ask the next one. Raises NotAuthenticated."""
+        """The principal; None: not responsible for such credentials, ask the next authenticator.
+        Raises NotAuthenticated."""
 
 
 class Exchange(Protocol):
@@ -234,7 +239,7 @@ class Mechanism(Protocol):
 
 
 class Authorizer(Protocol):
-    """Tells what a principal may do."""
+    """Decides what a principal may do."""
 
     def authorize(
         self,
@@ -243,9 +248,9 @@ class Authorizer(Protocol):
         resource: Resource,
         context: AccessContext,
     ) -> bool | None:
-        """True or False decides; None: not mine to judge, ask the next one. Answers are kept by
+        """True allows, False denies; None: not responsible, ask the next one. Answers are cached by
         connections until `Broker.on_access_change` tells that they may have changed. Raises
-        Undecided when somebody else is to be asked first; only an `AskingAuthorizer` may, and of
+        Undecided when the answer is not known yet; only an `AskingAuthorizer` may, and of
         resources of kind `topic_name` alone."""
 
 
@@ -260,7 +265,7 @@ class AskingAuthorizer(Protocol):
         resource: Resource,
         context: AccessContext,
     ) -> None:
-        """Find out what `authorize` shall answer, and return within a bounded time, whatever
+        """Find out what `authorize` will answer, and return within a bounded time, whatever
         happens; it answers the same question without raising Undecided then."""
 
 
@@ -285,13 +290,14 @@ class Broker(Protocol):
     node_id: str
     cluster_id: str
 
-    def topics(self) -> Sequence[TopicInfo]: ...
+    def topics(self) -> Sequence[TopicInfo]:
+        """All topics of the catalog."""
 
     def topic(self, name: str) -> TopicInfo:
         """Raises UnknownTopic."""
 
     def topic_defaults(self) -> TopicConfig:
-        """What a new topic is made of unless told otherwise: section `[topics]`."""
+        """Config of new topics unless they are given another: section `[topics]`."""
 
     async def create_topic(
         self, name: str, partitions: int | None = None, config: TopicConfig | None = None
@@ -410,10 +416,11 @@ class Broker(Protocol):
     def reserve_headers(self, topic: str, names: Iterable[str]) -> Callable[[], None]:
         """Refuse batches of clients (`append`, staged and scheduled ones) for the topic whose
         records have headers of these names, with InvalidRequest: what the caller publishes with
-        them comes from nobody else. Returns the end of it."""
+        them can't come from anyone else. Returns the removal."""
 
     async def authenticate(self, credentials: Credentials) -> Principal:
-        """Raises NotAuthenticated, and Unavailable when it can't be told now."""
+        """Who the client is. Raises NotAuthenticated, and Unavailable when that can't be determined
+        now."""
 
     def begin_exchange(self, mechanism: str, credentials: Credentials) -> Exchange:
         """Start an authentication of several steps. Raises UnknownMechanism."""
@@ -427,13 +434,13 @@ class Broker(Protocol):
         records_in: int = 0,
         records_out: int = 0,
     ) -> int:
-        """Note what a principal used; how long its protocol shall neither read from it nor answer
-        it, so that it keeps its quota (ms). A call is about reading or about writing; without any
+        """Charge what a principal used to its quotas; how long its protocol must neither read from
+        it nor answer it (ms). A call is about reading or about writing; without any
         amount it asks how long to wait before writing."""
 
     def issue_token(self, principal: Principal) -> tuple[str, int]:
-        """A bearer token of this node for somebody whom an exchange accepted, and when it ends (ms
-        since the epoch): what protocols without a connection of their own show with each call."""
+        """A bearer token of this node for a client that an exchange accepted, and when it expires
+        (ms since the epoch); for protocols whose calls each carry credentials."""
 
     def mechanisms(self) -> Sequence[str]:
         """Names that `begin_exchange` takes."""
@@ -448,7 +455,7 @@ class Broker(Protocol):
         """Raises NotAuthorized; Undecided, for a `topic_name` alone: `decide`, then ask again."""
 
     def ended(self, principal: Principal) -> bool:
-        """Whether its credentials hold no more: they have expired, or its user was removed,
+        """Whether its credentials are void: they have expired, or its user was removed,
         disabled or given another password. `authorize` raises NotAuthenticated then; connections
         that ask for nothing look here when access has changed."""
 
@@ -459,7 +466,7 @@ class Broker(Protocol):
         resource: Resource,
         context: AccessContext = NO_CONTEXT,
     ) -> None:
-        """Have found out what `authorize` answers."""
+        """Resolve a pending authorization so that `authorize` can answer."""
 
     def on_access_change(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` whenever kept answers of `authorize` may be wrong by now; returns its
@@ -467,7 +474,7 @@ class Broker(Protocol):
 
     async def allocate_producer_id(self, principal: Principal | None = None) -> int:
         """A producer id that no other producer of the cluster has or had. With a principal: for a
-        client, and nobody else may write with it."""
+        client, which alone may write with it."""
 
 
 Commands = Iterable[tuple[str, object]]

@@ -1,5 +1,5 @@
-"""Records that appear later: what a protocol plugin may ask of the scheduler. Pure values and one
-port. Times are milliseconds since the epoch by the broker's wall clock.
+"""Scheduled batches: values and the port of the scheduler. Times are milliseconds since the epoch
+by the broker's wall clock.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from lakemq.broker_core.api.types import Principal
 
 
 class ScheduleAsked(NamedTuple):
-    """One batch that shall be appended to its partition later. Its records are due together."""
+    """One batch to append to its partition later, all its records at the same time."""
 
     schedule_id: str
-    """The caller's choice, 1 to 64 bytes: what is asked twice is done once, and it cancels."""
+    """The caller's choice, 1 to 64 bytes; makes requests idempotent."""
     topic: str
     partition: int
     batch: bytes
     deliver_at_ms: int
     keep_timestamps: bool = False
-    """Else the first record's timestamp becomes the time it was due, and the others follow."""
+    """Otherwise the timestamps are moved so that the first record's is `deliver_at_ms`."""
 
 
 class ScheduleAnswer(NamedTuple):
+    """What became of a request to schedule a batch."""
+
     deliver_at_ms: int
     duplicate: bool
-    """This id was there already; nothing was done now."""
+    """A batch was scheduled under this id before; nothing was done now."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledBatch:
-    """What waits for its time."""
+    """A batch that is not due yet."""
 
     schedule_id: str
     topic: str
@@ -44,7 +46,7 @@ class ScheduledBatch:
 
 @dataclass
 class ScheduleCounters:
-    """Plain numbers that metrics are read from."""
+    """Counts since the start, and current levels, for metrics."""
 
     scheduled: int = 0
     delivered: int = 0
@@ -59,22 +61,24 @@ class Schedules(Protocol):
     """The scheduler. Errors are those of `lakemq.broker_core.api.errors`."""
 
     @property
-    def counters(self) -> ScheduleCounters: ...
+    def counters(self) -> ScheduleCounters:
+        """Read by metrics."""
 
     def now_ms(self) -> int:
-        """The clock that times are compared with."""
+        """The clock that `deliver_at_ms` is compared with."""
 
     async def schedule(self, asked: ScheduleAsked, *, principal: Principal) -> ScheduleAnswer:
-        """Keep a batch until its time; returns when it is on disk. A time that is over means now.
+        """Keep a batch until it is due; returns when it is on disk. A time in the past means now.
 
-        InvalidRequest (too far ahead, the id), StagingFull (too much waits), and what
-        `Broker.append` refuses.
+        Raises InvalidRequest (too far ahead, or the id), StagingFull (too much is scheduled),
+        NotLeader, and what `Broker.append` raises.
         """
 
     async def cancel(self, schedule_id: str, *, principal: Principal) -> None:
-        """UnknownSchedule: it is not there, or was delivered, or is being delivered now."""
+        """Delete a scheduled batch. Raises UnknownSchedule: there is none of that id, or it was
+        delivered, or is being delivered now."""
 
     def describe(
         self, topic: str, count_max: int, *, principal: Principal
     ) -> Sequence[ScheduledBatch]:
-        """What waits, next first; `topic` empty: of all topics that the principal may describe."""
+        """Scheduled batches, next first; empty `topic`: of all that the principal may describe."""

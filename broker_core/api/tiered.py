@@ -1,6 +1,6 @@
 """Sealed segments that an object store holds too: an optional ability of partition logs.
 
-Who can read there itself need not ask the broker for their records.
+A client with access to the store reads their records there instead of fetching them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ class TieredSegment:
 
     base_offset: int
     next_offset: int
-    """Offset behind its range, which may be behind its last record."""
+    """First offset after its range; the last records before it may have been compacted away."""
     store_url: str
     """What precedes `name` in the object's URL, `/` at the end. Never holds secrets."""
     name: str
     position: int
-    """First byte of the segment within the object; all other places count from there."""
+    """First byte of the segment within the object; other positions are relative to it."""
     size_bytes: int
     crc32c: int
     """Of the whole segment."""
     gaps: bool
-    """Whether offsets between batches may be absent, as compaction leaves them."""
+    """Whether offsets between batches may be missing because of compaction."""
     read_position: int
     """What was asked for lies in the segment's bytes [read_position, read_end_position), and a
     batch begins there."""
@@ -37,12 +37,14 @@ class TieredSegment:
 
 @dataclass(frozen=True, slots=True)
 class TieredSegments:
+    """Answer of `TieredLog.tiered_segments`."""
+
     log_start_offset: int
     high_watermark: int
     segments: tuple[TieredSegment, ...]
-    """By offset; between them may be some that no store holds."""
+    """By offset; segments that are not in the store are left out."""
     more: bool
-    """There are others behind the last one."""
+    """Whether there are others after the last one."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Values that cross the door of the broker core. Pure: no IO, no clock.
+"""Values that the broker core and its plugins exchange.
 
 Units: times are milliseconds since the Unix epoch (UTC), sizes are bytes, offsets are record
 numbers in a partition.
@@ -24,20 +24,16 @@ from lakemq.broker_core.api.access import Rule as Rule
 
 Offset = NewType("Offset", int)
 """Record number in a partition; the first record ever appended has offset 0."""
-Position = NewType("Position", int)
-"""Byte place in a file."""
-Epoch = NewType("Epoch", int)
-"""Number of a partition's leadership; a higher one fences writers that hold a lower one."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 """Record headers, in order; a key may occur more than once."""
 
 
 class Acks(enum.IntEnum):
-    """How durable a record must be before its append is answered; an answer states what it was."""
+    """How durable a record must be before its append is acknowledged."""
 
     MEMORY = 0
-    """Taken by the leader; lost if the process or the machine dies before the next flush."""
+    """In the leader's memory; lost if the process or machine dies before the next flush."""
     LEADER = 1
     """On the leader's disk: written and fsynced."""
     REPLICATED = 2
@@ -63,6 +59,8 @@ class Record(NamedTuple):
 
 
 class TopicPartition(NamedTuple):
+    """A partition, by its topic's name."""
+
     topic: str
     partition: int
 
@@ -99,11 +97,12 @@ class TopicConfig:
 
 
 class Leadership(NamedTuple):
-    """Who leads a partition."""
+    """The leader of a partition as the catalog has it."""
 
     leader: str | None
-    """Node id; None: nobody does now."""
+    """Node id; None: no node leads it now."""
     epoch: int
+    """Leader epoch: raised at every change of leader."""
     replicas: tuple[str, ...] = ()
 
 
@@ -113,7 +112,7 @@ class TopicInfo:
 
     name: str
     topic_id: str
-    """32 hex digits, new at every creation: tells a re-created topic from the old one."""
+    """32 hex digits, new at every creation: distinguishes a re-created topic from the old one."""
     partitions: int
     config: TopicConfig = field(default_factory=TopicConfig)
     revision: int = 0
@@ -124,27 +123,27 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Answer to an append, given when `acks` was reached."""
+    """Answer to an append, given when its `acks` was reached."""
 
     base_offset: Offset
     last_offset: Offset
     acks: Acks
-    """What was reached, which may be more than was asked for."""
+    """What was reached; may be more than was requested."""
     duplicate: bool = False
-    """True when an idempotent producer's batch was there already; offsets are those of then."""
+    """True when an idempotent producer had sent the batch before; offsets are those it got then."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """Whole record batches as they lie in the log, back to back.
+    """Whole record batches as stored in the log, back to back.
 
-    The first batch may start below the offset asked for; readers skip what they did not ask for.
-    `data` is empty when nothing is there yet.
+    The first batch may start below the requested offset; readers skip records before it. `data` is
+    empty when there are no records yet.
     """
 
     data: bytes
     next_offset: Offset
-    """Offset behind the last record in `data`; equals the offset asked for when it is empty."""
+    """Offset after the last record in `data`; the requested offset when it is empty."""
     high_watermark: Offset
     log_start_offset: Offset
 
@@ -160,7 +159,7 @@ class Columns(NamedTuple):
     keys: Sequence[bytes | None] | None = None
     headers: Sequence[bytes] | None = None
     timestamps_ms: Sequence[int] | None = None
-    """`None`: the broker's time of arrival."""
+    """`None`: the broker's clock at arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +177,7 @@ class CommittedBatch:
 
 
 class Placed(NamedTuple):
-    """Where a published record lies."""
+    """Partition and offset of a published record."""
 
     partition: int
     offset: Offset
@@ -191,7 +190,7 @@ class PartitionStatus:
     partition: int
     state: str
     """`online`, `fenced` (a write or fsync failed; reads go on), `full` (no space), `offline`, or
-    `remote`: another node leads it, and knows the rest."""
+    `remote`: another node leads it; the numbers are 0 then."""
     log_start_offset: int
     high_watermark: int
     log_end_offset: int
@@ -234,7 +233,7 @@ class ClusterInfo:
     """Of the node that answers."""
     nodes: tuple[NodeInfo, ...]
     meta_leader: str
-    """Member of the MetaService that leads; empty: nobody does."""
+    """Leader of the MetaService; empty: none is known."""
     meta_members: tuple[str, ...]
     revision: int
     """Of the catalog."""

@@ -94,7 +94,7 @@ class Security:
             tokens=self._tokens(folder),
             quotas=self.quotas,
             now_ms=now_ms,
-            work_for_nobody=self._work_for_nobody,
+            dummy_verify=self._dummy_verify,
             is_operator=self.rule_book.is_admin,
             is_withdrawn=self._is_withdrawn,
         )
@@ -129,7 +129,7 @@ class Security:
         lifetime_ms = self._settings.token_lifetime_ms
         return SessionTokens(node_key(folder), self._users, lifetime_ms, self._now_ms)
 
-    async def _work_for_nobody(self, credentials: Credentials) -> None:
+    async def _dummy_verify(self, credentials: Credentials) -> None:
         if any(users.any_known() for users in self._users):
             password = credentials.password or b""
             await self.checker.check(None, password, peer_of(credentials.peer_host))

@@ -80,7 +80,7 @@ class AmqttAuthenticator:
     def __init__(self, plugins: Sequence[BaseAuthPlugin]) -> None:
         self._plugins = tuple(plugins)
 
-    def judges(self, credentials: Credentials) -> bool:
+    def handles(self, credentials: Credentials) -> bool:
         return credentials.username is not None
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:

@@ -167,7 +167,7 @@ async def test_silence(service: Service) -> None:
             await judge.authenticate(ANN)
     async with asking(service, url="http://127.0.0.1:1/", unreachable="next") as judge:
         assert await judge.authenticate(ANN) is None
-        assert judge.judges(ANN), "but it makes nobody anonymous"
+        assert judge.handles(ANN), "but it makes nobody anonymous"
 
 
 async def test_answers_are_remembered_for_the_same_credentials(service: Service) -> None:

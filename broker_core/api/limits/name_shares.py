@@ -1,7 +1,7 @@
-"""How many names of one kind (transactional ids, groups, queues) one user may take up. Pure.
+"""How many names of one kind (transactional ids, groups, queues) one user may occupy.
 
-Each has a share (`user_shares`). Whose a name is, is known to this process only: of names that were
-there at the start nobody is charged, and the share is one of what they leave.
+Each user has a share (`user_shares`). Owners are known to this process only: names that existed at
+its start are charged to nobody, and the shares are of what those leave.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from lakemq.broker_core.api.types import Principal
 
 
 class Names(Container[Any], Sized, Protocol):
-    """The names that there are: a dict or a set of the caller's own."""
+    """The names that exist: a dict or set that the caller maintains."""
 
 
 class NameShares:
-    """Ask before a name is made. A name that is gone is noticed when its owner wants another."""
+    """Asked before a name is created. Deleted names are noticed when their owner needs room."""
 
     def __init__(self, what: str, names: Names, *, names_max: int, user_share_max: float) -> None:
-        """`what`: they are, in the plural."""
+        """`what`: the kind of names, in the plural, for messages."""
         self._what = what
         self._names = names
         self._names_max = names_max
@@ -30,22 +30,21 @@ class NameShares:
         self._taken: dict[Owner, set[Hashable]] = {}
 
     def take(self, name: Hashable, principal: Principal) -> None:
-        """The name is about to be made, or is there. InvalidRequest: there are too many, of all
-        users or of this one."""
+        """Charge a name that is about to be created, if it does not exist. Raises InvalidRequest
+        when there are too many, of all users or of this one."""
         self._shares.note(principal)
         if name in self._names:
             return
         if len(self._names) >= self._names_max:
-            raise InvalidRequest(f"there are {len(self._names)} {self._what}; no more are taken")
+            raise InvalidRequest(f"there are {len(self._names)} {self._what}, the maximum")
         owner = owner_of(principal)
         mine = self._taken.setdefault(owner, set())
         if len(mine) >= self._most(principal):
-            self._look_again()
+            self._uncharge_deleted()
             mine = self._taken.setdefault(owner, set())
             if len(mine) >= self._most(principal):
                 raise InvalidRequest(
-                    f"{principal.name} has {len(mine)} {self._what}, the share of one user; "
-                    "no more are taken"
+                    f"{principal.name} has {len(mine)} {self._what}, the maximum for one user"
                 )
         mine.add(name)
 
@@ -57,8 +56,8 @@ class NameShares:
         nobodys = max(0, len(self._names) - charged)
         return self._shares.most(self._names_max - nobodys, owner)
 
-    def _look_again(self) -> None:
-        """Forget names that are gone."""
+    def _uncharge_deleted(self) -> None:
+        """Uncharge names that were deleted."""
         for owner, names in list(self._taken.items()):
             names.intersection_update([name for name in names if name in self._names])
             if not names:

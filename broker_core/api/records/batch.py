@@ -1,4 +1,4 @@
-"""Record batch: bytes <-> columns. The unit of append, CRC and compression. Pure.
+"""Codec of record batches, the unit of append, CRC and compression: bytes <-> columns.
 
 A batch is a fixed 80-byte little-endian header and a body of columns, described byte by byte in
 `docs/formats/record-batch.md`. Two CRC-32C sums guard it: the producer's over the body, and one
@@ -80,14 +80,17 @@ class BatchHeader(NamedTuple):
 
     @property
     def total_bytes(self) -> int:
+        """Size of the batch, header included."""
         return HEADER_BYTES + self.body_bytes
 
     @property
     def last_offset(self) -> int:
+        """Offset of the last record."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def compression(self) -> Compression:
+        """Codec of the body."""
         return Compression(self.attributes & _CODEC_MASK)
 
 
@@ -502,9 +505,11 @@ class RecordBatch:
         return cells
 
     def keys(self) -> list[bytes | None]:
+        """Keys of the records, in order; None: the record has none."""
         return self._cells(0)
 
     def values(self) -> list[bytes | None]:
+        """Values of the records, in order; None: a tombstone."""
         return self._cells(1)
 
     def encoded_headers(self) -> list[bytes]:
@@ -512,6 +517,7 @@ class RecordBatch:
         return [cell or b"" for cell in self._cells(2)]
 
     def timestamps_ms(self) -> list[int]:
+        """Timestamps of the records, in order."""
         wide = bool(self.header.attributes & WIDE_TIMESTAMPS)
         deltas = array("q" if wide else "I")
         place, base = self._places.timestamp_deltas, self.header.base_timestamp_ms
@@ -519,6 +525,7 @@ class RecordBatch:
         return [base + delta for delta in deltas]
 
     def offsets(self) -> Sequence[int]:
+        """Offsets of the records, ascending."""
         self._open_columns()
         base = self.header.base_offset
         if self._places.offset_deltas < 0:

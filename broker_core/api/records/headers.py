@@ -1,4 +1,4 @@
-"""Record headers: tuples <-> bytes. Pure.
+"""Codec of record headers: tuples <-> bytes.
 
 Per header: u16 key length, key (UTF-8), u32 value length (0xFFFFFFFF: null), value.
 """
@@ -32,7 +32,7 @@ def encode_headers(headers: Headers) -> bytes:
 
 
 def decode_headers(data: bytes) -> Headers:
-    """Inverse of `encode_headers`. Raises CorruptBatch on bytes that are no headers."""
+    """Inverse of `encode_headers`. Raises CorruptBatch on malformed bytes."""
     if not data:
         return ()
     found: list[tuple[str, bytes | None]] = []

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: Kafka's murmur2, so that both place keys alike. Pure.
+"""Which partition a key belongs to: Kafka's murmur2, so that both place keys alike.
 
 Source: Austin Appleby's MurmurHash2 (public domain) with Kafka's seed, and Kafka's
 `toPositive(murmur2(key)) % partitions` (clients, `Utils.murmur2`, `BuiltInPartitioner`).
@@ -14,7 +14,7 @@ _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFF_FFFF
 CACHED_KEY_MAX_BYTES: Final = 256
-"""Longer keys are hashed each time, so that the cache stays below some 20 MiB."""
+"""Longer keys are not cached, so that the cache stays below some 20 MiB."""
 
 
 def murmur2(data: bytes) -> int:

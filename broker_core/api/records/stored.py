@@ -1,8 +1,8 @@
-"""Stored batches, opened for reading: one that is corrupt inside is stepped over. Edge: logs.
+"""Opens stored batches for reading and skips those that are corrupt inside.
 
 A batch is checked when it is appended (`lakemq.broker_core.publishing.batch_check`), but a log may
-hold some that an older version took: whole outside, so the journal serves them, and garbage inside.
-No start and no reader may end because of one.
+hold some that an older version accepted: valid header and CRC, so the journal serves them, but a
+body that can't be decoded. Neither a start nor a reader may fail because of one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SEEN_MAX: Final = 10_000
 
 
 class CorruptBatches:
-    """Counts and logs what was stepped over, each batch once however often it is read."""
+    """Counts and logs skipped batches, each once however often it is read."""
 
     def __init__(self, log: logging.Logger, level: int = logging.ERROR) -> None:
         self.count = 0
@@ -38,7 +38,7 @@ class CorruptBatches:
         self.count += 1
         self._log.log(
             self._level,
-            "topic %s partition %d offset %d: the batch is corrupt inside and is left out: %s",
+            "topic %s partition %d offset %d: skipping a corrupt batch: %s",
             topic,
             partition,
             offset,

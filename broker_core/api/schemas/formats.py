@@ -1,6 +1,6 @@
-"""JSON Schema, Avro and Protobuf behind one face. The libraries come with the extra `schemas`.
+"""JSON Schema, Avro and Protobuf behind one protocol; the extra `schemas` installs the libraries.
 
-Edge: Protobuf sources are compiled by `protoc` in a process of its own, in a folder of its own.
+Protobuf sources are compiled by `protoc` in a process of its own, in a folder of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FILE: Final = "schema.proto"
 
 
 class Format(Protocol):
-    """A schema ready for use. `encode` and `decode` are of a payload, without its frame."""
+    """A parsed schema. Payloads are without their frame."""
 
     def check(self, payload: bytes, steps_max: int = STEPS_MAX) -> None:
         """Raises SchemaMismatch, naming the field; TooManySteps where work is not bounded by the
@@ -61,9 +61,11 @@ class JsonFormat:
         self.schema = self._validator.schema
 
     def check(self, payload: bytes, steps_max: int = STEPS_MAX) -> None:
+        """As `Format.check`."""
         self._validator.check(parsed_value(payload), steps_max)
 
     def encode(self, value: Any) -> bytes:
+        """As `Format.encode`."""
         self._validator.check(value)
         try:
             return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
@@ -71,6 +73,7 @@ class JsonFormat:
             raise SchemaMismatch(f"$: {error}") from None
 
     def decode(self, payload: bytes) -> Any:
+        """As `Format.decode`."""
         return parsed_value(payload)
 
 
@@ -93,7 +96,7 @@ class AvroFormat:
             raise InvalidRequest(f"schema: not Avro: {type(error).__name__}: {error}") from None
         if shape.is_boundless:
             raise InvalidRequest(
-                "schema: values that take no bytes stand in an array, or too often in a record"
+                "schema: an array, or a record too often, holds values that take no bytes"
             )
         # The compiled reader recurses with the value and without a limit, until the process dies of
         # it; the one in Python raises RecursionError.
@@ -103,9 +106,11 @@ class AvroFormat:
         self._validate = fastavro.validate if compiled else _validation_py.validate
 
     def check(self, payload: bytes, steps_max: int = STEPS_MAX) -> None:
+        """As `Format.check`."""
         self.decode(payload)
 
     def encode(self, value: Any) -> bytes:
+        """As `Format.encode`."""
         from fastavro.validation import ValidationError
 
         try:
@@ -114,18 +119,19 @@ class AvroFormat:
             self._writer(out, self.schema, value, strict_allow_default=True)
         except ValidationError as error:
             raise SchemaMismatch(str(error)[:300]) from None
-        except Exception as error:  # whatever a value that is none of the schema makes it raise
+        except Exception as error:  # a value that does not fit makes it raise anything
             raise SchemaMismatch(f"{type(error).__name__}: {error}") from None
         return out.getvalue()
 
     def decode(self, payload: bytes) -> Any:
+        """As `Format.decode`."""
         data = io.BytesIO(payload)
         try:
             value = self._reader(data, self.schema, None)
-        except Exception as error:  # bytes that are none of the schema make it raise anything
+        except Exception as error:  # invalid bytes make it raise anything
             raise SchemaMismatch(f"not Avro of this schema: {type(error).__name__}") from None
         if data.tell() != len(payload):
-            raise SchemaMismatch(f"{len(payload) - data.tell()} bytes behind the value")
+            raise SchemaMismatch(f"{len(payload) - data.tell()} bytes after the value")
         return value
 
 
@@ -147,9 +153,11 @@ class ProtobufFormat:
         self.message = message_factory.GetMessageClass(found.message_types_by_name[first])
 
     def check(self, payload: bytes, steps_max: int = STEPS_MAX) -> None:
+        """As `Format.check`."""
         self.decode(payload)
 
     def encode(self, value: Any) -> bytes:
+        """As `Format.encode`."""
         from google.protobuf import json_format
 
         try:
@@ -164,6 +172,7 @@ class ProtobufFormat:
             raise SchemaMismatch(str(error)[:300]) from None
 
     def decode(self, payload: bytes) -> Any:
+        """As `Format.decode`."""
         from google.protobuf.message import DecodeError
 
         if payload[:1] != b"\x00":

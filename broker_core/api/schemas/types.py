@@ -1,4 +1,4 @@
-"""Schemas as they cross the door, and the frame that names one in a value. Pure.
+"""Values and port of the schema registry, and the frame that names a schema in a value.
 
 A framed value is a zero byte, the schema's id (u32, big-endian), then the payload: the frame that
 Confluent's clients use, so that both read each other's records. Protobuf payloads follow the list
@@ -34,11 +34,11 @@ class SchemaInfo:
 
 @dataclass(frozen=True, slots=True)
 class SubjectInfo:
-    """What schemas are versions of."""
+    """A subject: the name under which versions of a schema are registered."""
 
     name: str
     compatibility: str
-    """The rule that holds for it."""
+    """Its compatibility mode, or the default one."""
     versions: tuple[tuple[int, int], ...]
     """(version, schema id), oldest first."""
 
@@ -47,31 +47,35 @@ class Schemas(Protocol):
     """The registry, as plugins see it. All raise Unavailable."""
 
     async def register(self, subject: str, schema_type: str, text: str) -> SchemaInfo:
-        """The new version; the latest as it is when it has this very text. Raises InvalidRequest,
-        IncompatibleSchema."""
+        """Register a new version and return it; the latest version, if it has the same text.
+        Raises InvalidRequest, IncompatibleSchema."""
 
     async def check(self, subject: str, schema_type: str, text: str) -> Sequence[str]:
-        """What would make `register` refuse; empty: nothing."""
+        """Why `register` would refuse the text; empty: it would not."""
 
     async def get(
         self, *, schema_id: int = 0, subject: str = "", version: int | None = None
     ) -> SchemaInfo:
         """By id, or of a subject (None: the latest). Raises UnknownSchema."""
 
-    async def subjects(self) -> Sequence[SubjectInfo]: ...
+    async def subjects(self) -> Sequence[SubjectInfo]:
+        """All subjects, by name."""
 
     async def delete(self, subject: str, version: int | None = None) -> None:
-        """One version, or all. Raises UnknownSchema."""
+        """Delete one version; None: the whole subject. Raises UnknownSchema."""
 
     def check_batch(self, topic: TopicInfo, batch: bytes, steps_max: int | None = None) -> None:
-        """Raises SchemaMismatch when a value does not fit the topic's schema, if it asks for one.
-        The batch's CRC was checked. `steps_max`: TooManySteps for a value that takes more."""
+        """Raises SchemaMismatch when a value does not fit the topic's schema, if it has one. The
+        caller has checked the batch's CRC. `steps_max`: TooManySteps for a value that takes more.
+        """
 
     async def set_compatibility(self, subject: str, compatibility: str | None) -> None:
-        """None: back to the default. An empty subject: the default itself."""
+        """Set the mode of a subject (None: use the default), or, for an empty `subject`, the
+        default."""
 
 
 def framed(schema_id: int, payload: bytes) -> bytes:
+    """The payload after the frame that names its schema."""
     return _FRAME.pack(0, schema_id) + payload
 
 

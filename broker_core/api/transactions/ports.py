@@ -1,6 +1,4 @@
-"""Staged batches and transactions: what a protocol plugin may ask of the coordinator, and how it
-takes part in commits.
-"""
+"""Ports of transactions: the coordinator that plugins call, and participants of commits."""
 
 from __future__ import annotations
 
@@ -23,33 +21,35 @@ from lakemq.broker_core.api.types import Principal
 
 
 class Participant(Protocol):
-    """Takes part in commits under a name, with effects of its own."""
+    """Takes part in commits with effects of its own, under a registered name."""
 
     def decide(self, asked: object) -> Decision:
-        """Whether the effect may be taken: raises a LakeMQError if not. Called right before the
-        commit's record is appended; must not block."""
+        """Consent to the effect, or raise a LakeMQError. Called right before the commit's record is
+        appended; must not block."""
 
     def restore(self, data: bytes) -> None:
-        """The effect of a commit that was decided before a restart is in force again. Called when
-        the participant registers, before `apply`; must not block."""
+        """Take up the effect of a commit that was decided before a restart and is not applied.
+        Called when the participant registers, before `apply`; must not block."""
 
     async def apply(self, data: bytes) -> None:
-        """Make the effect durable. Called at least once for every commit, also after a restart, so
-        that it must not do harm when it was applied before."""
+        """Make the effect durable. Called at least once for every commit, after a restart again: it
+        must be idempotent."""
 
 
 class Transactions(Protocol):
     """The coordinator. Errors are those of `lakemq.broker_core.api.errors`."""
 
     @property
-    def counters(self) -> TransactionCounters: ...
+    def counters(self) -> TransactionCounters:
+        """Read by metrics."""
 
     async def open(self, owner: Owner, *, principal: Principal, timeout_ms: int = 0) -> OpenedOwner:
         """Become the only one who acts for this owner: older epochs are fenced, what they staged
         and did not commit is forgotten. `timeout_ms`: how long staged batches wait for their
         commit; 0: the broker's default.
 
-        Unavailable: a commit of it is still being applied. NotAuthorized, InvalidRequest.
+        Raises Unavailable (a commit of it is still being applied), NotLeader (another node is the
+        owner's home), NotAuthorized, InvalidRequest.
         """
 
     def stage(
@@ -61,11 +61,11 @@ class Transactions(Protocol):
         *,
         principal: Principal,
     ) -> asyncio.Future[bool]:
-        """Keep one batch, durably; True: it was there already. Header and CRCs are checked here.
+        """Keep one batch durably; True: it was staged before. Header and CRCs are checked here.
 
         Raises at once, or the future fails: ProducerFenced, UnknownTransaction, BatchCommitted,
-        StagingFull, Unavailable (a number before it is not there: send again from there on), and
-        what `Broker.append` refuses.
+        StagingFull, Unavailable (an earlier `number` is missing: resend from there on), and what
+        `Broker.append` raises.
         """
 
     async def commit(
@@ -78,14 +78,14 @@ class Transactions(Protocol):
         principal: Principal,
         effects: Sequence[Effect] = (),
     ) -> CommitAnswer:
-        """Let the winners' batches appear, in the order of `winners`. All or none, once.
+        """Append the winners' batches to their partitions, in the order of `winners`, all or none.
 
-        TransactionAborted: not all of them are staged (any more). ProducerFenced, UnknownTopic,
-        UnknownTransaction, and what participants raise.
+        Raises TransactionAborted (not all of them are staged any more), ProducerFenced, NotLeader,
+        UnknownTopic, UnknownTransaction, and what participants raise.
         """
 
     async def abort(self, owner: Owner, epoch: int, batch_id: int, *, principal: Principal) -> None:
-        """Forget what was staged for `batch_id`. ProducerFenced, UnknownTransaction."""
+        """Delete what was staged for `batch_id`. Raises ProducerFenced, UnknownTransaction."""
 
     def describe(self, *, principal: Principal) -> Sequence[OwnerStatus]:
         """All owners that the principal may describe."""

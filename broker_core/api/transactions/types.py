@@ -17,7 +17,7 @@ TRANSACTION = "transaction"
 
 
 class Owner(NamedTuple):
-    """Who stages. `kind` is `sink` or `transaction`; the name is the client's choice."""
+    """Who stages batches. `kind` is `sink` or `transaction`; the client chooses the name."""
 
     kind: str
     name: str
@@ -33,7 +33,7 @@ class StagedBatchId(NamedTuple):
     epoch: int
     """The one that `open` returned; a lower one than the newest is fenced."""
     batch_id: int
-    """Number of the commit it is for; every commit has a higher one than the last."""
+    """Of the commit that it is for; ids of commits ascend."""
     task: int
     attempt: int
     """Attempts of one task compete; the commit names one of them."""
@@ -42,7 +42,7 @@ class StagedBatchId(NamedTuple):
 
 
 class Winner(NamedTuple):
-    """An attempt that counts, and how many batches it staged."""
+    """The attempt of a task that a commit takes, and how many batches it staged."""
 
     task: int
     attempt: int
@@ -50,6 +50,8 @@ class Winner(NamedTuple):
 
 
 class CommitOutcome(enum.IntEnum):
+    """What a commit did."""
+
     COMMITTED = 1
     ALREADY_COMMITTED = 2
     """This batch id was committed before; nothing was done now."""
@@ -66,10 +68,12 @@ class OpenedOwner:
 
 @dataclass(frozen=True, slots=True)
 class CommitAnswer:
+    """Answer of `Transactions.commit`."""
+
     outcome: CommitOutcome
     last_batch_id: int
     applied: bool
-    """Whether all records are in their partitions by now; if not, they will be."""
+    """Whether all records are in their partitions by now; if not, they follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ class OwnerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Something that takes effect with a commit besides records, such as committed offsets."""
+    """Something else than records that a commit makes effective, such as offsets."""
 
     participant: str
     asked: object
@@ -108,17 +112,17 @@ class Decision(NamedTuple):
 
 @dataclass
 class TransactionCounters:
-    """Plain numbers that metrics are read from."""
+    """Counts since the start, and current levels, for metrics."""
 
     staged_batches: int = 0
     staged_bytes: int = 0
     commits: int = 0
     applied_batches: int = 0
     resumed: int = 0
-    """Commits that a restart found half applied."""
+    """Commits that were not fully applied before a restart."""
     expired: int = 0
     fenced: int = 0
     waiting_bytes: int = 0
-    """Staged and not committed, now."""
+    """Currently staged and not committed."""
     applying: int = 0
-    """Commits that are decided and not applied, now."""
+    """Commits that are currently decided and not applied."""

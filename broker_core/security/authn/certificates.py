@@ -36,7 +36,7 @@ class CertificateAuthenticator:
             roles=tuple(sorted(role for role in roles if role)),
         )
 
-    def judges(self, credentials: Credentials) -> bool:
+    def handles(self, credentials: Credentials) -> bool:
         """Whether nobody else has to know these credentials."""
         return False
 

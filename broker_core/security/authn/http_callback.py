@@ -72,12 +72,12 @@ class HttpAuthenticator:
         self._known = OrderedDict()
         self.failures = 0
 
-    def judges(self, credentials: Credentials) -> bool:
+    def handles(self, credentials: Credentials) -> bool:
         return credentials.username is not None or credentials.token is not None
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
         """Raises NotAuthenticated; Unavailable when there is no answer."""
-        if not self.judges(credentials):
+        if not self.handles(credentials):
             return None
         body = self._body.filled(_values(credentials))
         asked = json.dumps([credentials.username, body], sort_keys=True)

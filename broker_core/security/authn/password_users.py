@@ -99,7 +99,7 @@ class PasswordAuthenticator:
         self._users = users
         self._checker = checker
 
-    def judges(self, credentials: Credentials) -> bool:
+    def handles(self, credentials: Credentials) -> bool:
         return credentials.username is not None and self._users.any_known()
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:

@@ -66,7 +66,7 @@ class TokenAuthenticator:
         self._known: OrderedDict[bytes, tuple[Sequence[Key], Principal, dict[str, Any]]]
         self._known = OrderedDict()
 
-    def judges(self, credentials: Credentials) -> bool:
+    def handles(self, credentials: Credentials) -> bool:
         return token_of(credentials) is not None
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:

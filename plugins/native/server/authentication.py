@@ -8,7 +8,10 @@ from typing import Final
 
 import grpc
 
-from lakemq.broker_core.api.authorization_header import Shown, read_authorization
+from lakemq.broker_core.api.authorization_header import (
+    AuthorizationCredentials,
+    read_authorization,
+)
 from lakemq.broker_core.api.errors import NotAuthenticated
 from lakemq.broker_core.api.ports import Broker, Credentials
 from lakemq.broker_core.api.types import Principal
@@ -81,6 +84,6 @@ def credentials_of(context: Context) -> Credentials:
     return Credentials("native", "", host, username, password, subject, names, token, "native")
 
 
-def _authorization(context: Context) -> Shown:
+def _authorization(context: Context) -> AuthorizationCredentials:
     texts = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
     return read_authorization(str(texts[0]) if texts else None)

@@ -151,7 +151,7 @@ def test_internal_topics_are_nodes_own_whatever_authorizers_say() -> None:
             else:
                 with pytest.raises(NotAuthorized, match="belongs to the broker"):
                     access.authorize(operator, operation, Resource("topic", name))
-    with pytest.raises(NotAuthorized, match="nobody reads it"):
+    with pytest.raises(NotAuthorized, match="nobody may read it"):
         access.authorize(operator, Operation.READ, Resource("topic", "_lakemq_staged"))
     for name in ("_x", "a__b", "lakemq_x", "_lakemq"):
         access.authorize(ann, Operation.WRITE, Resource("topic", name))

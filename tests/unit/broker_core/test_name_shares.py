@@ -38,7 +38,7 @@ def test_a_user_has_a_share() -> None:
     node = Node(set())
     assert node.fill(ANN) == 50
     node.make(BOB, *map(str, range(50)))
-    with pytest.raises(InvalidRequest, match="there are 100 queues; no more are taken"):
+    with pytest.raises(InvalidRequest, match="there are 100 queues, the maximum"):
         node.make(Principal("carl"), "x")
     node.make(Principal("carl"), next(iter(node.names)))  # one that is there
 

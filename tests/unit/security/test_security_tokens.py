@@ -135,7 +135,7 @@ async def test_a_token_of_another_issuer_is_left_to_others(tmp_path: Path) -> No
     authenticator = TokenAuthenticator(settings(tmp_path, issuer="acme"), lambda: 0)
     shown = Credentials("native", "", "h", token=signed(iss="other"))
     assert await authenticator.authenticate(shown) is None
-    assert authenticator.judges(shown), "but it makes nobody anonymous"
+    assert authenticator.handles(shown), "but it makes nobody anonymous"
 
 
 async def test_a_remembered_token_still_expires(tmp_path: Path) -> None:
