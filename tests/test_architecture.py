@@ -125,6 +125,12 @@ def test_every_setting_is_documented(section: str, model: type[BaseModel]) -> No
         assert f"| `{name}` |" in table
 
 
+def test_only_lakemq_testing_needs_pytest() -> None:
+    pattern = re.compile(r"^\s*(from|import) (pytest|lakemq\.testing)", re.MULTILINE)
+    users = {path for path in sources() if pattern.search(path.read_text())}
+    assert {str(path.parent.relative_to(ROOT)) for path in users} == {"lakemq/testing"}
+
+
 def test_no_address_of_a_registry_is_written_down() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],

@@ -19,7 +19,7 @@ from tests.support.node.node import NodeProcess
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-RUNNABLE = ("README.md", "docs/sdk.md", "docs/plugins.md")
+RUNNABLE = ("README.md", "docs/sdk.md", "docs/plugins.md", "docs/plugin-testing.md")
 """Pages whose Python runs here, top to bottom, against a fresh broker."""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")

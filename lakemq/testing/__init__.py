@@ -5,7 +5,13 @@ A contract suite is a class to subclass: give the fixtures that it names, and it
 your implementation. Whatever passes behaves as the host and other plugins expect.
 """
 
-import pytest
+try:
+    import pytest
+    import pytest_asyncio  # noqa: F401  the suites' tests are coroutines
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"lakemq.testing needs {error.name}: pip install 'lakemq[testing]'"
+    ) from None
 
 pytest.register_assert_rewrite(
     "lakemq.testing.authenticator",

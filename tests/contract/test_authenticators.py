@@ -9,7 +9,6 @@ from pathlib import Path
 import jwt
 import pytest
 from aiohttp import web
-from lakemq_line.access import LineAuthenticator
 from pwdlib import PasswordHash
 from pwdlib.hashers.argon2 import Argon2Hasher
 
@@ -128,13 +127,3 @@ class TestAmqttPlugins(WithPassword):
         path = "amqtt.plugins.authentication.FileAuthPlugin"
         plugin = AmqttPluginSettings(path=path, config={"password_file": str(file)})
         return AmqttAuthenticator(load([plugin]).authenticators)
-
-
-class TestLinePlugin(AuthenticatorContract):
-    @pytest.fixture
-    def authenticator(self) -> LineAuthenticator:
-        return LineAuthenticator()
-
-    @pytest.fixture
-    def accepted(self) -> Credentials:
-        return Credentials("line", "127.0.0.1:50000", "127.0.0.1")

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from aiohttp import web
-from lakemq_line.access import LineAuthorizer
 
 from lakemq.broker_core.api.access import AccessContext, Operation, Principal, Resource
 from lakemq.broker_core.configuration.config import parse_config
@@ -85,23 +84,3 @@ class TestHttpRules(AuthorizerContract):
     @pytest.fixture
     def foreign(self) -> Sequence[Question]:
         return [write("topic", "meters"), write("cluster", "lakemq")]
-
-
-class TestLinePlugin(AuthorizerContract):
-    CLIENT = Principal("127.0.0.1:50000", "anonymous", {"protocol": "line"})
-
-    @pytest.fixture
-    def authorizer(self) -> LineAuthorizer:
-        return LineAuthorizer(["meters"])
-
-    @pytest.fixture
-    def allowed(self) -> Sequence[Question]:
-        return [write("topic", "meters", self.CLIENT)]
-
-    @pytest.fixture
-    def denied(self) -> Sequence[Question]:
-        return [write("topic", "other", self.CLIENT), write("cluster", "lakemq", self.CLIENT)]
-
-    @pytest.fixture
-    def foreign(self) -> Sequence[Question]:
-        return [write("topic", "meters"), write("topic_name", "air/kitchen")]

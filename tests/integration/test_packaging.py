@@ -52,6 +52,14 @@ def test_no_spark_is_installed(installed: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_a_broker_needs_no_pytest(installed: Path) -> None:
+    """`lakemq.testing` is in the wheel, and says which extra it needs."""
+    words = (str(installed / "python"), "-c", "import lakemq.testing")
+    said = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/").stderr
+    assert "lakemq.testing needs pytest: pip install 'lakemq[testing]'" in said
+
+
+@pytest.mark.timeout(300)
 def test_the_installed_broker_runs(installed: Path, tmp_path: Path) -> None:
     python = str(installed / "python")
     with NodeProcess(tmp_path, python=python, cwd=tmp_path) as node:
