@@ -6,17 +6,15 @@ import asyncio
 import heapq
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
 from lakemq.broker_core.api.ports import AdminRequest, AdminRoute
 from lakemq.plugins.mqtt.ops.operating import enforce, kick
 from lakemq.plugins.mqtt.ops.reports import client_report, client_summary, slow_report
 from lakemq.plugins.mqtt.routing.bans import KINDS, Ban, check_ban
+from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.state.sessions import Session
-
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.server.engine import MqttEngine
 
 PAGE_MAX: Final = 1000
 _STRIDE: Final = 10_000
@@ -31,10 +29,31 @@ class UnknownBan(LakeMQError):
     code = "UNKNOWN_BAN"
 
 
+class BanStore(Protocol):
+    """Where bans are kept."""
+
+    async def keep_ban(self, kind: str, value: str, ban: Ban | None) -> None:
+        """Returns when it is on disk. None: it is lifted."""
+
+
+class AdministeredEngine(Protocol):
+    """The MQTT side of a node, as operators' requests need it."""
+
+    hub: Hub
+
+    @property
+    def journal(self) -> BanStore: ...
+
+    def now_ms(self) -> int: ...
+
+    def after(self) -> None:
+        """Carry out what the hub wants done."""
+
+
 class MqttAdmin:
     """Routes under `/api/v1/mqtt/`."""
 
-    def __init__(self, engine: MqttEngine) -> None:
+    def __init__(self, engine: AdministeredEngine) -> None:
         self._engine = engine
         self._hub = engine.hub
 

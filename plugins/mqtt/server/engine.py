@@ -31,7 +31,6 @@ from lakemq.plugins.mqtt.routing.delaying import release_due
 from lakemq.plugins.mqtt.routing.history import History, committed
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.retained import Retained
-from lakemq.plugins.mqtt.server.links import GOODBYE_S
 from lakemq.plugins.mqtt.server.slices import Slices
 from lakemq.plugins.mqtt.session import authenticating
 from lakemq.plugins.mqtt.session.appends import PendingAppend
@@ -52,6 +51,9 @@ log = logging.getLogger(__name__)
 
 VERSION: Final = version("lakemq")
 TICK_S: Final = 1.0
+CLOSE_LINGER_S: Final = 5.0
+"""How long a closed connection may take to read what was written to it, and a stopping engine for
+what is under way."""
 _HOMES_MAX: Final = 65_536
 _RECORDS_A_SLICE: Final = 64
 
@@ -200,7 +202,7 @@ class MqttEngine:
                 connection.close(Reason.SERVER_SHUTTING_DOWN, text, self.now_ms())
         self._turn()
         if self._deciding:  # about wills
-            await asyncio.wait(self._deciding, timeout=GOODBYE_S)
+            await asyncio.wait(self._deciding, timeout=CLOSE_LINGER_S)
             self._turn()
         await self._wait_for_appends()
         await self._keep_everything()
@@ -220,7 +222,7 @@ class MqttEngine:
         if self._appending:
             self._all_appended = asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GOODBYE_S):
+                async with asyncio.timeout(CLOSE_LINGER_S):
                     await self._all_appended.wait()
 
     async def _keep_everything(self) -> None:
@@ -228,13 +230,13 @@ class MqttEngine:
         journal = self.journal
         for _ in range(2):  # the first may find an append under way
             if journal.writing:
-                await asyncio.wait(journal.writing, timeout=GOODBYE_S)
+                await asyncio.wait(journal.writing, timeout=CLOSE_LINGER_S)
                 await asyncio.sleep(0)
             journal.checkpoint()
             journal.write_sessions(self.after)
             journal.delays.write(self.after)
         if journal.writing:
-            await asyncio.wait(journal.writing, timeout=GOODBYE_S)
+            await asyncio.wait(journal.writing, timeout=CLOSE_LINGER_S)
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
         self.loop.call_later(delay_s, call)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, cast
+from ipaddress import IPv4Network, IPv6Network
+from typing import Final, Protocol, cast
 
-from lakemq.broker_core.api.limits.connection_limits import AdmittedConnection, ConnectionRefused
+from lakemq.broker_core.api.limits.connection_limits import (
+    AdmittedConnection,
+    ConnectionLimiter,
+    ConnectionRefused,
+)
+from lakemq.plugins.mqtt.config import ListenerSettings
+from lakemq.plugins.mqtt.server.engine import CLOSE_LINGER_S, MqttEngine
 from lakemq.plugins.mqtt.server.rates import Throttle
 from lakemq.plugins.mqtt.server.tls import alternative_names, subject_of
 from lakemq.plugins.mqtt.session.connection import Arrival, Connection
 from lakemq.plugins.mqtt.wire.proxy import ProxyError, parse_proxy_header
-
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.server.tcp import MqttListener
 
 UNKNOWN_HOST: Final = "unknown"
 """Stands for the address of a client that nobody vouches for; it is no loopback address."""
@@ -21,8 +25,6 @@ LINGER_S: Final = 1.0
 """How long a client may go on sending while it reads why its connection ends."""
 LINGER_MAX_BYTES: Final = 4 * 1024 * 1024
 """How much of that is read, and thrown away."""
-GOODBYE_S: Final = 5.0
-"""How long a closed connection may take to read what was written to it."""
 _USER_PROPERTY_BYTES: Final = 320
 """Of a parsed user property, beyond its bytes."""
 SENT_BEHIND_CONNECT_MAX_BYTES: Final = 512 * 1024
@@ -30,6 +32,24 @@ SENT_BEHIND_CONNECT_MAX_BYTES: Final = 512 * 1024
 while it is found out who it is, but some is read until then."""
 UNAUTHENTICATED_WRITE_MAX_BYTES: Final = 64 * 1024
 """What may wait for the socket of a client that is not let in yet."""
+
+
+class LinkListener(Protocol):
+    """The listener that a link's client came to, as the link needs it."""
+
+    name: str
+    settings: ListenerSettings
+    engine: MqttEngine
+    trusted: list[IPv4Network | IPv6Network]
+    """Proxies whose word about the client's address counts."""
+    limiter: ConnectionLimiter
+    waiting: set[SocketLink]
+    """Links of clients that are not let in yet."""
+    throttle: Throttle | None
+    """What all its clients together may send; None: there is no limit."""
+
+    def hold_back(self, throttle: Throttle) -> None:
+        """Its clients have sent more than their share."""
 
 
 class SocketLink(asyncio.Protocol):
@@ -52,7 +72,7 @@ class SocketLink(asyncio.Protocol):
     connection: Connection
     transport: asyncio.Transport
 
-    def __init__(self, listener: MqttListener, admitted: AdmittedConnection) -> None:
+    def __init__(self, listener: LinkListener, admitted: AdmittedConnection) -> None:
         self.listener = listener
         self.engine = listener.engine
         self.admitted = admitted
@@ -306,10 +326,10 @@ class SocketLink(asyncio.Protocol):
             self.linger()
 
     def close(self) -> None:
-        """Close once everything is written, or after `GOODBYE_S`."""
+        """Close once everything is written, or after `CLOSE_LINGER_S`."""
         self.transport.close()
         if self.transport.get_write_buffer_size():
-            self.engine.later(GOODBYE_S, self.abort)
+            self.engine.later(CLOSE_LINGER_S, self.abort)
 
     @property
     def lingering(self) -> bool:

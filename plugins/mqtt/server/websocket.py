@@ -20,11 +20,10 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from lakemq.broker_core.api.hosts import is_loopback
-from lakemq.plugins.mqtt.server.links import UNKNOWN_HOST, SocketLink
+from lakemq.plugins.mqtt.server.links import UNKNOWN_HOST, LinkListener, SocketLink
 
 if TYPE_CHECKING:
     from lakemq.broker_core.api.limits.connection_limits import AdmittedConnection
-    from lakemq.plugins.mqtt.server.tcp import MqttListener
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 HEAD_MAX_BYTES: Final = 16 * 1024
@@ -45,7 +44,7 @@ class WebSocketLink(SocketLink):
 
     __slots__ = ("_frames", "_frames_before", "_head")
 
-    def __init__(self, listener: MqttListener, admitted: AdmittedConnection) -> None:
+    def __init__(self, listener: LinkListener, admitted: AdmittedConnection) -> None:
         super().__init__(listener, admitted)
         self._head: bytearray | None = bytearray()
         """The request's head as far as it came; None: it was answered."""
