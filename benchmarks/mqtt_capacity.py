@@ -19,7 +19,7 @@ import psutil
 from benchmarks.mqtt_load import start
 from lakemq.broker_core.api.types import ANONYMOUS
 from lakemq.plugins.mqtt.routing.subscriptions import Subscription, SubscriptionIndex
-from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.wire.encoding import encode
 from lakemq.plugins.mqtt.wire.packets import V311, Connect

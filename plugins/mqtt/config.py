@@ -16,7 +16,7 @@ from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.delayed import DelayLimits
 from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.routing.rewrite import RewriteRule
-from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.wire.packets import NO_LOCAL
 from lakemq.plugins.mqtt.wire.reasons import MqttError
 from lakemq.plugins.mqtt.wire.topics import LEVELS_MAX, check_topic_filter

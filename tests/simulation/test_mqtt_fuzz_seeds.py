@@ -16,7 +16,7 @@ from lakemq.broker_core.api.types import ANONYMOUS
 from lakemq.plugins.mqtt.routing import retained
 from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.routing.retained import Retained
-from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.wire.encoding import encode
 from lakemq.plugins.mqtt.wire.packets import (
     NO_PROPERTIES,

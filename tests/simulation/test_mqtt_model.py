@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import pytest
 
-from lakemq.plugins.mqtt.session import delivery
-from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.state import delivery
+from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,
     NO_PROPERTIES,

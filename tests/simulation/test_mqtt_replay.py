@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from lakemq.plugins.mqtt.routing.bindings import Binding
-from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.wire.packets import (
     V5,
     Acknowledgement,

@@ -19,7 +19,7 @@ from lakemq.broker_core.api.errors import LakeMQError, NotAuthorized, StorageFul
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
 from lakemq.broker_core.api.types import Principal
 from lakemq.plugins.mqtt.routing.shares import Holdings
-from lakemq.plugins.mqtt.session.appends import Outcome, Receiver
+from lakemq.plugins.mqtt.state.appends import Outcome, Receiver
 from lakemq.plugins.mqtt.state.kept_values import VERSION, BadSnapshot, number, text, unpacked
 from lakemq.plugins.mqtt.state.snapshots import (
     Positions,

@@ -18,9 +18,9 @@ from lakemq.plugins.mqtt.routing.delayed import (
     is_for_clients,
     read_delayed,
 )
-from lakemq.plugins.mqtt.session.appends import PLUGIN, Receiver
-from lakemq.plugins.mqtt.session.questions import Unanswered
+from lakemq.plugins.mqtt.state.appends import PLUGIN, Receiver
 from lakemq.plugins.mqtt.state.kept_values import BadSnapshot
+from lakemq.plugins.mqtt.state.questions import Unanswered
 from lakemq.plugins.mqtt.state.records import delayed_header, parse_headers
 from lakemq.plugins.mqtt.state.snapshots import read_positions
 from lakemq.plugins.mqtt.wire.messages import Message, Place

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, Undecided
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
 from lakemq.broker_core.api.types import AccessContext, Acks, Operation, Principal, Resource
-from lakemq.plugins.mqtt.outbox import Outbox
 from lakemq.plugins.mqtt.routing import history
 from lakemq.plugins.mqtt.routing.bans import BanRules, Bans
 from lakemq.plugins.mqtt.routing.bindings import Binding, binding_of
 from lakemq.plugins.mqtt.routing.delayed import Delays
 from lakemq.plugins.mqtt.routing.history import History
+from lakemq.plugins.mqtt.routing.outbox import Outbox
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.routing.rewrite import RewriteRule, rewritten
+from lakemq.plugins.mqtt.routing.rights import Rights
 from lakemq.plugins.mqtt.routing.shared import STRATEGIES, Group
 from lakemq.plugins.mqtt.routing.shares import Holdings, Kinds
 from lakemq.plugins.mqtt.routing.subscriptions import (
@@ -31,15 +32,14 @@ from lakemq.plugins.mqtt.routing.subscriptions import (
     Target,
     shape_of,
 )
-from lakemq.plugins.mqtt.session.appends import Outcome, Receiver
-from lakemq.plugins.mqtt.session.delivery import ENTRY_BYTES, Delivery, DeliveryLimits
-from lakemq.plugins.mqtt.session.questions import Question, Unanswered
-from lakemq.plugins.mqtt.session.rights import Rights
-from lakemq.plugins.mqtt.session.slow import SlowClients
-from lakemq.plugins.mqtt.session.wills import publish_will
+from lakemq.plugins.mqtt.routing.wills import publish_will
+from lakemq.plugins.mqtt.state.appends import Outcome, Receiver
+from lakemq.plugins.mqtt.state.delivery import ENTRY_BYTES, Delivery, DeliveryLimits
 from lakemq.plugins.mqtt.state.ledger import Ledger
+from lakemq.plugins.mqtt.state.questions import Question, Unanswered
 from lakemq.plugins.mqtt.state.records import Meta, record_headers
 from lakemq.plugins.mqtt.state.sessions import FOR_EVER_S, Session
+from lakemq.plugins.mqtt.state.slow import SlowClients
 from lakemq.plugins.mqtt.state.snapshots import Positions
 from lakemq.plugins.mqtt.wire.messages import Message, message_of
 from lakemq.plugins.mqtt.wire.packets import RETAIN_AS_PUBLISHED, Publish

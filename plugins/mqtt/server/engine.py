@@ -21,7 +21,6 @@ from lakemq.broker_core.api.errors import LakeMQError, NotAuthenticated, TopicEx
 from lakemq.broker_core.api.ports import BoundPublish, Broker, Exchange
 from lakemq.broker_core.api.records.batch import read_header
 from lakemq.broker_core.api.types import Challenge, CommittedBatch, Placed
-from lakemq.plugins.mqtt.cluster_leaders import ClusterLeaders
 from lakemq.plugins.mqtt.config import BindingSettings, MqttSettings
 from lakemq.plugins.mqtt.ops.draining import Draining
 from lakemq.plugins.mqtt.ops.system_topics import publish_system_topics
@@ -31,19 +30,20 @@ from lakemq.plugins.mqtt.routing.delaying import release_due
 from lakemq.plugins.mqtt.routing.history import History, committed
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.retained import Retained
+from lakemq.plugins.mqtt.server.cluster_leaders import ClusterLeaders
+from lakemq.plugins.mqtt.server.history_reader import HistoryReader
+from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.server.slices import Slices
+from lakemq.plugins.mqtt.server.state_store import MqttJournal
 from lakemq.plugins.mqtt.session import authenticating
-from lakemq.plugins.mqtt.session.appends import PendingAppend
 from lakemq.plugins.mqtt.session.authenticating import Dialogue
 from lakemq.plugins.mqtt.session.connection import Connection
-from lakemq.plugins.mqtt.session.questions import Question, Then
-from lakemq.plugins.mqtt.session.slow import SlowClients
 from lakemq.plugins.mqtt.session.subscribing import send_retained
-from lakemq.plugins.mqtt.state.history_reader import HistoryReader
-from lakemq.plugins.mqtt.state.reading import Salvage
+from lakemq.plugins.mqtt.state.appends import PendingAppend
+from lakemq.plugins.mqtt.state.questions import Question, Then
 from lakemq.plugins.mqtt.state.records import BROKERS_OWN, RecordReader
 from lakemq.plugins.mqtt.state.sessions import Session
-from lakemq.plugins.mqtt.state.state_store import MqttJournal
+from lakemq.plugins.mqtt.state.slow import SlowClients
 from lakemq.plugins.mqtt.wire.reasons import Reason, connect_reason
 from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX
 

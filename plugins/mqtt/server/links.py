@@ -14,9 +14,9 @@ from lakemq.broker_core.api.limits.connection_limits import (
 )
 from lakemq.plugins.mqtt.config import ListenerSettings
 from lakemq.plugins.mqtt.server.engine import CLOSE_LINGER_S, MqttEngine
-from lakemq.plugins.mqtt.server.rates import Throttle
 from lakemq.plugins.mqtt.server.tls import alternative_names, subject_of
 from lakemq.plugins.mqtt.session.connection import Arrival, Connection
+from lakemq.plugins.mqtt.session.rates import Throttle
 from lakemq.plugins.mqtt.wire.proxy import ProxyError, parse_proxy_header
 
 UNKNOWN_HOST: Final = "unknown"

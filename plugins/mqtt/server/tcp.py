@@ -29,7 +29,7 @@ from lakemq.plugins.mqtt.server.accepting import (
 )
 from lakemq.plugins.mqtt.server.engine import MqttEngine
 from lakemq.plugins.mqtt.server.links import SocketLink
-from lakemq.plugins.mqtt.server.rates import Bucket, Throttle, throttle_of
+from lakemq.plugins.mqtt.session.rates import Bucket, Throttle, throttle_of
 
 _CERTIFICATE_CHECK_TICKS: Final = 10
 

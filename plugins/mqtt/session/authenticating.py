@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lakemq.broker_core.api.types import Credentials, Principal
-from lakemq.plugins.mqtt.session.states import State
+from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.wire.packets import Auth, Properties
 from lakemq.plugins.mqtt.wire.reasons import MqttError, ProtocolError, Reason
 

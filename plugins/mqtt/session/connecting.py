@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from lakemq.broker_core.api.types import Credentials, Principal
 from lakemq.plugins.mqtt.session import authenticating
-from lakemq.plugins.mqtt.session.states import NEVER_MS, State
 from lakemq.plugins.mqtt.session.subscribing import subscribe_automatically
 from lakemq.plugins.mqtt.state.sessions import FOR_EVER_S
+from lakemq.plugins.mqtt.state.states import NEVER_MS, State
 from lakemq.plugins.mqtt.wire.aliases import SentAliases
 from lakemq.plugins.mqtt.wire.packets import V5, V31, Connack, Connect, Properties
 from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lakemq.broker_core.api.types import ANONYMOUS, AccessContext, Credentials, Principal
-from lakemq.plugins.mqtt.server.rates import Throttle, throttle_of
+from lakemq.plugins.mqtt.routing.rights import Charge
 from lakemq.plugins.mqtt.session import authenticating, connecting, publishing, subscribing
-from lakemq.plugins.mqtt.session.appends import Outcome
 from lakemq.plugins.mqtt.session.authenticating import Enhanced
-from lakemq.plugins.mqtt.session.questions import Unanswered
-from lakemq.plugins.mqtt.session.rights import Charge
-from lakemq.plugins.mqtt.session.states import State
-from lakemq.plugins.mqtt.session.traffic import Traffic
+from lakemq.plugins.mqtt.session.rates import Throttle, throttle_of
+from lakemq.plugins.mqtt.state.appends import Outcome
+from lakemq.plugins.mqtt.state.questions import Unanswered
 from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.states import State
+from lakemq.plugins.mqtt.state.traffic import Traffic
 from lakemq.plugins.mqtt.wire.aliases import SentAliases
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import PINGRESP, PUBACK, encode, shortened

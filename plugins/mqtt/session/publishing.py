@@ -14,10 +14,10 @@ from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.delayed import PREFIX, is_for_clients, split_delayed
 from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.delaying import delay
-from lakemq.plugins.mqtt.session.appends import Outcome
-from lakemq.plugins.mqtt.session.states import State
+from lakemq.plugins.mqtt.state.appends import Outcome
 from lakemq.plugins.mqtt.state.records import client_header, qos_2_header, record_headers
 from lakemq.plugins.mqtt.state.sessions import NOWHERE, Session
+from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import PUBACK, PUBCOMP, PUBREC, PUBREL
 from lakemq.plugins.mqtt.wire.messages import Place, message_of
@@ -36,7 +36,7 @@ from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX, check_topic_na
 if TYPE_CHECKING:
     from lakemq.plugins.mqtt.routing.subscriptions import Target
     from lakemq.plugins.mqtt.session.connection import Connection
-    from lakemq.plugins.mqtt.session.delivery import Delivery
+    from lakemq.plugins.mqtt.state.delivery import Delivery
 
 ROUTES_MAX: Final = 4096
 """Topic names whose way one connection remembers."""

@@ -14,7 +14,7 @@ from lakemq.broker_core.api.types import Operation
 from lakemq.plugins.mqtt.routing import history
 from lakemq.plugins.mqtt.routing.history import History, Start, parse_start
 from lakemq.plugins.mqtt.routing.subscriptions import Beside, Subscription
-from lakemq.plugins.mqtt.session.questions import Unanswered
+from lakemq.plugins.mqtt.state.questions import Unanswered
 from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,
     RETAIN_AS_PUBLISHED,

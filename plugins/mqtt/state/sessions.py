@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from lakemq.broker_core.api.types import Principal
 from lakemq.plugins.mqtt.routing.subscriptions import Subscription
-from lakemq.plugins.mqtt.session.delivery import Delivery, DeliveryLimits, Outbound
+from lakemq.plugins.mqtt.state.delivery import Delivery, DeliveryLimits, Outbound
 from lakemq.plugins.mqtt.state.ledger import Action, Ledger
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 from lakemq.plugins.mqtt.wire.packets import Will

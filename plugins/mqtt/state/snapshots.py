@@ -14,7 +14,7 @@ import msgpack
 from lakemq.broker_core.api.limits.user_shares import Owner
 from lakemq.broker_core.api.types import Principal
 from lakemq.plugins.mqtt.routing.history import Start
-from lakemq.plugins.mqtt.session.delivery import ENTRY_BYTES, PACKET_ID_MAX, Delivery
+from lakemq.plugins.mqtt.state.delivery import ENTRY_BYTES, PACKET_ID_MAX, Delivery
 from lakemq.plugins.mqtt.state.kept_values import (
     LONG_MAX,
     U32_MAX,

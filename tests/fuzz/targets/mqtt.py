@@ -18,8 +18,8 @@ from lakemq.plugins.mqtt.routing.bans import Ban, BanRules, Bans, check_ban
 from lakemq.plugins.mqtt.routing.delayed import Delayed, delayed_bytes, read_delayed, split_delayed
 from lakemq.plugins.mqtt.routing.history import parse_start
 from lakemq.plugins.mqtt.routing.hub import Limits
-from lakemq.plugins.mqtt.session.delivery import Delivery, DeliveryLimits
-from lakemq.plugins.mqtt.state.ban_log import read_ban
+from lakemq.plugins.mqtt.server.ban_log import read_ban
+from lakemq.plugins.mqtt.state.delivery import Delivery, DeliveryLimits
 from lakemq.plugins.mqtt.state.records import RecordReader, parse_headers
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.state.snapshots import (

@@ -37,11 +37,11 @@ from lakemq.plugins.mqtt.routing.history import committed, read_on
 from lakemq.plugins.mqtt.routing.hub import Hub, Limits
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.session import authenticating
-from lakemq.plugins.mqtt.session.appends import PendingAppend
 from lakemq.plugins.mqtt.session.authenticating import Dialogue
 from lakemq.plugins.mqtt.session.connection import Connection
-from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.session.subscribing import send_retained
+from lakemq.plugins.mqtt.state.appends import PendingAppend
+from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.state.records import RecordReader
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import encode

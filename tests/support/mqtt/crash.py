@@ -16,7 +16,7 @@ from lakemq.broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Off
 from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.delaying import POSITIONS_KEY, DelayRecovery, release_removed
 from lakemq.plugins.mqtt.routing.replay import Replay
-from lakemq.plugins.mqtt.session.appends import PendingAppend
+from lakemq.plugins.mqtt.state.appends import PendingAppend
 from lakemq.plugins.mqtt.state.records import RecordReader
 from lakemq.plugins.mqtt.state.snapshots import (
     positions_bytes,

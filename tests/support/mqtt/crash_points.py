@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from lakemq.plugins.mqtt.server.tcp import SocketLink
 from lakemq.plugins.mqtt.session import connection as protocol
-from lakemq.plugins.mqtt.session.delivery import Outbound
-from lakemq.plugins.mqtt.session.states import State
+from lakemq.plugins.mqtt.state.delivery import Outbound
 from lakemq.plugins.mqtt.state.ledger import Ledger
+from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.packets import V311, Acknowledgement, PacketType, Publish
 

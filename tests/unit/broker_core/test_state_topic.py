@@ -43,8 +43,8 @@ from lakemq.broker_core.api.types import (
 from lakemq.broker_core.transactions import formats
 from lakemq.plugins.mqtt.bridge.state_log import STATES
 from lakemq.plugins.mqtt.routing import delayed
-from lakemq.plugins.mqtt.state import ban_log
-from lakemq.plugins.mqtt.state.state_store import RETAINED, SESSIONS
+from lakemq.plugins.mqtt.server import ban_log
+from lakemq.plugins.mqtt.server.state_store import RETAINED, SESSIONS
 from lakemq.plugins.native.groups.offset_table import OFFSETS_TOPIC
 from lakemq.plugins.native.queues.snapshot import QUEUES_TOPIC
 from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk

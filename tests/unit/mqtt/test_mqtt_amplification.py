@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lakemq.plugins.mqtt.session.connection import OUT_MAX_BYTES
-from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.session.publishing import ROUTES_MAX
 from lakemq.plugins.mqtt.session.subscribing import RETAINED_PER_TURN
+from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.wire.encoding import encode
 from lakemq.plugins.mqtt.wire.packets import (
     V5,

@@ -9,7 +9,7 @@ import pytest
 
 from lakemq.broker_core.api.errors import LakeMQError, StorageFull
 from lakemq.broker_core.api.types import ANONYMOUS, Acks, Columns, Offset, Placed, Principal
-from lakemq.plugins.mqtt.session.appends import Appends, Outcome, PendingAppend
+from lakemq.plugins.mqtt.state.appends import Appends, Outcome, PendingAppend
 from lakemq.plugins.mqtt.wire.messages import Place
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakemq.plugins.mqtt.session.delivery import ENTRY_BYTES, DeliveryLimits
+from lakemq.plugins.mqtt.state.delivery import ENTRY_BYTES, DeliveryLimits
 from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V31,

@@ -17,7 +17,7 @@ from lakemq.plugins.mqtt.ops.system_topics import publish_system_topics
 from lakemq.plugins.mqtt.routing.bans import BanRules, Bans
 from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.routing.rewrite import RewriteRule, rewritten
-from lakemq.plugins.mqtt.server.rates import Bucket, throttle_of
+from lakemq.plugins.mqtt.session.rates import Bucket, throttle_of
 from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,
     V5,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakemq.broker_core.api.errors import LakeMQError, StorageFull, Unavailable
 from lakemq.plugins.mqtt.routing.hub import Limits
-from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.wire.encoding import encode
 from lakemq.plugins.mqtt.wire.packets import (
     NO_PROPERTIES,

@@ -12,7 +12,7 @@ import pytest
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.types import ANONYMOUS, Acks, Placed
 from lakemq.plugins.mqtt.config import MqttSettings
-from lakemq.plugins.mqtt.session.appends import Outcome
+from lakemq.plugins.mqtt.state.appends import Outcome
 from lakemq.plugins.mqtt.wire.messages import Place
 from tests.support.mqtt.memory_broker import MemoryBroker, MqttEngine
 

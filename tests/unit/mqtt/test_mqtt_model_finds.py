@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakemq.plugins.mqtt.session import delivery
-from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.state import delivery
+from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.wire.messages import Message
 from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,

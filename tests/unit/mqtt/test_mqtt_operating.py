@@ -11,8 +11,8 @@ from lakemq.broker_core.api.types import Principal
 from lakemq.plugins.mqtt.ops.operating import enforce, kick
 from lakemq.plugins.mqtt.ops.reports import client_report, slow_report
 from lakemq.plugins.mqtt.routing.bans import Ban, BanRules, Bans, check_ban
-from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
-from lakemq.plugins.mqtt.session.slow import SlowClients
+from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.state.slow import SlowClients
 from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,

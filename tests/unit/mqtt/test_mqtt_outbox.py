@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakemq.broker_core.api.types import Acks, Operation
-from lakemq.plugins.mqtt.outbox import Effects
+from lakemq.plugins.mqtt.routing.outbox import Effects
 from lakemq.plugins.mqtt.session.subscribing import RETAINED_PER_TURN
 from lakemq.plugins.mqtt.wire.packets import (
     V5,

@@ -25,13 +25,13 @@ from lakemq.plugins.mqtt.config import MqttSettings
 from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.delayed import Delayed, delayed_bytes
 from lakemq.plugins.mqtt.routing.subscriptions import Subscription
+from lakemq.plugins.mqtt.server.ban_log import TOPIC as BANS
 from lakemq.plugins.mqtt.server.engine import MqttEngine
+from lakemq.plugins.mqtt.server.state_store import RETAINED, SESSIONS
 from lakemq.plugins.mqtt.session.connection import Connection
-from lakemq.plugins.mqtt.session.delivery import Delivery, DeliveryLimits
-from lakemq.plugins.mqtt.state.ban_log import TOPIC as BANS
+from lakemq.plugins.mqtt.state.delivery import Delivery, DeliveryLimits
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.state.snapshots import positions_bytes, retained_bytes, session_bytes
-from lakemq.plugins.mqtt.state.state_store import RETAINED, SESSIONS
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import encode as encode_packet
 from lakemq.plugins.mqtt.wire.messages import Message, Place

@@ -13,7 +13,7 @@ from lakemq.broker_core.api.topic_filters import matches
 from lakemq.broker_core.api.types import ANONYMOUS, Operation
 from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.routing.subscriptions import Subscription, SubscriptionIndex
-from lakemq.plugins.mqtt.session.delivery import DeliveryLimits
+from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,

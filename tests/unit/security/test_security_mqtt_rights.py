@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal, Resource
-from lakemq.plugins.mqtt.session import rights
+from lakemq.plugins.mqtt.routing import rights
 from lakemq.plugins.mqtt.wire.packets import V5, V311, Disconnect, Publish
 from lakemq.plugins.mqtt.wire.reasons import Reason
 from tests.support.mqtt.bench import START_MS, Bench

@@ -12,7 +12,7 @@ from lakemq.broker_core.api.state_topic import StateTopic
 from lakemq.plugins.mqtt.routing.delayed import TOPIC, Delayed
 from lakemq.plugins.mqtt.routing.delaying import POSITIONS_KEY, DelayRecovery, release_removed
 from lakemq.plugins.mqtt.routing.hub import Hub
-from lakemq.plugins.mqtt.state.reading import Salvage
+from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.state.snapshots import positions_bytes
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal
-from lakemq.plugins.mqtt.session.questions import Unanswered
+from lakemq.plugins.mqtt.state.questions import Unanswered
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.wire.reasons import Reason
 

@@ -9,7 +9,7 @@ from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal
 from lakemq.plugins.mqtt.routing.delayed import PREFIX, is_for_clients, split_delayed
 from lakemq.plugins.mqtt.routing.delaying import delay
-from lakemq.plugins.mqtt.session.questions import Unanswered
+from lakemq.plugins.mqtt.state.questions import Unanswered
 from lakemq.plugins.mqtt.wire.packets import Publish, Will
 from lakemq.plugins.mqtt.wire.reasons import MqttError
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from lakemq.plugins.mqtt.session.appends import Appends, PendingAppend
-from lakemq.plugins.mqtt.session.questions import Question, Then
+from lakemq.plugins.mqtt.state.appends import Appends, PendingAppend
+from lakemq.plugins.mqtt.state.questions import Question, Then
 
 if TYPE_CHECKING:
     from lakemq.plugins.mqtt.routing.history import History

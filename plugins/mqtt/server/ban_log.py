@@ -9,13 +9,13 @@ import msgpack
 from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.state_topic import StateTopic
 from lakemq.plugins.mqtt.routing.bans import Ban, Bans, check_ban
+from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.state.kept_values import (
     BadSnapshot,
     any_text,
     number_or_none,
     unpacked_map,
 )
-from lakemq.plugins.mqtt.state.reading import Salvage
 from lakemq.plugins.mqtt.wire.messages import Place
 
 TOPIC: Final = "__mqtt_bans"

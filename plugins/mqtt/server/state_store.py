@@ -19,12 +19,12 @@ from lakemq.plugins.mqtt.routing.bans import Ban
 from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.replay import Replay
-from lakemq.plugins.mqtt.session.delivery import Delivery
-from lakemq.plugins.mqtt.state.ban_log import TOPIC as BANS
-from lakemq.plugins.mqtt.state.ban_log import BanLog
-from lakemq.plugins.mqtt.state.delay_log import DelayLog
+from lakemq.plugins.mqtt.server.ban_log import TOPIC as BANS
+from lakemq.plugins.mqtt.server.ban_log import BanLog
+from lakemq.plugins.mqtt.server.delay_log import DelayLog
+from lakemq.plugins.mqtt.server.reading import Salvage
+from lakemq.plugins.mqtt.state.delivery import Delivery
 from lakemq.plugins.mqtt.state.kept_values import BadSnapshot
-from lakemq.plugins.mqtt.state.reading import Salvage
 from lakemq.plugins.mqtt.state.records import RecordReader
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.state.snapshots import (
