@@ -17,7 +17,6 @@ from lakemq.broker_core.api.errors import (
     UnknownMechanism,
 )
 from lakemq.broker_core.api.hosts import is_loopback
-from lakemq.broker_core.api.internal_topics import is_internal, refusal
 from lakemq.broker_core.api.ports import (
     AskingAuthorizer,
     Authenticator,
@@ -26,6 +25,7 @@ from lakemq.broker_core.api.ports import (
     Exchange,
     Mechanism,
 )
+from lakemq.broker_core.api.state.internal_topics import is_internal, refusal
 from lakemq.broker_core.api.types import (
     ANONYMOUS,
     NO_CONTEXT,

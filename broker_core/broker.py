@@ -15,7 +15,7 @@ from lakemq.broker_core.api.ports import (
     Storage,
     Tap,
 )
-from lakemq.broker_core.api.schedules import Schedules
+from lakemq.broker_core.api.scheduling.schedules import Schedules
 from lakemq.broker_core.api.schemas.types import Schemas
 from lakemq.broker_core.api.transactions.ports import Transactions
 from lakemq.broker_core.api.types import (

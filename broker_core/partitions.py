@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from lakemq.broker_core.api.errors import UnknownTopic
-from lakemq.broker_core.api.internal_topics import is_internal
 from lakemq.broker_core.api.leadership import check_leads, check_partition, leadership, leads
 from lakemq.broker_core.api.ports import PartitionLog, Storage, Tap
+from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import PartitionStatus, TopicInfo
 from lakemq.broker_core.taps import Taps
 

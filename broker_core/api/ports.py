@@ -16,7 +16,7 @@ from opentelemetry.metrics import Meter
 
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.records.batch import BatchHeader
-from lakemq.broker_core.api.schedules import Schedules
+from lakemq.broker_core.api.scheduling.schedules import Schedules
 from lakemq.broker_core.api.schemas.types import Schemas
 from lakemq.broker_core.api.settings import PluginSettings
 from lakemq.broker_core.api.transactions.ports import Transactions

@@ -13,9 +13,9 @@ from functools import partial
 
 from lakemq.broker_core.access import Access
 from lakemq.broker_core.api.errors import LakeMQError
-from lakemq.broker_core.api.internal_topics import is_internal
 from lakemq.broker_core.api.leadership import check_partition
 from lakemq.broker_core.api.ports import BoundPublish
+from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,

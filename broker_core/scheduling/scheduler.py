@@ -20,7 +20,7 @@ from typing import Any, Final
 from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownSchedule
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.schedules import (
+from lakemq.broker_core.api.scheduling.schedules import (
     ScheduleAnswer,
     ScheduleAsked,
     ScheduleCounters,
@@ -30,13 +30,13 @@ from lakemq.broker_core.api.transactions.types import Owner
 from lakemq.broker_core.api.types import AppendResult, Operation, Principal, Resource
 from lakemq.broker_core.configuration.settings import ScheduleSettings
 from lakemq.broker_core.publishing.admission import Admission
-from lakemq.broker_core.scheduling.delayed_format import EndedSchedule, StoredSchedule
-from lakemq.broker_core.scheduling.delayed_log import ScheduleLog
-from lakemq.broker_core.scheduling.timer import PendingSchedule, ScheduleLimits, ScheduleQueue
+from lakemq.broker_core.scheduling.formats import EndedSchedule, StoredSchedule
+from lakemq.broker_core.scheduling.log import ScheduleLog
+from lakemq.broker_core.scheduling.queue import PendingSchedule, ScheduleLimits, ScheduleQueue
 from lakemq.broker_core.transactions import state as states
-from lakemq.broker_core.transactions.coordinator_log import PARTITIONS, OwnerStates
 from lakemq.broker_core.transactions.formats import SCHEDULER
-from lakemq.broker_core.transactions.owned import CommitRunner, OwnerRuntime, Participants
+from lakemq.broker_core.transactions.logs import PARTITIONS, OwnerStates
+from lakemq.broker_core.transactions.owners import CommitRunner, OwnerRuntime, Participants
 from lakemq.broker_core.transactions.state import OwnerState, PendingCommit
 
 _log = logging.getLogger("lakemq.schedules")

@@ -41,9 +41,9 @@ from lakemq.broker_core.api.types import AppendResult, Operation, Principal, Res
 from lakemq.broker_core.configuration.settings import TransactionSettings
 from lakemq.broker_core.publishing.admission import Admission
 from lakemq.broker_core.transactions import state as states
-from lakemq.broker_core.transactions.coordinator_log import OwnerStates, StagedBatches
 from lakemq.broker_core.transactions.formats import SCHEDULER, StagedKey
-from lakemq.broker_core.transactions.owned import (
+from lakemq.broker_core.transactions.logs import OwnerStates, StagedBatches
+from lakemq.broker_core.transactions.owners import (
     CommitRunner,
     OwnerRuntime,
     Participants,

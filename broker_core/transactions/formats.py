@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from lakemq.broker_core.api.internal_topics import SCHEDULES, STAGED
+from lakemq.broker_core.api.state.internal_topics import SCHEDULES, STAGED
 from lakemq.broker_core.api.transactions.types import SINK, TRANSACTION, Owner, StagedBatchId
 from lakemq.broker_core.transactions.state import (
     CommitTarget,

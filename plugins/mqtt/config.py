@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from lakemq.broker_core.api.internal_topics import users_topic
 from lakemq.broker_core.api.settings import PluginSettings, Port, Section, Unlimited
+from lakemq.broker_core.api.state.internal_topics import users_topic
 from lakemq.broker_core.api.types import TopicConfig
 from lakemq.plugins.mqtt.routing.bans import BanRules
 from lakemq.plugins.mqtt.routing.bindings import Binding

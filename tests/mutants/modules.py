@@ -15,7 +15,7 @@ _RAFT: Final = ("rules", "recovery", "stale", "membership")
 _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/api/authorization_header.py": ("security/test_security_scram",),
     "broker_core/api/schemas/avro_shape.py": ("broker_core/test_avro_shape",),
-    "broker_core/api/due_queue.py": ("broker_core/test_due_queue",),
+    "broker_core/api/scheduling/due_queue.py": ("broker_core/test_due_queue",),
     "broker_core/api/records/partitioner.py": ("broker_core/test_partitioner",),
     "broker_core/api/records/batch.py": _BATCH,
     "broker_core/api/records/headers.py": _BATCH,
@@ -32,9 +32,9 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/security/authn/scram.py": ("security/test_security_scram",),
     "broker_core/api/topic_filters.py": ("broker_core/test_topic_filters",),
     "broker_core/security/authn/users.py": ("security/test_security_users",),
-    "broker_core/scheduling/delayed_format.py": ("broker_core/test_transaction_formats",),
+    "broker_core/scheduling/formats.py": ("broker_core/test_transaction_formats",),
     "broker_core/transactions/formats.py": ("broker_core/test_transaction_formats",),
-    "broker_core/scheduling/timer.py": ("broker_core/test_timer",),
+    "broker_core/scheduling/queue.py": ("broker_core/test_schedule_queue",),
     "meta_service/control/balance.py": ("meta_service/test_meta_balance",),
     "meta_service/catalog/command_codec.py": (
         "meta_service/test_meta_catalog", "meta_service/test_meta_control",

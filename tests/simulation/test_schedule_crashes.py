@@ -16,12 +16,12 @@ import pytest
 
 from lakemq.broker_core.api.errors import LakeMQError, UnknownSchedule
 from lakemq.broker_core.api.records.batch import RecordBatch, encode
-from lakemq.broker_core.api.schedules import ScheduleAsked
+from lakemq.broker_core.api.scheduling.schedules import ScheduleAsked
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, TopicInfo
 from lakemq.broker_core.configuration.settings import ScheduleSettings
 from lakemq.broker_core.scheduling import scheduler
 from lakemq.broker_core.scheduling.scheduler import Scheduler
-from lakemq.broker_core.transactions import owned
+from lakemq.broker_core.transactions import owners
 from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk
 from tests.support.seeds import seeds
 
@@ -132,7 +132,7 @@ class Run:
 
 
 async def test_scheduled_records_appear_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owned, "_PAUSE_FIRST_MS", 0)
+    monkeypatch.setattr(owners, "_PAUSE_FIRST_MS", 0)
     monkeypatch.setattr(scheduler, "_PAUSE_S", 0.0)
     monkeypatch.setattr(scheduler, "_PAUSE_FIRST_MS", 0)
     monkeypatch.setattr(scheduler, "_LOOK_S", 0.001)

@@ -34,10 +34,10 @@ from lakemq.broker_core.api.transactions.types import (
 )
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, TopicInfo
 from lakemq.broker_core.configuration.settings import TransactionSettings
-from lakemq.broker_core.transactions import owned
+from lakemq.broker_core.transactions import owners
 from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
-from lakemq.broker_core.transactions.coordinator_log import PARTITIONS
 from lakemq.broker_core.transactions.formats import STAGED_TOPIC
+from lakemq.broker_core.transactions.logs import PARTITIONS
 from tests.support.node.crashing_broker import Crashed, CrashingBroker, Disk
 from tests.support.seeds import seeds
 
@@ -252,7 +252,7 @@ class Run:
 async def test_commits_appear_once_and_whole_whatever_happens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(owned, "_PAUSE_FIRST_MS", 0)
+    monkeypatch.setattr(owners, "_PAUSE_FIRST_MS", 0)
     crashes = 0
     for seed in SEEDS:
         run = Run(seed)

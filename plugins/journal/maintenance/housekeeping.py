@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from lakemq.broker_core.api.errors import LakeMQError, StorageFenced
-from lakemq.broker_core.api.internal_topics import is_internal
+from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import TopicConfig
 from lakemq.plugins.journal.log.context import LogContext
 from lakemq.plugins.journal.log.folder import LogFolder

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from lakemq.broker_core.api.internal_topics import users_topic
 from lakemq.broker_core.api.settings import PluginSettings, Section
+from lakemq.broker_core.api.state.internal_topics import users_topic
 from lakemq.plugins.mqtt.bridge.rules import Rule
 from lakemq.plugins.mqtt.bridge.topic_names import check_filter, check_prefix
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lakemq.broker_core.api.errors import CorruptLog
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.state_topic import StateTopic
+from lakemq.broker_core.api.state.state_topic import StateTopic
 from lakemq.broker_core.api.types import Principal
 
 STATES: Final = "__bridge"

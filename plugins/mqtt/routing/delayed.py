@@ -14,9 +14,9 @@ from typing import Final
 
 import msgpack
 
-from lakemq.broker_core.api.due_queue import DueQueue
 from lakemq.broker_core.api.errors import LakeMQError, NotAuthorized, StorageFull
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
+from lakemq.broker_core.api.scheduling.due_queue import DueQueue
 from lakemq.broker_core.api.types import Principal
 from lakemq.plugins.mqtt.routing.shares import Holdings
 from lakemq.plugins.mqtt.state.appends import Outcome, Receiver

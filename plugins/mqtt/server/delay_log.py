@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from lakemq.broker_core.api.errors import LakeMQError
-from lakemq.broker_core.api.partition_reader import committed_batches
-from lakemq.broker_core.api.state_topic import StateTopic
+from lakemq.broker_core.api.records.reader import committed_batches
+from lakemq.broker_core.api.state.state_topic import StateTopic
 from lakemq.plugins.mqtt.routing.delayed import TOPIC, Delayed
 from lakemq.plugins.mqtt.routing.delaying import POSITIONS_KEY, DelayRecovery, release_removed
 from lakemq.plugins.mqtt.routing.hub import Hub

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownPartition, UnknownTopic
-from lakemq.broker_core.api.partition_reader import committed_batches
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.state_topic import StateRecord, StateTopic
+from lakemq.broker_core.api.records.reader import committed_batches
+from lakemq.broker_core.api.state.state_topic import StateRecord, StateTopic
 from lakemq.broker_core.api.types import AppendResult
 from lakemq.plugins.mqtt.routing.bans import Ban
 from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED

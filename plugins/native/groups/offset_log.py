@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.state_topic import StateTopic
+from lakemq.broker_core.api.state.state_topic import StateTopic
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.groups.offset_table import (
     OFFSETS_TOPIC,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.state_topic import StateTopic
+from lakemq.broker_core.api.state.state_topic import StateTopic
 from lakemq.plugins.native.queues.settings import QueueSettings, decode_settings, encode_settings
 from lakemq.plugins.native.queues.snapshot import (
     QUEUES_TOPIC,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lakemq.broker_core.api.internal_topics import is_internal
+from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import Acks, Headers, TopicPartition
 
 

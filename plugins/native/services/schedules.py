@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.schedules import ScheduleAsked
+from lakemq.broker_core.api.scheduling.schedules import ScheduleAsked
 from lakemq.plugins.native.proto import schedules_pb2 as pb
 from lakemq.plugins.native.proto.schedules_pb2_grpc import SchedulesServicer
 from lakemq.plugins.native.server.authentication import Context, principal_of

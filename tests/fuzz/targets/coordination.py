@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.transactions.types import Owner, StagedBatchId
 from lakemq.broker_core.api.types import TopicConfig, TopicPartition
-from lakemq.broker_core.scheduling.delayed_format import (
+from lakemq.broker_core.scheduling.formats import (
     EndedSchedule,
     StoredSchedule,
     decode_schedule,

@@ -17,7 +17,6 @@ from lakemq.broker_core.api.errors import (
     UnknownMechanism,
     UnknownTopic,
 )
-from lakemq.broker_core.api.internal_topics import is_internal
 from lakemq.broker_core.api.ports import (
     AppendDone,
     BoundPublish,
@@ -28,6 +27,7 @@ from lakemq.broker_core.api.ports import (
     Tap,
 )
 from lakemq.broker_core.api.records.batch import BatchHeader, RecordBatch, encode, read_header
+from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import (
     ANONYMOUS,
     NO_CONTEXT,

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lakemq.broker_core.api.errors import LakeMQError, OffsetOutOfRange, StorageFull, UnknownTopic
-from lakemq.broker_core.api.internal_topics import is_internal
 from lakemq.broker_core.api.leadership import check_leads, check_partition, leads
 from lakemq.broker_core.api.records.batch import BatchHeader, RecordBatch, stamp
+from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,

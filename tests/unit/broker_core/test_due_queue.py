@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lakemq.broker_core.api.due_queue import DueQueue
+from lakemq.broker_core.api.scheduling.due_queue import DueQueue
 
 
 def test_items_come_in_the_order_of_their_time_and_then_of_their_arrival() -> None:

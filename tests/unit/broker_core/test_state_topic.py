@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from lakemq.broker_core.api import state_topic
 from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import (
     CorruptLog,
@@ -28,10 +27,11 @@ from lakemq.broker_core.api.errors import (
     TopicExists,
     UnknownTopic,
 )
-from lakemq.broker_core.api.internal_topics import OLDER_NAMES
 from lakemq.broker_core.api.records.batch import BODY_MAX_BYTES, BatchHeader, read_header, stamp
 from lakemq.broker_core.api.records.stored import SKIPPED
-from lakemq.broker_core.api.state_topic import Done, StateRecord, StateTopic
+from lakemq.broker_core.api.state import state_topic
+from lakemq.broker_core.api.state.internal_topics import OLDER_NAMES
+from lakemq.broker_core.api.state.state_topic import Done, StateRecord, StateTopic
 from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakemq.broker_core.api.transactions.types import Owner, StagedBatchId
-from lakemq.broker_core.scheduling.delayed_format import (
+from lakemq.broker_core.scheduling.formats import (
     EndedSchedule,
     StoredSchedule,
     decode_schedule,

@@ -9,14 +9,14 @@ import pytest
 from lakemq.broker_core.api.errors import NotLeader
 from lakemq.broker_core.api.leadership import leads
 from lakemq.broker_core.api.records.batch import encode
-from lakemq.broker_core.api.schedules import ScheduleAsked
+from lakemq.broker_core.api.scheduling.schedules import ScheduleAsked
 from lakemq.broker_core.api.transactions.types import Owner, StagedBatchId
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, Leadership, TopicInfo
 from lakemq.broker_core.configuration.settings import ScheduleSettings, TransactionSettings
 from lakemq.broker_core.scheduling.scheduler import Scheduler
 from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
-from lakemq.broker_core.transactions.coordinator_log import OwnerStates
 from lakemq.broker_core.transactions.formats import TRANSACTIONS_TOPIC
+from lakemq.broker_core.transactions.logs import OwnerStates
 from tests.support.node.crashing_broker import CrashingBroker, Disk
 
 BATCH = encode(Columns([b"x"]))

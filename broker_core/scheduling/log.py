@@ -9,9 +9,9 @@ from lakemq.broker_core.api.errors import CorruptLog
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.batch import HEADER_BYTES, pack_header, read_header
 from lakemq.broker_core.api.records.partitioner import partition_of
-from lakemq.broker_core.api.state_topic import StateTopic
+from lakemq.broker_core.api.state.state_topic import StateTopic
 from lakemq.broker_core.api.types import Acks, AppendResult
-from lakemq.broker_core.scheduling.delayed_format import (
+from lakemq.broker_core.scheduling.formats import (
     EndedSchedule,
     StoredSchedule,
     decode_schedule,
@@ -20,9 +20,9 @@ from lakemq.broker_core.scheduling.delayed_format import (
     encode_schedule,
     encode_schedule_id,
 )
-from lakemq.broker_core.scheduling.timer import PendingSchedule
-from lakemq.broker_core.transactions.coordinator_log import PARTITIONS
+from lakemq.broker_core.scheduling.queue import PendingSchedule
 from lakemq.broker_core.transactions.formats import SCHEDULES_TOPIC
+from lakemq.broker_core.transactions.logs import PARTITIONS
 from lakemq.broker_core.transactions.state import StagedRef
 
 

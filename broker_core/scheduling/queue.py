@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lakemq.broker_core.api.due_queue import DueQueue
 from lakemq.broker_core.api.errors import InvalidRequest, StagingFull
+from lakemq.broker_core.api.scheduling.due_queue import DueQueue
 from lakemq.broker_core.transactions.state import StagedRef
 
 ID_MAX_BYTES: Final = 64

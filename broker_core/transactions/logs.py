@@ -9,7 +9,7 @@ from typing import Final
 
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.state_topic import StateTopic
+from lakemq.broker_core.api.state.state_topic import StateTopic
 from lakemq.broker_core.api.transactions.types import Owner
 from lakemq.broker_core.api.types import Acks, AppendResult, Offset
 from lakemq.broker_core.transactions.formats import (

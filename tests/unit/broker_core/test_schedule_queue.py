@@ -9,7 +9,7 @@ import random
 import pytest
 
 from lakemq.broker_core.api.errors import InvalidRequest, StagingFull
-from lakemq.broker_core.scheduling.timer import PendingSchedule, ScheduleLimits, ScheduleQueue
+from lakemq.broker_core.scheduling.queue import PendingSchedule, ScheduleLimits, ScheduleQueue
 
 LIMITS = ScheduleLimits(batches_max=3, bytes_max=100, horizon_ms=1000)
 

@@ -28,11 +28,11 @@ from lakemq.broker_core.api.errors import (
     TopicExists,
     UnknownTopic,
 )
-from lakemq.broker_core.api.internal_topics import check_state_name
-from lakemq.broker_core.api.partition_reader import committed_batches, open_batch
 from lakemq.broker_core.api.ports import Broker, PartitionLog
 from lakemq.broker_core.api.records.batch import BODY_MAX_BYTES, RecordBatch, encode, read_header
 from lakemq.broker_core.api.records.partitioner import partition_of
+from lakemq.broker_core.api.records.reader import committed_batches, open_batch
+from lakemq.broker_core.api.state.internal_topics import check_state_name
 from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,

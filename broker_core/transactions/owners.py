@@ -15,7 +15,7 @@ from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.transactions.ports import Participant
 from lakemq.broker_core.api.transactions.types import Effect, Owner, OwnerStatus, StagedBatchId
 from lakemq.broker_core.transactions.applier import Applier, ReadBatch
-from lakemq.broker_core.transactions.coordinator_log import OwnerStates
+from lakemq.broker_core.transactions.logs import OwnerStates
 from lakemq.broker_core.transactions.state import CommitTarget, OwnerState, applied, progressed
 
 _log = logging.getLogger("lakemq.transactions")

@@ -1,0 +1,1 @@
+"""The schedules port, and the queue that orders what is due later."""

@@ -1,0 +1,1 @@
+"""Internal topics and the state that the broker and its plugins keep in them."""
