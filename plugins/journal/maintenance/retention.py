@@ -2,7 +2,7 @@
 
 Only whole sealed segments go, the oldest first. Their age counts from when they were sealed, so by
 the broker's own clock, or, where the topic's `retention_by` says so, from their newest record
-(`docs/decisions/0012-records-age-from-their-append.md`). Records below the log's start, which an
+(`docs/decisions/0012-retention-by-append-time.md`). Records below the log's start, which an
 operator may have moved, are kept by no policy.
 """
 
