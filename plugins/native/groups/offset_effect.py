@@ -9,12 +9,13 @@ before nor ours has been committed by somebody since, and is left alone.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from lakemq.broker_core.api.transactions.types import Decision
 from lakemq.broker_core.api.types import Principal, TopicPartition
+from lakemq.plugins.native.groups.offset_log import OffsetLog
 from lakemq.plugins.native.groups.offset_table import (
     Committed,
     OffsetKey,
@@ -24,9 +25,6 @@ from lakemq.plugins.native.groups.offset_table import (
     encode_value,
 )
 from lakemq.plugins.native.proto import native_pb2 as pb
-
-if TYPE_CHECKING:
-    from lakemq.plugins.native.groups.host import GroupHost
 
 OFFSETS: Final = "offsets"
 """Name under which offsets take part in commits."""
@@ -89,14 +87,31 @@ def still_due(
     }
 
 
+class Groups(Protocol):
+    """The consumer groups of a node, as far as transactions commit their offsets."""
+
+    @property
+    def offsets(self) -> OffsetLog:
+        """Offsets that are committed."""
+
+    def checked(
+        self, request: pb.CommitOffsetsRequest, principal: Principal
+    ) -> tuple[int, dict[TopicPartition, tuple[int, str]]]:
+        """Member epoch and (offset, metadata) by partition of a commit that may be taken. Raises
+        the LakeMQError that refuses it."""
+
+    def withdraw(self, name: str, places: Iterable[TopicPartition], member_id: str) -> None:
+        """Offsets that the table showed for a moment were not committed after all."""
+
+
 class OffsetsParticipant:
     """Implements the `Participant` port."""
 
-    def __init__(self, host: GroupHost) -> None:
+    def __init__(self, host: Groups) -> None:
         self._host = host
 
     def decide(self, asked: object) -> Decision:
-        """Raises what `GroupHost.commit` raises."""
+        """Raises what `Groups.checked` raises."""
         assert isinstance(asked, OffsetsAsked)
         group, member_id = asked.request.group, asked.request.member_id
         epoch, offsets = self._host.checked(asked.request, asked.principal)
