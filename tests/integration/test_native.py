@@ -183,10 +183,12 @@ def test_a_batch_over_the_limit_is_refused(node: NodeProcess, client: lakemq.Syn
 
 
 def test_an_oversized_message_is_refused_and_the_broker_lives(
-    client: lakemq.SyncClient, topic: str
+    node: NodeProcess, client: lakemq.SyncClient, topic: str
 ) -> None:
-    with pytest.raises(lakemq.BatchTooLarge, match="larger than max"):
+    with pytest.raises(lakemq.BatchTooLarge, match=f"topic {topic} takes 16777216"):
         client.send(topic, b"x" * (20 * 1024 * 1024))
+    with pytest.raises(grpc.RpcError, match="larger than max"):
+        produce(node, topic, b"x" * (20 * 1024 * 1024))
     assert client.send(topic, b"small").offset == 0
 
 

@@ -91,8 +91,10 @@ def test_a_blocking_client_that_was_forgotten_goes_on(forgetful: NodeProcess) ->
     with lakemq.connect(forgetful.native) as client, lakemq.connect(forgetful.native) as other:
         client.create_topic(topic, partitions=1)
         client.send(topic, b"0")
-        first, sent = client._sequences, 0
-        while client._sequences is first:
+        assert client._opened is not None
+        (producer,) = client._opened._producers.values()
+        sent = 0
+        while not producer._batches.sequences.epoch_of(topic):
             for each in (other, client):
                 sent += 1
                 assert each.send(topic, b"%d" % sent).offset == sent

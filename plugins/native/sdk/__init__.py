@@ -50,7 +50,7 @@ from lakemq.broker_core.api.types import (
     Record,
     TopicPartition,
 )
-from lakemq.plugins.native.sdk.admin import Admin, SyncAdmin
+from lakemq.plugins.native.sdk.admin import Admin
 from lakemq.plugins.native.sdk.arrow import from_arrow, to_arrow
 from lakemq.plugins.native.sdk.blocking.client import SyncClient, connect
 from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer
@@ -70,8 +70,9 @@ from lakemq.plugins.native.sdk.net.tls import Tls
 from lakemq.plugins.native.sdk.producer.producer import Producer
 from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions
 from lakemq.plugins.native.sdk.queue.record import QueueMessage
-from lakemq.plugins.native.sdk.schedules import Scheduled, Schedules, SyncSchedules
-from lakemq.plugins.native.sdk.schemas import Schemas, Serializer, SyncSchemas
+from lakemq.plugins.native.sdk.schedules import Scheduled, Schedules
+from lakemq.plugins.native.sdk.schemas import Schemas, Serializer
+from lakemq.plugins.native.sdk.sync_services import SyncAdmin, SyncSchedules, SyncSchemas
 from lakemq.plugins.native.sdk.tiered import stored_batches
 from lakemq.plugins.native.sdk.transactions.staging import (
     CommitResult,

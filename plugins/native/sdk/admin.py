@@ -1,4 +1,4 @@
-"""What operators do: `client.admin`, for asyncio and blocking."""
+"""What operators do: `client.admin`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesStub
 from lakemq.plugins.native.sdk.arguments import Config, config_given, partitions_given
 from lakemq.plugins.native.sdk.call_errors import error_of
 from lakemq.plugins.native.sdk.net import calls as wire
-from lakemq.plugins.native.sdk.queue.queue import queue_settings
+from lakemq.plugins.native.sdk.queue.queue import QueueOptions, queue_settings
 from lakemq.plugins.native.sdk.types import (
     ClusterDescription,
     NodeDescription,
@@ -27,16 +27,14 @@ from lakemq.plugins.native.sdk.types import (
 if TYPE_CHECKING:  # exists in the stub file only
     from lakemq.plugins.native.proto.admin_pb2_grpc import AdminAsyncStub
     from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesAsyncStub
-    from lakemq.plugins.native.sdk.queue.queue import QueueOptions
 
 
 class Admin:
     """Made by `Client.admin`. Every method raises `LakeMQError`s."""
 
-    def __init__(self, channel: grpc.aio.Channel, bootstrap: str, timeout_s: float) -> None:
+    def __init__(self, channel: grpc.aio.Channel, timeout_s: float) -> None:
         self._stub: AdminAsyncStub = AdminStub(channel)
         self._queues: QueuesAsyncStub = QueuesStub(channel)
-        self._bootstrap = bootstrap
         self._timeout_s = timeout_s
 
     async def alter_topic(
@@ -105,70 +103,6 @@ class Admin:
         """Forget a queue without consumers. Raises UnknownGroup, GroupNotEmpty."""
         request = queues_pb2.DeleteQueueRequest(group=group, topic=topic)
         await self._queues.DeleteQueue(request, timeout=self._timeout_s)
-
-
-class SyncAdmin:
-    """Made by `SyncClient.admin`: as `Admin`, but blocking."""
-
-    def __init__(self, channel: grpc.Channel, bootstrap: str, timeout_s: float) -> None:
-        self._stub = AdminStub(channel)
-        self._queues = QueuesStub(channel)
-        self._bootstrap = bootstrap
-        self._timeout_s = timeout_s
-
-    def alter_topic(
-        self,
-        name: str,
-        config: Config | None = None,
-        *,
-        reset: Sequence[str] = (),
-        partitions: int | None = None,
-    ) -> TopicOffsets:
-        """As `Admin.alter_topic`."""
-        request = _alteration(name, config, reset, partitions)
-        answer = self._stub.AlterTopic(request, timeout=self._timeout_s)
-        return wire.topic_offsets(answer.topic)
-
-    def add_partitions(self, topic: str, partitions: int) -> TopicOffsets:
-        """As `Admin.add_partitions`."""
-        return self.alter_topic(topic, partitions=partitions)
-
-    def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
-        """As `Admin.delete_records`."""
-        request = pb.DeleteRecordsRequest(topic=topic, before=before)
-        answer = self._stub.DeleteRecords(request, timeout=self._timeout_s)
-        return _starts(answer)
-
-    def describe_cluster(self) -> ClusterDescription:
-        """As `Admin.describe_cluster`."""
-        answer = self._stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=self._timeout_s)
-        return _cluster(answer)
-
-    # -- queues
-
-    def queues(self, group: str = "", topic: str = "") -> list[QueueDescription]:
-        """As `Admin.queues`."""
-        request = queues_pb2.DescribeQueuesRequest(group=group, topic=topic)
-        answer = self._queues.DescribeQueues(request, timeout=self._timeout_s)
-        return [_queue(each) for each in answer.queues]
-
-    def alter_queue(
-        self, group: str, topic: str, **settings: Unpack[QueueOptions]
-    ) -> dict[str, str | int]:
-        """As `Admin.alter_queue`."""
-        request = _queue_alteration(group, topic, settings)
-        answer = self._queues.AlterQueue(request, timeout=self._timeout_s)
-        return _queue_settings(answer.settings)
-
-    def reset_queue(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """As `Admin.reset_queue`."""
-        request = queues_pb2.ResetQueueRequest(group=group, topic=topic, offsets=offsets)
-        self._queues.ResetQueue(request, timeout=self._timeout_s)
-
-    def delete_queue(self, group: str, topic: str) -> None:
-        """As `Admin.delete_queue`."""
-        request = queues_pb2.DeleteQueueRequest(group=group, topic=topic)
-        self._queues.DeleteQueue(request, timeout=self._timeout_s)
 
 
 def _alteration(

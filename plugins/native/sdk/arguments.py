@@ -110,6 +110,17 @@ def moment_ms(name: str, moment: object) -> int:
     return moment
 
 
+def first_offset(start: str | int, log_start_offset: int, high_watermark: int) -> int:
+    """The offset that `start` (`earliest`, `latest` or an offset) stands for."""
+    if start == "earliest":
+        return log_start_offset
+    if start == "latest":
+        return high_watermark
+    if isinstance(start, int) and start >= 0:
+        return start
+    raise InvalidRequest(f"start is {start!r}; it takes 'earliest', 'latest' or an offset >= 0")
+
+
 def delay_ms(delay: object) -> int:
     """InvalidRequest: no timedelta, or a negative one."""
     if not isinstance(delay, timedelta):

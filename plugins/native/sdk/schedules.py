@@ -1,4 +1,4 @@
-"""Records that appear later, for asyncio and blocking: `client.schedules`."""
+"""Records that appear later, for asyncio: `client.schedules`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lakemq.broker_core.api.types import Columns, Headers
 from lakemq.plugins.native.proto import schedules_pb2 as pb
 from lakemq.plugins.native.proto.schedules_pb2_grpc import SchedulesStub
 from lakemq.plugins.native.sdk.arguments import delay_ms, moment_ms
+from lakemq.plugins.native.sdk.connection import Connection
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.retrying import now_ms, retrying
 from lakemq.plugins.native.sdk.producer.checking import encoded
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from lakemq.plugins.native.proto.schedules_pb2_grpc import (
         SchedulesAsyncStub,  # in the stub file only
     )
-    from lakemq.plugins.native.sdk.blocking.staging import LoopThread
-    from lakemq.plugins.native.sdk.client.client import Client
 
 _R = TypeVar("_R")
 
@@ -43,8 +42,8 @@ class Schedules:
     """Made by `Client.schedules`. Every method raises `LakeMQError`s; what may pass is tried again
     for the client's `timeout_s`, and doing so never schedules anything twice."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._partitioner = StickyPartitioner()
 
     async def send(
@@ -95,7 +94,7 @@ class Schedules:
             topic=topic, partition=home, batch=encoded(columns, now_ms=taken_ms),
             deliver_at_ms=at_ms, delay_ms=wait_ms, keep_timestamps=keeps,
         )  # fmt: skip
-        address = self._client.routes.route(topic, home).address
+        address = self._connection.routes.route(topic, home).address
         try:
             answer = await self._call(self._stub(address).Schedule, request)
         except NotLeader as error:
@@ -106,12 +105,12 @@ class Schedules:
         return Scheduled(request.schedule_id, topic, home, answer.deliver_at_ms, count)
 
     def _stub(self, address: str = "") -> SchedulesAsyncStub:
-        stub: SchedulesAsyncStub = SchedulesStub(self._client.routes.channel(address))
+        stub: SchedulesAsyncStub = SchedulesStub(self._connection.routes.channel(address))
         return stub
 
     async def _home(self, topic: str, columns: Columns, partition: int | None) -> int:
-        client = self._client
-        found = await retrying(lambda: client.describe_topic(topic), client.timeout_s)
+        connection = self._connection
+        found = await retrying(lambda: connection.describe_topic(topic), connection.timeout_s)
         count = len(found.partitions)
         if partition is None:
             self._partitioner.next_batch()
@@ -138,67 +137,12 @@ class Schedules:
         ]
 
     async def _call(self, method: Callable[..., Awaitable[_R]], request: object) -> _R:
-        client = self._client
+        connection = self._connection
 
         async def call() -> _R:
-            return await method(request, timeout=client.timeout_s)
+            return await method(request, timeout=connection.timeout_s)
 
-        return await retrying(call, client.timeout_s)
-
-
-class SyncSchedules:
-    """Made by `SyncClient.schedules`: `Schedules` without asyncio."""
-
-    def __init__(self, thread: LoopThread) -> None:
-        self._thread = thread
-        self._schedules = thread.client.schedules
-
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        delay: timedelta | None = None,
-        deliver_at: datetime | None = None,
-        key: bytes | None = None,
-        headers: Headers = (),
-        timestamp_ms: int | None = None,
-        partition: int | None = None,
-        schedule_id: str | None = None,
-    ) -> Scheduled:
-        """As `Schedules.send`."""
-        return self._thread.run(
-            self._schedules.send(
-                topic, value, delay=delay, deliver_at=deliver_at, key=key, headers=headers,
-                timestamp_ms=timestamp_ms, partition=partition, schedule_id=schedule_id,
-            )
-        )  # fmt: skip
-
-    def send_batch(
-        self,
-        topic: str,
-        records: Columns | Sequence[NewRecord],
-        *,
-        delay: timedelta | None = None,
-        deliver_at: datetime | None = None,
-        partition: int | None = None,
-        schedule_id: str | None = None,
-    ) -> Scheduled:
-        """As `Schedules.send_batch`."""
-        return self._thread.run(
-            self._schedules.send_batch(
-                topic, records, delay=delay, deliver_at=deliver_at, partition=partition,
-                schedule_id=schedule_id,
-            )
-        )  # fmt: skip
-
-    def cancel(self, schedule_id: str) -> None:
-        """As `Schedules.cancel`."""
-        self._thread.run(self._schedules.cancel(schedule_id))
-
-    def waiting(self, topic: str = "", *, count_max: int = 1000) -> list[Scheduled]:
-        """As `Schedules.waiting`."""
-        return self._thread.run(self._schedules.waiting(topic, count_max=count_max))
+        return await retrying(call, connection.timeout_s)
 
 
 def _keeps_timestamps(records: Columns | Sequence[NewRecord]) -> bool:

@@ -1,4 +1,4 @@
-"""The registry of schemas, and values <-> bytes with it: `client.schemas`, asyncio and blocking.
+"""The registry of schemas, and values <-> bytes with it: `client.schemas`.
 
 Formats need the extra `schemas`.
 """
@@ -33,11 +33,11 @@ class Serializer:
 class Schemas:
     """Made by `Client.schemas`. Every method raises `LakeMQError`s."""
 
-    def __init__(self, channel: grpc.aio.Channel, bootstrap: str, timeout_s: float) -> None:
+    def __init__(self, channel: grpc.aio.Channel, timeout_s: float) -> None:
         self._stub: SchemasAsyncStub = SchemasStub(channel)
-        self._bootstrap = bootstrap
         self._timeout_s = timeout_s
-        self._formats: dict[int, Format] = {}
+        self.formats: dict[int, Format] = {}
+        """By id, as far as values have been decoded."""
 
     async def register(self, subject: str, schema_type: str, text: str) -> SchemaInfo:
         """A new version, or the latest when it is the same. Raises IncompatibleSchema,
@@ -82,67 +82,16 @@ class Schemas:
     async def decode(self, value: bytes) -> Any:
         """What a framed value holds; schemas are asked for once. Raises SchemaMismatch."""
         schema_id, payload = unframed(value)
-        if schema_id not in self._formats:
-            found = await self.get(schema_id=schema_id)
-            self._formats[schema_id] = open_schema(found.schema_type, found.text)
-        return self._formats[schema_id].decode(payload)
+        return (await self.format_of(schema_id)).decode(payload)
 
-
-class SyncSchemas:
-    """Made by `SyncClient.schemas`: as `Schemas`, but blocking."""
-
-    def __init__(self, channel: grpc.Channel, bootstrap: str, timeout_s: float) -> None:
-        self._stub = SchemasStub(channel)
-        self._bootstrap = bootstrap
-        self._timeout_s = timeout_s
-        self._formats: dict[int, Format] = {}
-
-    def register(self, subject: str, schema_type: str, text: str) -> SchemaInfo:
-        """As `Schemas.register`."""
-        request = pb.RegisterSchemaRequest(subject=subject, schema_type=schema_type, text=text)
-        answer = self._stub.RegisterSchema(request, timeout=self._timeout_s)
-        return _info(answer.schema)
-
-    def check(self, subject: str, schema_type: str, text: str) -> list[str]:
-        """As `Schemas.check`."""
-        request = pb.CheckSchemaRequest(subject=subject, schema_type=schema_type, text=text)
-        answer = self._stub.CheckSchema(request, timeout=self._timeout_s)
-        return list(answer.problems)
-
-    def get(
-        self, subject: str = "", version: int | None = None, *, schema_id: int = 0
-    ) -> SchemaInfo:
-        """As `Schemas.get`."""
-        request = pb.GetSchemaRequest(subject=subject, version=version or 0, schema_id=schema_id)
-        answer = self._stub.GetSchema(request, timeout=self._timeout_s)
-        return _info(answer.schema)
-
-    def subjects(self) -> list[SubjectInfo]:
-        """As `Schemas.subjects`."""
-        answer = self._stub.ListSubjects(pb.ListSubjectsRequest(), timeout=self._timeout_s)
-        return _subjects(answer)
-
-    def delete(self, subject: str, version: int | None = None) -> None:
-        """As `Schemas.delete`."""
-        request = pb.DeleteSchemaRequest(subject=subject, version=version or 0)
-        self._stub.DeleteSchema(request, timeout=self._timeout_s)
-
-    def set_compatibility(self, subject: str, compatibility: str | None) -> None:
-        """As `Schemas.set_compatibility`."""
-        request = pb.SetCompatibilityRequest(subject=subject, compatibility=compatibility or "")
-        self._stub.SetCompatibility(request, timeout=self._timeout_s)
-
-    def serializer(self, subject: str, version: int | None = None) -> Serializer:
-        """As `Schemas.serializer`."""
-        return Serializer(self.get(subject, version))
-
-    def decode(self, value: bytes) -> Any:
-        """As `Schemas.decode`."""
-        schema_id, payload = unframed(value)
-        if schema_id not in self._formats:
-            found = self.get(schema_id=schema_id)
-            self._formats[schema_id] = open_schema(found.schema_type, found.text)
-        return self._formats[schema_id].decode(payload)
+    async def format_of(self, schema_id: int) -> Format:
+        """Encodes and decodes values of one schema, which is asked for once. Raises
+        UnknownSchema."""
+        found = self.formats.get(schema_id)
+        if found is None:
+            schema = await self.get(schema_id=schema_id)
+            found = self.formats[schema_id] = open_schema(schema.schema_type, schema.text)
+        return found
 
 
 def _info(message: pb.SchemaVersion) -> SchemaInfo:

@@ -5,7 +5,7 @@ import pytest
 from lakemq.broker_core.api.records.partitioner import partition_of
 from lakemq.broker_core.api.types import Columns
 from lakemq.plugins.native.sdk import InvalidRequest
-from lakemq.plugins.native.sdk.blocking.client import first_offset
+from lakemq.plugins.native.sdk.arguments import first_offset
 from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
 
 

@@ -1,82 +1,69 @@
-"""The SDK's blocking face: admin, fetch and produce without asyncio."""
+"""The SDK for blocking programs: a facade over `Client`, whose event loop runs in a thread.
+
+Only reading with `fetch_batches` and `consume` does without that loop: batches go from gRPC to the
+caller's thread directly, which takes less CPU where nothing else is to be done meanwhile.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from datetime import datetime
+import weakref
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from lakemq.broker_core.api.errors import (
     CorruptBatch,
     InvalidRequest,
-    LakeMQError,
-    OutOfOrderSequence,
-    Unavailable,
+    OutcomeUnknown,
     UnknownPartition,
 )
 from lakemq.broker_core.api.records.batch import RecordBatch
-from lakemq.broker_core.api.tiered import TieredSegments
-from lakemq.broker_core.api.types import (
-    Acks,
-    Columns,
-    Compression,
-    Headers,
-    Record,
-    TopicPartition,
-)
+from lakemq.broker_core.api.types import Acks, Columns, Compression, Headers, Record
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
-from lakemq.plugins.native.sdk.admin import SyncAdmin
 from lakemq.plugins.native.sdk.arguments import (
-    Config,
     acks_given,
     check_options,
     compression_given,
-    moment_ms,
+    first_offset,
 )
+from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer, with_callbacks_in_threads
+from lakemq.plugins.native.sdk.blocking.loop_runner import Portal, blocking
 from lakemq.plugins.native.sdk.blocking.parallel import FetchStream, ParallelFetch
+from lakemq.plugins.native.sdk.blocking.queue import SyncQueue
 from lakemq.plugins.native.sdk.blocking.routes import SyncRoutes
-from lakemq.plugins.native.sdk.call_errors import CLOSED, error_of
-from lakemq.plugins.native.sdk.client.cluster_view import BEHIND_S, may_be_behind
+from lakemq.plugins.native.sdk.blocking.staging import SyncStaging, SyncTransactionalProducer
+from lakemq.plugins.native.sdk.call_errors import CLOSED
+from lakemq.plugins.native.sdk.client.client import Client
+from lakemq.plugins.native.sdk.consumer.consumer import Consumer
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt, TellCorrupt
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
+from lakemq.plugins.native.sdk.consumer.options import ConsumerOptions
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
 from lakemq.plugins.native.sdk.net.login import Login, Mechanism, login_of, with_login
-from lakemq.plugins.native.sdk.net.sequencing import Forgotten, SequenceNumbers, backoff_s
 from lakemq.plugins.native.sdk.net.tls import Tls, open_channel
-from lakemq.plugins.native.sdk.producer.accumulator import BATCH_MAX_BYTES, cut
-from lakemq.plugins.native.sdk.producer.checking import encoded
-from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
-from lakemq.plugins.native.sdk.schemas import SyncSchemas
-from lakemq.plugins.native.sdk.types import (
-    GroupDescription,
-    NewRecord,
-    RecordMetadata,
-    TopicOffsets,
-)
+from lakemq.plugins.native.sdk.producer.accumulator import BATCH_MAX_BYTES
+from lakemq.plugins.native.sdk.producer.checking import check_record
+from lakemq.plugins.native.sdk.producer.producer import Producer
+from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions, check_queue_options
+from lakemq.plugins.native.sdk.sync_services import SyncAdmin, SyncSchedules, SyncSchemas
+from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
 
-if TYPE_CHECKING:
-    from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer
-    from lakemq.plugins.native.sdk.blocking.queue import SyncQueue
-    from lakemq.plugins.native.sdk.blocking.staging import (
-        LoopThread,
-        SyncStaging,
-        SyncTransactionalProducer,
-    )
-    from lakemq.plugins.native.sdk.consumer.consumer import ConsumerOptions
-    from lakemq.plugins.native.sdk.queue.queue import QueueOptions
-    from lakemq.plugins.native.sdk.schedules import SyncSchedules
+_R = TypeVar("_R")
+_EXIT_S: Final = 2.0
+_open: weakref.WeakSet[_Opened] = weakref.WeakSet()
+"""To be closed when the interpreter ends."""
 
 
 class SyncClient:
     """A connection to a broker. Made by `connect`; safe to share between threads.
 
-    Every method raises a `LakeMQError`; `Unavailable` when no broker answers in `timeout_s`.
+    Every method raises a `LakeMQError`; `Unavailable` when no broker answers in `timeout_s`. Close
+    it, or use it as a context manager: that also ends its consumers and queues.
     """
 
     def __init__(
@@ -92,58 +79,23 @@ class SyncClient:
         self.tls = tls
         self.login = login
         self._channel = with_login(open_channel(bootstrap, tls, login), login, bootstrap)
-        self._stub: NativeStub = wire.native_stub(self._channel)
         self._routes = SyncRoutes(
             self._channel,
-            bootstrap,
             lambda address: with_login(open_channel(address, tls, login), login, address),
         )
-        self.admin = SyncAdmin(self._channel, bootstrap, timeout_s)
-        """What operators do: topics' settings and partitions, records, the cluster."""
-        self.schemas = SyncSchemas(self._channel, bootstrap, timeout_s)
-        """The registry of schemas, and values with it."""
-        self._partitioner = StickyPartitioner()
-        self._partition_counts: dict[str, int] = {}
-        self._topic_ids: dict[str, str] = {}
-        self._produce_lock = threading.Lock()
-        self._staging_lock = threading.Lock()
-        self._loop_thread: LoopThread | None = None
-        self._sequences: SequenceNumbers | None = None
+        self._lock = threading.Lock()
         self._closed = False
+        self._opened: _Opened | None = None
 
     def close(self) -> None:
-        with self._staging_lock:
+        """End every call, consumer and queue of this client. Calls raise InvalidRequest since."""
+        with self._lock:
             self._closed = True
-            thread, self._loop_thread = self._loop_thread, None
-        if thread is not None:
-            thread.close()
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.end()
         self._routes.close()
         self._channel.close()
-
-    def _thread(self) -> LoopThread:
-        """Where staging and transactions run; made when it is first needed."""
-        from lakemq.plugins.native.sdk.blocking.staging import LoopThread
-
-        with self._staging_lock:
-            if self._closed:
-                raise InvalidRequest(CLOSED)
-            if self._loop_thread is None:
-                self._loop_thread = LoopThread(self)
-            return self._loop_thread
-
-    @property
-    def staging(self) -> SyncStaging:
-        """Staged batches: a sink's driver opens and commits, its tasks write."""
-        from lakemq.plugins.native.sdk.blocking.staging import SyncStaging
-
-        return SyncStaging(self._thread())
-
-    @property
-    def schedules(self) -> SyncSchedules:
-        """Records that appear later."""
-        from lakemq.plugins.native.sdk.schedules import SyncSchedules
-
-        return SyncSchedules(self._thread())
 
     def __enter__(self) -> Self:
         return self
@@ -156,59 +108,95 @@ class SyncClient:
     ) -> None:
         self.close()
 
-    # -- topics
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
-    def topics(self) -> list[TopicOffsets]:
-        """All topics, by name."""
-        return self._describe([])
+    def run(self, work: Callable[[], Coroutine[Any, Any, _R]]) -> _R:
+        """Run `work()` on the event loop of this client, and wait for it."""
+        return self._open().portal.run(work)
 
-    def describe_topic(self, name: str) -> TopicOffsets:
-        """Raises UnknownTopic."""
-        found = self._describe([name])[0]
-        self._topic_ids.setdefault(name, found.topic_id)
-        return found
+    def _call(self, work: Callable[[Client], Coroutine[Any, Any, _R]]) -> _R:
+        opened = self._open()
+        return opened.portal.run(lambda: work(opened.client))
 
-    def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:
-        answer = self._stub.Describe(pb.DescribeRequest(topics=names), timeout=self.timeout_s)
-        elsewhere = wire.led_elsewhere(answer)
-        if elsewhere:
-            asked = [self._describe_at(*each) for each in elsewhere.items()]
-            wire.merge_described(answer, [each for each in asked if each is not None])
-        return [wire.topic_offsets(topic) for topic in answer.topics]
+    def _open(self) -> _Opened:
+        """The event loop and the client on it, started when they are first needed."""
+        opened = self._opened
+        if opened is None:
+            with self._lock:
+                if self._closed:
+                    raise InvalidRequest(CLOSED)
+                if self._opened is None:
+                    made = _Opened(self.bootstrap, self.timeout_s, self.tls, self.login)
+                    weakref.finalize(self, made.end, wait_s=0.0).atexit = False
+                    self._opened = made
+                opened = self._opened
+        return opened
 
-    def _describe_at(self, address: str, names: Sequence[str]) -> pb.DescribeResponse | None:
-        """None: no answer."""
-        request = pb.DescribeRequest(topics=names)
-        try:
-            return self._routes.stub(address).Describe(request, timeout=self.timeout_s)
-        except LakeMQError:
-            return None
+    # -- what a client consists of
 
-    def create_topic(
-        self, name: str, partitions: int | None = None, config: Config | None = None
-    ) -> TopicOffsets:
-        """Raises TopicExists, InvalidTopicName, InvalidRequest (a config value)."""
-        request = wire.create_topic_request(name, partitions, config)
-        answer = self._stub.CreateTopic(request, timeout=self.timeout_s)
-        return wire.topic_offsets(answer.topic)
+    @property
+    def admin(self) -> SyncAdmin:
+        """What operators do: topics' settings and partitions, records, the cluster."""
+        return SyncAdmin(self, self._open().client.admin)
 
-    def delete_topic(self, name: str) -> None:
-        """Raises UnknownTopic."""
-        self._stub.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=self.timeout_s)
+    @property
+    def schemas(self) -> SyncSchemas:
+        """The registry of schemas, and values with it."""
+        return SyncSchemas(self, self._open().client.schemas)
 
-    def offsets_for_timestamp(self, topic: str, timestamp_ms: int | datetime) -> dict[int, int]:
-        """Partition -> first offset whose record is not older; the high watermark if none is.
-        `timestamp_ms`: milliseconds since the epoch, or a datetime with a time zone."""
-        moment = moment_ms("timestamp_ms", timestamp_ms)
-        request = pb.OffsetsForTimestampRequest(topic=topic, timestamp_ms=moment)
-        answer = self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
-        offsets = dict(answer.offsets)
-        others = {each.leader_address for each in self.describe_topic(topic).partitions
-                  if each.partition not in offsets and each.leader_address}  # fmt: skip
-        for address in others:
-            stub = self._routes.stub(address)
-            offsets |= stub.OffsetsForTimestamp(request, timeout=self.timeout_s).offsets
-        return offsets
+    @property
+    def staging(self) -> SyncStaging:
+        """Staged batches: a sink's driver opens and commits, its tasks write."""
+        return SyncStaging(self, self._open().client.staging)
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        """Records that appear later."""
+        return SyncSchedules(self, self._open().client.schedules)
+
+    # -- topics and consumer groups
+
+    topics = blocking(Client.topics)
+    describe_topic = blocking(Client.describe_topic)
+    create_topic = blocking(Client.create_topic)
+    delete_topic = blocking(Client.delete_topic)
+    offsets_for_timestamp = blocking(Client.offsets_for_timestamp)
+    tiered_segments = blocking(Client.tiered_segments)
+    groups = blocking(Client.groups)
+    describe_group = blocking(Client.describe_group)
+    reset_offsets = blocking(Client.reset_offsets)
+    delete_group = blocking(Client.delete_group)
+
+    def subscribe(
+        self, topics: str | Sequence[str] = (), *, group: str, **options: Unpack[ConsumerOptions]
+    ) -> SyncConsumer:
+        """A member of a consumer group that reads `topics`; use it as a context manager.
+
+        `ConsumerOptions` lists the options; callbacks run in threads of their own, and may call
+        this client.
+        """
+        check_options("subscribe", options, ConsumerOptions.__annotations__)
+        options = with_callbacks_in_threads(options)
+
+        async def subscribe(client: Client) -> Consumer:
+            return client.subscribe(topics, group=group, **options)
+
+        return SyncConsumer(self, self._call(subscribe))
+
+    def queue(self, topic: str, *, group: str, **options: Unpack[QueueOptions]) -> SyncQueue:
+        """A consumer of the queue that `group` has on `topic`; use it as a context manager.
+
+        `QueueOptions` lists the options.
+        """
+        check_queue_options(options)
+
+        async def queue(client: Client) -> Queue:
+            return client.queue(topic, group=group, **options)
+
+        return SyncQueue(self, self._call(queue))
 
     # -- reading
 
@@ -244,16 +232,6 @@ class SyncClient:
             lambda opened: self._routes.fetch(request, opened, self.timeout_s),
             lambda data, position: corrupt.open(data, position, topic, partition),
         )
-
-    def tiered_segments(
-        self, topic: str, partition: int, start: int, end: int, *, topic_id: str = ""
-    ) -> TieredSegments:
-        """Sealed segments with any of the offsets [start, end) that an object store holds, for
-        `stored_batches`; 1000 at most. Raises as `fetch_batches`."""
-        request = pb.TieredSegmentsRequest(
-            topic=topic, partition=partition, topic_id=topic_id, start_offset=start, end_offset=end
-        )
-        return wire.tiered_segments(self._routes.tiered_segments(request, self.timeout_s))
 
     def consume(
         self,
@@ -310,54 +288,6 @@ class SyncClient:
                 if stop:
                     return
 
-    # -- consumer groups
-
-    def subscribe(
-        self, topics: str | Sequence[str] = (), *, group: str, **options: Unpack[ConsumerOptions]
-    ) -> SyncConsumer:
-        """A member of a consumer group that reads `topics`; use it as a context manager.
-
-        `ConsumerOptions` lists the options; callbacks run in a thread of the consumer's own.
-        """
-        from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer
-        from lakemq.plugins.native.sdk.consumer.options import ConsumerOptions
-
-        check_options("subscribe", options, ConsumerOptions.__annotations__)
-        names = [topics] if isinstance(topics, str) else list(topics)
-        return SyncConsumer(self, names, group, options)
-
-    def queue(self, topic: str, *, group: str, **options: Unpack[QueueOptions]) -> SyncQueue:
-        """A consumer of the queue that `group` has on `topic`; use it as a context manager.
-
-        `QueueOptions` lists the options.
-        """
-        from lakemq.plugins.native.sdk.blocking.queue import SyncQueue
-        from lakemq.plugins.native.sdk.queue.queue import check_queue_options
-
-        check_queue_options(options)
-        return SyncQueue(self, topic, group, options)
-
-    def groups(self) -> list[GroupDescription]:
-        """All consumer groups, by name."""
-        return self._describe_groups([])
-
-    def describe_group(self, name: str) -> GroupDescription:
-        """Raises UnknownGroup."""
-        return self._describe_groups([name])[0]
-
-    def _describe_groups(self, names: Sequence[str]) -> list[GroupDescription]:
-        request = pb.DescribeGroupsRequest(groups=names)
-        answer = self._stub.DescribeGroups(request, timeout=self.timeout_s)
-        return [wire.group_description(group) for group in answer.groups]
-
-    def reset_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Let the group go on from these offsets; -1 forgets. Raises GroupNotEmpty."""
-        self._stub.CommitOffsets(wire.reset_request(group, offsets), timeout=self.timeout_s)
-
-    def delete_group(self, name: str) -> None:
-        """Forget a group and what it committed. Raises UnknownGroup, GroupNotEmpty."""
-        self._stub.DeleteGroup(pb.DeleteGroupRequest(group=name), timeout=self.timeout_s)
-
     # -- writing
 
     def send(
@@ -371,9 +301,17 @@ class SyncClient:
         partition: int | None = None,
         acks: Acks | str = Acks.LEADER,
     ) -> RecordMetadata:
-        """Produce one record and wait for its ack. For many, `send_batch` is far quicker."""
-        record = NewRecord(value, key, headers, timestamp_ms)
-        return self.send_batch(topic, [record], partition=partition, acks=acks)[0]
+        """Produce one record and wait for its ack; raises as `send_batch`. Records of several
+        threads share batches. For many records of one thread, `send_batch` is far quicker."""
+        check_record(NewRecord(value, key, headers, timestamp_ms))
+        return self._produce(
+            acks,
+            Compression.NONE,
+            lambda producer: producer.send(
+                topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms,
+                partition=partition,
+            ),
+        )  # fmt: skip
 
     def send_batch(
         self,
@@ -389,108 +327,108 @@ class SyncClient:
 
         Answers one entry a batch: the place of its first record. Failures that may pass are tried
         again for `timeout_s` with the same sequence numbers, so a retry never makes a duplicate.
+        OutcomeUnknown: no answer came in that time; the records may or may not be stored.
         """
-        acks, compression = acks_given(acks), compression_given(compression)
         columns = wire.columns_given(records, time.time_ns() // 1_000_000)
-        if partition is not None:
-            return [
-                self._produce(topic, partition, part, acks, compression)
-                for part in cut(columns, BATCH_MAX_BYTES)
-            ]
-        if topic not in self._partition_counts:
-            self._partition_counts[topic] = len(self.describe_topic(topic).partitions)
-        homes = self._partitioner.split(columns, self._partition_counts[topic])
-        return [
-            self._produce(topic, home, part, acks, compression)
-            for home, each in homes.items()
-            for part in cut(each, BATCH_MAX_BYTES)
-        ]
+        return self._produce(
+            acks,
+            compression,
+            lambda producer: producer.send_batch(topic, columns, partition=partition),
+        )
 
     def transactional_producer(
         self, transactional_id: str, *, timeout_ms: int = 0
     ) -> SyncTransactionalProducer:
         """As `Client.transactional_producer`; a context manager."""
-        from lakemq.plugins.native.sdk.blocking.staging import SyncTransactionalProducer
-
-        thread = self._thread()
-        work = thread.client.transactional_producer(transactional_id, timeout_ms=timeout_ms)
-        return SyncTransactionalProducer(thread, thread.run(work))
+        made = self._call(
+            lambda client: client.transactional_producer(transactional_id, timeout_ms=timeout_ms)
+        )
+        return SyncTransactionalProducer(self, made)
 
     def _produce(
-        self, topic: str, partition: int, columns: Columns, acks: Acks, compression: Compression
-    ) -> RecordMetadata:
-        with self._produce_lock:
-            if topic not in self._topic_ids:
-                with suppress(Unavailable):  # producing waits longer for a broker
-                    self.describe_topic(topic)
+        self,
+        acks: Acks | str,
+        compression: Compression | str,
+        send: Callable[[Producer], Coroutine[Any, Any, _R]],
+    ) -> _R:
+        kind = acks_given(acks), compression_given(compression)
+        opened = self._open()
+        return opened.portal.run(lambda: opened.produce(*kind, send))
+
+
+class _Opened:
+    """The event loop of a blocking client, and what lives on it. It knows nothing of the blocking
+    client, so that one that is not closed can be collected."""
+
+    def __init__(
+        self, bootstrap: Bootstrap, timeout_s: float, tls: Tls | None, login: Login | None
+    ) -> None:
+        self.portal = Portal()
+        self._timeout_s = timeout_s
+        self._producers: dict[tuple[Acks, Compression], Producer] = {}
+        self._making = asyncio.Lock()
+        login = login or Login()
+
+        async def enter() -> Client:
+            client = Client(
+                bootstrap, timeout_s=timeout_s, tls=tls, token=login.token,
+                username=login.username, password=login.password, mechanism=login.mechanism,
+            )  # fmt: skip
             try:
-                return self._produce_once(topic, partition, columns, acks, compression)
-            except OutOfOrderSequence as error:
-                # Either way nothing of it is stored: it may go on as a new producer (KIP-360).
-                if not self._created_again(topic) and not isinstance(error, Forgotten):
-                    raise
-            return self._produce_once(topic, partition, columns, acks, compression)
+                return await client.__aenter__()
+            except BaseException:
+                await client.close()
+                raise
 
-    def _created_again(self, topic: str) -> bool:
-        """Whether the topic is another one than it was, of the same name."""
-        known = self._topic_ids.pop(topic, None)
-        found = self.describe_topic(topic)
-        self._partition_counts[topic] = len(found.partitions)
-        return known not in (None, found.topic_id)
-
-    def _produce_once(
-        self, topic: str, partition: int, columns: Columns, acks: Acks, compression: Compression
-    ) -> RecordMetadata:
-        """With the numbers that are next, or as a new producer after a failure."""
-        if self._sequences is None:
-            self._sequences = SequenceNumbers(self._init_producer())
-        count = len(columns.values)
-        stamp = self._sequences.next(topic, partition)
-        now_ms = time.time_ns() // 1_000_000
-        batch = encoded(columns, now_ms=now_ms, producer=stamp, compression=compression)
-        request = pb.ProduceRequest(
-            topic=topic, partition=partition, acks=pb.Acks.ValueType(acks), batch=batch
-        )
         try:
-            answer = self._retry(request)
-        except LakeMQError:
-            # Whether it was taken is not known; its sequence number must not be used again,
-            # or the next batch could pass for a duplicate of this one.
-            self._sequences = None
+            self.client = self.portal.run(enter)
+        except BaseException:
+            self.portal.close(_nothing)
             raise
-        self._sequences.taken(topic, partition, count)
-        first_ms = columns.timestamps_ms[0] if columns.timestamps_ms else now_ms
-        return RecordMetadata(topic, partition, answer.base_offset, first_ms, Acks(answer.acks))
+        _open.add(self)
 
-    def _retry(self, request: pb.ProduceRequest) -> pb.ProduceResponse:
-        """One batch, until it is answered for good or `timeout_s` is over."""
-        deadline = time.monotonic() + self.timeout_s
-        behind_until = time.monotonic() + BEHIND_S
-        unsure = False  # whether a try may have been taken
-        for pause_s in backoff_s():
-            address, request.leader_epoch = self._routes.route(request.topic, request.partition)
-            stub = self._routes.stub(address)
-            try:
-                answer = next(iter(stub.Produce(iter([request]), timeout=self.timeout_s)))
-                if not answer.HasField("error"):
-                    return answer
-                failure = error_of(answer.error)
-                if isinstance(failure, OutOfOrderSequence) and not unsure:
-                    failure = Forgotten(str(failure))
-            except LakeMQError as error:
-                failure = error
-                unsure = True
-            if not self._routes.learn(request.topic, request.partition, failure) and address:
-                self._routes.forget(request.topic)
-            behind = may_be_behind(failure, address) and time.monotonic() < behind_until
-            if not (failure.retriable or behind) or time.monotonic() + pause_s > deadline:
-                raise failure
-            time.sleep(pause_s)
-        raise AssertionError("backoff never ends")
+    def end(self, wait_s: float | None = None) -> None:
+        self.portal.close(self.client.close, wait_s)
 
-    def _init_producer(self) -> int:
-        answer = self._stub.InitProducer(pb.InitProducerRequest(), timeout=self.timeout_s)
-        return answer.producer_id
+    async def produce(
+        self,
+        acks: Acks,
+        compression: Compression,
+        send: Callable[[Producer], Coroutine[Any, Any, _R]],
+    ) -> _R:
+        producer = await self._producer(acks, compression)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await send(producer)
+        except TimeoutError:
+            why = f": {producer.last_failure}" if producer.last_failure else ""
+            raise OutcomeUnknown(
+                f"no answer in {self._timeout_s} s; the records may or may not be stored{why}"
+            ) from None
+
+    async def _producer(self, acks: Acks, compression: Compression) -> Producer:
+        """One for all threads; another once it has failed for good."""
+        async with self._making:
+            found = self._producers.get((acks, compression))
+            if found is None or found.failed is not None:
+                if found is not None:
+                    await found.abandon()
+                found = self._producers[acks, compression] = await self.client.producer(
+                    acks=acks, compression=compression, batch_max_bytes=BATCH_MAX_BYTES,
+                    delivery_timeout_ms=int(self._timeout_s * 1000),
+                )  # fmt: skip
+            return found
+
+
+async def _nothing() -> None:
+    """A client that was not made has nothing to close."""
+
+
+@atexit.register
+def _close_all() -> None:
+    """Of programs that do not close their clients: daemon threads would be stopped anywhere."""
+    for each in list(_open):
+        each.end(_EXIT_S)
 
 
 class _Reader:
@@ -508,17 +446,6 @@ class _Reader:
             self._corrupt.note(self.topic, partition, batch.header.base_offset, error)
             return
         yield from (record for record in records if record.offset >= first)
-
-
-def first_offset(start: str | int, log_start_offset: int, high_watermark: int) -> int:
-    """The offset that `start` (`earliest`, `latest` or an offset) stands for."""
-    if start == "earliest":
-        return log_start_offset
-    if start == "latest":
-        return high_watermark
-    if isinstance(start, int) and start >= 0:
-        return start
-    raise InvalidRequest(f"start is {start!r}; it takes 'earliest', 'latest' or an offset >= 0")
 
 
 def connect(

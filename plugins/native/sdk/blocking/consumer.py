@@ -1,48 +1,27 @@
-"""A member of a consumer group without asyncio: its heartbeats run in a thread of its own."""
+"""A member of a consumer group for blocking programs."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+import asyncio
+import inspect
+from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Self
 
-from lakemq.broker_core.api.types import TopicPartition
-from lakemq.plugins.native.sdk.blocking.loop_runner import LoopRunner
-from lakemq.plugins.native.sdk.client.client import Client, beside
-from lakemq.plugins.native.sdk.consumer.consumer import Consumer, ConsumerOptions, Partitions
+from lakemq.plugins.native.sdk.blocking.loop_runner import Facade, blocking
+from lakemq.plugins.native.sdk.consumer.consumer import Consumer
+from lakemq.plugins.native.sdk.consumer.options import Callback, ConsumerOptions, Partitions
 from lakemq.plugins.native.sdk.types import ConsumerRecord
 
-if TYPE_CHECKING:
-    from lakemq.plugins.native.sdk.blocking.client import SyncClient
 
-_T = TypeVar("_T")
+class SyncConsumer(Facade[Consumer]):
+    """Made by `SyncClient.subscribe`. Iterate it for records; `commit` when they are handled.
+    Heartbeats go on whatever the application does meanwhile."""
 
-
-class SyncConsumer:
-    """Made by `SyncClient.subscribe`. Iterate it for records; `commit` when they are handled."""
-
-    def __init__(
-        self, client: SyncClient, topics: Sequence[str], group: str, options: ConsumerOptions
-    ) -> None:
-        self._runner = LoopRunner()
-        try:
-            self._client, self._consumer = self._run(self._make(client, topics, group, options))
-        except BaseException:
-            self._runner.close()
-            raise
-
-    @staticmethod
-    async def _make(
-        client: SyncClient, topics: Sequence[str], group: str, options: ConsumerOptions
-    ) -> tuple[Client, Consumer]:
-        own = await beside(client)
-        return own, own.subscribe(topics, group=group, **options)
-
-    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return self._runner.run(work)
+    commit = blocking(Consumer.commit)
 
     def __enter__(self) -> Self:
-        self._run(self._consumer.__aenter__())
+        self._call(lambda inner: inner.__aenter__())
         return self
 
     def __exit__(
@@ -51,18 +30,16 @@ class SyncConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            self._run(self._consumer.__aexit__(kind, error, trace))
-            self._run(self._client.close())
-        finally:
-            self._runner.close()
+        self._end(lambda inner: inner.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        consumer = self._consumer
+        consumer = self._inner
         while True:
-            chunk = self._run(consumer.next_chunk())
+            chunk = self._call(Consumer.next_chunk)
             for record in chunk.records:
-                if not consumer.may_hand_out(chunk) and not self._run(consumer.between(chunk)):
+                if not consumer.may_hand_out(chunk) and not self._call(
+                    lambda inner: inner.between(chunk)  # noqa: B023  # called before the loop goes on
+                ):
                     break
                 consumer.handed_out(record)
                 yield record
@@ -70,22 +47,39 @@ class SyncConsumer:
 
     @property
     def consumer(self) -> Consumer:
-        """The member itself, whose heartbeats run in a thread."""
-        return self._consumer
+        """The member itself, on the event loop of the client."""
+        return self._inner
 
     @property
     def assignment(self) -> Partitions:
         """Partitions that this member reads now."""
-        return self._consumer.assignment
-
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """As `Consumer.commit`."""
-        self._run(self._consumer.commit(offsets))
+        return self._inner.assignment
 
     def rewind(self) -> None:
         """As `Consumer.rewind`."""
 
-        async def rewind() -> None:
-            self._consumer.rewind()
+        async def rewind(inner: Consumer) -> None:
+            inner.rewind()
 
-        self._run(rewind())
+        self._call(rewind)
+
+
+def with_callbacks_in_threads(options: ConsumerOptions) -> ConsumerOptions:
+    """Options whose callbacks may make blocking calls, also on their own client."""
+    found = options.copy()
+    if (callback := options.get("on_assigned")) is not None:
+        found["on_assigned"] = _in_thread(callback)
+    if (callback := options.get("on_revoked")) is not None:
+        found["on_revoked"] = _in_thread(callback)
+    if (callback := options.get("on_lost")) is not None:
+        found["on_lost"] = _in_thread(callback)
+    return found
+
+
+def _in_thread(callback: Callback) -> Callback:
+    async def call(partitions: Partitions) -> None:
+        result = await asyncio.to_thread(callback, partitions)
+        if inspect.isawaitable(result):
+            await result
+
+    return call

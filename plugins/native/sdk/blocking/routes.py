@@ -1,4 +1,4 @@
-"""Who leads which partition, as refusals have told, and a channel to each; without asyncio."""
+"""Fetches for blocking programs, each from the leader of its partition."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 
 
 class SyncRoutes:
-    """Safe to share between threads."""
+    """Who leads which partition, as refusals have told, and a channel to each. Safe to share
+    between threads."""
 
     def __init__(
         self,
         channel: grpc.Channel,
-        bootstrap: str,
         open_channel: Callable[[str], grpc.Channel],
     ) -> None:
-        self._bootstrap = bootstrap
         self._lock = threading.Lock()
         self._view = ClusterView()
         self._open = open_channel
@@ -54,11 +53,6 @@ class SyncRoutes:
         with self._lock:
             self._view.learn(topic, partition, error)
         return True
-
-    def forget(self, topic: str) -> None:
-        """Its leaders do not answer: ask the node that we are connected to again."""
-        with self._lock:
-            self._view.topic_is_gone(topic)
 
     def stub(self, address: str) -> NativeStub:
         """Calls on the node there; empty: on the one that the client is connected to."""
@@ -94,27 +88,13 @@ class SyncRoutes:
                 self._check_again(request, address, error, give_up_s, behind_until_s)
             time.sleep(pause_s)
 
-    def tiered_segments(
-        self, request: pb.TieredSegmentsRequest, timeout_s: float
-    ) -> pb.TieredSegmentsResponse:
-        """The answer of whoever leads the partition."""
-        give_up_s = time.monotonic() + timeout_s
-        for pause_s in backoff_s():
-            address, request.leader_epoch = self.route(request.topic, request.partition)
-            try:
-                return self.stub(address).TieredSegments(request, timeout=timeout_s)
-            except LakeMQError as error:
-                self._check_again(request, address, error, give_up_s)
-            time.sleep(pause_s)
-        raise AssertionError("backoff never ends")
-
     def _check_again(
         self,
-        request: pb.FetchRequest | pb.TieredSegmentsRequest,
+        request: pb.FetchRequest,
         address: str,
         failure: LakeMQError,
         give_up_s: float,
-        behind_until_s: float = 0.0,
+        behind_until_s: float,
     ) -> None:
         """Raises what a call failed with unless it is worth making again. `behind_until_s`: until
         when a node may not have heard of the topic."""

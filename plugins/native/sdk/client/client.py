@@ -10,10 +10,9 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-import grpc
-
 from lakemq.broker_core.api.errors import CorruptBatch, LakeMQError, NotLeader, UnknownPartition
 from lakemq.broker_core.api.records.batch import RecordBatch, split
+from lakemq.broker_core.api.tiered import TieredSegments
 from lakemq.broker_core.api.transactions.types import TRANSACTION
 from lakemq.broker_core.api.types import Acks, Compression, Record, TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
@@ -23,26 +22,20 @@ from lakemq.plugins.native.sdk.arguments import (
     acks_given,
     check_options,
     compression_given,
+    first_offset,
     moment_ms,
 )
-from lakemq.plugins.native.sdk.blocking.client import SyncClient, first_offset
 from lakemq.plugins.native.sdk.client.cluster_view import BEHIND_S, may_be_behind
 from lakemq.plugins.native.sdk.client.routes import Routes
+from lakemq.plugins.native.sdk.connection import Connection
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer, ConsumerOptions
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
-from lakemq.plugins.native.sdk.net.channels import settle
-from lakemq.plugins.native.sdk.net.login import (
-    AsyncLogin,
-    Login,
-    Mechanism,
-    login_of,
-    with_async_login,
-)
+from lakemq.plugins.native.sdk.net.login import Mechanism, login_of
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
-from lakemq.plugins.native.sdk.net.tls import Tls, open_async_channel
+from lakemq.plugins.native.sdk.net.tls import Tls
 from lakemq.plugins.native.sdk.producer.producer import Producer
 from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions
 from lakemq.plugins.native.sdk.schedules import Schedules
@@ -52,7 +45,7 @@ from lakemq.plugins.native.sdk.transactions.transaction import TransactionalProd
 from lakemq.plugins.native.sdk.types import GroupDescription, TopicOffsets
 
 if TYPE_CHECKING:  # exists in the stub file only
-    from lakemq.plugins.native.proto.native_pb2_grpc import NativeAsyncStub
+    pass
 
 
 class Client:
@@ -76,52 +69,44 @@ class Client:
     ) -> None:
         """`token`: a JSON Web Token, or what else the broker takes. `username` and `password` go
         with each call (`PLAIN`), or are proved without being sent (`SCRAM-SHA-256`, `-512`)."""
-        self.bootstrap = bootstrap = Bootstrap(bootstrap, secure=tls is not None)
-        self.timeout_s = timeout_s
+        where = Bootstrap(bootstrap, secure=tls is not None)
         login = login_of(token, username, password, mechanism)
-        plain_channel = open_async_channel(bootstrap, tls, login)
-        self._channel, self._login = with_async_login(plain_channel, login, bootstrap)
-        self._logins: list[AsyncLogin] = []
-        self._stub: NativeAsyncStub = wire.native_stub(self._channel)
-        self.routes = Routes(self._channel, lambda address: self._open(address, tls, login))
-        """Who leads which partition, and a channel to each."""
-        self.staging = Staging(self)
+        self._connection = connection = Connection(where, timeout_s, tls, login)
+        self._stub = connection.stub
+        self.bootstrap = where
+        self.timeout_s = timeout_s
+        self.staging = Staging(connection)
         """Staged batches: a sink's driver opens and commits, its tasks write."""
-        self.schedules = Schedules(self)
+        self.schedules = Schedules(connection)
         """Records that appear later."""
 
-        self.admin = Admin(self._channel, bootstrap, timeout_s)
+        self.admin = Admin(connection.channel, timeout_s)
         """What operators do: topics' settings and partitions, records, the cluster."""
 
-        self.schemas = Schemas(self._channel, bootstrap, timeout_s)
+        self.schemas = Schemas(connection.channel, timeout_s)
         """The registry of schemas, and values with it."""
 
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
-    def _open(self, address: str, tls: Tls | None, login: Login | None) -> grpc.aio.Channel:
-        """A channel to another node."""
-        channel, session = with_async_login(open_async_channel(address, tls, login), login, address)
-        if session is not None:
-            self._logins.append(session)  # made when it is first needed
-        return channel
+    @property
+    def routes(self) -> Routes:
+        """Who leads which partition, and a channel to each."""
+        return self._connection.routes
 
     async def close(self) -> None:
+        """End every call, consumer, queue and producer of this client."""
+        for consumer in list(self._consumers):
+            await consumer.close()
         for queue in list(self._queues):
             await queue.close()
         for producer in list(self._producers):
             await producer.abandon()
-        for session in self._logins:
-            await session.close()
-        await self.routes.close()
-        if self._login is not None:
-            await self._login.close()
-        await self._channel.close()
-        await settle()
+        await self._connection.close()
 
     async def __aenter__(self) -> Self:
-        if self._login is not None:
-            await self._login.ensure()
+        await self._connection.log_in()
         return self
 
     async def __aexit__(
@@ -136,29 +121,11 @@ class Client:
 
     async def topics(self) -> list[TopicOffsets]:
         """All topics, by name."""
-        return await self._describe([])
+        return await self._connection.topics()
 
     async def describe_topic(self, name: str) -> TopicOffsets:
         """Raises UnknownTopic."""
-        return (await self._describe([name]))[0]
-
-    async def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:
-        request = pb.DescribeRequest(topics=names)
-        answer = await self._stub.Describe(request, timeout=self.timeout_s)
-        elsewhere = wire.led_elsewhere(answer)
-        if elsewhere:
-            asked = [self._describe_at(*each) for each in elsewhere.items()]
-            others = await asyncio.gather(*asked)
-            wire.merge_described(answer, [each for each in others if each is not None])
-        return [wire.topic_offsets(topic) for topic in answer.topics]
-
-    async def _describe_at(self, address: str, names: Sequence[str]) -> pb.DescribeResponse | None:
-        """None: no answer."""
-        request = pb.DescribeRequest(topics=names)
-        try:
-            return await self.routes.stub(address).Describe(request, timeout=self.timeout_s)
-        except LakeMQError:
-            return None
+        return await self._connection.describe_topic(name)
 
     async def create_topic(
         self, name: str, partitions: int | None = None, config: Config | None = None
@@ -189,6 +156,28 @@ class Client:
             offsets |= (await stub.OffsetsForTimestamp(request, timeout=self.timeout_s)).offsets
         return offsets
 
+    async def tiered_segments(
+        self, topic: str, partition: int, start: int, end: int, *, topic_id: str = ""
+    ) -> TieredSegments:
+        """Sealed segments with any of the offsets [start, end) that an object store holds, for
+        `stored_batches`; 1000 at most. Raises as `fetch_batches`."""
+        request = pb.TieredSegmentsRequest(
+            topic=topic, partition=partition, topic_id=topic_id, start_offset=start, end_offset=end
+        )
+        give_up_s = monotonic() + self.timeout_s
+        for pause_s in backoff_s():
+            address, request.leader_epoch = self.routes.route(topic, partition)
+            try:
+                stub = self.routes.stub(address)
+                answer = await stub.TieredSegments(request, timeout=self.timeout_s)
+                return wire.tiered_segments(answer)
+            except NotLeader as error:
+                if monotonic() > give_up_s:
+                    raise
+                self.routes.learn(topic, partition, error)
+            await asyncio.sleep(pause_s)
+        raise AssertionError("backoff never ends")
+
     # -- consumer groups
 
     def subscribe(
@@ -200,7 +189,9 @@ class Client:
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         check_options("subscribe", options, ConsumerOptions.__annotations__)
-        return Consumer(self, self._stub, names, group, **options)
+        made = Consumer(self._connection, self._stub, names, group, **options)
+        self._consumers.add(made)
+        return made
 
     def queue(self, topic: str, *, group: str, **options: Unpack[QueueOptions]) -> Queue:
         """A consumer of the queue that `group` has on `topic`: records are shared one by one.
@@ -208,11 +199,9 @@ class Client:
         Iterate it; `QueueOptions` lists the options. Closed with the client, or as an async
         context manager.
         """
-        return Queue(self, self._channel, topic, group, options)
-
-    def opened(self, queue: Queue) -> None:
-        """To be closed with the client."""
-        self._queues.add(queue)
+        made = Queue(self._connection.channel, topic, group, options)
+        self._queues.add(made)
+        return made
 
     async def groups(self) -> list[GroupDescription]:
         """All consumer groups, by name."""
@@ -253,8 +242,7 @@ class Client:
         acks, compression = acks_given(acks), compression_given(compression)
         answer = await self._stub.InitProducer(pb.InitProducerRequest(), timeout=self.timeout_s)
         made = Producer(
-            self._stub,
-            self,
+            self._connection,
             answer.producer_id,
             acks=acks,
             compression=compression,
@@ -409,18 +397,3 @@ class Client:
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
-
-
-async def beside(client: SyncClient) -> Client:
-    """An asyncio client like a blocking one, logged in."""
-    login = client.login or Login()
-    made = Client(
-        client.bootstrap,
-        timeout_s=client.timeout_s,
-        tls=client.tls,
-        token=login.token,
-        username=login.username,
-        password=login.password,
-        mechanism=login.mechanism,
-    )
-    return await made.__aenter__()

@@ -32,6 +32,7 @@ from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.arrow import COLUMNS, to_arrow
+from lakemq.plugins.native.sdk.connection import Connection
 from lakemq.plugins.native.sdk.consumer.chunks import Chunk, Span, decoded, only, with_ends
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.counters import ConsumerCounters
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from lakemq.plugins.native.proto.native_pb2_grpc import NativeAsyncStub  # in the stub file only
-    from lakemq.plugins.native.sdk.client.client import Client
 
 _WAIT_S: Final = 0.5
 
@@ -61,10 +61,11 @@ class Consumer:
 
     _watch: asyncio.Task[None] | None = None
     """Warns of topics that are not there."""
+    _closed = False
 
     def __init__(
         self,
-        client: Client,
+        connection: Connection,
         stub: NativeAsyncStub,
         topics: Sequence[str],
         group: str,
@@ -89,25 +90,25 @@ class Consumer:
             raise InvalidRequest("subscribe takes either topics or a pattern")
         self.group = group
         self.counters = ConsumerCounters()
-        self._client, self._stub, self._start = client, stub, start
+        self._connection, self._stub, self._start = connection, stub, start
         self._auto_commit = auto_commit
         self._commit_interval_ms = auto_commit_interval_ms
         self._callbacks = {"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost}
         self._changed = asyncio.Event()
         self._stream = GroupStream(
-            stub, client.bootstrap, group=group, topics=topics, instance_id=instance_id,
+            stub, connection.bootstrap, group=group, topics=topics, instance_id=instance_id,
             session_timeout_ms=session_timeout_ms, rebalance_timeout_ms=rebalance_timeout_ms,
             on_change=self._changed.set,
         )  # fmt: skip
         self._pattern = (
             None
             if pattern is None
-            else TopicPattern(client, pattern, pattern_interval_ms, self._stream.subscribe)
+            else TopicPattern(connection, pattern, pattern_interval_ms, self._stream.subscribe)
         )
         self._membership = self._stream.membership
         self._wanted = wanted
         self._corrupt = CorruptPolicy(on_corrupt, self.counters)
-        self._fetch = FetchLoop(client.routes, client.bootstrap, wanted, self._corrupt)
+        self._fetch = FetchLoop(connection.routes, connection.bootstrap, wanted, self._corrupt)
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._taken_at: dict[TopicPartition, int] = {}
@@ -127,13 +128,13 @@ class Consumer:
 
     async def __aenter__(self) -> Self:
         self._next_commit_ms = now_ms() + self._commit_interval_ms
-        self._client.routes.start()
+        self._connection.routes.start()
         if self._pattern is not None:
             await self._pattern.start()
         self._stream.start()
         if self._stream.topics:
             self._watch = asyncio.create_task(
-                watch_for_topics(self._stream.topics, self.group, self._client.describe_topic)
+                watch_for_topics(self._stream.topics, self.group, self._connection.describe_topic)
             )
         return self
 
@@ -152,6 +153,9 @@ class Consumer:
 
     async def close(self) -> None:
         """Commit (with `auto_commit`), give up all partitions, leave the group."""
+        if self._closed:
+            return
+        self._closed = True
         held = frozenset(self._membership.held)
         if held and self._stream.failed is None:
             if self._auto_commit:
@@ -323,6 +327,9 @@ class Consumer:
                 (arrival, change), timeout=_WAIT_S, return_when=asyncio.FIRST_COMPLETED
             )
             return arrival.result() if arrival.done() else None
+        except asyncio.CancelledError:  # what has arrived meanwhile is fetched again
+            self._unfinished |= arrival.done()
+            raise
         finally:
             arrival.cancel()
             change.cancel()
@@ -357,7 +364,7 @@ class Consumer:
             return
         if not isinstance(error, OffsetOutOfRange):
             raise error
-        described = await self._client.describe_topic(place.topic)
+        described = await self._connection.describe_topic(place.topic)
         reading = Reading(described.topic_id, self._first(described, place.partition))
         self._positions[place] = reading.position
         self._fetch.restart({**self._fetch.places, place: reading})
@@ -411,7 +418,7 @@ class Consumer:
 
     async def _take(self, assigned: Mapping[TopicPartition, Grant]) -> None:
         topics = {
-            name: await self._client.describe_topic(name)
+            name: await self._connection.describe_topic(name)
             for name in sorted({at.topic for at in assigned})
         }
         readings = dict(self._fetch.places)
@@ -511,11 +518,11 @@ class Consumer:
 
     async def _send_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         member_id = self._membership.member_id
-        deadline_ms = now_ms() + self._client.timeout_s * 1000
+        deadline_ms = now_ms() + self._connection.timeout_s * 1000
         for pause_s in backoff_s():
             request = self.commit_request(offsets)
             try:
-                await self._stub.CommitOffsets(request, timeout=self._client.timeout_s)
+                await self._stub.CommitOffsets(request, timeout=self._connection.timeout_s)
                 return
             except LakeMQError as error:
                 failure = error

@@ -6,19 +6,20 @@ import asyncio
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
-
-if TYPE_CHECKING:
-    from lakemq.plugins.native.sdk.client.client import Client
+from lakemq.plugins.native.sdk.connection import Connection
 
 
 class TopicPattern:
     """Tells `on_topics` the names of all topics that match, whenever they have changed."""
 
     def __init__(
-        self, client: Client, pattern: str, interval_ms: int, on_topics: Callable[[list[str]], None]
+        self,
+        connection: Connection,
+        pattern: str,
+        interval_ms: int,
+        on_topics: Callable[[list[str]], None],
     ) -> None:
         try:
             self._pattern = re.compile(pattern)
@@ -26,7 +27,7 @@ class TopicPattern:
             raise InvalidRequest(f"pattern {pattern!r}: {error}") from None
         if interval_ms < 1:
             raise InvalidRequest(f"pattern_interval_ms is {interval_ms}; it takes 1 and more")
-        self._client = client
+        self._connection = connection
         self._interval_s = interval_ms / 1000
         self._on_topics = on_topics
         self._known: list[str] | None = None
@@ -51,7 +52,7 @@ class TopicPattern:
     async def _look(self) -> None:
         found = [
             topic.name
-            for topic in await self._client.topics()
+            for topic in await self._connection.topics()
             if self._pattern.fullmatch(topic.name) and not topic.is_internal
         ]
         if found != self._known:

@@ -7,16 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from lakemq.broker_core.api.backoff import Backoff
-from lakemq.broker_core.api.errors import OutOfOrderSequence
 from lakemq.broker_core.api.records.batch import ProducerStamp
 
 _SEQUENCE_LIMIT: Final = 2**31
 """Sequence numbers wrap to 0 here, as in Kafka (KIP-98)."""
 _rng: Final = random.Random()
-
-
-class Forgotten(OutOfOrderSequence):
-    """Of the first try: the broker does not know this producer, and has not taken the batch."""
 
 
 class SequenceNumbers:

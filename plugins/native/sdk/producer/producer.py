@@ -28,6 +28,7 @@ from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.arrow import arrow_batches, from_arrow
 from lakemq.plugins.native.sdk.call_errors import CLOSED, error_of
 from lakemq.plugins.native.sdk.client.cluster_view import may_be_behind
+from lakemq.plugins.native.sdk.connection import Connection
 from lakemq.plugins.native.sdk.consumer.counters import ProducerCounters
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers, backoff_s
@@ -47,8 +48,6 @@ from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakemq.plugins.native.proto.native_pb2_grpc import NativeAsyncStub  # in the stub file only
-    from lakemq.plugins.native.sdk.client.client import Client
 
 _DEFINITE = (
     InvalidRequest,
@@ -76,8 +75,7 @@ class Producer:
 
     def __init__(
         self,
-        stub: NativeAsyncStub,
-        client: Client,
+        connection: Connection,
         producer_id: int,
         *,
         acks: Acks,
@@ -87,8 +85,7 @@ class Producer:
         buffer_max_bytes: int,
         delivery_timeout_ms: int,
     ) -> None:
-        self._stub = stub
-        self._client = client
+        self._connection = connection
         self._acks = acks
         self._linger_s = linger_ms / 1000
         self._batch_max_bytes = batch_max_bytes
@@ -105,11 +102,14 @@ class Producer:
         self._room = asyncio.Event()
         self._room.set()
         self._flush_scheduled = False
-        self._failed: LakeMQError | None = None
+        self.failed: LakeMQError | None = None
+        """Why this producer takes no more records; None: it takes them."""
+        self.last_failure: LakeMQError | None = None
+        """What the newest stream failed with, until another gets an answer."""
         self._loop = asyncio.get_running_loop()
         self._deadline_ms = 0
         """Of the records that are taken now; made anew with every flush."""
-        client.routes.start()
+        connection.routes.start()
         self._view_version = 0
         self._lane("")
 
@@ -149,8 +149,8 @@ class Producer:
         check_record(record)
         if not self._room.is_set():
             await self._room.wait()
-        if self._failed is not None:
-            raise self._failed
+        if self.failed is not None:
+            raise self.failed
         count = self._partition_counts.get(topic)
         if count is None:
             count = await self._partitions_of(topic)
@@ -168,7 +168,7 @@ class Producer:
         return future
 
     async def _partitions_of(self, topic: str) -> int:
-        found = await self._client.describe_topic(topic)
+        found = await self._connection.describe_topic(topic)
         self._topic_ids.setdefault(topic, found.topic_id)
         self._batches.bytes_max[topic] = int(found.config.get("batch_max_bytes", BATCH_MAX_BYTES))
         self._partition_counts[topic] = count = len(found.partitions)
@@ -179,7 +179,7 @@ class Producer:
         name; then it gets numbers that the new one takes."""
         if not self._batches.is_outdated(batch):
             try:
-                found = await self._client.describe_topic(batch.topic)
+                found = await self._connection.describe_topic(batch.topic)
             except LakeMQError:
                 return False
             if found.topic_id == self._topic_ids.get(batch.topic):
@@ -208,7 +208,7 @@ class Producer:
         """A partition we do not know of may have been added since."""
         count = await self._partitions_of(topic)
         if not 0 <= partition < count:
-            raise InvalidRequest(f"partition {partition}: topic {topic} has {count}")
+            raise UnknownPartition(f"partition {partition}: topic {topic} has {count}")
 
     async def send_batch(
         self,
@@ -246,8 +246,8 @@ class Producer:
         self, topic: str, partition: int, columns: Columns
     ) -> asyncio.Future[RecordMetadata]:
         await self._room.wait()
-        if self._failed is not None:
-            raise self._failed
+        if self.failed is not None:
+            raise self.failed
         self._schedule_flush()
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
         self._batches.add(topic, partition, Block(columns, self._deadline_ms, future))
@@ -289,7 +289,7 @@ class Producer:
 
     def _look_at_partitions(self) -> None:
         """Topics that have got more partitions take records in all of them."""
-        view = self._client.routes.view
+        view = self._connection.routes.view
         if view.version != self._view_version:
             self._view_version = view.version
             for topic in self._partition_counts:
@@ -307,11 +307,11 @@ class Producer:
         """Flush, then stop."""
         await self.flush()
         await self._end_lanes()
-        self._failed = InvalidRequest("this producer is closed")
+        self.failed = InvalidRequest("this producer is closed")
 
     async def abandon(self) -> None:
         """Its client is closed: what has no outcome fails."""
-        if self._failed is None:
+        if self.failed is None:
             self._give_up(InvalidRequest(CLOSED))
         await self._end_lanes()
 
@@ -332,7 +332,7 @@ class Producer:
 
     def _dispatch(self, batch: OutgoingBatch) -> None:
         """Send a batch to who leads its partition, as far as we know."""
-        route = self._client.routes.route(batch.topic, batch.partition)
+        route = self._connection.routes.route(batch.topic, batch.partition)
         batch.address, batch.leader_epoch = route
         self._lane(route.address).outgoing.put_nowait(batch)
 
@@ -342,16 +342,18 @@ class Producer:
         while True:
             call = None
             try:
-                call = self._client.routes.stub(lane.address).Produce(self._requests(lane))
+                call = self._connection.routes.stub(lane.address).Produce(self._requests(lane))
                 async for answer in call:
                     pauses = backoff_s()
+                    self.last_failure = None
                     await self._answered(answer)
-                failure: LakeMQError = Unavailable(f"{self._client.bootstrap} ended the stream")
+                failure: LakeMQError = Unavailable(f"{self._connection.bootstrap} ended the stream")
             except LakeMQError as error:
                 failure = error
             finally:
                 if call is not None:
                     call.cancel()
+            self.last_failure = failure
             if not failure.retriable or self._expired():
                 self._give_up(failure)
                 return
@@ -401,7 +403,7 @@ class Producer:
             batch.unsure |= not isinstance(error, (*_DEFINITE, NotLeader))
             self.counters.retries += 1
             if isinstance(error, NotLeader):
-                self._client.routes.learn(batch.topic, batch.partition, error)
+                self._connection.routes.learn(batch.topic, batch.partition, error)
             asyncio.get_running_loop().call_later(
                 min(1.0, 0.05 * 2**batch.attempts), self._again, batch
             )
@@ -444,10 +446,10 @@ class Producer:
         """Nothing gets through: everything fails, and so does this producer from now on."""
         under_way = self._batches.under_way()
         unsent = isinstance(failure, TlsFailed) and not any(each.unsure for each in under_way)
-        self._failed = failure
+        self.failed = failure
         if under_way and not unsent:
-            self._failed = OutcomeUnknown(f"gave up; records may or may not be stored: {failure}")
-        tickets = self._batches.fail_all(self._failed)
+            self.failed = OutcomeUnknown(f"gave up; records may or may not be stored: {failure}")
+        tickets = self._batches.fail_all(self.failed)
         self.counters.records_failed += sum(
             len(each.columns.values) if isinstance(each, Block) else 1 for each in tickets
         )

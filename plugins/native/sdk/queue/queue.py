@@ -30,7 +30,6 @@ from lakemq.plugins.native.sdk.queue.record import QueueMessage, Settling
 
 if TYPE_CHECKING:
     from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesAsyncStub  # in the stub file only
-    from lakemq.plugins.native.sdk.client.client import Client
 
 _RELEASE_S: Final = 2.0
 
@@ -82,11 +81,10 @@ class Queue:
     """Made by `Client.queue`. Iterate it for messages, and settle each."""
 
     def __init__(
-        self, client: Client, channel: grpc.aio.Channel, topic: str, group: str,
+        self, channel: grpc.aio.Channel, topic: str, group: str,
         options: QueueOptions,
     ) -> None:  # fmt: skip
         self.topic, self.group = topic, group
-        self._client = client
         self._stub: QueuesAsyncStub = QueuesStub(channel)
         prefetch, settings = queue_settings(options)
         try:
@@ -125,7 +123,6 @@ class Queue:
         """Join the queue; it is made if it is new. Done by the first iteration too. Raises
         NotAuthorized, UnknownTopic, InvalidRequest (a setting that does not hold)."""
         if not self._tasks:
-            self._client.opened(self)
             self._tasks = [asyncio.create_task(self._drive()), asyncio.create_task(self._extend())]
         while not self._settling.is_connected and self._failed is None:
             self._changed.clear()

@@ -18,6 +18,7 @@ from lakemq.plugins.native.proto.transactions_pb2_grpc import TransactionsStub
 from lakemq.plugins.native.sdk.arguments import compression_given
 from lakemq.plugins.native.sdk.arrow import arrow_batches, from_arrow
 from lakemq.plugins.native.sdk.call_errors import error_of
+from lakemq.plugins.native.sdk.connection import Connection
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.retrying import now_ms, retrying
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from lakemq.plugins.native.proto.transactions_pb2_grpc import (
         TransactionsAsyncStub,  # in the stub file only
     )
-    from lakemq.plugins.native.sdk.client.client import Client
 
 _R = TypeVar("_R")
 _KINDS: Final = {SINK: pb.OWNER_KIND_SINK, TRANSACTION: pb.OWNER_KIND_TRANSACTION}
@@ -98,11 +98,11 @@ class Staging:
     """Made by `Client.staging`. Every method raises `LakeMQError`s; what may pass is tried again
     for the client's `timeout_s`, and doing so never does anything twice."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def _stub(self, address: str = "") -> TransactionsAsyncStub:
-        stub: TransactionsAsyncStub = TransactionsStub(self._client.routes.channel(address))
+        stub: TransactionsAsyncStub = TransactionsStub(self._connection.routes.channel(address))
         return stub
 
     async def open_sink(self, sink_id: str, *, timeout_ms: int = 0) -> StagingSession:
@@ -136,7 +136,7 @@ class Staging:
     ) -> StagedWriter:
         """Stage records as one attempt of one task; an async context manager."""
         return StagedWriter(
-            self._stub(session.address), self._client, session, batch_id, task, attempt,
+            self._stub(session.address), self._connection, session, batch_id, task, attempt,
             compression=compression_given(compression), batch_max_bytes=batch_max_bytes,
             buffer_max_bytes=buffer_max_bytes,
         )  # fmt: skip
@@ -204,12 +204,12 @@ class Staging:
     async def _call(
         self, method: Callable[..., Awaitable[_R]], request: Callable[[], object]
     ) -> _R:
-        client = self._client
+        connection = self._connection
 
         async def call() -> _R:
-            return await method(request(), timeout=client.timeout_s)
+            return await method(request(), timeout=connection.timeout_s)
 
-        return await retrying(call, client.timeout_s)
+        return await retrying(call, connection.timeout_s)
 
 
 class StagedWriter:
@@ -218,7 +218,7 @@ class StagedWriter:
     def __init__(
         self,
         stub: TransactionsAsyncStub,
-        client: Client,
+        connection: Connection,
         session: StagingSession,
         batch_id: int,
         task: int,
@@ -229,7 +229,7 @@ class StagedWriter:
         buffer_max_bytes: int,
     ) -> None:
         self._stub = stub
-        self._client = client
+        self._connection = connection
         self._session = session
         self._place = (batch_id, task, attempt)
         self._batch_max_bytes = batch_max_bytes
@@ -318,8 +318,8 @@ class StagedWriter:
                 await self._driver
 
     async def _partitions_of(self, topic: str) -> int:
-        client = self._client
-        found = await retrying(lambda: client.describe_topic(topic), client.timeout_s)
+        connection = self._connection
+        found = await retrying(lambda: connection.describe_topic(topic), connection.timeout_s)
         self._partition_counts[topic] = count = len(found.partitions)
         return count
 
@@ -360,7 +360,7 @@ class StagedWriter:
             if self._batches.unanswered()[:1] != before[:1]:
                 pauses, since = backoff_s(), time.monotonic()
             final = not failure.retriable or isinstance(failure, NotLeader)
-            if final or time.monotonic() - since > self._client.timeout_s:
+            if final or time.monotonic() - since > self._connection.timeout_s:
                 self._failed = failure
                 self._changed.set()
                 return
@@ -379,7 +379,7 @@ class StagedWriter:
                     return error_of(answer.error)
                 self._batches.answered(answer.request_id)
                 self._changed.set()
-            return Unavailable(f"{self._client.bootstrap} ended the stream")
+            return Unavailable(f"{self._connection.bootstrap} ended the stream")
         except LakeMQError as error:
             return error
         finally:

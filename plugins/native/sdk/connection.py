@@ -1,0 +1,88 @@
+"""What all parts of an asyncio client share: channels to the nodes of a cluster, who leads which
+partition, and what topics there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import grpc
+
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.sdk.client.routes import Routes
+from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.addresses import Bootstrap
+from lakemq.plugins.native.sdk.net.channels import settle
+from lakemq.plugins.native.sdk.net.login import AsyncLogin, Login, with_async_login
+from lakemq.plugins.native.sdk.net.tls import Tls, open_async_channel
+from lakemq.plugins.native.sdk.types import TopicOffsets
+
+if TYPE_CHECKING:  # exists in the stub file only
+    from lakemq.plugins.native.proto.native_pb2_grpc import NativeAsyncStub
+
+
+class Connection:
+    """The gRPC side of a `Client`. Every method raises `LakeMQError`s."""
+
+    def __init__(
+        self, bootstrap: Bootstrap, timeout_s: float, tls: Tls | None, login: Login | None
+    ) -> None:
+        self.bootstrap = bootstrap
+        self.timeout_s = timeout_s
+        """Of every call but streams."""
+        self._logins: list[AsyncLogin] = []
+        self._tls, self._login = tls, login
+        self.channel = self._open(bootstrap)
+        """To the node that the client is connected to."""
+        self.stub: NativeAsyncStub = wire.native_stub(self.channel)
+        self.routes = Routes(self.channel, self._open)
+        """Who leads which partition, and a channel to each."""
+
+    def _open(self, address: str) -> grpc.aio.Channel:
+        plain = open_async_channel(address, self._tls, self._login)
+        channel, session = with_async_login(plain, self._login, address)
+        if session is not None:
+            self._logins.append(session)
+        return channel
+
+    async def log_in(self) -> None:
+        """Get a token, where one is needed, before the first call."""
+        if self._logins:
+            await self._logins[0].ensure()
+
+    async def close(self) -> None:
+        """End every call."""
+        for session in self._logins:
+            await session.close()
+        await self.routes.close()
+        await self.channel.close()
+        await settle()
+
+    async def topics(self) -> list[TopicOffsets]:
+        """All topics, by name."""
+        return await self._describe([])
+
+    async def describe_topic(self, name: str) -> TopicOffsets:
+        """Raises UnknownTopic."""
+        return (await self._describe([name]))[0]
+
+    async def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:
+        request = pb.DescribeRequest(topics=names)
+        answer = await self.stub.Describe(request, timeout=self.timeout_s)
+        elsewhere = wire.led_elsewhere(answer)
+        if elsewhere:
+            asked = [self._describe_at(*each) for each in elsewhere.items()]
+            others = await asyncio.gather(*asked)
+            wire.merge_described(answer, [each for each in others if each is not None])
+        return [wire.topic_offsets(topic) for topic in answer.topics]
+
+    async def _describe_at(self, address: str, names: Sequence[str]) -> pb.DescribeResponse | None:
+        """None: no answer."""
+        request = pb.DescribeRequest(topics=names)
+        try:
+            return await self.routes.stub(address).Describe(request, timeout=self.timeout_s)
+        except LakeMQError:
+            return None
