@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from lakemq.plugins.native.sdk import BatchCommitted, Compression, StagedWinner, StagingSession
+from lakemq.plugins.native.sdk import BatchCommitted, Compression, SinkHandle, StagedWinner
 from lakemq.spark_plugin.errors import ExportError, OptionError
 from lakemq.spark_plugin.sink.options import SinkOptions
 from lakemq.spark_plugin.sink.rows import check_columns, shares
@@ -59,7 +59,7 @@ class _Sink:
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self.options = options
         check_columns([(each.name, each.dataType.simpleString()) for each in schema], options.topic)
-        self._session: StagingSession | None = None
+        self._session: SinkHandle | None = None
         self._name = ""
 
     def sink_name(self) -> str:
@@ -111,7 +111,7 @@ class _Sink:
             if winners:
                 raise ExportError("some tasks of a batch found it committed, others did not")
             return
-        session = StagingSession(*staged[0].session)
+        session = SinkHandle(*staged[0].session)
         client = client_of(self.options.bootstrap, self.options.access)
         client.staging.commit(session, staged[0].batch_id, [w for w in winners if w.batches])
 
@@ -120,7 +120,7 @@ class _Sink:
         for each in messages:
             if isinstance(each, Staged):
                 client = client_of(self.options.bootstrap, self.options.access)
-                client.staging.abort(StagingSession(*each.session), each.batch_id)
+                client.staging.abort(SinkHandle(*each.session), each.batch_id)
                 return
 
 
@@ -160,7 +160,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
     def _forget(self) -> None:
         """Nobody will ask again for a sink that had no name."""
         if not self.options.sink_id and self._name:
-            client_of(self.options.bootstrap, self.options.access).staging.forget(
+            client_of(self.options.bootstrap, self.options.access).staging.delete(
                 "sink", self._name
             )
 

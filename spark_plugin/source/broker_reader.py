@@ -25,7 +25,7 @@ from lakemq.plugins.native.sdk import (
     connect,
     to_arrow,
 )
-from lakemq.plugins.native.sdk.consumer.corrupt import TellCorrupt
+from lakemq.plugins.native.sdk.consumer.corrupt import CorruptCallback
 from lakemq.spark_plugin.access import Access
 from lakemq.spark_plugin.errors import DataLossError
 from lakemq.spark_plugin.source.corrupt import OnSkipped, skipped_batches, span_of
@@ -130,7 +130,7 @@ def read_batches(
     retry_timeout_s: float = 60.0,
     fail_on_data_loss: bool = True,
     only: RecordFilter | None = None,
-    on_corrupt: TellCorrupt,
+    on_corrupt: CorruptCallback,
 ) -> Iterator[RecordBatch]:
     """Stored batches that touch the range, each once, in order; a broker that goes away is asked
     again from where it stopped. DataLossError when records of the range are gone. `only`: batches
@@ -255,7 +255,7 @@ def _stored_batches(
     tiered: Tiered,
     over_grpc: OverGrpc,
     retry_timeout_s: float,
-    on_corrupt: TellCorrupt,
+    on_corrupt: CorruptCallback,
 ) -> Iterator[RecordBatch]:
     """Batches from the broker, or where `tiered` allows it from the store that holds them."""
     if tiered.mode == "never":

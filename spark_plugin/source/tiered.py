@@ -22,7 +22,7 @@ from lakemq.plugins.native.sdk import (
     TieredSegments,
     stored_batches,
 )
-from lakemq.plugins.native.sdk.consumer.corrupt import TellCorrupt
+from lakemq.plugins.native.sdk.consumer.corrupt import CorruptCallback
 from lakemq.spark_plugin.errors import ObjectStoreError
 from lakemq.spark_plugin.source.object_store import (
     ObjectNotFound,
@@ -123,7 +123,7 @@ def read_placed(
     over_grpc: OverGrpc,
     *,
     here: Stores,
-    on_corrupt: TellCorrupt,
+    on_corrupt: CorruptCallback,
 ) -> Iterator[RecordBatch]:
     """Stored batches that touch the range, each once, in order: the same that `over_grpc(wanted)`
     gives. `on_corrupt` is told of those that don't decompress although their object is whole.
@@ -150,7 +150,7 @@ def read_placed(
 
 def _read_piece(
     part: OffsetRange, segment: TieredSegment, tiered: Tiered, find_segments: FindSegments,
-    over_grpc: OverGrpc, here: Stores, on_corrupt: TellCorrupt,
+    over_grpc: OverGrpc, here: Stores, on_corrupt: CorruptCallback,
 ) -> Iterator[RecordBatch]:  # fmt: skip
     """From the store; from where it fails on through the broker."""
     offset = part.start

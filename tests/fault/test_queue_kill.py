@@ -87,7 +87,7 @@ async def test_the_broker_is_killed_again_and_again(node: NodeProcess) -> None:
         attempts_max=2, dead_letter="dead", backoff_ms=1, order="key", prefetch=20
     )
 
-    async def handle(message: lakemq.QueueMessage) -> None:
+    async def handle(message: lakemq.QueueRecord) -> None:
         number = int(message.value or b"")
         if answered[number]:
             late.append(number)

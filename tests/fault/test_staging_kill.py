@@ -39,7 +39,7 @@ async def kill_again_and_again(node: NodeProcess, dice: random.Random) -> None:
 
 
 async def staged(
-    client: lakemq.Client, session: lakemq.StagingSession, batch_id: int, task: int, mark: bytes
+    client: lakemq.Client, session: lakemq.SinkHandle, batch_id: int, task: int, mark: bytes
 ) -> lakemq.StagedWinner:
     async with client.staging.writer(session, batch_id, task, batch_max_bytes=2000) as writer:
         for number in range(40):

@@ -77,7 +77,7 @@ async def test_a_producer_that_was_forgotten_goes_on(forgetful: NodeProcess) -> 
         await client.create_topic(topic, partitions=1)
         async with await client.producer() as producer, await client.producer() as other:
             await producer.send(topic, b"0")
-            while not producer._batches.sequences.epoch_of(topic):
+            while not producer._accumulator.sequences.epoch_of(topic):
                 for each in (other, producer):
                     sent += 1
                     assert (await each.send(topic, b"%d" % sent)).offset == sent
@@ -94,7 +94,7 @@ def test_a_blocking_client_that_was_forgotten_goes_on(forgetful: NodeProcess) ->
         assert client._opened is not None
         (producer,) = client._opened._producers.values()
         sent = 0
-        while not producer._batches.sequences.epoch_of(topic):
+        while not producer._accumulator.sequences.epoch_of(topic):
             for each in (other, client):
                 sent += 1
                 assert each.send(topic, b"%d" % sent).offset == sent

@@ -32,7 +32,7 @@ def columns(*values: bytes) -> lakemq.Columns:
 
 def stage(
     client: lakemq.SyncClient,
-    session: lakemq.StagingSession,
+    session: lakemq.SinkHandle,
     batch_id: int,
     task: int,
     topic: str,
@@ -172,7 +172,7 @@ def test_wrong_requests_are_refused_by_name(client: lakemq.SyncClient, topic: st
         client.staging.open_sink("")
     with pytest.raises(lakemq.InvalidRequest, match="timeout_ms is 1"):
         client.staging.open_sink(topic, timeout_ms=1)
-    nobody = lakemq.StagingSession("sink", "nobody", 1, -1)
+    nobody = lakemq.SinkHandle("sink", "nobody", 1, -1)
     with pytest.raises(lakemq.UnknownTransaction, match="unknown sink nobody"):
         client.staging.commit(nobody, 0, [])
     session = client.staging.open_sink(topic)
@@ -208,10 +208,10 @@ def test_owners_are_listed_fenced_and_forgotten(client: lakemq.SyncClient, topic
     client.staging.fence("sink", topic)
     (found,) = [each for each in client.staging.owners() if each.name == topic]
     assert (found.state, found.staged_batches, found.epoch) == ("idle", 0, session.epoch + 1)
-    client.staging.forget("sink", topic)
+    client.staging.delete("sink", topic)
     assert topic not in [each.name for each in client.staging.owners()]
     with pytest.raises(lakemq.UnknownTransaction):
-        client.staging.forget("sink", topic)
+        client.staging.delete("sink", topic)
 
 
 def test_nobody_reads_what_is_staged(client: lakemq.SyncClient, topic: str) -> None:

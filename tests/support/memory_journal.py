@@ -23,7 +23,7 @@ from lakemq.plugins.native.sdk import (
     TopicOffsets,
     UnknownTopic,
 )
-from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt, TellCorrupt
+from lakemq.plugins.native.sdk.consumer.corrupt import CorruptCallback, CorruptPolicy, OnCorrupt
 
 
 class StoredBatch(NamedTuple):
@@ -130,7 +130,7 @@ class MemoryJournal:
         topic_id: str | None = None,
         bytes_max: int = 0,
         wanted: RecordFilter | None = None,
-        on_corrupt: OnCorrupt | TellCorrupt = "raise",
+        on_corrupt: OnCorrupt | CorruptCallback = "raise",
     ) -> Iterator[RecordBatch]:
         if topic_id != self._ids.get(topic):
             raise UnknownTopic(f"topic {topic} has another id")

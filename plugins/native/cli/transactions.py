@@ -68,7 +68,7 @@ def delete(
             abort=True,
         )
     with client_of(broker) as client:
-        client.staging.forget(kind, name)
+        client.staging.delete(kind, name)
     typer.echo(f"deleted {kind} {name}")
 
 

@@ -54,7 +54,8 @@ from lakemq.plugins.native.sdk.admin import Admin
 from lakemq.plugins.native.sdk.arrow import from_arrow, to_arrow
 from lakemq.plugins.native.sdk.blocking.client import SyncClient, connect
 from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer
-from lakemq.plugins.native.sdk.blocking.queue import SyncQueue, SyncQueueMessage
+from lakemq.plugins.native.sdk.blocking.queue import SyncQueue, SyncQueueRecord
+from lakemq.plugins.native.sdk.blocking.services import SyncAdmin, SyncSchedules, SyncSchemas
 from lakemq.plugins.native.sdk.blocking.staging import (
     SyncStagedWriter,
     SyncStaging,
@@ -69,18 +70,17 @@ from lakemq.plugins.native.sdk.consumer.filtering import Condition, RecordFilter
 from lakemq.plugins.native.sdk.net.tls import Tls
 from lakemq.plugins.native.sdk.producer.producer import Producer
 from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions
-from lakemq.plugins.native.sdk.queue.record import QueueMessage
+from lakemq.plugins.native.sdk.queue.record import QueueRecord
 from lakemq.plugins.native.sdk.schedules import Scheduled, Schedules
 from lakemq.plugins.native.sdk.schemas import Schemas, Serializer
-from lakemq.plugins.native.sdk.sync_services import SyncAdmin, SyncSchedules, SyncSchemas
 from lakemq.plugins.native.sdk.tiered import stored_batches
 from lakemq.plugins.native.sdk.transactions.staging import (
     CommitResult,
+    SinkHandle,
     StagedWinner,
     StagedWriter,
     Staging,
     StagingOwner,
-    StagingSession,
 )
 from lakemq.plugins.native.sdk.transactions.transaction import Transaction, TransactionalProducer
 from lakemq.plugins.native.sdk.types import (
@@ -146,7 +146,7 @@ __all__ = [
     "ProducerFenced",
     "Queue",
     "QueueDescription",
-    "QueueMessage",
+    "QueueRecord",
     "QueueOptions",
     "QueuePartitionDescription",
     "Record",
@@ -160,7 +160,7 @@ __all__ = [
     "Staging",
     "StagingFull",
     "StagingOwner",
-    "StagingSession",
+    "SinkHandle",
     "SchemaInfo",
     "SchemaMismatch",
     "Schemas",
@@ -172,7 +172,7 @@ __all__ = [
     "SyncClient",
     "SyncConsumer",
     "SyncQueue",
-    "SyncQueueMessage",
+    "SyncQueueRecord",
     "SyncSchedules",
     "SyncSchemas",
     "SyncStagedWriter",

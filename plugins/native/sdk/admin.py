@@ -12,8 +12,8 @@ from lakemq.plugins.native.proto import queues_pb2
 from lakemq.plugins.native.proto.admin_pb2_grpc import AdminStub
 from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesStub
 from lakemq.plugins.native.sdk.arguments import Config, config_given, partitions_given
-from lakemq.plugins.native.sdk.call_errors import error_of
 from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.errors import error_of
 from lakemq.plugins.native.sdk.queue.queue import QueueOptions, queue_settings
 from lakemq.plugins.native.sdk.types import (
     ClusterDescription,

@@ -1,5 +1,5 @@
 """What callers give in place of what the signatures name: taken where its meaning is plain, else
-refused in words. Pure.
+refused in words.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from lakemq.broker_core.api.types import Columns, Headers
 from lakemq.plugins.native.proto import schedules_pb2 as pb
 from lakemq.plugins.native.proto.schedules_pb2_grpc import SchedulesStub
 from lakemq.plugins.native.sdk.arguments import delay_ms, moment_ms
-from lakemq.plugins.native.sdk.connection import Connection
 from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.connection import Connection
 from lakemq.plugins.native.sdk.net.retrying import now_ms, retrying
 from lakemq.plugins.native.sdk.producer.checking import encoded
 from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # exists in the stub file only
 
 
 class Serializer:
-    """Makes framed values of one schema. Pure; made by `serializer`."""
+    """Makes framed values of one schema. Made by `serializer`."""
 
     def __init__(self, schema: SchemaInfo) -> None:
         self.schema = schema

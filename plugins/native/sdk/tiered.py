@@ -1,4 +1,4 @@
-"""Reading a topic's sealed segments where an object store holds them. Pure.
+"""Reading a topic's sealed segments where an object store holds them.
 
 The bytes are the same that the broker would send: record batches, each under its own CRCs.
 """
@@ -17,7 +17,7 @@ from lakemq.broker_core.api.records.batch import (
     read_header,
 )
 from lakemq.broker_core.api.tiered import TieredSegment
-from lakemq.plugins.native.sdk.consumer.corrupt import TellCorrupt
+from lakemq.plugins.native.sdk.consumer.corrupt import CorruptCallback
 
 ReadAt = Callable[[int, int], bytes]
 """`read(position, size)` -> the object's bytes there; fewer only where it ends."""
@@ -32,7 +32,7 @@ def stored_batches(
     end: int,
     *,
     chunk_bytes: int = CHUNK_BYTES,
-    on_corrupt: TellCorrupt | None = None,
+    on_corrupt: CorruptCallback | None = None,
 ) -> Iterator[RecordBatch]:
     """The segment's batches that touch offsets [start, end), in order, CRCs checked.
 
@@ -74,7 +74,7 @@ def stored_batches(
 
 
 def _opened(
-    chunk: bytes, position: int, header: BatchHeader, on_corrupt: TellCorrupt | None
+    chunk: bytes, position: int, header: BatchHeader, on_corrupt: CorruptCallback | None
 ) -> RecordBatch | None:
     try:
         return RecordBatch(chunk, position, columns_later=True)

@@ -1,4 +1,4 @@
-"""Values that the SDK gives and takes. Pure."""
+"""Values that the SDK gives and takes."""
 
 from __future__ import annotations
 
@@ -125,6 +125,7 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
+        """Records from the committed offsets to the high watermarks, of all partitions."""
         return sum(each.lag for each in self.offsets)
 
 
@@ -196,4 +197,5 @@ class QueueDescription:
 
     @property
     def backlog(self) -> int:
+        """Records that are still to be settled, in all partitions."""
         return sum(each.backlog for each in self.partitions)

@@ -22,7 +22,7 @@ from lakemq.plugins.native.config import NativeSettings
 from lakemq.plugins.native.groups.host import GroupHost
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeServicer
-from lakemq.plugins.native.sdk.consumer.fetched import fetch_many_response, fetch_response
+from lakemq.plugins.native.sdk.net.fetched import fetch_many_response, fetch_response
 from lakemq.plugins.native.server.authentication import principal_of
 from lakemq.plugins.native.server.convert import (
     error_message,

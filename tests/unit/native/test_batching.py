@@ -5,29 +5,29 @@ from lakemq.broker_core.api.records.batch import RECORDS_MAX, RecordBatch, read_
 from lakemq.broker_core.api.types import Acks, Columns, Compression
 from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers, backoff_s
 from lakemq.plugins.native.sdk.producer.accumulator import (
-    Block,
-    OutgoingBatch,
-    ProducerBatches,
-    Ticket,
+    PendingBlock,
+    PendingRecord,
+    ProducerBatch,
+    RecordAccumulator,
     cut,
 )
 from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
 
 
-def batches(batch_max_bytes: int = 1 << 20) -> ProducerBatches:
-    return ProducerBatches(
+def batches(batch_max_bytes: int = 1 << 20) -> RecordAccumulator:
+    return RecordAccumulator(
         SequenceNumbers(9), batch_max_bytes=batch_max_bytes, compression=Compression.NONE
     )
 
 
-def add(to: ProducerBatches, *values: bytes, partition: int = 0) -> list[Ticket]:
-    tickets = [Ticket(NewRecord(value), 1000) for value in values]
-    for ticket in tickets:
-        to.add("t", partition, ticket)
-    return tickets
+def add(to: RecordAccumulator, *values: bytes, partition: int = 0) -> list[PendingRecord]:
+    pending = [PendingRecord(NewRecord(value), 1000) for value in values]
+    for item in pending:
+        to.add("t", partition, item)
+    return pending
 
 
-def sequence(batch: OutgoingBatch) -> int:
+def sequence(batch: ProducerBatch) -> int:
     return read_header(batch.data).base_sequence
 
 
@@ -39,7 +39,7 @@ def test_one_batch_under_way_per_partition_and_the_rest_gathers() -> None:
     add(state, b"d", partition=1)
     (other,) = state.ready(6)
     assert (first.partition, other.partition) == (0, 1)
-    done = state.taken(first, 40, Acks.LEADER)
+    done = state.appended(first, 40, Acks.LEADER)
     assert [each.outcome for each in done] == [
         RecordMetadata("t", 0, 40, 5, Acks.LEADER),
         RecordMetadata("t", 0, 41, 5, Acks.LEADER),
@@ -54,7 +54,7 @@ def test_a_batch_is_sent_again_as_it_was() -> None:
     add(state, b"a")
     (batch,) = state.ready(0)
     data = batch.data
-    assert [each.data for each in state.under_way()] == [data]
+    assert [each.data for each in state.in_flight()] == [data]
     assert list(state.ready(1)) == []
 
 
@@ -75,8 +75,8 @@ def test_batches_obey_their_size_but_one_record_always_fits() -> None:
     sizes = []
     while not state.idle:
         (batch,) = state.ready(0)
-        sizes.append(len(batch.tickets))
-        state.taken(batch, 0, Acks.LEADER)
+        sizes.append(len(batch.pending))
+        state.appended(batch, 0, Acks.LEADER)
     assert sizes == [2, 1]
 
 
@@ -85,7 +85,7 @@ def test_buffered_bytes_return_to_zero() -> None:
     add(state, b"a", b"b")
     add(state, b"c", partition=3)
     for batch in list(state.ready(0)):
-        state.taken(batch, 0, Acks.LEADER)
+        state.appended(batch, 0, Acks.LEADER)
     assert state.idle
 
 
@@ -101,9 +101,9 @@ def test_giving_up_fails_what_was_sent_and_what_was_not() -> None:
 
 def test_sequence_numbers_wrap_as_in_kafka() -> None:
     numbers = SequenceNumbers(1)
-    numbers.taken("t", 0, 2**31 - 1)
+    numbers.advance("t", 0, 2**31 - 1)
     assert numbers.next("t", 0).base_sequence == 2**31 - 1
-    numbers.taken("t", 0, 1)
+    numbers.advance("t", 0, 1)
     assert numbers.next("t", 0).base_sequence == 0
 
 
@@ -117,14 +117,14 @@ def test_waits_double_up_to_a_second_with_jitter() -> None:
 def test_blocks_and_single_records_keep_their_order() -> None:
     state = batches()
     add(state, b"a", b"b")
-    block = Block(Columns([b"c", b"d"], timestamps_ms=[7, 8]), 1000)
+    block = PendingBlock(Columns([b"c", b"d"], timestamps_ms=[7, 8]), 1000)
     state.add("t", 0, block)
     (late,) = add(state, b"e")
     sent, offset = [], 10
     for now_ms in (1, 2, 3):
         (batch,) = state.ready(now_ms)
         sent.append((sequence(batch), RecordBatch(batch.data).values()))
-        state.taken(batch, offset, Acks.LEADER)
+        state.appended(batch, offset, Acks.LEADER)
         offset += batch.count
     assert sent == [(0, [b"a", b"b"]), (2, [b"c", b"d"]), (4, [b"e"])]
     assert block.outcome == RecordMetadata("t", 0, 12, 7, Acks.LEADER)
@@ -134,11 +134,11 @@ def test_blocks_and_single_records_keep_their_order() -> None:
 
 def test_columns_without_times_get_the_time_of_sending() -> None:
     state = batches()
-    block = Block(Columns([b"c"]), 1000)
+    block = PendingBlock(Columns([b"c"]), 1000)
     state.add("t", 0, block)
     (batch,) = state.ready(55)
     assert RecordBatch(batch.data).timestamps_ms() == [55]
-    state.taken(batch, 0, Acks.LEADER)
+    state.appended(batch, 0, Acks.LEADER)
     assert block.outcome == RecordMetadata("t", 0, 0, 55, Acks.LEADER)
 
 
@@ -157,10 +157,10 @@ def test_the_last_and_the_oldest_are_known() -> None:
     add(state, b"a")
     (first,) = state.ready(0)
     tail = add(state, b"b", b"c")[-1]
-    other = Ticket(NewRecord(b"d"), 500)
+    other = PendingRecord(NewRecord(b"d"), 500)
     state.add("t", 1, other)
     assert state.last() == [tail, other] and state.oldest_deadline_ms() == 500
-    state.taken(first, 0, Acks.LEADER)
+    state.appended(first, 0, Acks.LEADER)
     assert state.last() == [tail, other]
 
 
@@ -172,7 +172,7 @@ def test_a_topic_that_was_created_again_gets_numbers_that_pass_for_no_others() -
     state.sequences.restart("t")
     assert state.is_outdated(first) and state.is_outdated(other)
     # The new topic may have taken this one as its first: the next must not look like it.
-    state.taken(first, 0, Acks.LEADER)
+    state.appended(first, 0, Acks.LEADER)
     add(state, b"c")
     (second,) = state.ready(1)
     assert (read_header(second.data).producer_epoch, sequence(second)) == (1, 0)
@@ -180,7 +180,7 @@ def test_a_topic_that_was_created_again_gets_numbers_that_pass_for_no_others() -
     assert (read_header(other.data).producer_epoch, sequence(other)) == (1, 0)
     assert RecordBatch(other.data).values() == [b"b"]
     assert not state.is_outdated(other)
-    state.taken(second, 1, Acks.LEADER)
+    state.appended(second, 1, Acks.LEADER)
     add(state, b"d")
     (third,) = state.ready(2)
     assert (read_header(third.data).producer_epoch, sequence(third)) == (1, 1)

@@ -8,7 +8,11 @@ from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.types import Columns, Compression
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers
-from lakemq.plugins.native.sdk.producer.accumulator import Block, ProducerBatches, Ticket
+from lakemq.plugins.native.sdk.producer.accumulator import (
+    PendingBlock,
+    PendingRecord,
+    RecordAccumulator,
+)
 from lakemq.plugins.native.sdk.producer.checking import check_record
 from lakemq.plugins.native.sdk.types import NewRecord
 
@@ -46,14 +50,16 @@ def test_columns_are_looked_at_too(columns: Columns) -> None:
 
 
 def test_what_no_batch_can_be_made_of_fails_alone() -> None:
-    state = ProducerBatches(SequenceNumbers(1), batch_max_bytes=1000, compression=Compression.NONE)
-    uneven = Block(Columns([b"a", b"b"], [b"k"]), 0)
+    state = RecordAccumulator(
+        SequenceNumbers(1), batch_max_bytes=1000, compression=Compression.NONE
+    )
+    uneven = PendingBlock(Columns([b"a", b"b"], [b"k"]), 0)
     state.add("t", 0, uneven)
-    state.add("t", 0, Ticket(NewRecord(b"good"), 0))
-    state.add("t", 1, Ticket(NewRecord(b"good"), 0))
+    state.add("t", 0, PendingRecord(NewRecord(b"good"), 0))
+    state.add("t", 1, PendingRecord(NewRecord(b"good"), 0))
     assert [batch.partition for batch in state.ready(0)] == [0, 1]
-    assert state.take_unfit() == [uneven] and state.take_unfit() == []
+    assert state.drain_rejected() == [uneven] and state.drain_rejected() == []
     assert isinstance(uneven.outcome, InvalidRequest)
-    for batch in state.under_way():
-        state.taken(batch, 0, 1)  # type: ignore[arg-type]
+    for batch in state.in_flight():
+        state.appended(batch, 0, 1)  # type: ignore[arg-type]
     assert state.idle

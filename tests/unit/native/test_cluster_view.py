@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from lakemq.broker_core.api.errors import NotLeader, Unavailable, UnknownTopic
-from lakemq.plugins.native.sdk.client.cluster_view import HERE, ClusterView, Route, may_be_behind
+from lakemq.plugins.native.sdk.net.cluster_view import HERE, ClusterView, Route, may_lag
 
 
 def view() -> ClusterView:
     found = ClusterView()
     found.connected("a")
-    found.nodes_are({"a": "a:1", "b": "b:1"})
-    found.topic_is("t", [("a", 3), ("b", 4), ("", 5), ("c", 6)])
+    found.set_nodes({"a": "a:1", "b": "b:1"})
+    found.set_topic("t", [("a", 3), ("b", 4), ("", 5), ("c", 6)])
     return found
 
 
@@ -49,13 +49,13 @@ def test_another_node_tells_all_anew() -> None:
     version = found.version
     found.connected("b")
     assert found.version > version and found.route("t", 1) == HERE
-    found.topic_is("t", [("a", 3), ("b", 4)])
+    found.set_topic("t", [("a", 3), ("b", 4)])
     assert found.route("t", 0) == Route("a:1", 3) and found.route("t", 1) == Route("", 4)
-    found.topic_is_gone("t")
+    found.remove_topic("t")
     assert found.topics() == []
 
 
 def test_only_other_nodes_may_be_behind() -> None:
-    assert may_be_behind(UnknownTopic("t"), "b:1")
-    assert not may_be_behind(UnknownTopic("t"), "")
-    assert not may_be_behind(Unavailable(""), "b:1")
+    assert may_lag(UnknownTopic("t"), "b:1")
+    assert not may_lag(UnknownTopic("t"), "")
+    assert not may_lag(Unavailable(""), "b:1")

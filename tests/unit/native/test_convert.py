@@ -8,8 +8,8 @@ from lakemq.broker_core.api.errors import BY_CODE, InvalidRequest, LakeMQError
 from lakemq.broker_core.api.types import PartitionStatus, TopicConfig, TopicInfo
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.arguments import partitions_given
-from lakemq.plugins.native.sdk.call_errors import Unimplemented, error_from, error_of
 from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.errors import Unimplemented, error_from, error_of
 from lakemq.plugins.native.server.convert import (
     error_message,
     status_of,

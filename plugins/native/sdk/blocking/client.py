@@ -31,26 +31,26 @@ from lakemq.plugins.native.sdk.arguments import (
     first_offset,
 )
 from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer, with_callbacks_in_threads
-from lakemq.plugins.native.sdk.blocking.loop_runner import Portal, blocking
-from lakemq.plugins.native.sdk.blocking.parallel import FetchStream, ParallelFetch
+from lakemq.plugins.native.sdk.blocking.fetch_streams import FetchStream, ParallelFetch
+from lakemq.plugins.native.sdk.blocking.fetching import SyncRoutes
+from lakemq.plugins.native.sdk.blocking.portal import Portal, blocking
 from lakemq.plugins.native.sdk.blocking.queue import SyncQueue
-from lakemq.plugins.native.sdk.blocking.routes import SyncRoutes
+from lakemq.plugins.native.sdk.blocking.services import SyncAdmin, SyncSchedules, SyncSchemas
 from lakemq.plugins.native.sdk.blocking.staging import SyncStaging, SyncTransactionalProducer
-from lakemq.plugins.native.sdk.call_errors import CLOSED
 from lakemq.plugins.native.sdk.client.client import Client
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer
-from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt, TellCorrupt
+from lakemq.plugins.native.sdk.consumer.corrupt import CorruptCallback, CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.consumer.options import ConsumerOptions
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
+from lakemq.plugins.native.sdk.net.errors import CLOSED
 from lakemq.plugins.native.sdk.net.login import Login, Mechanism, login_of, with_login
 from lakemq.plugins.native.sdk.net.tls import Tls, open_channel
 from lakemq.plugins.native.sdk.producer.accumulator import BATCH_MAX_BYTES
 from lakemq.plugins.native.sdk.producer.checking import check_record
 from lakemq.plugins.native.sdk.producer.producer import Producer
 from lakemq.plugins.native.sdk.queue.queue import Queue, QueueOptions, check_queue_options
-from lakemq.plugins.native.sdk.sync_services import SyncAdmin, SyncSchedules, SyncSchemas
 from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
 
 _R = TypeVar("_R")
@@ -211,7 +211,7 @@ class SyncClient:
         bytes_max: int = wire.FETCH_MAX_BYTES,
         follow: bool = False,
         wanted: RecordFilter | None = None,
-        on_corrupt: OnCorrupt | TellCorrupt = "raise",
+        on_corrupt: OnCorrupt | CorruptCallback = "raise",
     ) -> FetchStream:
         """Every stored batch that touches offsets [start, end), in order, CRC checked.
 

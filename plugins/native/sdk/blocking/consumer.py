@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from lakemq.plugins.native.sdk.blocking.loop_runner import Facade, blocking
+from lakemq.plugins.native.sdk.blocking.portal import Facade, blocking
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer
 from lakemq.plugins.native.sdk.consumer.options import Callback, ConsumerOptions, Partitions
 from lakemq.plugins.native.sdk.types import ConsumerRecord

@@ -7,56 +7,63 @@ from types import TracebackType
 from typing import Self
 
 from lakemq.broker_core.api.types import Headers
-from lakemq.plugins.native.sdk.blocking.loop_runner import Facade, blocking
+from lakemq.plugins.native.sdk.blocking.portal import Facade, blocking
 from lakemq.plugins.native.sdk.queue.queue import Queue
-from lakemq.plugins.native.sdk.queue.record import QueueMessage
+from lakemq.plugins.native.sdk.queue.record import QueueRecord
 
 
-class SyncQueueMessage(Facade[QueueMessage]):
-    """As `QueueMessage`, but settling blocks."""
+class SyncQueueRecord(Facade[QueueRecord]):
+    """As `QueueRecord`, but settling blocks."""
 
     __slots__ = ()
 
-    ack = blocking(QueueMessage.ack)
-    nack = blocking(QueueMessage.nack)
-    release = blocking(QueueMessage.release)
-    reject = blocking(QueueMessage.reject)
-    extend = blocking(QueueMessage.extend)
+    ack = blocking(QueueRecord.ack)
+    nack = blocking(QueueRecord.nack)
+    release = blocking(QueueRecord.release)
+    reject = blocking(QueueRecord.reject)
+    extend = blocking(QueueRecord.extend)
 
     def __repr__(self) -> str:
         return repr(self._inner)
 
     @property
-    def message(self) -> QueueMessage:
+    def message(self) -> QueueRecord:
         """The message itself, for `SyncQueue.ack`."""
         return self._inner
 
     @property
     def topic(self) -> str:
+        """Name of the topic."""
         return self._inner.topic
 
     @property
     def partition(self) -> int:
+        """Number of the partition, from 0."""
         return self._inner.partition
 
     @property
     def offset(self) -> int:
+        """Offset within the partition."""
         return self._inner.offset
 
     @property
     def timestamp_ms(self) -> int:
+        """Milliseconds since the epoch."""
         return self._inner.timestamp_ms
 
     @property
     def key(self) -> bytes | None:
+        """Key; None: it has none."""
         return self._inner.key
 
     @property
     def value(self) -> bytes | None:
+        """Value; None: a tombstone."""
         return self._inner.value
 
     @property
     def headers(self) -> Headers:
+        """(name, value) pairs, in order; a value may be None."""
         return self._inner.headers
 
     @property
@@ -80,16 +87,16 @@ class SyncQueue(Facade[Queue]):
     ) -> None:
         self._end(Queue.close)
 
-    def __iter__(self) -> Iterator[SyncQueueMessage]:
+    def __iter__(self) -> Iterator[SyncQueueRecord]:
         while True:
             yield from self.next_batch()
 
-    def next_batch(self, count: int = 1) -> list[SyncQueueMessage]:
+    def next_batch(self, count: int = 1) -> list[SyncQueueRecord]:
         """As `Queue.next_batch`: waits for one message, and takes up to `count` that are there."""
         found = self._call(lambda inner: inner.next_batch(count))
-        return [SyncQueueMessage(self._runner, message) for message in found]
+        return [SyncQueueRecord(self._runner, message) for message in found]
 
-    def ack(self, messages: Iterable[SyncQueueMessage]) -> None:
+    def ack(self, messages: Iterable[SyncQueueRecord]) -> None:
         """As `Queue.ack`: settle many at once."""
         settled = [each.message for each in messages]
         self._call(lambda inner: inner.ack(settled))

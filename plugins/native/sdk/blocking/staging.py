@@ -9,8 +9,8 @@ from typing import Self
 from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.types import Compression, TopicPartition
 from lakemq.plugins.native.sdk.blocking.consumer import SyncConsumer
-from lakemq.plugins.native.sdk.blocking.loop_runner import Facade, blocking
-from lakemq.plugins.native.sdk.transactions.staging import StagedWriter, Staging, StagingSession
+from lakemq.plugins.native.sdk.blocking.portal import Facade, blocking
+from lakemq.plugins.native.sdk.transactions.staging import SinkHandle, StagedWriter, Staging
 from lakemq.plugins.native.sdk.transactions.transaction import Transaction, TransactionalProducer
 
 
@@ -42,11 +42,11 @@ class SyncStaging(Facade[Staging]):
     commit = blocking(Staging.commit)
     owners = blocking(Staging.owners)
     fence = blocking(Staging.fence)
-    forget = blocking(Staging.forget)
+    delete = blocking(Staging.delete)
 
     def writer(
         self,
-        session: StagingSession,
+        session: SinkHandle,
         batch_id: int,
         task: int,
         attempt: int = 0,

@@ -25,15 +25,15 @@ from lakemq.plugins.native.sdk.arguments import (
     first_offset,
     moment_ms,
 )
-from lakemq.plugins.native.sdk.client.cluster_view import BEHIND_S, may_be_behind
-from lakemq.plugins.native.sdk.client.routes import Routes
-from lakemq.plugins.native.sdk.connection import Connection
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer, ConsumerOptions
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
+from lakemq.plugins.native.sdk.net.cluster_view import METADATA_LAG_S, may_lag
+from lakemq.plugins.native.sdk.net.connection import Connection
 from lakemq.plugins.native.sdk.net.login import Mechanism, login_of
+from lakemq.plugins.native.sdk.net.routes import Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 from lakemq.plugins.native.sdk.net.tls import Tls
 from lakemq.plugins.native.sdk.producer.producer import Producer
@@ -302,7 +302,7 @@ class Client:
             filter=wire.filter_message(wanted),
         )  # fmt: skip
         give_up_s = monotonic() + self.timeout_s
-        behind_until_s = monotonic() + BEHIND_S
+        behind_until_s = monotonic() + METADATA_LAG_S
         for pause_s in backoff_s():
             address, request.leader_epoch = self.routes.route(topic, partition)
             call = self.routes.stub(address).Fetch(request)
@@ -319,7 +319,7 @@ class Client:
                 failure = error
             finally:
                 call.cancel()
-            behind = may_be_behind(failure, address) and monotonic() < behind_until_s
+            behind = may_lag(failure, address) and monotonic() < behind_until_s
             if not (isinstance(failure, NotLeader) or behind) or monotonic() > give_up_s:
                 raise failure
             if isinstance(failure, NotLeader):

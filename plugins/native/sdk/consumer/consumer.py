@@ -32,7 +32,6 @@ from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.arrow import COLUMNS, to_arrow
-from lakemq.plugins.native.sdk.connection import Connection
 from lakemq.plugins.native.sdk.consumer.chunks import Chunk, Span, decoded, only, with_ends
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy, OnCorrupt
 from lakemq.plugins.native.sdk.consumer.counters import ConsumerCounters
@@ -45,6 +44,7 @@ from lakemq.plugins.native.sdk.consumer.options import ConsumerOptions as Consum
 from lakemq.plugins.native.sdk.consumer.options import Partitions as Partitions
 from lakemq.plugins.native.sdk.consumer.topic_pattern import TopicPattern
 from lakemq.plugins.native.sdk.consumer.topic_watch import watch_for_topics
+from lakemq.plugins.native.sdk.net.connection import Connection
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 from lakemq.plugins.native.sdk.types import ConsumerRecord, TopicOffsets
 
@@ -405,7 +405,7 @@ class Consumer:
         await self._call("revoked", revoked)
         self._drop(revoked)
         self._membership.released(revoked)
-        self._stream.beat_now()
+        self._stream.heartbeat_now()
 
     def _drop(self, places: Partitions) -> None:
         self._given_up_ms = now_ms()

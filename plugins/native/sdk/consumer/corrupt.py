@@ -17,7 +17,7 @@ from lakemq.plugins.native.sdk.consumer.counters import ConsumerCounters
 OnCorrupt = Literal["skip", "raise"]
 """`skip`: leave such a batch out, count it, and log it once a reader, at WARNING to `lakemq`;
 `raise`: raise CorruptBatch, naming topic, partition and offset."""
-TellCorrupt = Callable[[int, int, CorruptBatch], None]
+CorruptCallback = Callable[[int, int, CorruptBatch], None]
 """Is told first and last offset of such a batch, which is left out."""
 
 
@@ -25,7 +25,7 @@ class CorruptPolicy:
     """`on_corrupt` of one reader. InvalidRequest: neither of its words."""
 
     def __init__(
-        self, on_corrupt: OnCorrupt | TellCorrupt, counters: ConsumerCounters | None = None
+        self, on_corrupt: OnCorrupt | CorruptCallback, counters: ConsumerCounters | None = None
     ) -> None:
         self._tell = on_corrupt if callable(on_corrupt) else None
         if self._tell is None and on_corrupt not in get_args(OnCorrupt):

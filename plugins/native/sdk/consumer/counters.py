@@ -1,4 +1,4 @@
-"""What producers and consumers count: plain numbers, for whatever monitoring there is. Pure."""
+"""What producers and consumers count: plain numbers, for whatever monitoring there is."""
 
 from __future__ import annotations
 

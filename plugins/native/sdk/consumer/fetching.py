@@ -11,13 +11,13 @@ from lakemq.broker_core.api.errors import CorruptBatch, LakeMQError, NotLeader
 from lakemq.broker_core.api.records.batch import CONTROL, RecordBatch, split
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.sdk.call_errors import error_of
-from lakemq.plugins.native.sdk.client.cluster_view import may_be_behind
-from lakemq.plugins.native.sdk.client.routes import Routes
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy
-from lakemq.plugins.native.sdk.consumer.fetched import FetchedPartition
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.cluster_view import may_lag
+from lakemq.plugins.native.sdk.net.errors import error_of
+from lakemq.plugins.native.sdk.net.fetched import FetchedPartition
+from lakemq.plugins.native.sdk.net.routes import Routes
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 
 _AHEAD: Final = 4
@@ -80,6 +80,7 @@ class FetchLoop:
             task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> None:
+        """End all streams; what has arrived stays."""
         if self._again is not None:
             self._again.cancel()
             self._again = None
@@ -131,7 +132,7 @@ class FetchLoop:
         if answer.error is not None:
             error = error_of(answer.error)
             address = self._routes.route(*place).address
-            if not error.retriable and not may_be_behind(error, address):
+            if not error.retriable and not may_lag(error, address):
                 await self.arrived.put(Arrived(place, reading, (), error=error))
                 return
             if isinstance(error, NotLeader):

@@ -28,11 +28,13 @@ class Condition:
     prefix: bool = False
 
     def of_key(self, key: bytes | None) -> bool:
+        """Whether a record's key meets the condition."""
         if key is None:
             return False
         return key.startswith(self.value) if self.prefix else key == self.value
 
     def of_headers(self, encoded: bytes) -> bool:
+        """Whether a record's encoded headers meet the condition."""
         return any(
             name == self.header and self.of_key(value) for name, value in decode_headers(encoded)
         )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from lakemq.broker_core.api.errors import InstanceInUse, LakeMQError, MemberFenced, UnknownMember
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.sdk.call_errors import error_of
 from lakemq.plugins.native.sdk.consumer.membership import Beat, Grant, Membership
+from lakemq.plugins.native.sdk.net.errors import error_of
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 
 if TYPE_CHECKING:
@@ -60,14 +60,15 @@ class GroupStream:
         self._driver: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Join the group, and send heartbeats from now on."""
         self._driver = asyncio.create_task(self._drive())
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Read these topics from now on."""
         self.topics = list(topics)
-        self.beat_now()
+        self.heartbeat_now()
 
-    def beat_now(self) -> None:
+    def heartbeat_now(self) -> None:
         """Do not wait for the next heartbeat's time: there is news."""
         self._hurry.set()
 
@@ -165,7 +166,7 @@ class GroupStream:
         if isinstance(error, UnknownMember | MemberFenced):
             known = isinstance(error, MemberFenced)
             self.membership.expelled(member_id, _new_member_id(), known=known)
-            self.beat_now()
+            self.heartbeat_now()
             self._on_change()
         elif not isinstance(error, InstanceInUse) and not error.retriable:
             self._fail(error)

@@ -1,4 +1,4 @@
-"""A member's side of a consumer group: what it may hand out, and what it says. Pure.
+"""A member's side of a consumer group: what it may hand out, and what it says.
 
 The coordinator's side, and why no record is handled by two members, is in
 `plugins/native/groups/coordinator.py`.
@@ -81,6 +81,7 @@ class Membership:
 
     @property
     def joined(self) -> bool:
+        """Whether the coordinator has accepted this member."""
         return self._joined
 
     def beat(self, now_ms: float) -> Beat:

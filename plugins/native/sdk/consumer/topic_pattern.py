@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError
-from lakemq.plugins.native.sdk.connection import Connection
+from lakemq.plugins.native.sdk.net.connection import Connection
 
 
 class TopicPattern:
@@ -39,6 +39,7 @@ class TopicPattern:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
+        """Look no more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Addresses of brokers, as callers write them. Pure."""
+"""Addresses of brokers, as callers write them."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from lakemq.broker_core.api.types import Columns, TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
 from lakemq.plugins.native.sdk.arguments import Config, config_given, partitions_given
-from lakemq.plugins.native.sdk.consumer.fetched import (
+from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
+from lakemq.plugins.native.sdk.net.fetched import (
     parse_fetch_many_response,
     parse_fetch_response,
 )
-from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.producer.checking import check_columns, check_record
 from lakemq.plugins.native.sdk.types import (
     GroupDescription,
@@ -95,6 +95,7 @@ def create_topic_request(
 
 
 def topic_offsets(topic: pb.Topic) -> TopicOffsets:
+    """A topic, as `describe_topic` answers."""
     return TopicOffsets(
         topic.name,
         topic.topic_id,
@@ -143,6 +144,7 @@ def merge_described(answer: pb.DescribeResponse, others: Sequence[pb.DescribeRes
 
 
 def tiered_segments(answer: pb.TieredSegmentsResponse) -> TieredSegments:
+    """The answer of `TieredSegments`, in the types of the SDK."""
     return TieredSegments(
         answer.log_start_offset, answer.high_watermark,
         tuple(
@@ -158,6 +160,7 @@ def tiered_segments(answer: pb.TieredSegmentsResponse) -> TieredSegments:
 
 
 def group_description(group: pb.Group) -> GroupDescription:
+    """A consumer group, as `describe_group` answers."""
     return GroupDescription(
         group.name,
         group.state,
@@ -191,6 +194,7 @@ def reset_request(group: str, offsets: Mapping[TopicPartition, int]) -> pb.Commi
 
 
 def filter_message(wanted: RecordFilter | None) -> pb.Filter | None:
+    """The filter for the wire; None: all records."""
     if wanted is None:
         return None
     conditions = [

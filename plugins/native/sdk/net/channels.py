@@ -14,7 +14,7 @@ from typing import Any, Final, Self, cast
 import grpc
 
 from lakemq.broker_core.api.errors import InvalidRequest
-from lakemq.plugins.native.sdk.call_errors import CLOSED, error_from
+from lakemq.plugins.native.sdk.net.errors import CLOSED, error_from
 
 _STATUS: Final = "_handle_status_once_received"
 """The task of gRPC in which a call gets its status."""

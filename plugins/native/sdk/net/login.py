@@ -196,6 +196,7 @@ class AsyncLogin(_Session):
         self.finish(client, answers)
 
     async def close(self) -> None:
+        """Renew the token no more."""
         if self._renewer is not None:
             self._renewer.cancel()
 
@@ -244,6 +245,7 @@ class _Channel:
 
 
 def with_login(channel: grpc.Channel, login: Login | None, bootstrap: str) -> grpc.Channel:
+    """The channel, whose calls carry what `login` says; None: as it is."""
     if login is None:
         return channel
     return cast(grpc.Channel, _Channel(channel, BlockingLogin(login, bootstrap, channel)))
@@ -252,6 +254,7 @@ def with_login(channel: grpc.Channel, login: Login | None, bootstrap: str) -> gr
 def with_async_login(
     channel: grpc.aio.Channel, login: Login | None, bootstrap: str
 ) -> tuple[grpc.aio.Channel, AsyncLogin | None]:
+    """The channel, whose calls carry what `login` says, and its session."""
     if login is None:
         return channel, None
     made = AsyncLogin(login, bootstrap, channel)

@@ -1,4 +1,4 @@
-"""SCRAM, the client's side. Pure. Source: RFC 5802, RFC 7677."""
+"""SCRAM, the client's side. Source: RFC 5802, RFC 7677."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class ScramClient:
         self._proof_of_server = b""
 
     def first(self) -> bytes:
+        """The client-first-message (RFC 5802, section 3)."""
         return f"n,,{self._bare}".encode()
 
     def final(self, said: bytes) -> bytes:

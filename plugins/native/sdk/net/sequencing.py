@@ -39,8 +39,8 @@ class SequenceNumbers:
         for place in [place for place in self._next if place[0] == topic]:
             del self._next[place]
 
-    def taken(self, topic: str, partition: int, records: int) -> None:
-        """The broker has taken a batch of so many records."""
+    def advance(self, topic: str, partition: int, records: int) -> None:
+        """The broker has appended a batch of that many records."""
         place = (topic, partition)
         self._next[place] = (self._next.get(place, 0) + records) % _SEQUENCE_LIMIT
 

@@ -110,6 +110,7 @@ def open_channel(bootstrap: str, tls: Tls | None, login: Login | None = None) ->
 def open_async_channel(
     bootstrap: str, tls: Tls | None, login: Login | None = None
 ) -> grpc.aio.Channel:
+    """As `open_channel`, for asyncio."""
     if login is not None:
         for address in bootstrap.split(","):
             login.check(address.strip(), tls is not None)

@@ -1,4 +1,4 @@
-"""What an idempotent producer sends next: records in, requests out. Pure.
+"""What an idempotent producer sends next: records in, requests out.
 
 Per partition one batch is under way; what arrives meanwhile makes up the next one, so batches grow
 with load by themselves and order holds through every retry. A batch keeps its sequence number
@@ -31,7 +31,7 @@ BATCH_MAX_BYTES: Final = 1 << 40
 """Where nothing is known of a topic: the broker decides."""
 
 
-class Ticket:
+class PendingRecord:
     """Stands for one record until its outcome is known. `outcome` is set exactly once."""
 
     __slots__ = ("bytes", "deadline_ms", "future", "outcome", "record")
@@ -53,7 +53,7 @@ class Ticket:
         self.outcome: RecordMetadata | LakeMQError | None = None
 
 
-class Block:
+class PendingBlock:
     """Stands for columns of records that make up a batch of their own."""
 
     __slots__ = ("bytes", "columns", "deadline_ms", "future", "outcome")
@@ -84,14 +84,14 @@ def cut(columns: Columns, bytes_max: int) -> Iterator[Columns]:
 
 
 @dataclass(slots=True)
-class OutgoingBatch:
-    """One batch under way: of `tickets`, or of one block."""
+class ProducerBatch:
+    """One batch under way: of `pending`, or of one block."""
 
     request_id: int
     topic: str
     partition: int
     data: bytes
-    tickets: list[Ticket] | list[Block]
+    pending: list[PendingRecord] | list[PendingBlock]
     timestamps_ms: list[int]
     count: int
     buffered_bytes: int
@@ -100,17 +100,17 @@ class OutgoingBatch:
     """Where it was sent last."""
     leader_epoch: int = 0
     producer_epoch: int = 0
-    unsure: bool = False
+    maybe_appended: bool = False
     """A try had no answer, or one that leaves open whether it was taken."""
 
 
 @dataclass(slots=True)
 class _Partition:
-    waiting: deque[Ticket | Block] = field(default_factory=deque)
-    under_way: OutgoingBatch | None = None
+    waiting: deque[PendingRecord | PendingBlock] = field(default_factory=deque)
+    in_flight: ProducerBatch | None = None
 
 
-class ProducerBatches:
+class RecordAccumulator:
     """The state of one producer. Times are milliseconds of the caller's clock."""
 
     def __init__(
@@ -119,53 +119,54 @@ class ProducerBatches:
         self.sequences = sequences
         self.buffered_bytes = 0
         """Bytes of records without an outcome."""
-        self.unfit: list[Ticket | Block] = []
-        """See `take_unfit`."""
+        self.rejected: list[PendingRecord | PendingBlock] = []
+        """See `drain_rejected`."""
         self.bytes_max: dict[str, int] = {}
         """Topic -> the largest batch that it takes."""
         self._batch_max_bytes = batch_max_bytes
         self._compression = compression
         self._partitions: dict[tuple[str, int], _Partition] = {}
-        self._under_way: dict[int, OutgoingBatch] = {}
+        self._in_flight: dict[int, ProducerBatch] = {}
         self._next_request_id = 1
 
-    def add(self, topic: str, partition: int, ticket: Ticket | Block) -> None:
+    def add(self, topic: str, partition: int, item: PendingRecord | PendingBlock) -> None:
         """Queue one record, or one block of them."""
         place = self._partitions.get((topic, partition))
         if place is None:
             place = self._partitions[topic, partition] = _Partition()
-        place.waiting.append(ticket)
-        self.buffered_bytes += ticket.bytes
+        place.waiting.append(item)
+        self.buffered_bytes += item.bytes
 
     @property
     def idle(self) -> bool:
+        """Whether every record has its outcome."""
         return not self.buffered_bytes
 
-    def ready(self, now_ms: int) -> Iterator[OutgoingBatch]:
+    def ready(self, now_ms: int) -> Iterator[ProducerBatch]:
         """Batches to send now: one for every partition that waits and has none under way."""
         for (topic, number), partition in self._partitions.items():
-            while partition.under_way is None and partition.waiting:
+            while partition.in_flight is None and partition.waiting:
                 batch = self._start(topic, number, partition, now_ms)
                 if batch is not None:
                     yield batch
 
-    def take_unfit(self) -> list[Ticket | Block]:
+    def drain_rejected(self) -> list[PendingRecord | PendingBlock]:
         """What no batch can be made of, with its outcome; it is not told again."""
-        unfit, self.unfit = self.unfit, []
-        return unfit
+        rejected, self.rejected = self.rejected, []
+        return rejected
 
     def _start(
         self, topic: str, number: int, partition: _Partition, now_ms: int
-    ) -> OutgoingBatch | None:
-        """None: what came next is unfit."""
-        tickets: list[Ticket] | list[Block]
+    ) -> ProducerBatch | None:
+        """None: what came next is rejected."""
+        pending: list[PendingRecord] | list[PendingBlock]
         first = partition.waiting[0]
-        if isinstance(first, Block):
+        if isinstance(first, PendingBlock):
             partition.waiting.popleft()
-            tickets, columns, size = [first], first.columns, first.bytes
+            pending, columns, size = [first], first.columns, first.bytes
         else:
-            tickets, size = self._gather(partition.waiting)
-            columns = columns_of([ticket.record for ticket in tickets], now_ms)
+            pending, size = self._gather(partition.waiting)
+            columns = columns_of([item.record for item in pending], now_ms)
         stamp = self.sequences.next(topic, number)
         try:
             data = encoded(columns, now_ms=now_ms, producer=stamp, compression=self._compression)
@@ -174,81 +175,84 @@ class ProducerBatches:
                     f"a batch of {len(data)} bytes; topic {topic} takes {self.bytes_max[topic]}"
                 )
         except InvalidRequest as error:
-            for ticket in tickets:
-                ticket.outcome = error
-            self.unfit += tickets
+            for item in pending:
+                item.outcome = error
+            self.rejected += pending
             self.buffered_bytes -= size
             return None
-        batch = OutgoingBatch(
-            self._next_request_id, topic, number, data, tickets,
+        batch = ProducerBatch(
+            self._next_request_id, topic, number, data, pending,
             list(columns.timestamps_ms or (now_ms,)), len(columns.values), size,
         )  # fmt: skip
         batch.producer_epoch = stamp.epoch
         self._next_request_id += 1
-        partition.under_way = self._under_way[batch.request_id] = batch
+        partition.in_flight = self._in_flight[batch.request_id] = batch
         return batch
 
-    def _gather(self, waiting: deque[Ticket | Block]) -> tuple[list[Ticket], int]:
+    def _gather(
+        self, waiting: deque[PendingRecord | PendingBlock]
+    ) -> tuple[list[PendingRecord], int]:
         """Single records from the front, as many as make a batch; and their bytes."""
-        tickets: list[Ticket] = []
+        pending: list[PendingRecord] = []
         size = 0
-        while waiting and len(tickets) < RECORDS_MAX:
-            ticket = waiting[0]
-            if isinstance(ticket, Block) or (
-                tickets and size + ticket.bytes > self._batch_max_bytes
+        while waiting and len(pending) < RECORDS_MAX:
+            item = waiting[0]
+            if isinstance(item, PendingBlock) or (
+                pending and size + item.bytes > self._batch_max_bytes
             ):
                 break
-            size += ticket.bytes
-            tickets.append(ticket)
+            size += item.bytes
+            pending.append(item)
             waiting.popleft()
-        return tickets, size
+        return pending, size
 
-    def under_way(self) -> list[OutgoingBatch]:
+    def in_flight(self) -> list[ProducerBatch]:
         """All batches without an answer: to be sent again on a new connection, as they are."""
-        return list(self._under_way.values())
+        return list(self._in_flight.values())
 
-    def batch(self, request_id: int) -> OutgoingBatch | None:
-        return self._under_way.get(request_id)
+    def batch(self, request_id: int) -> ProducerBatch | None:
+        """The batch in flight with that request id; None: it has been settled."""
+        return self._in_flight.get(request_id)
 
-    def last(self) -> list[Ticket | Block]:
+    def last(self) -> list[PendingRecord | PendingBlock]:
         """The last of every partition: when they have an outcome, all have that are there now."""
-        found: list[Ticket | Block] = []
+        found: list[PendingRecord | PendingBlock] = []
         for partition in self._partitions.values():
             if partition.waiting:
                 found.append(partition.waiting[-1])
-            elif partition.under_way is not None:
-                found.append(partition.under_way.tickets[-1])
+            elif partition.in_flight is not None:
+                found.append(partition.in_flight.pending[-1])
         return found
 
     def oldest_deadline_ms(self) -> int | None:
         """None: nothing waits for its outcome."""
         firsts = [
-            partition.under_way.tickets[0] if partition.under_way else partition.waiting[0]
+            partition.in_flight.pending[0] if partition.in_flight else partition.waiting[0]
             for partition in self._partitions.values()
-            if partition.under_way or partition.waiting
+            if partition.in_flight or partition.waiting
         ]
         return min((each.deadline_ms for each in firsts), default=None)
 
-    def taken(
-        self, batch: OutgoingBatch, base_offset: int, acks: Acks
-    ) -> list[Ticket] | list[Block]:
-        """The broker has the batch; its tickets, with their outcome."""
+    def appended(
+        self, batch: ProducerBatch, base_offset: int, acks: Acks
+    ) -> list[PendingRecord] | list[PendingBlock]:
+        """The broker has the batch; its pending, with their outcome."""
         outcomes = map(
             RecordMetadata, repeat(batch.topic), repeat(batch.partition),
             range(base_offset, base_offset + batch.count), batch.timestamps_ms, repeat(acks),
         )  # fmt: skip
-        tickets: Sequence[Ticket | Block] = batch.tickets
-        for ticket, outcome in zip(tickets, outcomes, strict=False):  # a block has but one
-            ticket.outcome = outcome
+        pending: Sequence[PendingRecord | PendingBlock] = batch.pending
+        for item, outcome in zip(pending, outcomes, strict=False):  # a block has but one
+            item.outcome = outcome
         if not self.is_outdated(batch):
-            self.sequences.taken(batch.topic, batch.partition, batch.count)
+            self.sequences.advance(batch.topic, batch.partition, batch.count)
         return self._close(batch)
 
-    def is_outdated(self, batch: OutgoingBatch) -> bool:
+    def is_outdated(self, batch: ProducerBatch) -> bool:
         """Whether its numbers are those of a topic that was created again since."""
         return batch.producer_epoch != self.sequences.epoch_of(batch.topic)
 
-    def renumber(self, batch: OutgoingBatch) -> None:
+    def renumber(self, batch: ProducerBatch) -> None:
         """Give a batch that was surely not taken the numbers that count now."""
         stamp = self.sequences.next(batch.topic, batch.partition)
         header = read_header(batch.data)._replace(
@@ -257,28 +261,30 @@ class ProducerBatches:
         batch.data = pack_header(header) + batch.data[HEADER_BYTES:]
         batch.producer_epoch = stamp.epoch
 
-    def refused(self, batch: OutgoingBatch, error: LakeMQError) -> list[Ticket] | list[Block]:
+    def refused(
+        self, batch: ProducerBatch, error: LakeMQError
+    ) -> list[PendingRecord] | list[PendingBlock]:
         """The broker surely did not take the batch and never will."""
-        for ticket in batch.tickets:
-            ticket.outcome = error
+        for item in batch.pending:
+            item.outcome = error
         return self._close(batch)
 
-    def _close(self, batch: OutgoingBatch) -> list[Ticket] | list[Block]:
-        del self._under_way[batch.request_id]
-        self._partitions[batch.topic, batch.partition].under_way = None
+    def _close(self, batch: ProducerBatch) -> list[PendingRecord] | list[PendingBlock]:
+        del self._in_flight[batch.request_id]
+        self._partitions[batch.topic, batch.partition].in_flight = None
         self.buffered_bytes -= batch.buffered_bytes
-        return batch.tickets
+        return batch.pending
 
-    def fail_all(self, error: LakeMQError) -> list[Ticket | Block]:
+    def fail_all(self, error: LakeMQError) -> list[PendingRecord | PendingBlock]:
         """Give up on everything, sent or not."""
-        tickets: list[Ticket | Block] = []
-        for batch in self._under_way.values():
-            tickets += batch.tickets
+        pending: list[PendingRecord | PendingBlock] = []
+        for batch in self._in_flight.values():
+            pending += batch.pending
         for partition in self._partitions.values():
-            tickets += partition.waiting
-        for ticket in tickets:
-            ticket.outcome = error
+            pending += partition.waiting
+        for item in pending:
+            item.outcome = error
         self._partitions.clear()
-        self._under_way.clear()
+        self._in_flight.clear()
         self.buffered_bytes = 0
-        return tickets
+        return pending

@@ -1,4 +1,4 @@
-"""What a record to be produced must be made of, told in words when it is not. Pure."""
+"""What a record to be produced must be made of, told in words when it is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partition a record goes to. Pure."""
+"""Which partition a record goes to."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class StickyPartitioner:
         self._turn = 0
 
     def of(self, key: bytes | None, partitions: int) -> int:
+        """Partition of a record: by hash of its key, or the sticky one without a key."""
         if key is not None:
             return partition_of(key, partitions)
         return self._turn % partitions

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from lakemq.plugins.native.sdk.producer.accumulator import OutgoingBatch
+from lakemq.plugins.native.sdk.producer.accumulator import ProducerBatch
 
 
-class Lane:
+class ProduceStream:
     """What is to be sent to a node, and the task that does."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         """Empty: the node that the client is connected to."""
-        self.outgoing: asyncio.Queue[OutgoingBatch] = asyncio.Queue()
+        self.outgoing: asyncio.Queue[ProducerBatch] = asyncio.Queue()
         self.task: asyncio.Task[None] | None = None

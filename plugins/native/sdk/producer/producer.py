@@ -1,4 +1,4 @@
-"""The asyncio producer: `ProducerBatches` decides, this drives the gRPC stream."""
+"""The asyncio producer: `RecordAccumulator` decides, this drives the gRPC stream."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from lakemq.broker_core.api.errors import (
 from lakemq.broker_core.api.types import Acks, Columns, Compression, Headers
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.arrow import arrow_batches, from_arrow
-from lakemq.plugins.native.sdk.call_errors import CLOSED, error_of
-from lakemq.plugins.native.sdk.client.cluster_view import may_be_behind
-from lakemq.plugins.native.sdk.connection import Connection
 from lakemq.plugins.native.sdk.consumer.counters import ProducerCounters
 from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.cluster_view import may_lag
+from lakemq.plugins.native.sdk.net.connection import Connection
+from lakemq.plugins.native.sdk.net.errors import CLOSED, error_of
 from lakemq.plugins.native.sdk.net.sequencing import SequenceNumbers, backoff_s
 from lakemq.plugins.native.sdk.producer.accumulator import (
     BATCH_MAX_BYTES,
-    Block,
-    OutgoingBatch,
-    ProducerBatches,
-    Ticket,
+    PendingBlock,
+    PendingRecord,
+    ProducerBatch,
+    RecordAccumulator,
     cut,
 )
 from lakemq.plugins.native.sdk.producer.checking import check_record
 from lakemq.plugins.native.sdk.producer.partitioning import StickyPartitioner
-from lakemq.plugins.native.sdk.producer.produce_stream import Lane
+from lakemq.plugins.native.sdk.producer.produce_stream import ProduceStream
 from lakemq.plugins.native.sdk.types import NewRecord, RecordMetadata
 
 if TYPE_CHECKING:
@@ -91,16 +91,16 @@ class Producer:
         self._batch_max_bytes = batch_max_bytes
         self._buffer_max_bytes = buffer_max_bytes
         self._delivery_timeout_ms = delivery_timeout_ms
-        self._batches = ProducerBatches(
+        self._accumulator = RecordAccumulator(
             SequenceNumbers(producer_id), batch_max_bytes=batch_max_bytes, compression=compression
         )
         self._partitioner = StickyPartitioner()
         self._partition_counts: dict[str, int] = {}
         self._topic_ids: dict[str, str] = {}
         self.counters = ProducerCounters()
-        self._lanes: dict[str, Lane] = {}
-        self._room = asyncio.Event()
-        self._room.set()
+        self._streams: dict[str, ProduceStream] = {}
+        self._has_space = asyncio.Event()
+        self._has_space.set()
         self._flush_scheduled = False
         self.failed: LakeMQError | None = None
         """Why this producer takes no more records; None: it takes them."""
@@ -111,7 +111,7 @@ class Producer:
         """Of the records that are taken now; made anew with every flush."""
         connection.routes.start()
         self._view_version = 0
-        self._lane("")
+        self._stream_to("")
 
     async def __aenter__(self) -> Self:
         return self
@@ -147,8 +147,8 @@ class Producer:
         """Take one record; the future is its ack. Waits while the buffer is full. Raises
         InvalidRequest, naming what no record can be made of."""
         check_record(record)
-        if not self._room.is_set():
-            await self._room.wait()
+        if not self._has_space.is_set():
+            await self._has_space.wait()
         if self.failed is not None:
             raise self.failed
         count = self._partition_counts.get(topic)
@@ -161,23 +161,25 @@ class Producer:
         if not self._flush_scheduled:
             self._schedule_flush()
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
-        batches = self._batches
-        batches.add(topic, partition, Ticket(record, self._deadline_ms, future))
+        batches = self._accumulator
+        batches.add(topic, partition, PendingRecord(record, self._deadline_ms, future))
         if batches.buffered_bytes >= self._buffer_max_bytes:
-            self._room.clear()
+            self._has_space.clear()
         return future
 
     async def _partitions_of(self, topic: str) -> int:
         found = await self._connection.describe_topic(topic)
         self._topic_ids.setdefault(topic, found.topic_id)
-        self._batches.bytes_max[topic] = int(found.config.get("batch_max_bytes", BATCH_MAX_BYTES))
+        self._accumulator.bytes_max[topic] = int(
+            found.config.get("batch_max_bytes", BATCH_MAX_BYTES)
+        )
         self._partition_counts[topic] = count = len(found.partitions)
         return count
 
-    async def _created_again(self, batch: OutgoingBatch) -> bool:
+    async def _topic_recreated(self, batch: ProducerBatch) -> bool:
         """Whether a batch was refused because its topic is another one than it was, of the same
         name; then it gets numbers that the new one takes."""
-        if not self._batches.is_outdated(batch):
+        if not self._accumulator.is_outdated(batch):
             try:
                 found = await self._connection.describe_topic(batch.topic)
             except LakeMQError:
@@ -186,22 +188,22 @@ class Producer:
                 return False
             self._topic_ids[batch.topic] = found.topic_id
             self._partition_counts[batch.topic] = len(found.partitions)
-            self._batches.sequences.restart(batch.topic)
-        self._batches.renumber(batch)
+            self._accumulator.sequences.restart(batch.topic)
+        self._accumulator.renumber(batch)
         return True
 
-    def _forgotten(self, batch: OutgoingBatch) -> bool:
+    def _producer_unknown(self, batch: ProducerBatch) -> bool:
         """Whether a batch may be sent as a new producer's: one that was surely never taken was
         refused because the broker knows us no more, as after a long silence (KIP-360)."""
-        if batch.unsure:
+        if batch.maybe_appended:
             return False
         _log.warning(
             "%s partition %d does not know this producer any more; its numbers begin anew",
             batch.topic, batch.partition,
         )  # fmt: skip
-        batch.unsure = True  # should even new numbers be refused, it is something else
-        self._batches.sequences.restart(batch.topic)
-        self._batches.renumber(batch)
+        batch.maybe_appended = True  # should even new numbers be refused, it is something else
+        self._accumulator.sequences.restart(batch.topic)
+        self._accumulator.renumber(batch)
         return True
 
     async def _check_partition(self, topic: str, partition: int) -> None:
@@ -245,14 +247,14 @@ class Producer:
     async def _enqueue_block(
         self, topic: str, partition: int, columns: Columns
     ) -> asyncio.Future[RecordMetadata]:
-        await self._room.wait()
+        await self._has_space.wait()
         if self.failed is not None:
             raise self.failed
         self._schedule_flush()
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
-        self._batches.add(topic, partition, Block(columns, self._deadline_ms, future))
-        if self._batches.buffered_bytes >= self._buffer_max_bytes:
-            self._room.clear()
+        self._accumulator.add(topic, partition, PendingBlock(columns, self._deadline_ms, future))
+        if self._accumulator.buffered_bytes >= self._buffer_max_bytes:
+            self._has_space.clear()
         return future
 
     async def send_arrow(
@@ -278,16 +280,16 @@ class Producer:
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        self._look_at_partitions()
-        for batch in self._batches.ready(_now_ms()):
+        self._refresh_partition_counts()
+        for batch in self._accumulator.ready(_now_ms()):
             self._dispatch(batch)
-        if self._batches.unfit:
+        if self._accumulator.rejected:
             self._partition_counts.clear()  # a topic may take larger batches by now
-            self.counters.records_failed += len(self._batches.unfit)
-            self._settle(self._batches.take_unfit())
+            self.counters.records_failed += len(self._accumulator.rejected)
+            self._settle(self._accumulator.drain_rejected())
         self._partitioner.next_batch()
 
-    def _look_at_partitions(self) -> None:
+    def _refresh_partition_counts(self) -> None:
         """Topics that have got more partitions take records in all of them."""
         view = self._connection.routes.view
         if view.version != self._view_version:
@@ -299,50 +301,50 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until every record taken so far has its outcome; outcomes stay in the futures."""
-        last = [each.future for each in self._batches.last()]
+        last = [each.future for each in self._accumulator.last()]
         if last:
             await asyncio.wait(last)
 
     async def close(self) -> None:
         """Flush, then stop."""
         await self.flush()
-        await self._end_lanes()
+        await self._end_streams()
         self.failed = InvalidRequest("this producer is closed")
 
     async def abandon(self) -> None:
         """Its client is closed: what has no outcome fails."""
         if self.failed is None:
-            self._give_up(InvalidRequest(CLOSED))
-        await self._end_lanes()
+            self._fail_all(InvalidRequest(CLOSED))
+        await self._end_streams()
 
-    async def _end_lanes(self) -> None:
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+    async def _end_streams(self) -> None:
+        tasks = [stream.task for stream in self._streams.values() if stream.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # -- the streams, one a node
 
-    def _lane(self, address: str) -> Lane:
-        lane = self._lanes.get(address)
-        if lane is None:
-            lane = self._lanes[address] = Lane(address)
-            lane.task = asyncio.create_task(self._drive(lane))
-        return lane
+    def _stream_to(self, address: str) -> ProduceStream:
+        stream = self._streams.get(address)
+        if stream is None:
+            stream = self._streams[address] = ProduceStream(address)
+            stream.task = asyncio.create_task(self._drive(stream))
+        return stream
 
-    def _dispatch(self, batch: OutgoingBatch) -> None:
+    def _dispatch(self, batch: ProducerBatch) -> None:
         """Send a batch to who leads its partition, as far as we know."""
         route = self._connection.routes.route(batch.topic, batch.partition)
         batch.address, batch.leader_epoch = route
-        self._lane(route.address).outgoing.put_nowait(batch)
+        self._stream_to(route.address).outgoing.put_nowait(batch)
 
-    async def _drive(self, lane: Lane) -> None:
+    async def _drive(self, stream: ProduceStream) -> None:
         """Keep a stream open; on a broken one, send again what has no answer, in order."""
         pauses = backoff_s()
         while True:
             call = None
             try:
-                call = self._connection.routes.stub(lane.address).Produce(self._requests(lane))
+                call = self._connection.routes.stub(stream.address).Produce(self._requests(stream))
                 async for answer in call:
                     pauses = backoff_s()
                     self.last_failure = None
@@ -355,17 +357,17 @@ class Producer:
                     call.cancel()
             self.last_failure = failure
             if not failure.retriable or self._expired():
-                self._give_up(failure)
+                self._fail_all(failure)
                 return
             await asyncio.sleep(next(pauses))
             self.counters.reconnects += 1
-            self._resend(lane)
-            if lane.address and lane.outgoing.empty():  # its partitions have another leader
-                del self._lanes[lane.address]
+            self._resend(stream)
+            if stream.address and stream.outgoing.empty():  # its partitions have another leader
+                del self._streams[stream.address]
                 return
 
-    async def _requests(self, lane: Lane) -> AsyncIterator[pb.ProduceRequest]:
-        outgoing = lane.outgoing
+    async def _requests(self, stream: ProduceStream) -> AsyncIterator[pb.ProduceRequest]:
+        outgoing = stream.outgoing
         while True:
             batch = await outgoing.get()
             self.counters.batches_sent += 1
@@ -379,79 +381,81 @@ class Producer:
                 leader_epoch=batch.leader_epoch,
             )
 
-    def _resend(self, lane: Lane) -> None:
-        lane.outgoing = asyncio.Queue()
-        for batch in self._batches.under_way():
-            if batch.address == lane.address:
-                batch.unsure = True
+    def _resend(self, stream: ProduceStream) -> None:
+        stream.outgoing = asyncio.Queue()
+        for batch in self._accumulator.in_flight():
+            if batch.address == stream.address:
+                batch.maybe_appended = True
                 self.counters.retries += 1
                 self._dispatch(batch)
         self._schedule_flush()
 
     async def _answered(self, answer: pb.ProduceResponse) -> None:
-        batch = self._batches.batch(answer.request_id)
+        batch = self._accumulator.batch(answer.request_id)
         if batch is None:
             return
         if not answer.HasField("error"):
             self.counters.records_taken += batch.count
-            self._settle(self._batches.taken(batch, answer.base_offset, Acks(answer.acks)))
+            self._settle(self._accumulator.appended(batch, answer.base_offset, Acks(answer.acks)))
             return
         error = error_of(answer.error)
-        behind = may_be_behind(error, batch.address) and batch.attempts < _BEHIND_ATTEMPTS
-        if (error.retriable or behind) and _now_ms() < batch.tickets[0].deadline_ms:
+        behind = may_lag(error, batch.address) and batch.attempts < _BEHIND_ATTEMPTS
+        if (error.retriable or behind) and _now_ms() < batch.pending[0].deadline_ms:
             batch.attempts += 1
-            batch.unsure |= not isinstance(error, (*_DEFINITE, NotLeader))
+            batch.maybe_appended |= not isinstance(error, (*_DEFINITE, NotLeader))
             self.counters.retries += 1
             if isinstance(error, NotLeader):
                 self._connection.routes.learn(batch.topic, batch.partition, error)
             asyncio.get_running_loop().call_later(
-                min(1.0, 0.05 * 2**batch.attempts), self._again, batch
+                min(1.0, 0.05 * 2**batch.attempts), self._retry, batch
             )
             return
         if isinstance(error, OutOfOrderSequence) and (
-            await self._created_again(batch) or self._forgotten(batch)
+            await self._topic_recreated(batch) or self._producer_unknown(batch)
         ):
-            self._again(batch)
+            self._retry(batch)
             return
         if not isinstance(error, _DEFINITE):
             # It may be on the broker's disk: its sequence number must not be used again.
-            self._give_up(error)
+            self._fail_all(error)
             return
         self.counters.records_failed += batch.count
-        self._settle(self._batches.refused(batch, error))
+        self._settle(self._accumulator.refused(batch, error))
 
-    def _again(self, batch: OutgoingBatch) -> None:
+    def _retry(self, batch: ProducerBatch) -> None:
         """Unless it was settled, or sent on a new stream, while it waited."""
-        if self._batches.batch(batch.request_id) is batch:
+        if self._accumulator.batch(batch.request_id) is batch:
             self._dispatch(batch)
 
-    def _settle(self, tickets: Iterable[Ticket | Block]) -> None:
-        for ticket in tickets:
-            future = ticket.future
+    def _settle(self, pending: Iterable[PendingRecord | PendingBlock]) -> None:
+        for item in pending:
+            future = item.future
             if future.done():  # its caller was cancelled
                 continue
-            if isinstance(ticket.outcome, LakeMQError):
-                future.set_exception(ticket.outcome)
-            elif ticket.outcome is not None:
-                future.set_result(ticket.outcome)
-        if self._batches.buffered_bytes < self._buffer_max_bytes:
-            self._room.set()
+            if isinstance(item.outcome, LakeMQError):
+                future.set_exception(item.outcome)
+            elif item.outcome is not None:
+                future.set_result(item.outcome)
+        if self._accumulator.buffered_bytes < self._buffer_max_bytes:
+            self._has_space.set()
         self._schedule_flush()
 
     def _expired(self) -> bool:
-        deadline_ms = self._batches.oldest_deadline_ms()
+        deadline_ms = self._accumulator.oldest_deadline_ms()
         return deadline_ms is not None and deadline_ms <= _now_ms()
 
-    def _give_up(self, failure: LakeMQError) -> None:
+    def _fail_all(self, failure: LakeMQError) -> None:
         """Nothing gets through: everything fails, and so does this producer from now on."""
-        under_way = self._batches.under_way()
-        unsent = isinstance(failure, TlsFailed) and not any(each.unsure for each in under_way)
-        self.failed = failure
-        if under_way and not unsent:
-            self.failed = OutcomeUnknown(f"gave up; records may or may not be stored: {failure}")
-        tickets = self._batches.fail_all(self.failed)
-        self.counters.records_failed += sum(
-            len(each.columns.values) if isinstance(each, Block) else 1 for each in tickets
+        in_flight = self._accumulator.in_flight()
+        unsent = isinstance(failure, TlsFailed) and not any(
+            each.maybe_appended for each in in_flight
         )
-        self._settle(tickets)
-        self._room.set()
+        self.failed = failure
+        if in_flight and not unsent:
+            self.failed = OutcomeUnknown(f"gave up; records may or may not be stored: {failure}")
+        pending = self._accumulator.fail_all(self.failed)
+        self.counters.records_failed += sum(
+            len(each.columns.values) if isinstance(each, PendingBlock) else 1 for each in pending
+        )
+        self._settle(pending)
+        self._has_space.set()

@@ -26,7 +26,7 @@ from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesStub
 from lakemq.plugins.native.sdk.arguments import check_options
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptPolicy
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
-from lakemq.plugins.native.sdk.queue.record import QueueMessage, Settling
+from lakemq.plugins.native.sdk.queue.record import QueueRecord, Settling
 
 if TYPE_CHECKING:
     from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesAsyncStub  # in the stub file only
@@ -94,7 +94,7 @@ class Queue:
         except (TypeError, ValueError) as error:
             raise InvalidRequest(f"queue: {error}") from None
         self._settling = Settling()
-        self._buffer: deque[QueueMessage] = deque()
+        self._buffer: deque[QueueRecord] = deque()
         self._changed = asyncio.Event()
         self._rejecting: set[asyncio.Task[object]] = set()
         self._corrupt = CorruptPolicy("skip")
@@ -203,16 +203,16 @@ class Queue:
             batch.offsets(), batch.timestamps_ms(), batch.keys(), batch.values(),
             batch.encoded_headers(), delivery.attempts, strict=True,
         )  # fmt: skip
-        unreadable: list[QueueMessage] = []
+        unreadable: list[QueueRecord] = []
         for offset, time_ms, key, value, encoded, attempt in rows:
-            buffer: deque[QueueMessage] | list[QueueMessage] = self._buffer
+            buffer: deque[QueueRecord] | list[QueueRecord] = self._buffer
             try:
                 headers = decode_headers(encoded)
             except CorruptBatch as error:
                 buffer, headers = unreadable, ()
                 self._corrupt.note(self.topic, delivery.partition, offset, error)
             buffer.append(
-                QueueMessage(
+                QueueRecord(
                     self.topic, delivery.partition, offset, time_ms, key, value, headers,
                     attempt, self._settling, life, until,
                 )
@@ -243,10 +243,10 @@ class Queue:
 
     # -- messages
 
-    def __aiter__(self) -> AsyncIterator[QueueMessage]:
+    def __aiter__(self) -> AsyncIterator[QueueRecord]:
         return self
 
-    async def __anext__(self) -> QueueMessage:
+    async def __anext__(self) -> QueueRecord:
         """The next message. Raises what makes going on impossible."""
         if not self._tasks:
             await self.open()
@@ -262,7 +262,7 @@ class Queue:
             self._changed.clear()
             await self._changed.wait()
 
-    async def next_batch(self, count: int = 1000) -> list[QueueMessage]:
+    async def next_batch(self, count: int = 1000) -> list[QueueRecord]:
         """One message or more, up to `count`: what is there. With `ack`, for many at a time."""
         found = [await anext(self)]
         while self._buffer and len(found) < count:
@@ -271,18 +271,18 @@ class Queue:
                 found.append(message)
         return found
 
-    async def ack(self, messages: Iterable[QueueMessage]) -> None:
+    async def ack(self, messages: Iterable[QueueRecord]) -> None:
         """Settle many at once: done with. Raises LockLost when some are not ours any more; the
         others are settled."""
         await self._settle(list(messages), pb.SETTLEMENT_ACCEPT)
 
-    async def nack(self, messages: Iterable[QueueMessage], delay_ms: int | None = None) -> None:
+    async def nack(self, messages: Iterable[QueueRecord], delay_ms: int | None = None) -> None:
         """Settle many at once: failed, again after a pause."""
         await self._settle(list(messages), pb.SETTLEMENT_RETRY, delay_ms)
 
     async def _settle(
         self,
-        messages: Sequence[QueueMessage],
+        messages: Sequence[QueueRecord],
         settlement: pb.Settlement.ValueType,
         delay_ms: int | None = None,
     ) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lakemq.broker_core.api.errors import LakeMQError, LockLost, OutcomeUnknown
 from lakemq.broker_core.api.types import Headers
 from lakemq.plugins.native.proto import queues_pb2 as pb
-from lakemq.plugins.native.sdk.call_errors import error_of
+from lakemq.plugins.native.sdk.net.errors import error_of
 
 _GroupKey = tuple[int, int, int | None]
 """(partition, settlement, delay)"""
@@ -23,7 +23,7 @@ class _Lost(NamedTuple):
     offset: int
 
 
-class QueueMessage:
+class QueueRecord:
     """A record that is this consumer's alone until its lock ends. Settle it exactly once."""
 
     __slots__ = (
@@ -51,7 +51,7 @@ class QueueMessage:
 
     def __repr__(self) -> str:
         return (
-            f"QueueMessage({self.topic}-{self.partition}:{self.offset}, key={self.key!r}, "
+            f"QueueRecord({self.topic}-{self.partition}:{self.offset}, key={self.key!r}, "
             f"value={self.value!r}, attempt={self.attempt})"
         )
 
@@ -100,6 +100,7 @@ class QueueMessage:
             )
 
     def extended(self, until: float) -> None:
+        """Its lock now ends at `until`, by the monotonic clock (s)."""
         self._until = until
 
 
@@ -125,6 +126,7 @@ class Settling:
         self._out: asyncio.Queue[pb.SettleRecords | None] = asyncio.Queue()
 
     def connected(self, lock_s: float) -> None:
+        """The stream is open; locks last `lock_s` seconds."""
         self.is_connected = True
         self.lock_s = lock_s
 
@@ -145,7 +147,7 @@ class Settling:
 
     async def settle(
         self,
-        messages: Sequence[QueueMessage],
+        messages: Sequence[QueueRecord],
         settlement: pb.Settlement.ValueType,
         delay_ms: int | None = None,
     ) -> list[_Lost]:
@@ -207,6 +209,7 @@ class Settling:
         self._out.put_nowait(None)
 
     def answered(self, answer: pb.RecordsSettled) -> None:
+        """The broker has answered a request to settle records."""
         group = self._sent.pop(answer.request_id, None)
         if group is None or group.future.done():
             return

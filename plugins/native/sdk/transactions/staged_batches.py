@@ -67,6 +67,7 @@ class StagedBatches:
         return [self._made(topic, partition, columns_of(gathered.records, now_ms), now_ms)]
 
     def flush_all(self, now_ms: int) -> list[OutgoingStaged]:
+        """Batches of everything that is gathered."""
         return [
             batch for place in list(self._gathered) for batch in self.flush(*place, now_ms)
         ]  # fmt: skip
@@ -99,4 +100,5 @@ class StagedBatches:
 
     @property
     def idle(self) -> bool:
+        """Whether every batch has been answered."""
         return not self._unanswered

@@ -17,9 +17,9 @@ from lakemq.plugins.native.proto.native_pb2 import CommitOffsetsRequest
 from lakemq.plugins.native.proto.transactions_pb2_grpc import TransactionsStub
 from lakemq.plugins.native.sdk.arguments import compression_given
 from lakemq.plugins.native.sdk.arrow import arrow_batches, from_arrow
-from lakemq.plugins.native.sdk.call_errors import error_of
-from lakemq.plugins.native.sdk.connection import Connection
 from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.connection import Connection
+from lakemq.plugins.native.sdk.net.errors import error_of
 from lakemq.plugins.native.sdk.net.retrying import now_ms, retrying
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 from lakemq.plugins.native.sdk.producer.accumulator import cut
@@ -40,7 +40,7 @@ _KINDS: Final = {SINK: pb.OWNER_KIND_SINK, TRANSACTION: pb.OWNER_KIND_TRANSACTIO
 _NAMES: Final = {number: name for name, number in _KINDS.items()}
 
 
-class StagingSession(NamedTuple):
+class SinkHandle(NamedTuple):
     """The right to act for a sink or transactional id, until somebody opens it again. Plain
     values: send it to tasks in other processes."""
 
@@ -105,13 +105,15 @@ class Staging:
         stub: TransactionsAsyncStub = TransactionsStub(self._connection.routes.channel(address))
         return stub
 
-    async def open_sink(self, sink_id: str, *, timeout_ms: int = 0) -> StagingSession:
+    async def open_sink(self, sink_id: str, *, timeout_ms: int = 0) -> SinkHandle:
         """Become the only driver of a sink: an older one is fenced (ProducerFenced), what it staged
         and did not commit is forgotten. `timeout_ms`: how long staged batches wait for their
         commit; 0: the broker's default."""
         return await self.open(SINK, sink_id, timeout_ms=timeout_ms)
 
-    async def open(self, kind: str, name: str, *, timeout_ms: int = 0) -> StagingSession:
+    async def open(self, kind: str, name: str, *, timeout_ms: int = 0) -> SinkHandle:
+        """Become the only owner of a sink (`kind` `sink`) or a transactional id (`transaction`), as
+        `open_sink`. Raises InvalidRequest, NotAuthorized."""
         request = pb.OpenOwnerRequest(owner=owner_message(kind, name), timeout_ms=timeout_ms)
         address = ""
         try:
@@ -121,11 +123,11 @@ class Staging:
                 raise
             address = error.address
             answer = await self._call(self._stub(address).OpenOwner, lambda: request)
-        return StagingSession(kind, name, answer.epoch, answer.last_batch_id, address)
+        return SinkHandle(kind, name, answer.epoch, answer.last_batch_id, address)
 
     def writer(
         self,
-        session: StagingSession,
+        session: SinkHandle,
         batch_id: int,
         task: int,
         attempt: int = 0,
@@ -143,7 +145,7 @@ class Staging:
 
     async def commit(
         self,
-        session: StagingSession,
+        session: SinkHandle,
         batch_id: int,
         winners: Sequence[StagedWinner],
         *,
@@ -170,7 +172,7 @@ class Staging:
         answer = await self._call(self._stub(session.address).CommitStaged, request)
         return CommitResult(CommitOutcome(answer.outcome), answer.last_batch_id, answer.applied)
 
-    async def abort(self, session: StagingSession, batch_id: int) -> None:
+    async def abort(self, session: SinkHandle, batch_id: int) -> None:
         """Forget what was staged for `batch_id`, and free its space."""
         request = pb.AbortStagedRequest(
             owner=owner_message(session.kind, session.name), epoch=session.epoch, batch_id=batch_id
@@ -195,7 +197,7 @@ class Staging:
         request = pb.FenceOwnerRequest(owner=owner_message(kind, name))
         await self._call(self._stub().FenceOwner, lambda: request)
 
-    async def forget(self, kind: str, name: str) -> None:
+    async def delete(self, kind: str, name: str) -> None:
         """Forget it, and which batch it committed last: the same batch could then be committed a
         second time. UnknownTransaction."""
         request = pb.ForgetOwnerRequest(owner=owner_message(kind, name))
@@ -219,7 +221,7 @@ class StagedWriter:
         self,
         stub: TransactionsAsyncStub,
         connection: Connection,
-        session: StagingSession,
+        session: SinkHandle,
         batch_id: int,
         task: int,
         attempt: int,

@@ -21,7 +21,7 @@ from lakemq.plugins.native.proto.native_pb2 import CommitOffsetsRequest
 from lakemq.plugins.native.sdk.consumer.consumer import Consumer
 from lakemq.plugins.native.sdk.consumer.group_stream import now_ms as monotonic_ms
 from lakemq.plugins.native.sdk.net import calls as wire
-from lakemq.plugins.native.sdk.transactions.staging import StagedWriter, Staging, StagingSession
+from lakemq.plugins.native.sdk.transactions.staging import SinkHandle, StagedWriter, Staging
 from lakemq.plugins.native.sdk.types import NewRecord
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class TransactionalProducer:
     def __init__(
         self,
         staging: Staging,
-        session: StagingSession,
+        session: SinkHandle,
         *,
         compression: Compression,
         batch_max_bytes: int,

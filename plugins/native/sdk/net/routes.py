@@ -11,9 +11,9 @@ import grpc
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader
 from lakemq.plugins.native.proto import metadata_pb2 as pb
 from lakemq.plugins.native.proto.metadata_pb2_grpc import MetadataStub
-from lakemq.plugins.native.sdk.call_errors import Unimplemented
-from lakemq.plugins.native.sdk.client.cluster_view import ClusterView, Route
 from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.cluster_view import ClusterView, Route
+from lakemq.plugins.native.sdk.net.errors import Unimplemented
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 
 if TYPE_CHECKING:  # exist in the stub files only
@@ -43,6 +43,7 @@ class Routes:
             self._task = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
+        """Close the channels to other nodes."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -50,6 +51,7 @@ class Routes:
             await channel.close()
 
     def route(self, topic: str, partition: int) -> Route:
+        """Where to ask for a partition, as far as known."""
         return self.view.route(topic, partition)
 
     def learn(self, topic: str, partition: int, error: NotLeader) -> bool:
@@ -95,10 +97,10 @@ class Routes:
         if update.whole:
             view.connected(update.node_id)
         if update.nodes:
-            view.nodes_are({each.node_id: each.address for each in update.nodes})
+            view.set_nodes({each.node_id: each.address for each in update.nodes})
         for topic in update.topics:
-            view.topic_is(
+            view.set_topic(
                 topic.name, [(each.leader, each.leader_epoch) for each in topic.partitions]
             )
         for name in update.gone:
-            view.topic_is_gone(name)
+            view.remove_topic(name)

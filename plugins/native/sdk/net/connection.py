@@ -12,11 +12,11 @@ import grpc
 
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.sdk.client.routes import Routes
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.addresses import Bootstrap
 from lakemq.plugins.native.sdk.net.channels import settle
 from lakemq.plugins.native.sdk.net.login import AsyncLogin, Login, with_async_login
+from lakemq.plugins.native.sdk.net.routes import Routes
 from lakemq.plugins.native.sdk.net.tls import Tls, open_async_channel
 from lakemq.plugins.native.sdk.types import TopicOffsets
 

@@ -1,4 +1,4 @@
-"""What a client knows of a cluster: who leads which partition, and where nodes are. Pure."""
+"""What a client knows of a cluster: who leads which partition, and where nodes are."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Route(NamedTuple):
 
 
 HERE = Route("", 0)
-BEHIND_S = 5.0
+METADATA_LAG_S = 5.0
 """A node may take so long to hear of a topic that another has made."""
 
 
-def may_be_behind(error: LakeMQError, address: str) -> bool:
+def may_lag(error: LakeMQError, address: str) -> bool:
     """Whether another node than ours may only not have heard yet of a topic or partition."""
     return bool(address) and isinstance(error, UnknownTopic | UnknownPartition)
 
@@ -44,15 +44,18 @@ class ClusterView:
         self._leaders.clear()
         self.version += 1
 
-    def nodes_are(self, addresses: Mapping[str, str]) -> None:
+    def set_nodes(self, addresses: Mapping[str, str]) -> None:
+        """Replace the addresses: node id -> `host:port`."""
         self._addresses = dict(addresses)
         self.version += 1
 
-    def topic_is(self, name: str, leaders: list[tuple[str, int]]) -> None:
+    def set_topic(self, name: str, leaders: list[tuple[str, int]]) -> None:
+        """Replace (leader, leader epoch) of the partitions of a topic."""
         self._leaders[name] = leaders
         self.version += 1
 
-    def topic_is_gone(self, name: str) -> None:
+    def remove_topic(self, name: str) -> None:
+        """The topic was deleted."""
         self._leaders.pop(name, None)
         self.version += 1
 
@@ -62,9 +65,11 @@ class ClusterView:
         return None if found is None else len(found)
 
     def topics(self) -> list[str]:
+        """Names of the topics that are known, sorted."""
         return sorted(self._leaders)
 
     def route(self, topic: str, partition: int) -> Route:
+        """Where to ask for a partition; `HERE` if its leader is not known."""
         leaders = self._leaders.get(topic, [])
         if not 0 <= partition < len(leaders):
             return HERE

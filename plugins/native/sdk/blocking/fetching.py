@@ -11,13 +11,13 @@ import grpc
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
-from lakemq.plugins.native.sdk.client.cluster_view import (
-    BEHIND_S,
+from lakemq.plugins.native.sdk.net import calls as wire
+from lakemq.plugins.native.sdk.net.cluster_view import (
+    METADATA_LAG_S,
     ClusterView,
     Route,
-    may_be_behind,
+    may_lag,
 )
-from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 
 
@@ -38,11 +38,13 @@ class SyncRoutes:
         self._stubs: dict[str, NativeStub] = {}
 
     def close(self) -> None:
+        """Close the channels to other nodes."""
         with self._lock:
             for channel in self._channels.values():
                 channel.close()
 
     def route(self, topic: str, partition: int) -> Route:
+        """Where to fetch a partition, as far as known."""
         with self._lock:
             return self._view.route(topic, partition)
 
@@ -72,7 +74,7 @@ class SyncRoutes:
         `opened` is given every call that is made, and says whether to go on with it.
         """
         give_up_s = time.monotonic() + timeout_s
-        behind_until_s = time.monotonic() + BEHIND_S
+        behind_until_s = time.monotonic() + METADATA_LAG_S
         for pause_s in backoff_s():
             address, request.leader_epoch = self.route(request.topic, request.partition)
             call = self.stub(address).Fetch(request)
@@ -99,7 +101,7 @@ class SyncRoutes:
         """Raises what a call failed with unless it is worth making again. `behind_until_s`: until
         when a node may not have heard of the topic."""
         again = self.learn(request.topic, request.partition, failure) or (
-            may_be_behind(failure, address) and time.monotonic() < behind_until_s
+            may_lag(failure, address) and time.monotonic() < behind_until_s
         )
         if not again or time.monotonic() > give_up_s:
             raise failure

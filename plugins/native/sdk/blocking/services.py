@@ -6,7 +6,7 @@ from typing import Any
 
 from lakemq.broker_core.api.schemas.types import unframed
 from lakemq.plugins.native.sdk.admin import Admin
-from lakemq.plugins.native.sdk.blocking.loop_runner import Facade, blocking
+from lakemq.plugins.native.sdk.blocking.portal import Facade, blocking
 from lakemq.plugins.native.sdk.schedules import Schedules
 from lakemq.plugins.native.sdk.schemas import Schemas, Serializer
 

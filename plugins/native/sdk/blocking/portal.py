@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from lakemq.broker_core.api.errors import InvalidRequest
-from lakemq.plugins.native.sdk.call_errors import CLOSED
+from lakemq.plugins.native.sdk.net.errors import CLOSED
 
 _A = TypeVar("_A")
 _Inner = TypeVar("_Inner", covariant=True)

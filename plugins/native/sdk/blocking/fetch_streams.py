@@ -19,7 +19,8 @@ _POLL_S = 0.1
 class FetchCall(Protocol):
     """What of grpc's blocking call is needed here; grpc has no name for it at run time."""
 
-    def cancel(self) -> bool: ...
+    def cancel(self) -> bool:
+        """End the call; whether it was under way."""
 
 
 class FetchStream:
@@ -63,6 +64,7 @@ class FetchStream:
         self.close()
 
     def close(self) -> None:
+        """Cancel the call; iteration ends."""
         with self._lock:
             self._closed = True
             self._cancel()
