@@ -1,4 +1,4 @@
-"""What sections of a configuration, each right in itself, mean together."""
+"""Checks of a configuration across sections."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Place = tuple[str | int, ...]
 
 
 def check_together(config: Config, plugins: Sequence[LoadedPlugin]) -> list[str]:
-    """What is allowed, but hardly meant, in words. Raises ConfigError for what is not allowed."""
+    """Warnings about valid settings that have no effect. Raises ConfigError for invalid
+    combinations."""
     check_authorities(config, plugins)
     void = RuleBook(config.security, lambda: None).rules.void()
     return [void] if void else []
 
 
 def check_authorities(config: Config, plugins: Sequence[LoadedPlugin]) -> None:
-    """A certificate that makes somebody a client must not make it a node: whoever the members'
-    authority signs for could join the group under a name that its certificate has. Raises
-    ConfigError unless `meta.ca_shared_with_clients` is set."""
+    """An authority of clients must not be one of the members: anyone with a client certificate
+    could join the Raft group. Raises ConfigError unless `meta.ca_shared_with_clients` is set."""
     meta = config.meta
     if meta.ca_shared_with_clients and "*" in meta.nodes:
         raise ConfigError(
@@ -61,7 +61,7 @@ def _client_authorities(plugin: LoadedPlugin) -> Iterator[tuple[str, str]]:
 
 
 def sections(place: Place, section: BaseModel) -> Iterator[tuple[Place, BaseModel]]:
-    """A section and all tables in it, with their places."""
+    """A section and all tables in it, with their paths."""
     yield place, section
     for name in type(section).model_fields:
         value: Any = getattr(section, name)
@@ -72,7 +72,7 @@ def sections(place: Place, section: BaseModel) -> Iterator[tuple[Place, BaseMode
 
 
 def _certificates(file: str) -> list[x509.Certificate]:
-    """Those of a file; none of one that can't be read, which whoever uses it tells."""
+    """The certificates of a file; none if it cannot be read, which its user reports."""
     try:
         return x509.load_pem_x509_certificates(Path(file).read_bytes())
     except (OSError, ValueError):
@@ -80,8 +80,8 @@ def _certificates(file: str) -> list[x509.Certificate]:
 
 
 def _covers(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
-    """Whether it is that authority, or one that it signed, so that whatever it signs is valid in
-    the eyes of that authority too."""
+    """Whether the certificate is that authority, or an intermediate signed by it, whose
+    certificates the authority's clients accept too."""
     if authority == certificate or authority.public_key() == certificate.public_key():
         return True
     try:

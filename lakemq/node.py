@@ -112,7 +112,7 @@ class Node:
             await listener.start()
         except (LakeMQError, OSError):
             raise
-        except Exception as error:  # somebody's code
+        except Exception as error:  # code of a plugin
             raise PluginError(
                 f"{owner}listener {listener.name}: {type(error).__name__}: {error}"
             ) from error
@@ -193,7 +193,7 @@ class Node:
         self.telemetry.meter("broker_core").create_observable_counter(
             "lakemq.corrupt_batches",
             [lambda _: [Observation(SKIPPED.count)]],
-            description="Stored batches that are corrupt inside and were left out by a reader.",
+            description="Corrupt stored batches that a reader skipped.",
         )
         register_interception_metrics(self.telemetry.meter("broker_core"), interception)
         return CoreBroker(

@@ -37,7 +37,7 @@ def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def settle() -> None:
-    """Call once everything stands: what is there by now stays, so it is not looked at again."""
+    """Call once the node is started: objects that exist now are kept out of garbage collection."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

@@ -1,4 +1,4 @@
-"""OpenTelemetry: one meter provider, read by Prometheus when somebody asks."""
+"""OpenTelemetry: one meter provider, read when Prometheus scrapes."""
 
 from __future__ import annotations
 

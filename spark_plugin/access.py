@@ -19,7 +19,7 @@ ACCESS_OPTIONS: Final = (
 
 @dataclass(frozen=True)
 class Access:
-    """The default is plain text and nobody in particular."""
+    """The default is plain text without a login."""
 
     tls: bool = False
     tls_ca: str = ""
@@ -48,6 +48,7 @@ class Access:
 
     @classmethod
     def from_json(cls, text: str) -> Access:
+        """What `to_json` encoded."""
         if not text:
             return cls()
         fields = json.loads(text)

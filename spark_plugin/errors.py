@@ -1,64 +1,51 @@
-"""Errors of spark_plugin.
-
-SparkPluginError
-├── OptionError           an option or a CLI argument is wrong: names it, and the nearest right one
-├── OffsetsError          offsets given by the user or a checkpoint can't be read
-├── DataLossError         records that should be read are gone: names topic, partition, offsets
-│   └── TopicRecreated    the topic was deleted and created anew since it was read last
-├── ObjectStoreError      an object of a tiered segment can't be read, and it must be: names it
-├── MissingDependency     Java or an optional package is absent: says how to install it
-├── ExportError           the export can't go on
-│   ├── ExportRunning     another process runs the same export
-│   └── ExportFenced      another process has taken over this export
-└── TableError            the table is not what this export would write to
-"""
+"""Errors of spark_plugin: reasons that a user can act on."""
 
 from __future__ import annotations
 
 
 class SparkPluginError(Exception):
-    """Root of what spark_plugin raises for reasons that its user can act on."""
+    """Root of these errors."""
 
 
 class OptionError(SparkPluginError):
-    pass
+    """An option or a command's argument is wrong; names it, and the nearest valid one."""
 
 
 class OffsetsError(SparkPluginError):
-    pass
+    """Offsets of the user or a checkpoint are invalid."""
 
 
 class DataLossError(SparkPluginError):
-    pass
+    """Records that should be read are gone; names topic, partition and offsets."""
 
 
 class TopicRecreated(DataLossError):
-    pass
+    """The topic was deleted and created again since it was read last."""
 
 
 class ObjectStoreError(SparkPluginError):
-    pass
+    """An object of a tiered segment cannot be read although option `tiered` is `always`."""
 
 
 class MissingDependency(SparkPluginError):
-    pass
+    """Java or an optional package is missing; says how to install it."""
 
 
 class ExportError(SparkPluginError):
-    pass
+    """An export cannot continue."""
 
 
 class ExportRunning(ExportError):
-    pass
+    """Another process runs the same export."""
 
 
 class ExportFenced(ExportError):
-    pass
+    """Another process has taken over this export."""
 
 
 class TableError(SparkPluginError):
-    pass
+    """The table does not fit the export, or cannot be changed as the export needs it."""
 
 
 class NoTable(TableError):
-    pass
+    """There is no table."""

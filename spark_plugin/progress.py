@@ -53,7 +53,7 @@ class ExportProgress:
 
     def cleaned(self, attempts: list[str]) -> None:
         for name in attempts:
-            self._console.print(f"{self._topic}: deleted what attempt {name} left behind")
+            self._console.print(f"{self._topic}: deleted orphaned files of attempt {name}")
 
     def committed(self, report: CommitReport) -> None:
         self._records += report.records

@@ -1,4 +1,4 @@
-"""Who may ask the HTTP admin what. Health is told to everybody: load balancers ask for it."""
+"""Authentication and authorization of the HTTP admin. Health is open: load balancers need it."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ PRINCIPAL: Final = web.RequestKey("principal", Principal)
 
 
 class AdminAccess:
-    """A middleware that lets nobody pass whom the broker does not know, and asks for the right to
-    describe the cluster where a path is not about one topic."""
+    """A middleware that authenticates every caller, and requires `describe` on the cluster for
+    paths that are not about one topic."""
 
     def __init__(self, broker: CoreBroker, hosts: Sequence[str] = ()) -> None:
-        """`hosts`: names under which callers without a login may ask, next to this machine's."""
+        """`hosts`: host names that anonymous callers may use, besides those of this machine."""
         self._broker = broker
         self._hosts = frozenset(name.lower() for name in hosts)
 
     def may_see(self, request: web.Request, topic: str) -> bool:
+        """Whether the caller may describe the topic."""
         try:
             self.check_topic(request, topic)
         except NotAuthorized:
@@ -51,19 +52,19 @@ class AdminAccess:
         self._authorize(request, Resource("topic", topic))
 
     def check_change(self, request: web.Request) -> None:
-        """Whether the caller may change something on the cluster, and not some web page that its
-        browser shows: a page can neither send JSON here unasked, nor name this machine by another
-        host where nobody has to log in. Raises NotAuthorized, InvalidRequest."""
+        """Check that the caller may alter the cluster, and is not a web page in its browser (CSRF,
+        DNS rebinding): a page cannot send JSON without a preflight, and where no login is needed
+        the Host header must name this machine. Raises NotAuthorized, InvalidRequest."""
         self._authorize(request, Resource("cluster", "cluster"), Operation.ALTER)
         named = _host_of(request)
         anonymous = request[PRINCIPAL].kind == "anonymous"
         if anonymous and not (is_loopback(named) or named in self._hosts):
-            raise NotAuthorized(f"changes without a login are not taken for host {named}")
+            raise NotAuthorized(f"anonymous changes are refused for host {named}")
         if request.content_type != "application/json":
             raise InvalidRequest("Content-Type must be application/json")
 
     async def may_describe(self, request: web.Request) -> bool:
-        """Whether the caller of a path that is open to everybody may be told names."""
+        """Whether the caller of an open path may see names."""
         try:
             await self._identify(request)
             self._authorize(request, Resource("cluster", "cluster"))
@@ -72,15 +73,15 @@ class AdminAccess:
         return True
 
     async def _identify(self, request: web.Request) -> None:
-        """Who asks. Callers without a login have to name this machine as no DNS name that is not
-        known here: a web page could have made its own name point here. Raises NotAuthenticated,
-        NotAuthorized."""
+        """Authenticate the caller. The Host header of anonymous callers must be an address or a
+        known name: a web page could have rebound its own DNS name to this machine. Raises
+        NotAuthenticated, NotAuthorized."""
         principal = await self._broker.authenticate(_credentials(request))
         request[PRINCIPAL] = principal
         named = _host_of(request)
         if principal.kind == "anonymous" and not (_is_address(named) or named in self._hosts):
             raise NotAuthorized(
-                f"requests without a login are not taken for host {named}: list it in admin.hosts"
+                f"anonymous requests are refused for host {named}: list it in admin.hosts"
             )
 
     def _authorize(
@@ -93,6 +94,8 @@ class AdminAccess:
         self._broker.authorize(request[PRINCIPAL], operation, resource, context)
 
     def middleware(self) -> Middleware:
+        """For the application's list of middlewares."""
+
         @web.middleware
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
             if request.path not in OPEN:
@@ -143,8 +146,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
             status = 403
         else:
             status = 404 if error.code.startswith("UNKNOWN") else 503 if error.retriable else 400
-        told = {"code": error.code, "message": str(error)}
-        return web.json_response(told, status=status, headers=headers)
+        body = {"code": error.code, "message": str(error)}
+        return web.json_response(body, status=status, headers=headers)
 
 
 def tls_of(settings: AdminSettings, host: str) -> ssl.SSLContext | None:

@@ -65,14 +65,14 @@ class AdminConnections:
             self._listening.close()
 
     def answered(self, request: web.BaseRequest, *, authenticated: bool) -> None:
-        """A request of the connection is answered, to somebody who has authenticated or not."""
+        """Note that a request of the connection was answered."""
         connection = self.by_handler.get(request.protocol)
         if connection is not None:
             connection.answered(authenticated)
 
 
 class AdminConnection(asyncio.Protocol):
-    """Stands before aiohttp's own protocol, which is made once the connection is admitted.
+    """Wraps aiohttp's own protocol, which is created once the connection is admitted.
 
     A connection that has not authenticated is closed when it has no request answered for
     `timeout_s`: silent, in the middle of its TLS handshake, of a header or of a body."""
@@ -88,7 +88,7 @@ class AdminConnection(asyncio.Protocol):
         """Came with the last of the TLS handshake."""
 
     def connection_made(self, base: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, base)  # uvloop's is no subclass
+        transport = cast(asyncio.Transport, base)  # uvloop's is not a subclass
         peer = transport.get_extra_info("peername")
         try:
             self._admitted = self._connections.limiter.admit(str(peer[0]) if peer else "")

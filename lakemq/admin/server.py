@@ -130,10 +130,10 @@ class AdminListener:
             if self._broker.partition_status(topic.name, number).state not in ("online", "remote")
         ]
         if bad:
-            told: dict[str, Any] = {"status": "degraded"}
+            status: dict[str, Any] = {"status": "degraded"}
             if await self._access.may_describe(request):
-                told["partitions"] = bad
-            return web.json_response(told, status=503)
+                status["partitions"] = bad
+            return web.json_response(status, status=503)
         return web.json_response({"status": "ready"})
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -196,7 +196,7 @@ class AdminListener:
                 self._access.check_change(request)
                 body = await _json_body(request)
             if not isinstance(body, dict):
-                raise InvalidRequest("the body is no JSON object")
+                raise InvalidRequest("the body is not a JSON object")
             asked = AdminRequest(request.match_info, request.query, body)
             return web.json_response(await route.answer(asked))
 
@@ -213,4 +213,4 @@ async def _json_body(request: web.Request) -> object:
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply") from None
     except ValueError as error:  # neither UTF-8 nor JSON
-        raise InvalidRequest(f"the body is no JSON: {error}") from None
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None

@@ -161,7 +161,7 @@ def test_rules(
     *,
     members: MetaOptions,
 ) -> None:
-    """Tell whether somebody may do something, and which rule says so. Exit code 1: may not."""
+    """Show whether an operation is allowed, and by which rule. Exit code 1: denied."""
     kind, found, name = resource.partition(":")
     if operation not in ALIASES or not found:
         fail("--operation takes an operation, --resource KIND:NAME")
@@ -192,7 +192,7 @@ def _settings(config: Path | None) -> SecuritySettings:
 
 def _reason(rule: Rule | None) -> str:
     if rule is None:
-        return "no rule is about it, so security.unmatched holds"
+        return "no rule matches, so security.unmatched applies"
     who, operations = ", ".join(rule.who), ", ".join(rule.operations)
     name = f"rule {rule.rule_id}" if rule.rule_id else "a rule of the configuration"
     verb = "allows" if rule.allow else "denies"

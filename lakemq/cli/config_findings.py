@@ -36,6 +36,8 @@ class Listening(NamedTuple):
 
 
 class Findings(NamedTuple):
+    """What the check found."""
+
     errors: list[LakeMQError]
     warnings: list[str]
     plugins: list[str]

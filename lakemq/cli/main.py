@@ -70,7 +70,7 @@ def _load(file: Path | None, data_dir: Path | None = None, join: Sequence[str] =
 
 @app.command()
 def start(config: ConfigFile = None, data_dir: DataDir = None, join: Join = None) -> None:
-    """Run a node until it is told to stop (Ctrl-C or SIGTERM)."""
+    """Run a node until Ctrl-C or SIGTERM."""
     loaded = _load(config, data_dir, join or ())
     logging.basicConfig(
         level=loaded.node.log_level.upper(),
@@ -130,8 +130,8 @@ def list_plugins(config: ConfigFile = None) -> None:
 
 @config_app.command("check")
 def check_config(config: ConfigFile = None) -> None:
-    """Check the configuration without starting anything: sections, those of plugins included,
-    ports that clash, files that are not there, what plugins register. Tells all that is wrong."""
+    """Check the configuration without starting a node: sections, also of plugins, ports used
+    twice, missing files, what plugins register. Reports all errors at once."""
     from lakemq.cli.config_findings import check
 
     findings = check(config, os.environ)
@@ -151,8 +151,8 @@ def version() -> None:
 
 
 def _add_plugin_commands() -> None:
-    """Give the command what enabled plugins add to it. What is wrong with the configuration is
-    told by the command that needs it, so that `lakemq config check` can.
+    """Add the commands of enabled plugins. Errors of the configuration are reported by the commands
+    that load it, so that `lakemq config check` can run.
     """
     file = os.environ.get("LAKEMQ_CONFIG")
     try:

@@ -27,11 +27,11 @@ async def _statuses(
     """The status of each address, or why it could not be read."""
     from lakemq.meta_service.api import operations
 
-    told = await asyncio.gather(
+    answers = await asyncio.gather(
         *(operations.status(address, credentials) for address in addresses), return_exceptions=True
     )
     found: dict[str, MetaStatus | MetaError] = {}
-    for address, answer in zip(addresses, told, strict=True):
+    for address, answer in zip(addresses, answers, strict=True):
         if not isinstance(answer, MetaStatus | MetaError):
             raise answer
         found[address] = answer
@@ -49,20 +49,20 @@ def status(
 ) -> None:
     """Show the status of each member."""
     found = run_meta(lambda: _statuses(members.address, credentials_of(members)))
-    answers = {where: told for where, told in found.items() if isinstance(told, MetaStatus)}
+    answers = {where: answer for where, answer in found.items() if isinstance(answer, MetaStatus)}
     rows = []
-    for where, told in answers.items():
-        role = "leader" if told.leader_id == told.member_id else "follower"
-        numbers = (told.term, told.applied_index, told.revision)
-        about = (told.member_id, role, told.leader_id or "-", *map(str, numbers))
-        rows.append((where, *about, told.cluster_id))
+    for where, answer in answers.items():
+        role = "leader" if answer.leader_id == answer.member_id else "follower"
+        numbers = (answer.term, answer.applied_index, answer.revision)
+        about = (answer.member_id, role, answer.leader_id or "-", *map(str, numbers))
+        rows.append((where, *about, answer.cluster_id))
     if rows:
         print_table(
             ("address", "member", "role", "leader", "term", "applied", "revision", "cluster"), rows
         )
-    for where, told in answers.items() if details else ():
-        typer.echo(f"\n{told.member_id} at {where}")
-        for name, value in sorted(told.detail.items()):
+    for where, answer in answers.items() if details else ():
+        typer.echo(f"\n{answer.member_id} at {where}")
+        for name, value in sorted(answer.detail.items()):
             typer.echo(f"  {name}: {value}")
     for where, error in found.items():
         if isinstance(error, MetaError):
@@ -76,11 +76,11 @@ def status(
 def list_members(members: MetaOptions) -> None:
     """List the members of the Raft group, as the first one that answers knows them."""
     found = run_meta(lambda: _statuses(members.address, credentials_of(members)))
-    for told in found.values():
-        if isinstance(told, MetaStatus):
-            learners = str(told.detail.get("learners", "")).split(", ")
-            for name in told.members:
-                role = "leader" if name == told.leader_id else ""
+    for answer in found.values():
+        if isinstance(answer, MetaStatus):
+            learners = str(answer.detail.get("learners", "")).split(", ")
+            for name in answer.members:
+                role = "leader" if name == answer.leader_id else ""
                 role = "learner" if name in learners else role
                 typer.echo(f"{name}  {role}".rstrip())
             return
@@ -93,12 +93,12 @@ def digest(members: MetaOptions) -> None:
     """Compare the digests of the members' states: at the same log index they must be equal."""
     found = run_meta(lambda: _statuses(members.address, credentials_of(members)))
     seen: dict[int, set[str]] = {}
-    for where, told in found.items():
-        if isinstance(told, MetaError):
-            fail(f"{where}: {told}")
-        state_index, state_digest = int(told.detail["state_index"]), str(told.detail["digest"])
+    for where, answer in found.items():
+        if isinstance(answer, MetaError):
+            fail(f"{where}: {answer}")
+        state_index, state_digest = int(answer.detail["state_index"]), str(answer.detail["digest"])
         seen.setdefault(state_index, set()).add(state_digest)
-        typer.echo(f"{told.member_id}  index {state_index}  {state_digest}")
+        typer.echo(f"{answer.member_id}  index {state_index}  {state_digest}")
     if any(len(digests) > 1 for digests in seen.values()):
         fail("the members' states differ at the same log index")
     if len(seen) > 1:

@@ -98,21 +98,21 @@ def rebalance(
     if plan and stop:
         fail("--plan and --stop exclude each other")
     action: RebalanceAction = "plan" if plan else "stop" if stop else "start"
-    told = ask_meta(
+    found = ask_meta(
         members,
         lambda client: client.rebalance(action, leaving=leaving or (), at_once=at_once),
     )
-    _print(told)
+    _print(found)
 
 
-def _print(told: Rebalance) -> None:
-    for move in told.moves[:MOVES_PRINTED]:
+def _print(found: Rebalance) -> None:
+    for move in found.moves[:MOVES_PRINTED]:
         replicas, target = " ".join(move.replicas), " ".join(move.target)
         typer.echo(f"{move.topic}/{move.partition}: {replicas} -> {target}")
-    if len(told.moves) > MOVES_PRINTED:
-        typer.echo(f"... and {len(told.moves) - MOVES_PRINTED} more")
-    copies = sum(len(set(move.target) - set(move.replicas)) for move in told.moves)
+    if len(found.moves) > MOVES_PRINTED:
+        typer.echo(f"... and {len(found.moves) - MOVES_PRINTED} more")
+    copies = sum(len(set(move.target) - set(move.replicas)) for move in found.moves)
     typer.echo(
-        f"{len(told.moves)} partitions to move, {copies} replicas to copy; {told.moving} in "
-        f"progress; {'rebalance running' if told.running else 'no rebalance running'}"
+        f"{len(found.moves)} partitions to move, {copies} replicas to copy; {found.moving} in "
+        f"progress; {'rebalance running' if found.running else 'no rebalance running'}"
     )

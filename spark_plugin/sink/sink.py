@@ -1,14 +1,15 @@
 """The Spark sink: `df.write` and `df.writeStream` with `format("lakemq")`.
 
-Each row lands once. Tasks stage records at the broker, where nobody sees them; the driver's commit
-names, for every task, the one attempt whose records appear, all at once. The broker remembers the
-number of the newest commit of a sink, so a batch that Spark runs again after a crash is told
-that it is there already. Attempts that lost, and those of a driver that died, never appear.
+Each row is written exactly once. Tasks stage records at the broker, where no consumer sees them;
+the driver's commit names, for every task, the one attempt whose records become readable, all at
+once. The broker stores the number of the newest commit of a sink, so a batch that Spark runs again
+after a crash is recognised as committed. Other attempts, and those of a driver that died, are
+discarded.
 
 Spark makes writers in three places: where a write is planned (the writer then travels to the
 executors), where a stream's batch is committed (another writer, with only the tasks' messages), and
 where a batch write is committed (the writer that travelled). So the sink is opened, which fences
-whoever wrote to it before, at the moment when a writer is first pickled, and what the commit needs
+its earlier writers, at the moment when a writer is first pickled, and what the commit needs
 to know comes with the messages.
 """
 
@@ -99,12 +100,12 @@ class _Sink:
                     for share in shares(batch, self.options.topic, time.time_ns() // 1_000_000):
                         writer.send_arrow(share.topic, share.rows, partition=share.partition)
                 winner = writer.finish()
-        except BatchCommitted:  # a twin of this task, still running behind the commit
+        except BatchCommitted:  # another attempt of this task, still running after the commit
             return Staged(tuple(session), batch_id, None)
         return Staged(tuple(session), batch_id, tuple(winner))
 
     def commit_staged(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Let everything appear that the tasks staged, in the driver."""
+        """Commit what the tasks staged, in the driver."""
         staged = [each for each in messages if isinstance(each, Staged)]
         winners = [StagedWinner(*each.winner) for each in staged if each.winner is not None]
         if not staged or len(winners) < len(staged):
@@ -116,7 +117,7 @@ class _Sink:
         client.staging.commit(session, staged[0].batch_id, [w for w in winners if w.batches])
 
     def abort_staged(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Free what was staged; what is not known here expires at the broker."""
+        """Abort what was staged; what is not known here expires at the broker."""
         for each in messages:
             if isinstance(each, Staged):
                 client = client_of(self.options.bootstrap, self.options.access)
@@ -125,11 +126,12 @@ class _Sink:
 
 
 def check_replayed(name: str, batch_id: int, last_batch_id: int) -> None:
-    """A query that goes on from its checkpoint runs at most its last batch again."""
+    """OptionError unless the batch is new or the last one: a query that continues from its
+    checkpoint repeats at most its last batch."""
     if batch_id < last_batch_id:
         raise OptionError(
             f"sink {name} has batch {last_batch_id}, and this write is batch {batch_id}: "
-            "the query's checkpoint is new or an older copy. To write its rows anew, give another "
+            "the query's checkpoint is new or an older copy. To write its rows again, give another "
             "sinkId"
         )
 
@@ -151,14 +153,14 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self.commit_staged(messages)
-        self._forget()
+        self._delete_unnamed()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self.abort_staged(messages)
-        self._forget()
+        self._delete_unnamed()
 
-    def _forget(self) -> None:
-        """Nobody will ask again for a sink that had no name."""
+    def _delete_unnamed(self) -> None:
+        """Delete the sink if it had no `sinkId`: it cannot be used again."""
         if not self.options.sink_id and self._name:
             client_of(self.options.bootstrap, self.options.access).staging.delete(
                 "sink", self._name
@@ -166,7 +168,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
 
 
 class StreamWriter(_Sink, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("lakemq")`: the sink is named after the query, whose id lies in its
+    """`df.writeStream.format("lakemq")`: the sink is named after the query, whose id is in its
     checkpoint, so a new checkpoint is a new sink."""
 
     def sink_name(self) -> str:

@@ -134,7 +134,7 @@ def read_batches(
 ) -> Iterator[RecordBatch]:
     """Stored batches that touch the range, each once, in order; a broker that goes away is asked
     again from where it stopped. DataLossError when records of the range are gone. `only`: batches
-    without such a record are left out. `on_corrupt`: is reported of batches that don't decompress,
+    without such a record are skipped. `on_corrupt`: is called with batches that do not decompress,
     again if they are read again."""
     filtered: dict[str, Any] = {} if only is None else {"wanted": only}
     offset, timer = wanted.start, RetryTimer(retry_timeout_s)

@@ -1,4 +1,4 @@
-"""Objects of a store, read by whoever runs here with its own credentials."""
+"""Reads objects of a store with the credentials of this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StoreUnavailable(Exception):
 
 
 class ObjectNotFound(Exception):
-    """The store has no such object, as far as can be told."""
+    """The store says that it has no such object."""
 
 
 def open_objects(url: str, tiered: Tiered) -> Read:

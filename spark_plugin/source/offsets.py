@@ -1,7 +1,7 @@
-"""Cursors: where reading stands, and the JSON that checkpoints and users write.
+"""Cursors: next offsets to read, and the JSON that checkpoints and users write.
 
 A cursor names, for every topic, the topic's id and the next offset of each partition. The id tells
-a topic that was deleted and created anew from the one that was read before. As JSON:
+a topic that was deleted and created again from the one that was read before. As JSON:
 
     {"v": 1, "t": {"sensors": {"id": "<topic id>", "p": {"0": 1200}}}}
 
@@ -24,7 +24,7 @@ EARLIEST: Final = -2
 
 
 class TopicCursor(NamedTuple):
-    """Where reading of one topic stands."""
+    """Next offsets to read of one topic."""
 
     topic_id: str
     offsets: Mapping[int, int]
@@ -32,7 +32,7 @@ class TopicCursor(NamedTuple):
 
 
 Cursor = Mapping[str, TopicCursor]
-"""Topic name -> where reading stands."""
+"""Topic name -> next offsets to read."""
 
 
 def cursor_to_json(cursor: Cursor) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _parse_object(option: str, text: str, example: str) -> dict[str, Any]:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise OffsetsError(
-            f"option {option} is no JSON ({error}); it takes one such as {example}"
+            f"option {option} is not valid JSON ({error}); it takes, for example, {example}"
         ) from None
     if not isinstance(value, dict) or not value:
         raise OffsetsError(f"option {option} takes a JSON object such as {example}")

@@ -65,7 +65,7 @@ class ReadOptions:
     starting: Boundary = Boundary()
     ending: Boundary = Boundary()
     latest_when_no_timestamp: bool = False
-    """What a starting timestamp behind the newest record means: the end, or an error."""
+    """What a starting timestamp after the newest record means: the end, or an error."""
     trigger_rows_max: int | None = None
     trigger_rows_min: int | None = None
     trigger_delay_max_s: float = 900.0

@@ -34,6 +34,8 @@ class PartitionView(NamedTuple):
 
 
 class TopicView(NamedTuple):
+    """A topic as the broker describes it."""
+
     topic_id: str
     partitions: Mapping[int, PartitionView]
 
@@ -91,6 +93,7 @@ def select_topics(options: ReadOptions, view: View) -> dict[str, TopicView]:
 
 
 def earliest(view: View) -> dict[str, TopicCursor]:
+    """The log starts of all partitions."""
     return {
         name: TopicCursor(topic.topic_id, {p: v.log_start for p, v in topic.partitions.items()})
         for name, topic in view.items()
@@ -98,6 +101,7 @@ def earliest(view: View) -> dict[str, TopicCursor]:
 
 
 def latest(view: View) -> dict[str, TopicCursor]:
+    """The high watermarks of all partitions."""
     return {
         name: TopicCursor(
             topic.topic_id, {p: v.high_watermark for p, v in topic.partitions.items()}

@@ -67,7 +67,7 @@ class _JournalReader:
     def resolve(
         self, boundary: Boundary, side: str, default: Cursor, view: dict[str, TopicView]
     ) -> dict[str, TopicCursor]:
-        """Where the user's boundary lies."""
+        """Offsets of the user's boundary."""
         by_time = self._offsets_by_time(boundary, view) if boundary.by_timestamp else {}
         found = planning.resolve(boundary, side, default, view, by_time)
         strict = side == "starting" and not self.options.latest_when_no_timestamp
@@ -132,7 +132,7 @@ class BatchReader(_JournalReader, DataSourceReader):
         return self.plan(self.narrowed(ranges, view))
 
     def narrowed(self, ranges: list[OffsetRange], view: dict[str, TopicView]) -> list[OffsetRange]:
-        """The ranges without what nobody wants."""
+        """The ranges without offsets that pushed-down filters exclude."""
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

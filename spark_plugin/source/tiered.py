@@ -126,7 +126,7 @@ def read_placed(
     on_corrupt: CorruptCallback,
 ) -> Iterator[RecordBatch]:
     """Stored batches that touch the range, each once, in order: the same that `over_grpc(wanted)`
-    gives. `on_corrupt` is told of those that don't decompress although their object is whole.
+    gives. `on_corrupt` is called with those that do not decompress although their object is whole.
     ObjectStoreError when an object can't be read and `tiered` says always."""
     offset = wanted.start
     while offset < wanted.end:

@@ -68,6 +68,7 @@ def struct_of(fields: Iterable[tuple[str, Type | None]]) -> Type | None:
 
 
 def array_of(element: Type | None) -> Type | None:
+    """An array of the element type; None: the element type is not known yet."""
     return None if element is None else Type("array", (("element", element),))
 
 
@@ -81,7 +82,7 @@ def is_new(name: str, known: Mapping[str, Type]) -> bool:
 def widest(one: Type, other: Type) -> Type | None:
     """The smaller scalar type that holds both without loss, if every table format can let a column
     of either grow to it: whole numbers to longer ones, float to double, decimals to more digits
-    with the same number of them behind the point."""
+    with the same scale."""
     for chain in (_WHOLE, _BROKEN):
         if one.name in chain and other.name in chain:
             return Type(chain[max(chain.index(one.name), chain.index(other.name))])

@@ -49,7 +49,7 @@ class AvroDecoder:
             SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError,
             RecursionError,
         ) as error:  # fmt: skip
-            raise OptionError(f"--schema is no Avro schema: {error!r}") from None
+            raise OptionError(f"--schema is not a valid Avro schema: {error!r}") from None
         if not isinstance(whole, dict) or whole.get("type") != "record":
             raise OptionError("--schema: the top of an Avro schema must be a record")
         self._read = fastavro.schemaless_reader
@@ -76,7 +76,7 @@ class AvroDecoder:
             data.seek(len(self._mark))
         found = self._read(data, self._schema, None)
         if data.tell() != len(value):
-            raise ValueError(f"{len(value) - data.tell()} bytes behind the datum")
+            raise ValueError(f"{len(value) - data.tell()} bytes after the datum")
         return found
 
 
@@ -132,8 +132,7 @@ def _scalar_type(schema: dict[str, Any], kind: str, path: str) -> pa.DataType:
         numbers = type(digits) is int and type(scale) is int
         if not numbers or not digits or not 0 <= scale <= digits <= 38:
             raise OptionError(
-                f"--schema: {path.lstrip('.')} has {digits} digits, {scale} behind the point; "
-                "38 is the most"
+                f"--schema: {path.lstrip('.')} has {digits} digits, scale {scale}; 38 is the most"
             )
         return pa.decimal128(digits, scale)
     if logical == "date":

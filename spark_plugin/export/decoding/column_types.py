@@ -2,7 +2,7 @@
 
     columns   name type {, name type}
     type      string | binary | boolean | tinyint | smallint | int | bigint | float | double
-              | decimal(digits, behind the point) | date | timestamp | timestamp_ms | timestamp_s
+              | decimal(precision, scale) | date | timestamp | timestamp_ms | timestamp_s
               | array<type> | struct<name: type, ...>
 
 `timestamp` takes ISO 8601 text (UTC where it names no zone), `timestamp_ms` and `timestamp_s` take
@@ -18,7 +18,7 @@ from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.source.options import nearest
 
 Evolve = Literal["strict", "add", "widen"]
-"""What happens to fields without a column: left out, made columns, or also types made wider."""
+"""What happens to fields without a column: ignored, made columns, or also types made wider."""
 EVOLVE: Final = get_args(Evolve)
 META: Final = "_meta"
 """Column that says where in the journal a row came from."""
@@ -46,7 +46,7 @@ class Type(NamedTuple):
 
 
 def decimal_digits(name: str) -> tuple[int, int] | None:
-    """(digits, digits behind the point) of `decimal(10,2)`; None: another type."""
+    """(precision, scale) of `decimal(10,2)`; None: another type."""
     match = _DECIMAL.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -122,16 +122,16 @@ class _Parser:
     def _decimal(self) -> Type:
         self._expect("(")
         digits = self._next()
-        behind, separator = "0", self._next()
+        scale, separator = "0", self._next()
         if separator == ",":
-            behind, separator = self._next(), self._next()
-        numbers = digits.isdecimal() and behind.isdecimal() and separator == ")"
-        numbers = numbers and len(digits + behind) <= 2 * len(str(_DECIMAL_DIGITS_MAX))
-        if not numbers or not int(behind) <= int(digits) <= _DECIMAL_DIGITS_MAX or digits == "0":
+            scale, separator = self._next(), self._next()
+        numbers = digits.isdecimal() and scale.isdecimal() and separator == ")"
+        numbers = numbers and len(digits + scale) <= 2 * len(str(_DECIMAL_DIGITS_MAX))
+        if not numbers or not int(scale) <= int(digits) <= _DECIMAL_DIGITS_MAX or digits == "0":
             raise self._error(
                 f"decimal takes up to {_DECIMAL_DIGITS_MAX} digits, such as decimal(10, 2),"
             )
-        return Type(f"decimal({int(digits)},{int(behind)})")
+        return Type(f"decimal({int(digits)},{int(scale)})")
 
     def _expect(self, token: str) -> None:
         found = self._next()

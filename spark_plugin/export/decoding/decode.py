@@ -1,4 +1,4 @@
-"""JSON values -> columns, a block at a time; rows that don't decode are told apart.
+"""JSON values -> columns, a block at a time; rows that cannot be decoded are reported apart.
 
 A whole block is parsed by Arrow at once. When that fails, or gives another number of rows, the
 block is halved until the bad rows stand alone. Before that, every value is seen to be one line that
@@ -78,7 +78,7 @@ class JsonDecoder:
         return Decoded(kept, columns, [bad[row] for row in sorted(bad)])
 
     def _lines(self, values: pa.Array, bad: dict[int, BadRow]) -> pa.Array:
-        """The values as text of one line each; what is no JSON object at all goes to `bad`."""
+        """The values as text of one line each; what is not a JSON object goes to `bad`."""
         import pyarrow as pa
         from pyarrow import compute
 

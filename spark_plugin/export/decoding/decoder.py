@@ -97,7 +97,7 @@ def to_columns(
 
 
 def utf8_only(values: pa.Array, bad: dict[int, BadRow]) -> pa.Array:
-    """Binary as text; what is no UTF-8 becomes null and goes to `bad`."""
+    """Binary as text; values that are not UTF-8 become null and go to `bad`."""
     import pyarrow as pa
 
     found: list[str | None] = []

@@ -155,9 +155,9 @@ def _needed_decimal(digits: tuple[int, int], value: Any) -> Type | None:
         number = Decimal(str(value))
     except InvalidOperation:
         return None
-    whole, behind = max(0, number.adjusted() + 1) if number.is_finite() else 99, digits[1]
-    grows = digits[0] < whole + behind <= 38
-    return Type(f"decimal({whole + behind},{behind})") if grows else None
+    whole, scale = max(0, number.adjusted() + 1) if number.is_finite() else 99, digits[1]
+    grows = digits[0] < whole + scale <= 38
+    return Type(f"decimal({whole + scale},{scale})") if grows else None
 
 
 def columns_of_table(

@@ -129,7 +129,7 @@ def _cells(field: FieldDescriptor, messages: Sequence[Any]) -> list[Any]:
 
 
 def _column(field: FieldDescriptor, above: tuple[str, ...]) -> _Column:
-    """`above`: names of the messages that the field lies in."""
+    """`above`: names of the messages that contain the field."""
     import pyarrow as pa
 
     message = field.message_type

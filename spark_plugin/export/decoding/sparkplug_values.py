@@ -120,7 +120,7 @@ def _many(rows: object) -> list[dict[str, Any]]:
 
 
 def _place(key: bytes | None) -> dict[str, Any]:
-    """Columns that the MQTT topic name gives; none if it is no Sparkplug topic."""
+    """Columns out of the MQTT topic name; none if it is not a Sparkplug topic."""
     topic = (key or b"").decode(errors="replace")
     parts = topic.removeprefix(_PREFIX).split("/")
     if not topic.startswith(_PREFIX):

@@ -1,4 +1,4 @@
-"""Where an export begins and ends, as users write it: `1000`, or `{"0": 1000, "1": 40}`."""
+"""Start and end offsets of an export, as users write them: `1000`, or `{"0": 1000, "1": 40}`."""
 
 from __future__ import annotations
 

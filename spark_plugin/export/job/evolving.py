@@ -41,7 +41,7 @@ def decoded_schema(settings: ExportSettings) -> pa.Schema:
 
 
 class EvolvingColumns:
-    """What tasks are told of columns. Only those of JSON change while an export runs."""
+    """The columns that tasks write. Only those of JSON change while an export runs."""
 
     def __init__(self, settings: ExportSettings, table: LakeTable) -> None:
         self._table = table
@@ -73,12 +73,12 @@ class EvolvingColumns:
             self.value_schema = schema_text(self._columns)
 
     def extend(self, results: Sequence[TaskResult]) -> bool:
-        """Give the table the columns and types that tasks found need of; False: none."""
+        """Add the columns and types to the table that tasks asked for; False: none."""
         import pyarrow as pa
 
         found: dict[str, Type] = {}
-        told = [each for each in results if isinstance(each, NewFields)]
-        for each in sorted(told, key=lambda each: (each.partition, each.start)):
+        found_fields = [each for each in results if isinstance(each, NewFields)]
+        for each in sorted(found_fields, key=lambda each: (each.partition, each.start)):
             found = merge_found(found, dict(parse_schema(each.columns)))
         if not found:
             return False

@@ -33,6 +33,8 @@ _ACCESS = "accessToken"
 
 
 class FusedSource(DataSource):
+    """Its "rows" are the results of the tasks in option `tasks`."""
+
     @classmethod
     def name(cls) -> str:
         return "lakemq_export"
@@ -45,6 +47,8 @@ class FusedSource(DataSource):
 
 
 class FusedReader(DataSourceReader):
+    """Runs one task for each partition, in the executors."""
+
     def __init__(self, tasks: str, access: str) -> None:
         self._tasks = tasks
         self._access = access

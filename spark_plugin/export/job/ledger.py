@@ -33,6 +33,7 @@ class LedgerState:
 
 
 def ledger_schema() -> pa.Schema:
+    """Columns of the ledger."""
     import pyarrow as pa
 
     return pa.schema(

@@ -1,4 +1,4 @@
-"""What exports tell OpenTelemetry: plain numbers, read when somebody looks.
+"""Metrics of exports for OpenTelemetry, read when they are collected.
 
 Instruments are made at the global meter provider, which `opentelemetry-instrument` or the program
 sets up; without one they cost nothing. `serve_prometheus` is a provider with a page of its own.
@@ -61,7 +61,7 @@ _COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
     ("commits", "{commit}", "Commits of the table"),
     ("dead_letters", "{record}", "Records that did not decode"),
     ("rest_rows", "{row}", "Rows with fields that have no column of their own"),
-    ("skipped", "{offset}", "Offsets left out because their batch is corrupt inside"),
+    ("skipped", "{offset}", "Offsets skipped because their batch is corrupt"),
     ("failures", "{failure}", "Commits that failed and were tried again"),
     ("job_s", "s", "Time that Spark jobs took"),
     ("commit_s", "s", "Time that commits took"),

@@ -1,7 +1,7 @@
-"""Who runs an export: a record with a heartbeat, in its folder.
+"""Which process runs an export: a record with a heartbeat, in the export's folder.
 
-It only spares people surprises, by refusing a second process while the first one lives. That no two
-processes can commit is seen to by epochs, in the table.
+It only refuses a second process while the first one runs, for convenience. That two processes never
+commit both is ensured by the epochs in the table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakemq.spark_plugin.export.tables.table import ExportKey
 
 BEAT_S: Final = 5.0
 SILENCE_MAX_S: Final = 30.0
-"""An owner that was silent for longer is taken for dead."""
+"""An owner whose heartbeat is older is considered dead."""
 
 
 class Owner:
@@ -90,7 +90,7 @@ class Owner:
 
 
 def _is_dead_here(other: dict[str, Any]) -> bool:
-    """Whether the owner was a process of this machine that is no more."""
+    """Whether the owner was a process of this machine that has ended."""
     if other.get("host") != socket.gethostname() or not isinstance(other.get("pid"), int):
         return False
     try:

@@ -43,8 +43,8 @@ class ExportSettings:
     delimiter: str = ","
     """Between the fields of CSV."""
     evolve: Evolve = "strict"
-    """What becomes of fields without a column: left out, or (`add`) they become columns; `widen`
-    also lets a column's type grow."""
+    """What happens to fields without a column: ignored, or (`add`) made columns; `widen` also makes
+    types wider."""
     sql: str = ""
     """A query over the view `records`, whose result lands; empty: the records as decoded."""
     partition_by: str = ""
@@ -58,7 +58,7 @@ class ExportSettings:
     routes_max: int = 100
     """How many tables there may be."""
     accept_recreated: bool = False
-    """Go on with a topic that was deleted and created anew since the last commit."""
+    """Continue with a topic that was deleted and created again since the last commit."""
     fail_on_data_loss: bool = True
     take_over: bool = False
     """Start although another process seems to run this export; that one is fenced."""
@@ -127,4 +127,4 @@ def _check_routing(settings: ExportSettings) -> None:
         raise OptionError(f"--routes-max is {settings.routes_max}; it takes 1 to {ROUTES_MOST}")
     default = settings.route_default
     if default and route_name(default, target.format) != default:
-        raise OptionError(f"--route-default is {default!r}, which is no name of a table")
+        raise OptionError(f"--route-default is {default!r}, which is not a valid table name")

@@ -54,7 +54,7 @@ _ANONYMOUS: Final = Access()
 RAW_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _RAW_ROWS: Final = 4096
 _DECODED_ROWS: Final = 32_768
-"""Rows handled at once: raw ones are only gathered, so putting batches together is in vain."""
+"""Rows handled at once: raw ones are only collected, so larger batches would not help."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class WriteTask:
     """What values are decoded by, as in `ExportSettings`."""
     evolve: Evolve = "strict"
     """Look for fields that `value_schema` does not name, or values that need a wider type; if there
-    are any, only tell them."""
+    are any, only report them."""
     dlq_location: str = ""
     dlq_folder: str = ""
     dlq_schema: str = ""
@@ -90,10 +90,12 @@ class WriteTask:
     """Into several tables; `location`, `folder` and `schema` are not used then."""
 
     def to_json(self) -> str:
+        """The form that travels to the executor."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> WriteTask:
+        """What `to_json` encoded."""
         value = json.loads(text)
         value["offsets"] = OffsetRange(*value["offsets"])
         value["dlq_known"] = tuple(value["dlq_known"])
@@ -103,10 +105,12 @@ class WriteTask:
 
 
 def schema_to_text(schema: pa.Schema) -> str:
+    """Base64 of the schema's Arrow IPC form."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
 def schema_from_text(text: str) -> pa.Schema:
+    """What `schema_to_text` encoded."""
     import pyarrow as pa
 
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
@@ -216,7 +220,7 @@ class RowWriter(Protocol):
 
 
 class DeadRows:
-    """Bad records on their way to the dead-letter table, but for those that are there already."""
+    """Writes bad records to files of the dead-letter table, except those that it has already."""
 
     def __init__(self, task: WriteTask, name: str) -> None:
         self._task = task

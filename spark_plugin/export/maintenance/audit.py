@@ -311,4 +311,5 @@ def _count(keys: Keys, column: pa.Array) -> None:
 
 
 def all_complete(found: Sequence[PartitionAudit]) -> bool:
+    """Whether no partition has missing, duplicated or unknown records."""
     return all(each.complete for each in found)

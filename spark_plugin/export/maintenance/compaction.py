@@ -1,8 +1,8 @@
-"""Compaction: small files of a table are written together, rows and offsets unchanged.
+"""Compaction: small files of a table are merged, rows and offsets unchanged.
 
 Runs between two commits, in the process that exports. It is an attempt like any other: its files
 lie in an attempt folder, and its commit moves the attempt number, so a crash leaves orphans that
-the next run deletes. If somebody else changed the table meanwhile, it is given up, not tried again.
+the next run deletes. If another writer changed the table meanwhile, it is abandoned, not retried.
 """
 
 from __future__ import annotations

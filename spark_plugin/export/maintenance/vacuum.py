@@ -17,6 +17,8 @@ from lakemq.spark_plugin.export.tables.table import LakeTable
 
 @dataclass(frozen=True)
 class Vacuumed:
+    """What a vacuum did."""
+
     expired: int
     """States of the table that can't be read any more."""
     deleted: int

@@ -1,7 +1,7 @@
 """Rows written to the files of their routes, in columns.
 
-A route that has no table yet is only told, and nothing is written any more: the driver makes the
-table, and the range is read again. So it is with fields that a route's table has no column for.
+A route that has no table yet is only reported, and nothing more is written: the driver creates the
+table, and the range is read again. The same goes for fields without a column.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class RoutedRows:
         if value is None:
             return f"{by} is absent, so no table is named"
         shown = repr(value[:100] if isinstance(value, str | bytes) else value)
-        return f"{by} is {shown}: no name of a table, or one above {most}"[:ERROR_CHARS_MAX]
+        return f"{by} is {shown}: not a valid table name, or one above {most}"[:ERROR_CHARS_MAX]
 
     def close(self) -> list[tuple[str, list[WrittenFile]]]:
         """No files if there are new routes."""

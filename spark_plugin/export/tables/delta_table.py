@@ -1,6 +1,6 @@
 """Delta Lake through delta-rs: no JVM, no jars.
 
-Progress lies in app transactions, which Delta keeps in every checkpoint of the log:
+Progress is stored in app transactions, which Delta keeps in every checkpoint of the log:
 
     lakemq/<export id>/<topic id>/<partition>   version = next offset
     lakemq/<export id>/<topic>/epoch            version = epoch
@@ -163,7 +163,7 @@ class DeltaLakeTable:
         self.reload()
 
     def expire(self, before_s: float) -> int:
-        """Delta forgets by its own settings (`delta.logRetentionDuration`, 30 days)."""
+        """Delta expires snapshots by its own settings (`delta.logRetentionDuration`, 30 days)."""
         before = len(self._table.history())
         self._table.cleanup_metadata()
         return before - len(self._table.history())

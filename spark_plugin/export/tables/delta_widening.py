@@ -1,10 +1,9 @@
-"""Wider column types in a Delta table: its files are written anew.
+"""Wider column types in a Delta table: its files are rewritten.
 
 Delta has a table feature for it (type widening) that delta-rs does not know. So every file that the
 table consists of is read, cast and written again, and one commit puts the new ones in place of the
-old ones under the new schema. Files that others add meanwhile stay; whoever else takes files out
-meanwhile makes the commit fail, and it is tried again.
-"""
+old ones under the new schema. Files that others add meanwhile stay; another writer that removes
+files meanwhile makes the commit fail, and it is tried again."""
 
 from __future__ import annotations
 

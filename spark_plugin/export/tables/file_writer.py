@@ -181,8 +181,8 @@ def _parquet_writer(output: pa.NativeFile, schema: pa.Schema, options: dict[str,
 
 
 def parquet_options(schema: pa.Schema) -> dict[str, Any]:
-    """Encodings that fit journals: offsets and times rise, so their differences are small; values
-    differ, so a dictionary of them would be built in vain; topics, partitions and keys repeat."""
+    """Encodings for journal records: offsets and times ascend, so their differences are small;
+    values are distinct, so a dictionary would not help; topics, partitions and keys repeat."""
     import pyarrow as pa
 
     dictionary, encodings = [], {}

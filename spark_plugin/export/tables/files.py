@@ -6,9 +6,8 @@ attempt of an older epoch whose number is above the last committed one, seen aft
 taken, can never be committed: its folder is deleted. Tasks never create folders, so a task of a
 dead driver that still runs then fails.
 
-Files that a committed attempt left out of its commit (of tasks that Spark ran twice) are noted in
-`<attempt folder>.strays`. A process with a later epoch deletes them once they are old.
-"""
+Files of a committed attempt that its commit does not refer to (of tasks that Spark ran twice) are
+noted in `<attempt folder>.strays`. A process with a later epoch deletes them once they are old."""
 
 from __future__ import annotations
 
@@ -163,7 +162,7 @@ def export_folder(key: ExportKey) -> str:
 
 
 def new_token() -> int:
-    """A number that nobody else has: 60 bits, as Delta keeps whole numbers only; never 0."""
+    """A random number: 60 bits, since Delta stores integers only; never 0."""
     return secrets.randbits(60) or 1
 
 

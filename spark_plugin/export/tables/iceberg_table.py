@@ -1,6 +1,6 @@
 """Iceberg through pyiceberg, with any catalog that it knows (SQL, REST, Glue, Hive).
 
-Progress lies in table properties, set in the transaction that adds the files:
+Progress is stored in table properties, set in the transaction that adds the files:
 
     lakemq/<export id>/<topic>/epoch, .../attempt, .../process, .../commit, .../topic-id
     lakemq/<export id>/<topic id>/<partition>       next offset

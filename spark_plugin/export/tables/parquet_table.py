@@ -1,7 +1,7 @@
 """Plain Parquet with a manifest: a folder that any Parquet reader can read, exactly once.
 
 `_manifest/<number>.json` (numbers from 1, 20 digits) are the commits. Each is created whole and
-exclusively under the next number, and says which files it adds and where its export then stands.
+exclusively under the next number, and says which files it adds and the offsets of its export.
 Readers take the files that manifests name: the format is in `docs/formats/lakehouse.md`.
 """
 
@@ -178,7 +178,7 @@ class ParquetTable:
                 self._folder.create_exclusively(_manifest(number), _encode(change))
                 self.reload()
                 return
-            except FileExistsError:  # somebody else's commit: ours follows it
+            except FileExistsError:  # another process's commit: ours follows it
                 self.reload()
 
     def expire(self, before_s: float) -> int:

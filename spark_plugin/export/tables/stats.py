@@ -21,7 +21,7 @@ def read_footer(file: WrittenFile) -> FileMetaData:
 
 def delta_stats(file: WrittenFile) -> dict[str, Any]:
     """Delta's `stats` of an add action: record count, and min, max and null count of whole numbers,
-    times and booleans (Delta protocol, "Per-file Statistics"). Text is left out: its bounds
+    times and booleans (Delta protocol, "Per-file Statistics"). Text is omitted: its bounds
     would need cutting, and offsets and times are what files are skipped by.
     """
     footer = read_footer(file)

@@ -1,12 +1,12 @@
-"""The port to a table: what an export keeps inside it, and how a commit decides.
+"""The port to a table: what an export stores in it, and how commits of exports exclude each other.
 
 A table holds, in its own commits, for every export and topic: an *epoch* (the number of the process
 that may commit; a newer process takes the next one, which fences the older), a random token of
 that process, the number of the last committed *attempt*, a random token of the last commit, a mark
 of the topic's id, and the next offset of every partition. Rows and offsets change in one commit, so
-nothing can disagree with the table about what is in it.
+the stored offsets always match the rows.
 
-Whose a commit is, is told by its token alone: two processes may well compute the same content.
+Only its token identifies a commit: two processes may compute the same content.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LiveFile(NamedTuple):
 
 
 class TableConflict(Exception):
-    """Somebody else committed to the table first; nothing of ours is in it."""
+    """Another writer committed to the table first; the commit was not applied."""
 
 
 class LakeTable(Protocol):
@@ -108,11 +108,11 @@ class LakeTable(Protocol):
         there have null in them), and the wider types that `schema` has."""
 
     def expire(self, before_s: float) -> int:
-        """Forget states of the table older than a time (s since 1970), which then can't be read
-        any more; returns how many."""
+        """Expire snapshots older than a time (s since 1970), which then cannot be read any more;
+        returns how many."""
 
     def reachable_files(self) -> set[str]:
-        """Paths of the files of all states that can still be read."""
+        """Paths of the files of all snapshots that can still be read."""
 
     def append(
         self,
@@ -137,12 +137,13 @@ def owns(holder: Progress, now: Progress) -> bool:
 
 
 def _is_same_state(before: Progress, now: Progress) -> bool:
-    """Whether nobody has committed for the export in between; a version without tokens leaves
+    """Whether the export has no commit in between; a version without tokens leaves
     `commit` as it is."""
     return owns(before, now) and (now.attempt, now.commit) == (before.attempt, before.commit)
 
 
 def taken_over(key: ExportKey, table: LakeTable, now: Progress, epoch: int) -> ExportFenced:
+    """The error of a process that has lost the epoch to another one."""
     return ExportFenced(
         f"export {key.export_id} of topic {key.topic} was taken over by another process "
         f"({table.location} is at epoch {now.epoch}, attempt {now.attempt}; here epoch {epoch})"
@@ -150,7 +151,7 @@ def taken_over(key: ExportKey, table: LakeTable, now: Progress, epoch: int) -> E
 
 
 CONFLICTS_MAX = 50
-"""How often a commit tries again after commits of others."""
+"""Maximum retries of a commit after commits of others."""
 
 
 def commit(
@@ -161,7 +162,7 @@ def commit(
     after: Progress,
     pause: Callable[[int], None],
 ) -> None:
-    """Append once, whatever happens in between. `pause(n)` waits before try n.
+    """Append exactly once. `pause(n)` waits before try n.
 
     ExportFenced when another process of this export has committed since `before` was read. Commits
     of others (other exports, compaction) only make us try again. An error that leaves the outcome

@@ -180,9 +180,12 @@ def test_an_avro_number_that_no_column_holds_is_a_bad_row():
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        ("{", "is no Avro schema"),
+        ("{", "is not a valid Avro schema"),
         ('"string"', "must be a record"),
-        ('{"type":"record","name":"R","fields":[{"name":"x","type":"nix"}]}', "is no Avro schema"),
+        (
+            '{"type":"record","name":"R","fields":[{"name":"x","type":"nix"}]}',
+            "is not a valid Avro schema",
+        ),
         (
             '{"type":"record","name":"R","fields":[{"name":"x","type":["int","string"]}]}',
             "x is a union that no column can hold",
@@ -203,7 +206,7 @@ def test_an_avro_number_that_no_column_holds_is_a_bad_row():
             '"logicalType":"decimal"}}]}',
             "x has None digits",
         ),
-        ("[" * 5000, "no Avro schema"),
+        ("[" * 5000, "not a valid Avro schema"),
     ],
 )
 def test_an_avro_schema_without_columns_says_so(schema, problem):

@@ -126,8 +126,8 @@ def test_what_to_route_by_is_parsed():
     ("more", "problem"),
     [
         ({"target": Target("delta", "lake")}, "needs a place for the route"),
-        ({"route_default": "../x"}, "no name of a table"),
-        ({"route_default": "_routes"}, "no name of a table"),
+        ({"route_default": "../x"}, "not a valid table name"),
+        ({"route_default": "_routes"}, "not a valid table name"),
         ({"routes_max": 0}, "takes 1 to"),
         ({"routes_max": 10_000}, "takes 1 to"),
         ({"sql": "SELECT 1"}, "does not go with --sql: rows of a result do not say"),
@@ -228,7 +228,7 @@ def test_each_record_is_in_the_table_of_its_route(memory, each_export, audited):
     assert export.rows("d0", "d1", "d2") == all_expected()
     dead = export.dead()
     assert {each["error_class"] for each in dead} == {"no_route"}
-    assert dead[0]["error"].startswith("device is '../../etc': no name of a table")
+    assert dead[0]["error"].startswith("device is '../../etc': not a valid table name")
     assert export.run() == []
     fill(memory, 30, first=60)
     export.run(commit_rows=None)

@@ -119,7 +119,7 @@ def test_json_offsets_take_the_marks_of_kafka():
         ('{"t":{"0":true}}', "takes a partition number"),
         ('{"t":5}', "takes an object"),
         ("{}", "takes a JSON object"),
-        ('{"t":', "is no JSON"),
+        ('{"t":', "is not valid JSON"),
     ],
 )
 def test_offsets_that_are_wrong_are_explained(text, problem):
