@@ -18,9 +18,9 @@ import psutil
 
 from benchmarks.mqtt_load import start
 from lakemq.broker_core.api.types import ANONYMOUS
-from lakemq.plugins.mqtt.routing.subscriptions import Subscription, SubscriptionIndex
+from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
 from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
-from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.sessions import Session, Subscription
 from lakemq.plugins.mqtt.wire.encoding import encode
 from lakemq.plugins.mqtt.wire.packets import V311, Connect
 from lakemq.plugins.mqtt.wire.topics import Address

@@ -114,7 +114,7 @@ class MqttAdmin:
         return {"slow": slow_report(self._hub, self._engine.now_ms())}
 
     async def forget_slow(self, asked: AdminRequest) -> object:
-        self._hub.slow.clear()
+        self._hub.delivery.slow.clear()
         return {}
 
     async def bans(self, asked: AdminRequest) -> object:

@@ -57,7 +57,7 @@ def _growing(hub: Hub) -> dict[str, tuple[Read, str]]:
         "dropped.gone": (lambda: delivery.dropped_gone, "dropped: no more in the journal"),
         "delayed.published": (lambda: delays.published, "delayed publishes that were published"),
         "delayed.refused": (lambda: delays.refused, "delayed publishes not taken, or not allowed"),
-        "subscribers.slow": (lambda: hub.slow.noted, "times that a client was slow"),
+        "subscribers.slow": (lambda: hub.delivery.slow.noted, "times that a client was slow"),
         "retained.refused": (lambda: retained.refused, "retained messages not kept: full"),
     }
 
@@ -66,7 +66,7 @@ def _levels(hub: Hub) -> dict[str, tuple[Read, str]]:
     return {
         "connections": (lambda: len(hub.connections), "network connections"),
         "connections.unauthenticated": (
-            lambda: sum(one.session is None for one in hub.connections),
+            lambda: sum(not one.let_in for one in hub.connections),
             "network connections that are not let in yet",
         ),
         "sessions": (lambda: len(hub.sessions), "sessions, connected or not"),

@@ -68,6 +68,6 @@ def client_report(session: Session) -> dict[str, Any]:
 def slow_report(hub: Hub, now_ms: int) -> list[dict[str, Any]]:
     """The slowest clients, slowest first, those that are slow right now among them."""
     for connection in hub.connections:
-        if connection.blocked and connection.session is not None:
+        if connection.blocked and connection.let_in:
             connection.note_blocked(now_ms)
-    return [asdict(one) for one in hub.slow.top(now_ms)]
+    return [asdict(one) for one in hub.delivery.slow.top(now_ms)]

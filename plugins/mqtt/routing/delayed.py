@@ -10,19 +10,20 @@ that no topic takes has no such record, so there the removal comes first.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgpack
 
 from lakemq.broker_core.api.errors import LakeMQError, NotAuthorized, StorageFull
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
 from lakemq.broker_core.api.scheduling.due_queue import DueQueue
-from lakemq.broker_core.api.types import Principal
+from lakemq.broker_core.api.types import Acks, Principal
 from lakemq.plugins.mqtt.routing.shares import Holdings
-from lakemq.plugins.mqtt.state.appends import Outcome, Receiver
+from lakemq.plugins.mqtt.state.appends import PLUGIN, Appends, Outcome, Receiver
 from lakemq.plugins.mqtt.state.kept_values import VERSION, BadSnapshot, number, text, unpacked
+from lakemq.plugins.mqtt.state.ledger import Ledger
+from lakemq.plugins.mqtt.state.sessions import Positions
 from lakemq.plugins.mqtt.state.snapshots import (
-    Positions,
     principal_value,
     read_principal,
     read_will,
@@ -239,3 +240,44 @@ class Leaving(Receiver):
             self._delays.published += 1
             if not self._kept:
                 self._delays.forget(self._one.key)
+
+
+class Outgoing(Protocol):
+    """Where records to append are put."""
+
+    @property
+    def appends(self) -> Appends: ...
+
+
+class DelayHub(Protocol):
+    """The hub, as whoever delays a publish needs it."""
+
+    delays: Delays
+    ledger: Ledger | None
+    """None: nothing is kept beyond the process."""
+
+    @property
+    def outbox(self) -> Outgoing: ...
+
+
+def delay(
+    hub: DelayHub,
+    packet: Publish,
+    delay_s: int,
+    client_id: str,
+    principal: Principal,
+    now_ms: int,
+    client: Receiver | None = None,
+    headers: bytes = b"",
+) -> bool:
+    """Keep a publish until it is due. True: `client` is told when it is on disk. Raises
+    StorageFull."""
+    one = hub.delays.new(packet, delay_s, client_id, principal, now_ms)
+    if hub.ledger is None:
+        hub.delays.schedule(one)
+        return False
+    token = (Arriving(hub.delays, one, client), packet.packet_id, packet.qos)
+    hub.outbox.appends.to(TOPIC, Acks.LEADER if packet.qos else Acks.MEMORY).add(
+        PLUGIN, one.key.encode(), delayed_bytes(one), headers, token
+    )
+    return True

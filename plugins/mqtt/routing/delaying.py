@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING, Final
 from lakemq.broker_core.api.errors import CorruptBatch
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.records.headers import decode_headers
-from lakemq.broker_core.api.types import AccessContext, Acks, Operation, Principal
+from lakemq.broker_core.api.types import AccessContext, Operation
 from lakemq.plugins.mqtt.routing.delayed import (
     TOPIC,
-    Arriving,
     Delayed,
     Leaving,
-    delayed_bytes,
     is_for_clients,
     read_delayed,
 )
-from lakemq.plugins.mqtt.state.appends import PLUGIN, Receiver
 from lakemq.plugins.mqtt.state.kept_values import BadSnapshot
 from lakemq.plugins.mqtt.state.questions import Unanswered
 from lakemq.plugins.mqtt.state.records import delayed_header, parse_headers
 from lakemq.plugins.mqtt.state.snapshots import read_positions
 from lakemq.plugins.mqtt.wire.messages import Message, Place
-from lakemq.plugins.mqtt.wire.packets import Publish
 
 if TYPE_CHECKING:
     from lakemq.plugins.mqtt.routing.hub import Hub
@@ -33,29 +29,6 @@ POSITIONS_KEY: Final = b""
 """Key of the record that tells below which positions removals are complete."""
 RELEASES_MAX: Final = 1000
 """Publishes that leave in one go; others come between."""
-
-
-def delay(
-    hub: Hub,
-    packet: Publish,
-    delay_s: int,
-    client_id: str,
-    principal: Principal,
-    now_ms: int,
-    client: Receiver | None = None,
-    headers: bytes = b"",
-) -> bool:
-    """Keep a publish until it is due. True: `client` is told when it is on disk. Raises
-    StorageFull."""
-    one = hub.delays.new(packet, delay_s, client_id, principal, now_ms)
-    if hub.ledger is None:
-        hub.delays.schedule(one)
-        return False
-    token = (Arriving(hub.delays, one, client), packet.packet_id, packet.qos)
-    hub.outbox.appends.to(TOPIC, Acks.LEADER if packet.qos else Acks.MEMORY).add(
-        PLUGIN, one.key.encode(), delayed_bytes(one), headers, token
-    )
-    return True
 
 
 class DelayRecovery:

@@ -16,21 +16,17 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol, cast
 
 from lakemq.broker_core.api.topic_filters import filters_overlap, matches
+from lakemq.plugins.mqtt.routing.bindings import Binding
+from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
+from lakemq.plugins.mqtt.state.sessions import Positions, Replay, Session, Start, Subscription
 from lakemq.plugins.mqtt.wire.messages import Message
 from lakemq.plugins.mqtt.wire.packets import NO_LOCAL, RETAIN_AS_PUBLISHED
 from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason
-
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.routing.hub import Hub
-    from lakemq.plugins.mqtt.routing.subscriptions import Subscription
-    from lakemq.plugins.mqtt.state.sessions import Session
-    from lakemq.plugins.mqtt.state.snapshots import Positions
 
 HELD_MAX: Final = 1000
 """Most records of one partition that are held for one client."""
@@ -41,14 +37,6 @@ _NAMES_MAX: Final = 4096
 _OFFSET_DIGITS_MAX: Final = 12
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d{1,6})?)?Z?)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where history begins: at an offset, the same in every partition, or at a time."""
-
-    offset: int = 0
-    since_ms: int | None = None
 
 
 def parse_start(text: str, now_ms: int) -> Start:
@@ -240,7 +228,31 @@ class History:
 # -- histories of a hub
 
 
-def begin(hub: Hub, text: str, history: History) -> None:
+class Reads(Protocol):
+    """Where reads are asked for."""
+
+    reads: list[tuple[History, int]]
+
+
+class ReplayHub(Protocol):
+    """The hub, as replays need it."""
+
+    bindings: Sequence[Binding]
+    positions: Positions
+    index: SubscriptionIndex
+    histories: dict[History, None]
+    """Replays of connected clients."""
+
+    @property
+    def outbox(self) -> Reads: ...
+
+
+def histories_of(session: Session) -> dict[str, History]:
+    """Replays of a session's subscriptions, by their text."""
+    return cast("dict[str, History]", session.histories or {})
+
+
+def begin(hub: ReplayHub, text: str, history: History) -> None:
     """A new subscription reads history."""
     session = history.subscription.session
     if session.histories is None:
@@ -249,15 +261,15 @@ def begin(hub: Hub, text: str, history: History) -> None:
     _start(hub, history)
 
 
-def resume(hub: Hub, session: Session) -> None:
+def resume(hub: ReplayHub, session: Session) -> None:
     """The client is back, or has room again."""
-    for history in (session.histories or {}).values():
+    for history in histories_of(session).values():
         if history not in hub.histories:
             _start(hub, history)
         want(hub, history)
 
 
-def _start(hub: Hub, history: History) -> None:
+def _start(hub: ReplayHub, history: History) -> None:
     topic_filter = history.subscription.address.topic_filter
     topics = {one.topic for one in hub.bindings if filters_overlap(one.topic_filter, topic_filter)}
     for topic, partition in hub.positions:
@@ -267,32 +279,33 @@ def _start(hub: Hub, history: History) -> None:
     want(hub, history)
 
 
-def want(hub: Hub, history: History) -> None:
+def want(hub: ReplayHub, history: History) -> None:
     """Ask for its next records, if the client has room for them."""
     if not history.reading and history in hub.histories and history.room:
         history.reading = True
         hub.outbox.reads.append((history, history.generation))
 
 
-def pause(hub: Hub, session: Session) -> None:
+def pause(hub: ReplayHub, session: Session) -> None:
     """The client is gone."""
-    for history in (session.histories or {}).values():
+    for history in histories_of(session).values():
         history.pause()
         hub.histories.pop(history, None)
 
 
-def end(hub: Hub, session: Session, text: str) -> bool:
+def end(hub: ReplayHub, session: Session, text: str) -> bool:
     """The subscription is no more; False: it reads no history."""
-    history = session.histories.pop(text, None) if session.histories else None
+    histories = histories_of(session)
+    history = histories.pop(text, None)
     if history is None:
         return False
-    session.histories = session.histories or None
+    session.histories = cast("dict[str, Replay]", histories) or None
     history.pause()
     hub.histories.pop(history, None)
     return True
 
 
-def read_on(hub: Hub, history: History, cursor: Cursor | None, now_ms: int) -> None:
+def read_on(hub: ReplayHub, history: History, cursor: Cursor | None, now_ms: int) -> None:
     """A read has ended: go on, or be a subscription like any other."""
     history.reading = False
     session = history.subscription.session
@@ -302,7 +315,7 @@ def read_on(hub: Hub, history: History, cursor: Cursor | None, now_ms: int) -> N
     if history.next_cursor() is not None:
         want(hub, history)
         return
-    for text, one in (session.histories or {}).items():
+    for text, one in histories_of(session).items():
         if one is history:
             end(hub, session, text)
             hub.index.add(history.subscription)

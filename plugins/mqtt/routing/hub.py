@@ -10,7 +10,6 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, Undecided
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
@@ -26,21 +25,16 @@ from lakemq.plugins.mqtt.routing.rewrite import RewriteRule, rewritten
 from lakemq.plugins.mqtt.routing.rights import Rights
 from lakemq.plugins.mqtt.routing.shared import STRATEGIES, Group
 from lakemq.plugins.mqtt.routing.shares import Holdings, Kinds
-from lakemq.plugins.mqtt.routing.subscriptions import (
-    Subscription,
-    SubscriptionIndex,
-    Target,
-    shape_of,
-)
+from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex, Target, shape_of
 from lakemq.plugins.mqtt.routing.wills import publish_will
 from lakemq.plugins.mqtt.state.appends import Outcome, Receiver
 from lakemq.plugins.mqtt.state.delivery import ENTRY_BYTES, Delivery, DeliveryLimits
 from lakemq.plugins.mqtt.state.ledger import Ledger
+from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.state.questions import Question, Unanswered
 from lakemq.plugins.mqtt.state.records import Meta, record_headers
-from lakemq.plugins.mqtt.state.sessions import FOR_EVER_S, Session
+from lakemq.plugins.mqtt.state.sessions import FOR_EVER_S, Positions, Session, Subscription
 from lakemq.plugins.mqtt.state.slow import SlowClients
-from lakemq.plugins.mqtt.state.snapshots import Positions
 from lakemq.plugins.mqtt.wire.messages import Message, message_of
 from lakemq.plugins.mqtt.wire.packets import RETAIN_AS_PUBLISHED, Publish
 from lakemq.plugins.mqtt.wire.reasons import Reason
@@ -54,9 +48,6 @@ from lakemq.plugins.mqtt.wire.topics import (
     parse_filter,
     split_replay,
 )
-
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.session.connection import Connection
 
 Authorize = Callable[[Principal, Operation, Resource, AccessContext], None]
 """Raises NotAuthorized."""
@@ -171,7 +162,7 @@ class Hub:
         self.retained = retained or Retained(100_000, 256 * 1024 * 1024)
         self.rights = Rights(self)
         self.sessions: dict[str, Session] = {}
-        self.connections: set[Connection] = set()
+        self.connections: set[Peer] = set()
         self.outbox = Outbox()
         # Subscriptions of connected clients that have not caught up with the journal.
         self.histories: dict[History, None] = {}
@@ -183,7 +174,7 @@ class Hub:
         """Records delivered; sessions begun; timers set."""
         self.delays = delays or Delays()
         self._share_out(durable)
-        self.slow = slow or SlowClients(0)
+        self.delivery.slow = slow or SlowClients(0)
         self.bans = bans or Bans(BanRules())
         self.auto_subscriptions = auto_subscriptions
         """(filter, options) that every client gets; `%c` and `%u` stand for its client id and
@@ -288,6 +279,7 @@ class Hub:
         return len(self.sessions) < limit and self.sessions_held.of(owner) < most
 
     def add_session(self, session: Session) -> None:
+        session.on_room, session.on_missing = self.resume_histories, self.outbox.load
         self.sessions[session.client_id] = session
         self.sessions_held.add(owner_of(session.principal))
 
@@ -442,7 +434,7 @@ class Hub:
 
     def open_session(
         self,
-        connection: Connection,
+        connection: Peer,
         client_id: str,
         principal: Principal,
         now_ms: int,
@@ -526,7 +518,7 @@ class Hub:
         """Give what a member of shared groups leaves unfinished to the other members."""
         for delivery in list(session.outbound.unfinished()):
             group, message = delivery.shared, delivery.message
-            if group is None:
+            if not isinstance(group, Group):
                 continue
             chosen = group.pick(message, self._strategy, group.keepers() or None)
             if message is not None:
@@ -554,7 +546,7 @@ class Hub:
             session.outbound.leave()
             self._schedule(session)
 
-    def not_kept(self, connections: list[Connection], text: str, now_ms: int) -> None:
+    def not_kept(self, connections: list[Peer], text: str, now_ms: int) -> None:
         """Something that was to be promised could not be kept: end the connections, so that their
         clients ask again."""
         for connection in connections:

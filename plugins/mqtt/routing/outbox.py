@@ -7,15 +7,13 @@ and that of etcd's raft with `Ready`. Nothing else leaves the core.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from lakemq.plugins.mqtt.routing.history import History
 from lakemq.plugins.mqtt.state.appends import Appends, PendingAppend
+from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.state.questions import Question, Then
-
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.routing.history import History
-    from lakemq.plugins.mqtt.session.connection import Connection
-    from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.sessions import Session
 
 
 class Effects(NamedTuple):
@@ -25,16 +23,16 @@ class Effects(NamedTuple):
     """Append these records; `PendingAppend.settle` takes the outcomes."""
     loads: list[Session]
     """Load messages that these sessions wait for (`Outbound.missing`, `Outbound.loaded`)."""
-    retained: list[Connection]
+    retained: list[Peer]
     """Send more of the retained messages that are due to them (`send_retained`)."""
-    exchanges: list[Connection]
+    exchanges: list[Peer]
     """Tell the authentication exchange of these what the client said (`Dialogue.said`)."""
     reads: list[tuple[History, int]]
     """Read the next records of these replays, unless their `generation` is another by then."""
     questions: list[tuple[Question, Then]]
     """Have the authorizer answer, then call back."""
-    writes: list[Connection]
-    """Write what is in `Connection.out`; close the network connection if `closing` is set."""
+    writes: list[Peer]
+    """Write what is in `Peer.out`; close the network connection if `closing` is set."""
 
 
 class Outbox:
@@ -45,11 +43,11 @@ class Outbox:
     def __init__(self) -> None:
         self.appends = Appends()
         self.loads: list[Session] = []
-        self.retained: list[Connection] = []
-        self.exchanges: list[Connection] = []
+        self.retained: list[Peer] = []
+        self.exchanges: list[Peer] = []
         self.reads: list[tuple[History, int]] = []
         self.questions: list[tuple[Question, Then]] = []
-        self.writes: list[Connection] = []
+        self.writes: list[Peer] = []
 
     def __bool__(self) -> bool:
         return bool(
@@ -62,7 +60,11 @@ class Outbox:
             or self.questions
         )
 
-    def take_writes(self) -> list[Connection]:
+    def load(self, session: Session) -> None:
+        """Load messages that the session waits for."""
+        self.loads.append(session)
+
+    def take_writes(self) -> list[Peer]:
         """Of the effects since the last call, `Effects.writes` alone."""
         writes, self.writes = self.writes, []
         return writes

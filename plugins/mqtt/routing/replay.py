@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from lakemq.plugins.mqtt.routing.history import History
 from lakemq.plugins.mqtt.routing.shared import Group
-from lakemq.plugins.mqtt.routing.subscriptions import Beside, Subscription, Target
+from lakemq.plugins.mqtt.routing.subscriptions import Target
 from lakemq.plugins.mqtt.state.records import Meta
-from lakemq.plugins.mqtt.state.sessions import Session
-from lakemq.plugins.mqtt.state.snapshots import Positions, SessionState
+from lakemq.plugins.mqtt.state.sessions import Beside, Positions, Session, Subscription
+from lakemq.plugins.mqtt.state.snapshots import SessionState
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 from lakemq.plugins.mqtt.wire.reasons import MqttError
 from lakemq.plugins.mqtt.wire.topics import EXCLUSIVE, REPLAY, Address
@@ -141,7 +141,7 @@ def _restored(hub: Hub, state: SessionState, addresses: dict[str, Address]) -> S
         hub.index.add(subscription)
         if text.startswith(EXCLUSIVE):
             hub.exclusive[subscription.address.topic_filter] = session
-    session.histories = histories or None
+    session.histories = dict(histories) or None
     hub.add_session(session)
     if hub.ledger is not None:
         hub.ledger.ages[state.client_id] = 0

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal
-from lakemq.plugins.mqtt.state.questions import Unanswered
+from lakemq.plugins.mqtt.state.peer import Peer
+from lakemq.plugins.mqtt.state.questions import Question, Then, Unanswered
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.wire.reasons import Reason
-
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.routing.hub import Hub
-    from lakemq.plugins.mqtt.session.connection import Connection
 
 JUDGED_PER_TICK: Final = 5_000
 """Subscriptions judged again at a time."""
@@ -31,25 +28,47 @@ class Charge(Protocol):
     def __call__(self, principal: Principal, *, bytes_in: int, records_in: int) -> int: ...
 
 
+class RightsOutbox(Protocol):
+    questions: list[tuple[Question, Then]]
+
+
+class RightsHub(Protocol):
+    """The hub, as rights need it."""
+
+    sessions: dict[str, Session]
+    connections: set[Peer]
+
+    @property
+    def outbox(self) -> RightsOutbox: ...
+
+    def allowed(
+        self, principal: Principal, operation: Operation, name: str, context: AccessContext
+    ) -> bool:
+        """Whether the principal may. Raises Unanswered."""
+
+    def unsubscribe(self, session: Session, text: str) -> bool:
+        """Remove a subscription; False: there was none."""
+
+
 class Rights:
     """Whose rights end when, and whose are to be judged again."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: RightsHub) -> None:
         self._hub = hub
-        self._ends_ms: dict[Connection, int] = {}
-        self._principals: dict[Connection, Principal] = {}
+        self._ends_ms: dict[Peer, int] = {}
+        self._principals: dict[Peer, Principal] = {}
         """As whom, and with which credentials, each connection's client is known."""
-        self._suspects: list[Connection] = []
+        self._suspects: list[Peer] = []
         self.charge: Charge | None = None
         """Notes what principals use; None: there are no quotas."""
         self.withdrawn_from: Callable[[Principal], bool] = lambda principal: False
         """`Broker.ended`."""
         self.ended = 0
-        """Connections closed because their credentials ended."""
+        """Peers closed because their credentials ended."""
         self.withdrawn = 0
         """Subscriptions that a client lost."""
 
-    def note(self, connection: Connection, principal: Principal) -> None:
+    def note(self, connection: Peer, principal: Principal) -> None:
         """The client is (again) known as `principal`."""
         self._principals[connection] = principal
         if principal.expires_ms is None:
@@ -57,7 +76,7 @@ class Rights:
         else:
             self._ends_ms[connection] = principal.expires_ms
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: Peer) -> None:
         self._ends_ms.pop(connection, None)
         self._principals.pop(connection, None)
 
@@ -75,7 +94,7 @@ class Rights:
         judged = 0
         while self._suspects and judged < JUDGED_PER_TICK:
             connection = self._suspects.pop()
-            session = connection.session
+            session = self._hub.sessions.get(connection.client_id)
             if connection.ended or session is None or session.connection is not connection:
                 continue
             judged += 1 + len(session.subscriptions)
@@ -86,7 +105,7 @@ class Rights:
             if lost := self.withdraw(session):
                 _tell(connection, lost[0], now_ms)
 
-    def _end(self, connection: Connection, now_ms: int) -> None:
+    def _end(self, connection: Peer, now_ms: int) -> None:
         self.ended += 1
         connection.close(Reason.NOT_AUTHORIZED, "the credentials have ended", now_ms)
 
@@ -135,6 +154,6 @@ class Rights:
                     _tell(session.connection, text, now_ms)
 
 
-def _tell(connection: Connection, lost: str, now_ms: int) -> None:
+def _tell(connection: Peer, lost: str, now_ms: int) -> None:
     text = f"the right to subscribe to {lost} was withdrawn"
     connection.close(Reason.NOT_AUTHORIZED, text, now_ms)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.routing.subscriptions import Subscription
-    from lakemq.plugins.mqtt.wire.messages import Message
+from lakemq.plugins.mqtt.state.sessions import Subscription
+from lakemq.plugins.mqtt.wire.messages import Message
 
 
 class Group:
@@ -61,7 +60,7 @@ class Group:
         return chosen
 
 
-Strategy = Callable[[Group, "list[Subscription]", "Message | None"], int]
+Strategy = Callable[[Group, list[Subscription], Message | None], int]
 """Index (modulo the number of members) of the one that gets the message."""
 
 

@@ -10,49 +10,18 @@ dictionary entry each, and matching does not depend on their number. Shapes are 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lakemq.plugins.mqtt.routing.shared import Group
+from lakemq.plugins.mqtt.state.sessions import Session, Subscription
 from lakemq.plugins.mqtt.wire.packets import NO_LOCAL, RETAIN_AS_PUBLISHED
-from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX, Address
-
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX
 
 SHAPES_MAX: Final = 1024
 MATCHES_MAX: Final = 65_536
 
 Shape = tuple[int, tuple[int, ...], bool]
 """Levels (without `#`), places of `+`, and whether `#` follows."""
-
-
-class Subscription:
-    """One session's wish for one topic filter."""
-
-    __slots__ = ("address", "identifier", "options", "session")
-
-    def __init__(self, session: Session, address: Address, options: int, identifier: int) -> None:
-        self.session = session
-        self.address = address
-        self.options = options
-        """The options byte of SUBSCRIBE: QoS granted, no local, retain as published."""
-        self.identifier = identifier
-        """0: none."""
-
-    @property
-    def key(self) -> object:
-        """A session has one subscription of each key at an address."""
-        return self.session
-
-
-class Beside(Subscription):
-    """A subscription at an address where its session may have others: `$exclusive/t` beside `t`."""
-
-    __slots__ = ()
-
-    @property
-    def key(self) -> object:
-        return self
 
 
 class Target:

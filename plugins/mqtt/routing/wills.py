@@ -3,21 +3,58 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal
-from lakemq.plugins.mqtt.routing.delayed import PREFIX, is_for_clients, split_delayed
-from lakemq.plugins.mqtt.routing.delaying import delay
-from lakemq.plugins.mqtt.state.questions import Unanswered
+from lakemq.plugins.mqtt.routing.delayed import (
+    PREFIX,
+    DelayHub,
+    Outgoing,
+    delay,
+    is_for_clients,
+    split_delayed,
+)
+from lakemq.plugins.mqtt.state.questions import Question, Then, Unanswered
 from lakemq.plugins.mqtt.wire.packets import Publish, Will
 from lakemq.plugins.mqtt.wire.reasons import MqttError
 
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.routing.hub import Hub
+
+class WillCounters(Protocol):
+    publishes_refused: int
+    wills_published: int
 
 
-def publish_will(hub: Hub, will: Will, client_id: str, principal: Principal, now_ms: int) -> None:
+class WillOutbox(Outgoing, Protocol):
+    questions: list[tuple[Question, Then]]
+
+
+class WillHub(DelayHub, Protocol):
+    """The hub, as wills need it."""
+
+    @property
+    def counters(self) -> WillCounters: ...
+
+    @property
+    def outbox(self) -> WillOutbox: ...
+
+    def topic_name(self, text: str) -> str:
+        """The topic name that a publish to `text` goes to."""
+
+    def allowed(
+        self, principal: Principal, operation: Operation, name: str, context: AccessContext
+    ) -> bool:
+        """Whether the principal may. Raises Unanswered."""
+
+    def publish_for(
+        self, packet: Publish, client_id: str, principal: Principal, now_ms: int
+    ) -> None:
+        """Publish for a client that is not here."""
+
+
+def publish_will(
+    hub: WillHub, will: Will, client_id: str, principal: Principal, now_ms: int
+) -> None:
     """Publish it, if its client may."""
     delay_s, name = None, will.topic
     packet = Publish(name, will.payload, will.qos, will.retain, properties=will.properties)

@@ -36,10 +36,11 @@ from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.server.slices import Slices
 from lakemq.plugins.mqtt.server.state_store import MqttJournal
 from lakemq.plugins.mqtt.session import authenticating
-from lakemq.plugins.mqtt.session.authenticating import Dialogue
 from lakemq.plugins.mqtt.session.connection import Connection
+from lakemq.plugins.mqtt.session.progress import Dialogue
 from lakemq.plugins.mqtt.session.subscribing import send_retained
 from lakemq.plugins.mqtt.state.appends import PendingAppend
+from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.state.questions import Question, Then
 from lakemq.plugins.mqtt.state.records import BROKERS_OWN, RecordReader
 from lakemq.plugins.mqtt.state.sessions import Session
@@ -106,7 +107,7 @@ class MqttEngine:
         )
         self.hub.rights.charge = broker.charge
         self.hub.rights.withdrawn_from = broker.ended
-        self.links: dict[Connection, Link] = {}
+        self.links: dict[Peer, Link] = {}
         self.paused: set[Link] = set()
         """Links whose sockets are not read, until fewer of their publishes are being stored."""
         self._reader = RecordReader(self.hub.names)
@@ -271,10 +272,12 @@ class MqttEngine:
         self.journal.delays.write(self.after)
         for session in loads:
             self._begin(self._load(session))
-        for connection in retained:
-            send_retained(connection, self.now_ms())
-        for connection in exchanges:
-            self._begin(self._step(connection))
+        for peer in retained:
+            if (link := self.links.get(peer)) is not None:
+                send_retained(link.connection, self.now_ms())
+        for peer in exchanges:
+            if (link := self.links.get(peer)) is not None:
+                self._begin(self._step(link.connection))
         for history, generation in reads:
             self._begin(self._read(history, generation))
         for question, then in questions:
@@ -282,11 +285,11 @@ class MqttEngine:
         self._write(writes)
         self._write(self.hub.outbox.take_writes())  # what carrying out the others has added
 
-    def _write(self, connections: list[Connection]) -> None:
-        for connection in connections:
-            link = self.links.get(connection)
+    def _write(self, peers: list[Peer]) -> None:
+        for peer in peers:
+            link = self.links.get(peer)
             if link is None:
-                connection.out.clear()
+                peer.out.clear()
             else:
                 link.flush()
 

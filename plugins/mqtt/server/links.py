@@ -15,8 +15,10 @@ from lakemq.broker_core.api.limits.connection_limits import (
 from lakemq.plugins.mqtt.config import ListenerSettings
 from lakemq.plugins.mqtt.server.engine import CLOSE_LINGER_S, MqttEngine
 from lakemq.plugins.mqtt.server.tls import alternative_names, subject_of
-from lakemq.plugins.mqtt.session.connection import Arrival, Connection
+from lakemq.plugins.mqtt.session.connection import Connection
+from lakemq.plugins.mqtt.session.protocol import ServerProtocol
 from lakemq.plugins.mqtt.session.rates import Throttle
+from lakemq.plugins.mqtt.state.traffic import Arrival
 from lakemq.plugins.mqtt.wire.proxy import ProxyError, parse_proxy_header
 
 UNKNOWN_HOST: Final = "unknown"
@@ -95,7 +97,7 @@ class SocketLink(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         host = peer[0] if isinstance(peer, tuple) else "unix"
         certificate = transport.get_extra_info("peercert")
-        self.connection = Connection(
+        self.connection = ServerProtocol(
             engine.hub,
             host,
             engine.now_ms(),

@@ -26,9 +26,8 @@ from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.state.delivery import Delivery
 from lakemq.plugins.mqtt.state.kept_values import BadSnapshot
 from lakemq.plugins.mqtt.state.records import RecordReader
-from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.sessions import Positions, Session
 from lakemq.plugins.mqtt.state.snapshots import (
-    Positions,
     positions_bytes,
     read_positions,
     read_retained,

@@ -8,42 +8,17 @@ Source: MQTT 5.0 sections 3.15 and 4.12.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lakemq.broker_core.api.types import Credentials, Principal
+from lakemq.plugins.mqtt.session.connection import Connection
+from lakemq.plugins.mqtt.session.progress import Dialogue, Enhanced
 from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.wire.packets import Auth, Properties
 from lakemq.plugins.mqtt.wire.reasons import MqttError, ProtocolError, Reason
 
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.session.connection import Connection
-
 STEPS_MAX: Final = 16
 """A client may be asked this often."""
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Dialogue:
-    """One run of an exchange with a client."""
-
-    said: bytes | None = None
-    """What the client said last, while an answer to it is awaited; None: the client's turn."""
-    again: bool = False
-    """Whether the client is connected and authenticates anew."""
-    steps: int = 0
-
-
-@dataclass(slots=True)
-class Enhanced:
-    """What a connection remembers whose CONNECT named an authentication method."""
-
-    method: str
-    credentials: Credentials
-    dialogue: Dialogue | None = None
-    """The exchange that runs."""
-    last_word: bytes = b""
-    """Authentication data for CONNACK."""
 
 
 def begin(connection: Connection, method: str, credentials: Credentials, data: bytes) -> None:

@@ -6,10 +6,12 @@ Source: MQTT 5.0 sections 3.1, 3.2, 3.15; MQTT 3.1.1 sections 3.1, 3.2.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lakemq.broker_core.api.types import Credentials, Principal
+from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.session import authenticating
+from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.subscribing import subscribe_automatically
 from lakemq.plugins.mqtt.state.sessions import FOR_EVER_S
 from lakemq.plugins.mqtt.state.states import NEVER_MS, State
@@ -17,10 +19,6 @@ from lakemq.plugins.mqtt.wire.aliases import SentAliases
 from lakemq.plugins.mqtt.wire.packets import V5, V31, Connack, Connect, Properties
 from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason
 from lakemq.plugins.mqtt.wire.topics import check_topic_name
-
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.routing.hub import Limits
-    from lakemq.plugins.mqtt.session.connection import Connection
 
 _KEEP_ALIVE_GRACE: Final = 1.5
 """A client may be silent for this many keep-alive intervals [MQTT-3.1.2-22]."""

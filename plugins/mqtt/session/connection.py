@@ -1,92 +1,50 @@
-"""One connection: packets in, packets and decisions out. Pure.
+"""The state of one connection, and what its handlers say to the client.
 
-Which packet may come in which state, and what handles it, is one table. The server feeds bytes and
-`now` in; what is to be done is put into
-`hub.outbox`, the bytes to write into `out`. It never touches a socket.
-
-Source: MQTT 5.0 chapter 3 and 4 and MQTT 3.1.1 chapters 3 and 4.
+Bytes to write are put into `out`, everything else that is to be done into `hub.outbox`. Nothing
+here touches a socket or decides about packets: `ServerProtocol` does the latter.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final
 
 from lakemq.broker_core.api.types import ANONYMOUS, AccessContext, Credentials, Principal
-from lakemq.plugins.mqtt.routing.rights import Charge
-from lakemq.plugins.mqtt.session import authenticating, connecting, publishing, subscribing
-from lakemq.plugins.mqtt.session.authenticating import Enhanced
-from lakemq.plugins.mqtt.session.rates import Throttle, throttle_of
+from lakemq.plugins.mqtt.routing.hub import Hub
+from lakemq.plugins.mqtt.session.progress import Enhanced, Owed, Progress, Route
+from lakemq.plugins.mqtt.session.rates import throttle_of
 from lakemq.plugins.mqtt.state.appends import Outcome
-from lakemq.plugins.mqtt.state.questions import Unanswered
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.state.states import State
-from lakemq.plugins.mqtt.state.traffic import Traffic
+from lakemq.plugins.mqtt.state.traffic import Arrival, Inflow, Traffic
 from lakemq.plugins.mqtt.wire.aliases import SentAliases
 from lakemq.plugins.mqtt.wire.codec import Decoder
-from lakemq.plugins.mqtt.wire.encoding import PINGRESP, PUBACK, encode, shortened
+from lakemq.plugins.mqtt.wire.encoding import PUBACK, encode, shortened
 from lakemq.plugins.mqtt.wire.messages import Message, Place, Wire
 from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,
-    Acknowledgement,
-    Auth,
     Connack,
     Connect,
     Disconnect,
     Packet,
-    PacketType,
-    Ping,
     Properties,
-    Publish,
-    PublishRun,
-    Subscribe,
-    Unsubscribe,
 )
 from lakemq.plugins.mqtt.wire.reasons import (
-    MqttError,
-    ProtocolError,
     Reason,
     connack_reason,
     disconnect_reason,
     return_code,
 )
 
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.routing.hub import Hub
-
-
-@dataclass(slots=True)
-class Inflow:
-    """What a connection sent that is not finished."""
-
-    appends: int = 0
-    """Publishes that are being stored."""
-    appends_bytes: int = 0
-    qos_1: int = 0
-    """QoS 1 publishes that are not acknowledged; counted against the receive maximum."""
-    qos_2: set[int] = field(default_factory=set)
-    """QoS 2 publishes that are not released, by packet identifier; counted likewise."""
-
-
 OUT_MAX_BYTES: Final = 4 * 1024 * 1024
 """Of large pieces, what is queued for one client before its socket gets it; beyond, the client
 counts as slow until then."""
 _LARGE_BYTES: Final = 4096
-_WAIT_MAX_MS: Final = 30_000
-"""Longest pause of a client without keep-alive that is over its quota (ms)."""
 
 
-class Arrival(NamedTuple):
-    """How a client came: to which listener, and with which verified certificate."""
-
-    listener: str = "mqtt"
-    certificate_subject: str | None = None
-    certificate_names: tuple[str, ...] = ()
-
-
+BEFORE_CONNACK: Final = (State.NEW, State.AUTHENTICATING, State.CHALLENGED)
 _NOWHERE_SPECIAL: Final = Arrival()
 
 
@@ -103,7 +61,7 @@ def _cautious_decoder(hub: Hub) -> Decoder:
 
 
 class Connection:
-    """Protocol state of one network connection."""
+    """One network connection of a client, as handlers of packets see it."""
 
     __slots__ = (
         "aliases",
@@ -168,7 +126,7 @@ class Connection:
         """None: CONNECT named no authentication method."""
         self.asking = False
         """Whether somebody is asked what the client may do; what it sends meanwhile is pending."""
-        self.subscribing: subscribing.Progress | None = None
+        self.subscribing: Progress | None = None
         """A SUBSCRIBE that waits for such an answer."""
         self.connect: Connect | None = None
         self.pending: deque[Packet] = deque()
@@ -195,7 +153,7 @@ class Connection:
         """Of `out`, what is in large pieces."""
         self.choked = False
         """Whether `blocked` only until that is handed to the socket."""
-        self.owed: dict[str, subscribing.Owed] = {}
+        self.owed: dict[str, Owed] = {}
         """Retained messages that are due, by the filter of their subscription."""
         self.closing: str | None = None
         """Why the server shall close the network connection, once `out` is written."""
@@ -213,7 +171,7 @@ class Connection:
         """Topic names by the alias that the client set."""
         self.sent_aliases: SentAliases | None = None
         """None: the client takes no topic aliases."""
-        self.routes: dict[str, publishing.Route] = {}
+        self.routes: dict[str, Route] = {}
         self.routes_until_ms = 0
         self.inflow = Inflow()
         self.throttle = throttle_of(
@@ -224,74 +182,11 @@ class Connection:
 
     def receive(self, data: bytes, now_ms: int) -> None:
         """Take bytes from the socket."""
-        if self.state is State.CLOSED:
-            return
-        counters, size = self.hub.counters, len(data)
-        counters.bytes_received += size
-        self.traffic.bytes_received += size
-        if self.keep_alive_ms:
-            self.silent_until_ms = now_ms + self.keep_alive_ms
-        if now_ms >= self.routes_until_ms and self.state is State.CONNECTED and not self.asking:
-            publishing.forget_routes(self, now_ms)
-        before = counters.publishes_received
-        if self.state is State.AUTHENTICATING:
-            self.decoder.hold(data)
-            return
-        packets = self.decoder.feed(data)
-        self.traffic.packets_received += len(packets)
-        if self.pending:
-            self.pending += packets
-        else:
-            self._handle(packets, now_ms)
-        charge = self.hub.rights.charge
-        if charge is not None or self.throttle is not None:
-            self._pay(counters.publishes_received - before, size, charge, now_ms)
-        if self.decoder.error is not None:
-            self._fail_if_malformed(now_ms)
-
-    def _pay(self, publishes: int, size: int, charge: Charge | None, now_ms: int) -> None:
-        """Count what came against the client's limits."""
-        if self.throttle is not None:
-            self.throttle.pay(publishes, size, now_ms)
-        if charge is not None and self.state is State.CONNECTED:
-            wait_ms = charge(self.principal, bytes_in=size, records_in=publishes)
-            if wait_ms:
-                self._wait(wait_ms, now_ms)
-
-    def _decode(self, data: bytes, now_ms: int) -> None:
-        packets = self.decoder.feed(data)
-        self.traffic.packets_received += len(packets)
-        if self.pending:
-            self.pending += packets
-        else:
-            self._handle(packets, now_ms)
-
-    def _fail_if_malformed(self, now_ms: int) -> None:
-        """Behind what came in good order, and not before all of that is handled."""
-        if self.decoder.error is not None and not self.asking:
-            self._fail(self.decoder.error, now_ms)
-
-    def _wait(self, wait_ms: int, now_ms: int) -> None:
-        """The principal is over its quota: read nothing for a while, but no longer than the client
-        does without an answer to its PINGREQ."""
-        if self.throttle is None:
-            self.throttle = Throttle(0, 0, now_ms)
-        bearable_ms = self.keep_alive_ms // 3 or _WAIT_MAX_MS
-        wait_ms = min(wait_ms, bearable_ms)
-        self.throttle.wait_ms = max(self.throttle.wait_ms, wait_ms)
-        if self.keep_alive_ms:
-            self.silent_until_ms += wait_ms
+        raise NotImplementedError
 
     def authenticated(self, principal: Principal, now_ms: int) -> None:
         """The answer to `credentials`: let the client in and handle what it sent meanwhile."""
-        if self.state is not State.AUTHENTICATING:
-            return
-        self.credentials = None
-        try:
-            connecting.welcome(self, self.hub.same_principal(principal), now_ms)
-            self.hub.rights.note(self, principal)
-        except MqttError as error:
-            self._fail(error, now_ms)
+        raise NotImplementedError
 
     def admit(self) -> None:
         """It is known who the client is: take packets of every size, as they come."""
@@ -301,17 +196,7 @@ class Connection:
 
     def proceed(self, now_ms: int) -> None:
         """The client may be heard again: handle what it sent meanwhile."""
-        while self.pending and not self.asking:
-            self._handle((self.pending.popleft(),), now_ms)
-        if self.decoder.error is None and self.state is not State.CLOSED:
-            self._decode(b"", now_ms)
-        self._fail_if_malformed(now_ms)
-
-    def _answered(self, now_ms: int) -> None:
-        """What was asked is known: handle again what it was asked for."""
-        self.asking = False
-        if self.state is not State.CLOSED:
-            self.proceed(now_ms)
+        raise NotImplementedError
 
     def refused(self, reason: Reason, text: str, now_ms: int) -> None:
         """The other answer to `credentials`."""
@@ -323,9 +208,7 @@ class Connection:
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         """What became of a publish of this connection that went to storage."""
-        self.inflow.appends -= 1
-        self.inflow.appends_bytes -= size_bytes
-        publishing.settled(self, packet_id, qos, outcome, now_ms)
+        raise NotImplementedError
 
     def stored(
         self, packet_ids: Sequence[int], size_bytes: int, somewhere: Place, now_ms: int
@@ -346,12 +229,12 @@ class Connection:
     def note_blocked(self, now_ms: int) -> None:
         """Say how long the socket has taken nothing, if that is slow."""
         hub, waited_ms = self.hub, now_ms - self.traffic.blocked_ms
-        if waited_ms >= hub.slow.threshold_ms and self.traffic.blocked_ms:
-            hub.slow.note(self.client_id, "", waited_ms, now_ms)
+        if waited_ms >= hub.delivery.slow.threshold_ms and self.traffic.blocked_ms:
+            hub.delivery.slow.note(self.client_id, "", waited_ms, now_ms)
 
     def unblocked(self, now_ms: int) -> None:
         """The socket takes bytes again."""
-        self.blocked = self.state in _BEFORE_CONNACK
+        self.blocked = self.state in BEFORE_CONNACK
         if self.session is not None and self.state is State.CONNECTED:
             self.note_blocked(now_ms)
             self.session.outbound.pump(self, now_ms)
@@ -361,7 +244,7 @@ class Connection:
 
     def lost(self, now_ms: int) -> None:
         """The network connection is gone."""
-        self._leave(now_ms, with_will=True)
+        self.leave(now_ms, with_will=True)
 
     def timed_out(self, now_ms: int) -> None:
         """Nothing came for too long [MQTT-3.1.2-22]."""
@@ -372,6 +255,11 @@ class Connection:
     def ended(self) -> bool:
         """Whether nothing can be said to the client any more."""
         return self.state is State.CLOSED
+
+    @property
+    def let_in(self) -> bool:
+        """Whether the client has a session."""
+        return self.session is not None
 
     @property
     def authenticating(self) -> bool:
@@ -476,7 +364,7 @@ class Connection:
         """End the connection from this side, telling the client as far as its version can."""
         if self.state is State.CLOSED:
             return
-        if self.state in _BEFORE_CONNACK:
+        if self.state in BEFORE_CONNACK:
             self._say_connack(reason, text, server_reference)
         elif self.version == V5:
             said = disconnect_reason(reason)
@@ -484,29 +372,9 @@ class Connection:
         if not self.out:
             self.hub.outbox.writes.append(self)
         self.closing = text
-        self._leave(now_ms, with_will=with_will)
+        self.leave(now_ms, with_will=with_will)
 
     # -- inside
-
-    def _handle(self, packets: Sequence[Packet], now_ms: int) -> None:
-        for place, packet in enumerate(packets):
-            handler = _HANDLERS[self.state].get(type(packet), _unexpected)
-            try:
-                handler(self, packet, now_ms)
-            except Unanswered as unanswered:
-                self.asking = True
-                self.pending.extendleft(reversed(packets[place:]))
-                self.hub.outbox.questions.append((unanswered.question, self._answered))
-                return
-            except MqttError as error:
-                self._fail(error, now_ms)
-                return
-
-    def _fail(self, error: MqttError, now_ms: int) -> None:
-        if self.state is State.CLOSED:
-            return
-        self.hub.counters.packets_invalid += 1
-        self.close(error.reason, str(error), now_ms)
 
     def _say_connack(self, reason: Reason, text: str, server_reference: str | None) -> None:
         if self.decoder.version == V5:
@@ -524,11 +392,12 @@ class Connection:
             return Properties(server_reference=server_reference)
         return Properties(reason_string=text, server_reference=server_reference)
 
-    def _leave(self, now_ms: int, *, with_will: bool) -> None:
+    def leave(self, now_ms: int, *, with_will: bool) -> None:
+        """The connection is over; its session goes on without it."""
         if self.state is State.CLOSED:
             return
         # a will belongs to a connection that was let in
-        with_will = with_will and self.state not in _BEFORE_CONNACK
+        with_will = with_will and self.state not in BEFORE_CONNACK
         self.state = State.CLOSED
         self.hub.connections.discard(self)
         self.hub.rights.forget(self)
@@ -540,55 +409,3 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"Connection({self.client_id!r}, {self.peer_host}, {self.state.name})"
-
-
-def _unexpected(connection: Connection, packet: Packet, now_ms: int) -> None:
-    raise ProtocolError(f"{type(packet).__name__.upper()} may not come now")
-
-
-def _ping(connection: Connection, packet: Ping, now_ms: int) -> None:
-    if packet.type is not PacketType.PINGREQ:
-        raise ProtocolError("PINGRESP may not come from a client")
-    connection.write(PINGRESP)
-
-
-def _disconnect(connection: Connection, packet: Disconnect, now_ms: int) -> None:
-    """The client says goodbye [MQTT-3.14.4-3]."""
-    session = connection.session
-    expiry_s = packet.properties.session_expiry_s
-    if session is not None and expiry_s is not None:
-        if expiry_s and not session.expiry_s:
-            raise ProtocolError("session expiry cannot be set at DISCONNECT after 0 at CONNECT")
-        connection.hub.set_expiry(session, expiry_s)
-    connection.closing = "the client disconnected"
-    connection.left = True
-    if not connection.out:
-        connection.hub.outbox.writes.append(connection)
-    connection._leave(now_ms, with_will=packet.reason != 0)
-
-
-def _ignore(connection: Connection, packet: Packet, now_ms: int) -> None:
-    """Packets behind one that ended the connection."""
-
-
-_BEFORE_CONNACK: Final = (State.NEW, State.AUTHENTICATING, State.CHALLENGED)
-_Handler = Callable[[Connection, Any, int], None]
-_HANDLERS: Final[dict[State, dict[type, _Handler]]] = {
-    State.NEW: {Connect: connecting.connect},
-    State.AUTHENTICATING: {},
-    State.CONNECTED: {
-        Publish: publishing.publish,
-        PublishRun: publishing.run,
-        Acknowledgement: publishing.acknowledgement,
-        Subscribe: subscribing.subscribe,
-        Unsubscribe: subscribing.unsubscribe,
-        Ping: _ping,
-        Disconnect: _disconnect,
-        Auth: authenticating.auth,
-    },
-    State.CHALLENGED: {Auth: authenticating.auth, Disconnect: _disconnect},
-    State.CLOSED: dict.fromkeys(
-        (Publish, PublishRun, Acknowledgement, Subscribe, Unsubscribe, Ping, Disconnect, Auth),
-        _ignore,
-    ),
-}

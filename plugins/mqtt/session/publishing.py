@@ -5,16 +5,18 @@ Source: MQTT 5.0 sections 3.3 to 3.7, 4.3 (QoS).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lakemq.broker_core.api.errors import StorageFull
 from lakemq.broker_core.api.types import Acks, Operation
 from lakemq.plugins.mqtt.routing.bindings import Binding
-from lakemq.plugins.mqtt.routing.delayed import PREFIX, is_for_clients, split_delayed
+from lakemq.plugins.mqtt.routing.delayed import PREFIX, delay, is_for_clients, split_delayed
 from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
-from lakemq.plugins.mqtt.routing.delaying import delay
+from lakemq.plugins.mqtt.routing.subscriptions import Target
+from lakemq.plugins.mqtt.session.connection import Connection
+from lakemq.plugins.mqtt.session.progress import Route
 from lakemq.plugins.mqtt.state.appends import Outcome
+from lakemq.plugins.mqtt.state.delivery import Delivery
 from lakemq.plugins.mqtt.state.records import client_header, qos_2_header, record_headers
 from lakemq.plugins.mqtt.state.sessions import NOWHERE, Session
 from lakemq.plugins.mqtt.state.states import State
@@ -33,34 +35,8 @@ from lakemq.plugins.mqtt.wire.packets import (
 from lakemq.plugins.mqtt.wire.reasons import FAILURE, ProtocolError, Reason, publish_reason
 from lakemq.plugins.mqtt.wire.topics import REMEMBERED_CHARS_MAX, check_topic_name
 
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.routing.subscriptions import Target
-    from lakemq.plugins.mqtt.session.connection import Connection
-    from lakemq.plugins.mqtt.state.delivery import Delivery
-
 ROUTES_MAX: Final = 4096
 """Topic names whose way one connection remembers."""
-
-
-@dataclass(slots=True)
-class Route:
-    """What becomes of one client's publishes to one topic name."""
-
-    topic: str
-    allowed: list[bool | None]
-    """Whether it may, by `qos * 2 + retain`; None: not asked yet."""
-    binding: Binding | None
-    key: bytes
-    """Key of its records."""
-    headers: tuple[bytes, bytes, bytes]
-    """Record headers by QoS, for publishes without properties that are not retained."""
-    stores: str | None = None
-    """Topic that plain QoS 1 publishes to this very name are stored in; None: they are not, or need
-    a closer look."""
-    delay_s: int | None = None
-    """How long its publishes wait; None: they do not."""
-    refusal: Reason = Reason.NOT_AUTHORIZED
-    """What is said to a publish that is not allowed."""
 
 
 def forget_routes(connection: Connection, now_ms: int) -> None:

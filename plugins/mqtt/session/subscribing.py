@@ -5,16 +5,18 @@ Source: MQTT 5.0 sections 3.8 to 3.11, 4.8.2 (shared subscriptions).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lakemq.broker_core.api.types import Operation
 from lakemq.plugins.mqtt.routing import history
-from lakemq.plugins.mqtt.routing.history import History, Start, parse_start
-from lakemq.plugins.mqtt.routing.subscriptions import Beside, Subscription
+from lakemq.plugins.mqtt.routing.history import History, histories_of, parse_start
+from lakemq.plugins.mqtt.routing.hub import Hub
+from lakemq.plugins.mqtt.session.connection import Connection
+from lakemq.plugins.mqtt.session.progress import Owed, Progress
 from lakemq.plugins.mqtt.state.questions import Unanswered
+from lakemq.plugins.mqtt.state.sessions import Beside, Start, Subscription
+from lakemq.plugins.mqtt.wire.messages import Message
 from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,
     RETAIN_AS_PUBLISHED,
@@ -28,26 +30,11 @@ from lakemq.plugins.mqtt.wire.packets import (
 from lakemq.plugins.mqtt.wire.reasons import FAILURE, MqttError, ProtocolError, Reason
 from lakemq.plugins.mqtt.wire.topics import EXCLUSIVE, REPLAY, Address, parse_filter, split_replay
 
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.routing.hub import Hub
-    from lakemq.plugins.mqtt.session.connection import Connection
-    from lakemq.plugins.mqtt.wire.messages import Message
-
 RETAINED_PER_TURN: Final = 1000
 RETAINED_BYTES_PER_TURN: Final = 1024 * 1024
 """How many retained messages, and of what size, one client gets in one turn of the event loop."""
 _OPTIONS_KEPT = 0x0F
 """QoS, no local, retain as published; retain handling matters only while subscribing."""
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far a SUBSCRIBE is."""
-
-    codes: list[int] = field(default_factory=list)
-    """For SUBACK, of the first filters."""
-    fresh: dict[str, Subscription] = field(default_factory=dict)
-    """Those of them that retained messages are due for, by their filter."""
 
 
 def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
@@ -119,7 +106,7 @@ def _replay(
 ) -> None:
     """Begin a replay. One that the session has already goes on where it is, as the client asks for
     it again after each connect."""
-    histories = subscription.session.histories or {}
+    histories = histories_of(subscription.session)
     if text in histories:
         histories[text].subscription = subscription
     elif before is not None:
@@ -144,17 +131,6 @@ def _check_room(connection: Connection, text: str, address: Address) -> None:
     full = len(session.subscriptions) >= hub.limits.subscriptions_max
     if full or not hub.has_room_for_filter(session, address.topic_filter):
         raise ProtocolError("too many subscriptions", Reason.QUOTA_EXCEEDED)
-
-
-class Owed:
-    """Retained messages that are due for a subscription."""
-
-    __slots__ = ("messages", "subscription")
-
-    def __init__(self, subscription: Subscription) -> None:
-        self.subscription = subscription
-        self.messages: Iterator[Message] | None = None
-        """Those not sent yet; None: they have not been looked for."""
 
 
 def _owe_retained(connection: Connection, fresh: dict[str, Subscription], now_ms: int) -> None:

@@ -15,17 +15,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from lakemq.plugins.mqtt.state.ledger import Action
+from lakemq.plugins.mqtt.state.peer import Peer
+from lakemq.plugins.mqtt.state.slow import SlowClients
 from lakemq.plugins.mqtt.wire.encoding import PUBREL
 from lakemq.plugins.mqtt.wire.messages import Message, Place
-
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.routing.shared import Group
-    from lakemq.plugins.mqtt.session.connection import Connection
-    from lakemq.plugins.mqtt.state.sessions import Session
 
 PACKET_ID_MAX: Final = 65_535
 IN_MEMORY_COUNT_MAX: Final = 1000
@@ -54,6 +52,8 @@ class DeliveryLimits:
     """`drop_oldest`, `drop_newest` or `disconnect`."""
     queue_expiry_ms: int = 0
     """Longest that a publish waits in a queue; 0: as long as it takes."""
+    slow: SlowClients = field(default_factory=lambda: SlowClients(0))
+    """Deliveries that took long."""
     dropped_queue_full: int = 0
     dropped_expired: int = 0
     dropped_too_large: int = 0
@@ -86,7 +86,7 @@ class Delivery:
         qos: int,
         retain: bool,
         identifiers: tuple[int, ...],
-        shared: Group | None = None,
+        shared: object | None = None,
         place: Place | None = None,
         size_bytes: int = 0,
     ) -> None:
@@ -98,7 +98,7 @@ class Delivery:
         self.retain = retain
         self.identifiers = identifiers
         self.shared = shared
-        """The group whose member the session got it as."""
+        """The group (`routing.shared`) whose member the session got it as."""
         self.released = False
         """QoS 2: PUBREC came; PUBREL is sent, PUBCOMP awaited."""
         self.awaiting = False
@@ -140,6 +140,29 @@ class _Tail:
             self.others.append(delivery)
 
 
+class OutboundOwner(Protocol):
+    """The session that an `Outbound` belongs to."""
+
+    client_id: str
+    connection: Peer | None
+
+    @property
+    def durable(self) -> bool:
+        """Whether the session is kept beyond the process."""
+
+    def keep(self, connection: Peer | None, action: Action, now_ms: int) -> None:
+        """Do `action` once the session as it is now is kept."""
+
+    def touch(self) -> None:
+        """Something changed that may be kept later."""
+
+    def has_room(self) -> None:
+        """The client can be given more than before."""
+
+    def miss(self) -> None:
+        """Messages must be loaded before the next can be sent."""
+
+
 class Outbound:
     """What one session still has to deliver, in order."""
 
@@ -159,7 +182,7 @@ class Outbound:
         "unacked",
     )
 
-    def __init__(self, session: Session, limits: DeliveryLimits) -> None:
+    def __init__(self, session: OutboundOwner, limits: DeliveryLimits) -> None:
         self.session = session
         self.limits = limits
         self.inflight: dict[int, Delivery] = {}
@@ -190,7 +213,7 @@ class Outbound:
         """Whether deliveries of an earlier connection are to be sent again first."""
         return bool(self._resend)
 
-    def offer(self, delivery: Delivery, connection: Connection | None, now_ms: int) -> bool:
+    def offer(self, delivery: Delivery, connection: Peer | None, now_ms: int) -> bool:
         """Send a QoS 1 or 2 delivery, or queue it. False: the queue is full and the client's
         connection shall end."""
         delivery.offered_ms = now_ms
@@ -210,7 +233,7 @@ class Outbound:
         self._send_new(delivery, connection, now_ms)
         return True
 
-    def _enqueue(self, delivery: Delivery, connection: Connection | None) -> bool:
+    def _enqueue(self, delivery: Delivery, connection: Peer | None) -> bool:
         queue = self.queue
         if queue is None:
             queue = self.queue = deque()
@@ -275,7 +298,7 @@ class Outbound:
 
     # -- sending
 
-    def _send_new(self, delivery: Delivery, connection: Connection, now_ms: int) -> None:
+    def _send_new(self, delivery: Delivery, connection: Peer, now_ms: int) -> None:
         """Give the delivery a packet identifier and send it."""
         packet_id = self._next_id
         while packet_id in self.inflight:
@@ -289,7 +312,7 @@ class Outbound:
             self.unacked += 1
 
     def _send_when_kept(
-        self, delivery: Delivery, packet_id: int, connection: Connection, now_ms: int
+        self, delivery: Delivery, packet_id: int, connection: Peer, now_ms: int
     ) -> None:
         delivery.awaiting = True
         self.unacked += 1
@@ -307,7 +330,7 @@ class Outbound:
         self.session.keep(connection, send, now_ms)
 
     def _transmit(
-        self, delivery: Delivery, packet_id: int, connection: Connection, now_ms: int, *, dup: bool
+        self, delivery: Delivery, packet_id: int, connection: Peer, now_ms: int, *, dup: bool
     ) -> bool:
         """Write PUBLISH; False: it is larger than the client takes, so it counts as delivered
         [MQTT-3.1.2-25]."""
@@ -328,25 +351,24 @@ class Outbound:
 
     # -- what the client answers
 
-    def acknowledge(self, packet_id: int, connection: Connection, now_ms: int) -> bool:
+    def acknowledge(self, packet_id: int, connection: Peer, now_ms: int) -> bool:
         """PUBACK, PUBCOMP, or PUBREC that refuses: the delivery is finished. False: no such."""
         delivery = self.inflight.pop(packet_id, None)
         if delivery is None:
             return False
-        if now_ms - delivery.offered_ms >= connection.hub.slow.threshold_ms:
+        if now_ms - delivery.offered_ms >= self.limits.slow.threshold_ms:
             self._note_slow(delivery, connection, now_ms)
         if self.unacked:
             self.unacked -= 1
         self.session.touch()
         if self.queue or self._resend:
             self.pump(connection, now_ms)
-        if self.session.histories:
-            connection.hub.resume_histories(self.session)
+        self.session.has_room()
         return True
 
-    def _note_slow(self, delivery: Delivery, connection: Connection, now_ms: int) -> None:
+    def _note_slow(self, delivery: Delivery, connection: Peer, now_ms: int) -> None:
         """It took long, unless the client was away meanwhile."""
-        slow, message = connection.hub.slow, delivery.message
+        slow, message = self.limits.slow, delivery.message
         waited_ms = now_ms - max(delivery.offered_ms, connection.traffic.connected_ms)
         if waited_ms >= slow.threshold_ms and message is not None:
             slow.note(self.session.client_id, message.topic, waited_ms, now_ms)
@@ -361,14 +383,14 @@ class Outbound:
 
     # -- what waits
 
-    def resume(self, connection: Connection, now_ms: int) -> None:
+    def resume(self, connection: Peer, now_ms: int) -> None:
         """On a new connection: send again what is in flight, in order, then what waits
         [MQTT-4.4.0-1] [MQTT-4.6.0-1]."""
         self.unacked = 0
         self._resend = deque(self.inflight) if self.inflight else None
         self.pump(connection, now_ms)
 
-    def pump(self, connection: Connection, now_ms: int) -> None:
+    def pump(self, connection: Peer, now_ms: int) -> None:
         """Send what waits, as far as the window, the socket and loaded messages allow; nothing to a
         connection that was not told CONNACK, which counts as blocked [MQTT-3.2.0-1]."""
         if self.loading:
@@ -397,7 +419,7 @@ class Outbound:
         longest_ms = self.limits.queue_expiry_ms
         return message.expired(now_ms) or 0 < longest_ms <= now_ms - message.arrived_ms
 
-    def _resend_next(self, resend: deque[int], connection: Connection, now_ms: int) -> bool:
+    def _resend_next(self, resend: deque[int], connection: Peer, now_ms: int) -> bool:
         """Send one delivery again; False: its message must be loaded first."""
         packet_id = resend[0]
         delivery = self.inflight.get(packet_id)
@@ -421,12 +443,12 @@ class Outbound:
         resend.popleft()
         return True
 
-    def _ready(self, delivery: Delivery, connection: Connection) -> bool:
+    def _ready(self, delivery: Delivery, connection: Peer) -> bool:
         """Whether the message is there, or is known to be gone; else ask for it."""
         if delivery.message is not None or delivery.gone:
             return True
         self.loading = True
-        connection.hub.outbox.loads.append(self.session)
+        self.session.miss()
         return False
 
     def missing(self) -> list[Delivery]:
@@ -445,7 +467,7 @@ class Outbound:
         connection = self.session.connection
         if connection is not None:
             self.pump(connection, now_ms)
-            connection.hub.resume_histories(self.session)
+            self.session.has_room()
         else:
             self.unload()
 

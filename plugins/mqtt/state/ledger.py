@@ -10,17 +10,16 @@ way, the next one gathers, so their number follows the disk, not the clients.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.session.connection import Connection
+from lakemq.plugins.mqtt.state.peer import Peer
 
 Action = Callable[[int], None]
 """What to do once it is safe; is given `now_ms`."""
 
 
 class Waiting(NamedTuple):
-    connection: Connection | None
+    connection: Peer | None
     """Whose action it is; it lapses when the connection has ended."""
     action: Action
 
@@ -47,7 +46,7 @@ class Ledger:
         """How many records the node had delivered when each session was last written; oldest
         first."""
 
-    def keep(self, client_id: str, connection: Connection | None, action: Action) -> None:
+    def keep(self, client_id: str, connection: Peer | None, action: Action) -> None:
         """Write the session, then do `action`."""
         self.urgent.setdefault(client_id, []).append(Waiting(connection, action))
 
@@ -94,7 +93,7 @@ class Ledger:
             if waiting.connection is None or not waiting.connection.ended:
                 waiting.action(now_ms)
 
-    def failed(self) -> list[Connection]:
+    def failed(self) -> list[Peer]:
         """The append failed: the sessions are written later; returns the connections that cannot
         be answered."""
         writing = self._end()

@@ -5,25 +5,76 @@ Source: MQTT 5.0 section 4.1 (session state), 3.1.2.5 (will), 3.1.2.11.2 (expiry
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from lakemq.broker_core.api.types import Principal
-from lakemq.plugins.mqtt.routing.subscriptions import Subscription
 from lakemq.plugins.mqtt.state.delivery import Delivery, DeliveryLimits, Outbound
 from lakemq.plugins.mqtt.state.ledger import Action, Ledger
+from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 from lakemq.plugins.mqtt.wire.packets import Will
 from lakemq.plugins.mqtt.wire.reasons import Reason
-
-if TYPE_CHECKING:
-    from lakemq.plugins.mqtt.routing.history import History
-    from lakemq.plugins.mqtt.routing.shared import Group
-    from lakemq.plugins.mqtt.session.connection import Connection
+from lakemq.plugins.mqtt.wire.topics import Address
 
 FOR_EVER_S: Final = 0xFFFF_FFFF
 """Session expiry interval that means: never."""
+Positions = dict[tuple[str, int], int]
+"""(topic, partition) -> offset of the next record that was not dealt with yet."""
 NOWHERE: Final = Place("", 0, -1)
 """Place of a publish that no topic takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where history begins: at an offset, the same in every partition, or at a time."""
+
+    offset: int = 0
+    since_ms: int | None = None
+
+
+class Replay(Protocol):
+    """A subscription that reads history, as it is kept with its session."""
+
+    start: Start
+
+    @property
+    def positions(self) -> Positions:
+        """Offset of the next record to look at, by topic and partition."""
+
+
+def _nothing(session: Session) -> None:
+    """What nobody is told of."""
+
+
+class Subscription:
+    """One session's wish for one topic filter."""
+
+    __slots__ = ("address", "identifier", "options", "session")
+
+    def __init__(self, session: Session, address: Address, options: int, identifier: int) -> None:
+        self.session = session
+        self.address = address
+        self.options = options
+        """The options byte of SUBSCRIBE: QoS granted, no local, retain as published."""
+        self.identifier = identifier
+        """0: none."""
+
+    @property
+    def key(self) -> object:
+        """A session has one subscription of each key at an address."""
+        return self.session
+
+
+class Beside(Subscription):
+    """A subscription at an address where its session may have others: `$exclusive/t` beside `t`."""
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> object:
+        return self
 
 
 class Session:
@@ -38,6 +89,8 @@ class Session:
         "incarnation",
         "incoming",
         "ledger",
+        "on_missing",
+        "on_room",
         "outbound",
         "principal",
         "released",
@@ -61,11 +114,16 @@ class Session:
         self.incarnation = incarnation
         """Tells this session from others that the client id had or will have."""
         self.expiry_s = 0
-        self.connection: Connection | None = None
+        self.connection: Peer | None = None
         self.subscriptions: dict[str, Subscription] = {}
         """By the filter as the client wrote it, `$share/...` included."""
-        self.histories: dict[str, History] | None = None
-        """Subscriptions that read history, by their text; None: there is none."""
+        self.histories: dict[str, Replay] | None = None
+        """Replays of its subscriptions, by their text, which `routing.history` puts here; None:
+        there is none."""
+        self.on_room: Callable[[Session], None] = _nothing
+        """Called when the client can be given more than before, while there are replays."""
+        self.on_missing: Callable[[Session], None] = _nothing
+        """Called when messages must be loaded before the next can be sent."""
         self.outbound = Outbound(self, limits)
         self.incoming: dict[int, Place | None] = {}
         """QoS 2 publishes that came and were not released: packet identifier -> where it is
@@ -83,7 +141,7 @@ class Session:
         """Whether the session is kept beyond the process."""
         return self.ledger is not None and self.expiry_s > 0
 
-    def keep(self, connection: Connection | None, action: Action, now_ms: int) -> None:
+    def keep(self, connection: Peer | None, action: Action, now_ms: int) -> None:
         """Do `action` once the session as it is now is kept; at once if it is not durable."""
         if self.ledger is not None and self.expiry_s > 0:
             self.ledger.keep(self.client_id, connection, action)
@@ -102,7 +160,7 @@ class Session:
         retain: bool,
         identifiers: tuple[int, ...],
         now_ms: int,
-        shared: Group | None = None,
+        shared: object | None = None,
         streamed: bool = False,
     ) -> None:
         """Send, or for QoS 1 and 2 keep. QoS 0 without a free connection is dropped, counted.
@@ -127,6 +185,15 @@ class Session:
         connection.write(head + rest)
         connection.traffic.sent[0] += 1
         limits.sent += 1
+
+    def has_room(self) -> None:
+        """The client can be given more than before."""
+        if self.histories:
+            self.on_room(self)
+
+    def miss(self) -> None:
+        """Messages must be loaded before the next can be sent."""
+        self.on_missing(self)
 
     def due_ms(self) -> int | None:
         """When this session next wants attention while disconnected."""

@@ -13,7 +13,6 @@ import msgpack
 
 from lakemq.broker_core.api.limits.user_shares import Owner
 from lakemq.broker_core.api.types import Principal
-from lakemq.plugins.mqtt.routing.history import Start
 from lakemq.plugins.mqtt.state.delivery import ENTRY_BYTES, PACKET_ID_MAX, Delivery
 from lakemq.plugins.mqtt.state.kept_values import (
     LONG_MAX,
@@ -32,7 +31,7 @@ from lakemq.plugins.mqtt.state.kept_values import (
     topic_name,
     unpacked,
 )
-from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.sessions import Positions, Session, Start
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 from lakemq.plugins.mqtt.wire.packets import Properties, Will
 
@@ -40,9 +39,6 @@ IDENTIFIER_MAX: Final = 268_435_455
 """Largest subscription identifier (a variable byte integer)."""
 COPIES_MAX_BYTES: Final = 256 * 1024
 """Messages that lie in no topic are kept in their session's record, up to this."""
-
-Positions = dict[tuple[str, int], int]
-"""(topic, partition) -> offset of the next record that was not dealt with yet."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,31 @@
-"""What one client sent and got: plain integers that the hot path adds to. Pure."""
+"""What one connection is known by, and what its client sent and got: plain values that the hot path
+adds to."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Arrival(NamedTuple):
+    """How a client came: to which listener, and with which verified certificate."""
+
+    listener: str = "mqtt"
+    certificate_subject: str | None = None
+    certificate_names: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Inflow:
+    """What a connection sent that is not finished."""
+
+    appends: int = 0
+    """Publishes that are being stored."""
+    appends_bytes: int = 0
+    qos_1: int = 0
+    """QoS 1 publishes that are not acknowledged; counted against the receive maximum."""
+    qos_2: set[int] = field(default_factory=set)
+    """QoS 2 publishes that are not released, by packet identifier; counted likewise."""
 
 
 class Traffic:

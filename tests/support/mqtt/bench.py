@@ -37,8 +37,8 @@ from lakemq.plugins.mqtt.routing.history import committed, read_on
 from lakemq.plugins.mqtt.routing.hub import Hub, Limits
 from lakemq.plugins.mqtt.routing.retained import Retained
 from lakemq.plugins.mqtt.session import authenticating
-from lakemq.plugins.mqtt.session.authenticating import Dialogue
-from lakemq.plugins.mqtt.session.connection import Connection
+from lakemq.plugins.mqtt.session.progress import Dialogue
+from lakemq.plugins.mqtt.session.protocol import ServerProtocol
 from lakemq.plugins.mqtt.session.subscribing import send_retained
 from lakemq.plugins.mqtt.state.appends import PendingAppend
 from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
@@ -72,7 +72,7 @@ class Device:
     def __init__(self, bench: Bench, version: int, peer_host: str = "127.0.0.1") -> None:
         self.bench = bench
         self.version = version
-        self.connection = Connection(bench.hub, peer_host, bench.now_ms)
+        self.connection = ServerProtocol(bench.hub, peer_host, bench.now_ms)
         self._decoder = Decoder(1 << 28, version=version)
 
     def send(self, *packets: Packet) -> Device:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lakemq.plugins.mqtt.server.tcp import SocketLink
-from lakemq.plugins.mqtt.session import connection as protocol
+from lakemq.plugins.mqtt.session import protocol
 from lakemq.plugins.mqtt.state.delivery import Outbound
 from lakemq.plugins.mqtt.state.ledger import Ledger
 from lakemq.plugins.mqtt.state.states import State
@@ -118,7 +118,7 @@ def _receipt_kept() -> None:
 POINTS: Final[dict[str, Callable[[], None]]] = {
     # from a client
     "publish_received": lambda: on_packet(Publish, is_qos_2, die),
-    "publish_stored": lambda: before(protocol.Connection, "settled", _settled_qos_2, die),
+    "publish_stored": lambda: before(protocol.ServerProtocol, "settled", _settled_qos_2, die),
     "pubrec_sent": lambda: sent(PacketType.PUBREC),
     "pubrel_received": lambda: on_packet(Acknowledgement, is_a(PacketType.PUBREL), die),
     "release_kept": _release_kept,

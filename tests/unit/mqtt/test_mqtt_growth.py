@@ -17,7 +17,8 @@ from websockets.server import ServerProtocol
 from lakemq.broker_core.api.topic_filters import matches
 from lakemq.broker_core.api.types import Operation
 from lakemq.plugins.mqtt.routing.retained import Retained
-from lakemq.plugins.mqtt.routing.subscriptions import Subscription, SubscriptionIndex
+from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
+from lakemq.plugins.mqtt.state.sessions import Subscription
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import encode
 from lakemq.plugins.mqtt.wire.messages import Message

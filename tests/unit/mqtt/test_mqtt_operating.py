@@ -78,7 +78,7 @@ def test_a_client_that_is_away_has_a_report_too() -> None:
 
 def slow_bench() -> Bench:
     bench = Bench()
-    bench.hub.slow = SlowClients(500)
+    bench.hub.delivery.slow = SlowClients(500)
     return bench
 
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from lakemq.broker_core.api.types import ANONYMOUS, Principal
 from lakemq.plugins.mqtt.routing.bindings import Binding
-from lakemq.plugins.mqtt.routing.subscriptions import Subscription
 from lakemq.plugins.mqtt.state import delivery
 from lakemq.plugins.mqtt.state.delivery import Delivery, DeliveryLimits
 from lakemq.plugins.mqtt.state.kept_values import BadSnapshot
-from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.sessions import Session, Subscription
 from lakemq.plugins.mqtt.state.snapshots import (
     read_positions,
     read_retained,

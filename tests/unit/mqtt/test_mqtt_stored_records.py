@@ -24,13 +24,12 @@ from lakemq.broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Off
 from lakemq.plugins.mqtt.config import MqttSettings
 from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.delayed import Delayed, delayed_bytes
-from lakemq.plugins.mqtt.routing.subscriptions import Subscription
 from lakemq.plugins.mqtt.server.ban_log import TOPIC as BANS
 from lakemq.plugins.mqtt.server.engine import MqttEngine
 from lakemq.plugins.mqtt.server.state_store import RETAINED, SESSIONS
-from lakemq.plugins.mqtt.session.connection import Connection
+from lakemq.plugins.mqtt.session.protocol import ServerProtocol
 from lakemq.plugins.mqtt.state.delivery import Delivery, DeliveryLimits
-from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.sessions import Session, Subscription
 from lakemq.plugins.mqtt.state.snapshots import positions_bytes, retained_bytes, session_bytes
 from lakemq.plugins.mqtt.wire.codec import Decoder
 from lakemq.plugins.mqtt.wire.encoding import encode as encode_packet
@@ -118,7 +117,7 @@ class Client:
 
     def __init__(self, engine: MqttEngine, version: int = V5) -> None:
         self.engine, self.version = engine, version
-        self.connection = Connection(engine.hub, "127.0.0.1", engine.now_ms())
+        self.connection = ServerProtocol(engine.hub, "127.0.0.1", engine.now_ms())
         self.got: list[Packet] = []
         self._decoder = Decoder(1 << 28, version=version)
         engine.links[self.connection] = self  # type: ignore[assignment]

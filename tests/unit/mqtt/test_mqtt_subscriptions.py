@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from lakemq.broker_core.api.topic_filters import matches
 from lakemq.broker_core.api.types import ANONYMOUS, Operation
 from lakemq.plugins.mqtt.routing.hub import Limits
-from lakemq.plugins.mqtt.routing.subscriptions import Subscription, SubscriptionIndex
+from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex
 from lakemq.plugins.mqtt.state.delivery import DeliveryLimits
-from lakemq.plugins.mqtt.state.sessions import Session
+from lakemq.plugins.mqtt.state.sessions import Session, Subscription
 from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,
     RETAIN_AS_PUBLISHED,
