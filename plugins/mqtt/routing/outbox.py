@@ -7,6 +7,7 @@ and that of etcd's raft with `Ready`. Nothing else leaves the core.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from lakemq.plugins.mqtt.routing.history import History
@@ -50,9 +51,13 @@ class Outbox:
         self.writes: list[Peer] = []
 
     def __bool__(self) -> bool:
+        return self.ready()
+
+    def ready(self, busy: Collection[str] = ()) -> bool:
+        """Whether `take` would return anything."""
         return bool(
             self.writes
-            or self.appends
+            or self.appends.ready(busy)
             or self.loads
             or self.retained
             or self.exchanges
@@ -69,10 +74,10 @@ class Outbox:
         writes, self.writes = self.writes, []
         return writes
 
-    def take(self) -> Effects:
-        """All effects since the last call."""
+    def take(self, busy: Collection[str] = ()) -> Effects:
+        """All effects since the last call, but for appends to topics that are `busy` with one."""
         effects = Effects(
-            self.appends.take(),
+            self.appends.take(busy),
             self.loads,
             self.retained,
             self.exchanges,

@@ -123,13 +123,11 @@ class MqttEngine:
         """What was committed while recovery ran."""
         self._arrived = Slices(self.after)
         """Records that became readable and are to be delivered."""
-        self._last_checkpoint_ms = 0
-        self._last_system_ms = 0
+        self._users = self._last_checkpoint_ms = self._last_system_ms = 0
         self._clock_base_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
         self.loop: asyncio.AbstractEventLoop
         self.on_tick: list[Callable[[], None]] = []
         """Called about once a second."""
-        self._users = 0
         self._taps: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked: dict[Connection, asyncio.Task[None]] = {}
@@ -137,6 +135,8 @@ class MqttEngine:
         self._deciding: set[asyncio.Task[None]] = set()
         """Those of them that find out what clients may do."""
         self._appending: set[PendingAppend] = set()
+        self._busy: dict[str, int] = {}
+        """Appends under way, by topics of one partition."""
         self._all_appended: asyncio.Event | None = None
         """Set when nothing is being appended any more; None: nobody waits for that."""
         self._exchanges: WeakKeyDictionary[Dialogue, Exchange] = WeakKeyDictionary()
@@ -249,7 +249,11 @@ class MqttEngine:
         if self.turn_due:
             return
         ledger = self.hub.ledger
-        if self.hub.outbox or (ledger is not None and ledger.due) or self.journal.delays.due:
+        if (
+            self.hub.outbox.ready(self._busy)
+            or (ledger is not None and ledger.due)
+            or self.journal.delays.due
+        ):
             self.turn_due = True
             self.loop.call_soon(self._turn)
 
@@ -265,7 +269,9 @@ class MqttEngine:
 
     def _carry_out(self) -> None:
         """Perform what the core wants done."""
-        appends, loads, retained, exchanges, reads, questions, writes = self.hub.outbox.take()
+        appends, loads, retained, exchanges, reads, questions, writes = self.hub.outbox.take(
+            self._busy
+        )
         if appends:
             self.broker.publish_bound([self._append(one) for one in appends])
         self.journal.write_sessions(self.after)
@@ -295,12 +301,16 @@ class MqttEngine:
 
     def _append(self, pending: PendingAppend) -> BoundPublish:
         self._appending.add(pending)
+        if self._has_one_partition(pending.topic):
+            self._busy[pending.topic] = self._busy.get(pending.topic, 0) + 1
         columns, principals = pending.columns(), pending.principals()
         done = functools.partial(self._appended, pending)
         return BoundPublish(pending.topic, columns, principals, pending.acks, done)
 
     def _appended(self, pending: PendingAppend, outcomes: list[Placed | LakeMQError]) -> None:
         self._appending.discard(pending)
+        if (others := self._busy.pop(pending.topic, 1) - 1) > 0:
+            self._busy[pending.topic] = others
         now_ms = self.now_ms()
         if len(outcomes) == len(pending.tokens):
             pending.settle(outcomes, now_ms)
@@ -308,10 +318,18 @@ class MqttEngine:
             text = f"{len(outcomes)} outcomes for {len(pending.tokens)} records"
             log.error("publishes to topic %s: %s", pending.topic, text)
             pending.fail(LakeMQError(text), now_ms)
-        if not self._appending and self._all_appended is not None:
-            self._all_appended.set()
         if not self._in_turn:  # what is stored is said as soon as it is known
             self._turn()
+        if not self._appending and self._all_appended is not None:
+            self._all_appended.set()
+
+    def _has_one_partition(self, topic: str) -> bool:
+        """Then its log flushes one append after the other, and what comes meanwhile had better
+        gather; the partitions of others flush at the same time."""
+        try:
+            return self.broker.topic(topic).partitions == 1
+        except LakeMQError:  # it was deleted: the append is told so
+            return False
 
     def resume_reading(self) -> None:
         """Read again from clients that were held back, where the reason is gone."""

@@ -6,7 +6,7 @@ they came from. Each carries a token, which takes the outcome back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from lakemq.broker_core.api.errors import LakeMQError
@@ -33,6 +33,9 @@ class Receiver(Protocol):
         self.settled(packet_id, 1, size_bytes, somewhere, now_ms)
 
 
+FULL_COUNT: Final = 32
+FULL_BYTES: Final = 64 * 1024
+"""Records, or bytes, of an append that gains little from more."""
 PLUGIN: Final = Principal("mqtt", "node")
 """Who writes to the topics that the plugin keeps for itself."""
 
@@ -47,6 +50,7 @@ class PendingAppend:
         "acks",
         "headers",
         "keys",
+        "size_bytes",
         "tokens",
         "topic",
         "values",
@@ -57,6 +61,8 @@ class PendingAppend:
         self.acks = acks
         self.keys: list[bytes] = []
         self.values: list[bytes | None] = []
+        self.size_bytes = 0
+        """Of all values."""
         self.headers: list[bytes] = []
         self.tokens: list[tuple[Receiver | None, int, int]] = []
         """Receiver, packet identifier, QoS of each record."""
@@ -78,10 +84,17 @@ class PendingAppend:
         if principal is not self._principal:
             self._principal = principal
             self._starts.append((principal, len(self.values)))
+        if value:
+            self.size_bytes += len(value)
         self.keys.append(key)
         self.values.append(value)
         self.headers.append(headers)
         self.tokens.append(token)
+
+    @property
+    def full(self) -> bool:
+        """Whether gathering more would save little."""
+        return len(self.values) >= FULL_COUNT or self.size_bytes >= FULL_BYTES
 
     def columns(self) -> Columns:
         return Columns(self.values, self.keys, self.headers)
@@ -153,9 +166,23 @@ class Appends:
         self._last = pending
         return pending
 
-    def take(self) -> list[PendingAppend]:
-        """All that was gathered so far; the next records begin anew."""
-        pending = list(self._pending.values())
-        self._pending.clear()
+    def ready(self, busy: Collection[str] = ()) -> bool:
+        """Whether `take` would return anything."""
+        if not busy:
+            return bool(self._pending)
+        last = self._last
+        if last is not None and len(self._pending) == 1:  # as a rule; asked for every packet
+            return last.topic not in busy or last.full
+        return any(one.topic not in busy or one.full for one in self._pending.values())
+
+    def take(self, busy: Collection[str] = ()) -> list[PendingAppend]:
+        """What was gathered so far; the next records begin a new append. What goes to topics that
+        are `busy` with an append goes on gathering until it is full: the disk would not take it
+        sooner."""
+        pending = [
+            one for one in self._pending.values() if not busy or one.topic not in busy or one.full
+        ]
+        for one in pending:
+            del self._pending[one.topic, one.acks]
         self._last = None
         return pending

@@ -9,7 +9,13 @@ import pytest
 
 from lakemq.broker_core.api.errors import LakeMQError, StorageFull
 from lakemq.broker_core.api.types import ANONYMOUS, Acks, Columns, Offset, Placed, Principal
-from lakemq.plugins.mqtt.state.appends import Appends, Outcome, PendingAppend
+from lakemq.plugins.mqtt.state.appends import (
+    FULL_BYTES,
+    FULL_COUNT,
+    Appends,
+    Outcome,
+    PendingAppend,
+)
 from lakemq.plugins.mqtt.wire.messages import Place
 
 
@@ -68,3 +74,19 @@ def test_records_of_many_clients_are_one_append_that_tells_whose_they_are() -> N
     assert assured.columns() == Columns([b"v"] * 4, [b"k"] * 4, [b""] * 4)
     assert memory.principals() == [(second, 1)]
     assert not appends and appends.take() == []
+
+
+def test_appends_to_a_busy_topic_gather_until_they_are_full() -> None:
+    appends = Appends()
+    for topic in ("busy", "idle"):
+        appends.to(topic, Acks.LEADER).add(ANONYMOUS, b"k", b"v", b"", (None, 1, 1))
+    assert [one.topic for one in appends.take(("busy",))] == ["idle"]
+    assert appends and not appends.ready(("busy",))
+    for _ in range(FULL_COUNT - 1):
+        appends.to("busy", Acks.LEADER).add(ANONYMOUS, b"k", b"v", b"", (None, 1, 1))
+    assert appends.ready(("busy",))
+    (full,) = appends.take(("busy",))
+    assert len(full.values) == FULL_COUNT
+    appends.to("busy", Acks.LEADER).add(ANONYMOUS, b"k", b"v" * FULL_BYTES, b"", (None, 1, 1))
+    assert len(appends.take(("busy",))) == 1
+    assert not appends
