@@ -7,7 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from lakemq.broker_core.api.errors import OffsetOutOfRange, OutOfOrderSequence, Unavailable
+from lakemq.broker_core.api.errors import (
+    LakeMQError,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    Unavailable,
+)
 from lakemq.broker_core.api.ports import PartitionLog, Storage
 from lakemq.broker_core.api.records.batch import (
     NOT_IDEMPOTENT,
@@ -178,6 +183,34 @@ class StorageContract:
         remove()
         await append(log, batch_of(b"x"))
         assert len(seen) == 10
+        await storage.stop()
+
+    async def test_records_become_a_batch_and_taps_get_them_before_the_answer(
+        self, make_storage: MakeStorage
+    ) -> None:
+        storage = make_storage()
+        await storage.start()
+        log = await storage.open_partition(TOPIC, 1)
+        seen: list[CommittedBatch | AppendResult | LakeMQError] = []
+        log.tap(seen.extend)
+        columns = Columns([b"a", None], [b"k", b"k"], [b"", b""])
+        answered = asyncio.Event()
+
+        def done(outcome: AppendResult | LakeMQError) -> None:
+            seen.append(outcome)
+            answered.set()
+
+        with storage.together():
+            log.append_records(columns, 5, Acks.LEADER, done)
+        await answered.wait()
+        batch, result = seen
+        assert isinstance(batch, CommittedBatch) and isinstance(result, AppendResult)
+        assert (result.base_offset, result.last_offset, result.acks) == (0, 1, Acks.LEADER)
+        opened = RecordBatch(batch.data)
+        assert opened.values() == [b"a", None] and opened.timestamps_ms() == [5, 5]
+        if batch.columns is not None:
+            assert batch.columns == columns._replace(timestamps_ms=[5, 5])
+        assert [record.value for record in await read_all(log)] == [b"a", None]
         await storage.stop()
 
     async def test_deleted_records_are_gone_for_good(self, make_storage: MakeStorage) -> None:

@@ -110,7 +110,7 @@ class HollowLog(MemoryLog):
 
 class HollowBroker(MemoryBroker):
     def partition(self, topic: str, partition: int, leader_epoch: int = 0) -> PartitionLog:
-        return HollowLog(self.batches.setdefault(topic, []))
+        return HollowLog(self, topic, self.batches.setdefault(topic, []))
 
 
 async def test_a_replay_passes_over_what_is_not_there_any_more() -> None:

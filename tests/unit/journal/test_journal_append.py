@@ -14,8 +14,23 @@ from lakemq.broker_core.api.errors import (
     StorageFull,
     Unavailable,
 )
-from lakemq.broker_core.api.records.batch import ProducerStamp, RecordBatch, split
-from lakemq.broker_core.api.types import Acks, CommittedBatch, Compression, TopicConfig
+from lakemq.broker_core.api.records.batch import (
+    ProducerStamp,
+    RecordBatch,
+    encode,
+    read_header,
+    split,
+    stamp,
+)
+from lakemq.broker_core.api.types import (
+    Acks,
+    AppendResult,
+    Columns,
+    CommittedBatch,
+    Compression,
+    Offset,
+    TopicConfig,
+)
 from tests.unit.journal.rig import FOLDER, Rig
 
 
@@ -326,3 +341,44 @@ def test_closing_flushes_what_waits(rig: Rig) -> None:
     assert future.result().base_offset == 0
     assert isinstance(rig.append(b"b").exception(), Unavailable)
     assert rig.log.status().state == "offline"
+
+
+def test_records_become_the_bytes_that_a_stamped_batch_has(rig: Rig) -> None:
+    told: list[object] = []
+    columns = Columns([b"a", None, b"c"], [b"k", b"k", None], None, [7, 9, 8])
+    for _ in range(2):
+        rig.log.append_records(columns, rig.now, Acks.LEADER, told.append)
+    assert told == []
+    rig.flusher.run()
+    assert told == [
+        AppendResult(Offset(0), Offset(2), Acks.LEADER),
+        AppendResult(Offset(3), Offset(5), Acks.LEADER),
+    ]
+    expected = encode(columns, now_ms=rig.now)
+    stamped = [stamp(expected, read_header(expected), base, 0)[1] for base in (0, 3)]
+    assert rig.fetch(0).data == b"".join(stamped)
+
+
+def test_records_are_answered_at_once_from_memory_and_refused_when_full(rig: Rig) -> None:
+    told: list[object] = []
+    rig.log.append_records(Columns([b"a"]), rig.now, Acks.MEMORY, told.append)
+    assert told == [AppendResult(Offset(0), Offset(0), Acks.MEMORY)]
+    rig.flusher.run()
+    rig.context.room_bytes = 0
+    rig.log.append_records(Columns([b"b"]), rig.now, Acks.LEADER, told.append)
+    assert isinstance(told[1], StorageFull)
+    assert rig.log.log_end_offset == 1
+
+
+def test_a_callback_that_raises_does_not_stop_the_log(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(outcome: object) -> None:
+        raise ValueError("callback")
+
+    told: list[object] = []
+    rig.log.append_records(Columns([b"a"]), rig.now, Acks.LEADER, broken)
+    rig.log.append_records(Columns([b"b"]), rig.now, Acks.LEADER, told.append)
+    rig.flusher.run()
+    assert told == [AppendResult(Offset(1), Offset(1), Acks.LEADER)]
+    assert "an append's callback failed" in caplog.text
