@@ -194,3 +194,20 @@ def test_no_batch_has_more_records_than_a_broker_takes() -> None:
     add(state, *values[: RECORDS_MAX + 1])
     (batch,) = state.ready(0)
     assert batch.count == RECORDS_MAX
+
+
+def test_single_records_make_batches_that_their_topic_takes() -> None:
+    accumulator = RecordAccumulator(
+        SequenceNumbers(9), batch_max_bytes=1 << 40, compression=Compression.NONE
+    )
+    accumulator.bytes_max["t"] = 1024
+    for number in range(100):
+        record = NewRecord(b"x" * 50, b"k", (("a", b"b"),), number)
+        accumulator.add("t", 0, PendingRecord(record, 0))
+    counts = []
+    while (batch := next(accumulator.ready(0), None)) is not None:
+        assert len(batch.data) <= 1024
+        counts.append(batch.count)
+        accumulator.appended(batch, 0, Acks.LEADER)
+    assert sum(counts) == 100 and not accumulator.rejected
+    assert min(counts[:-1]) > 5

@@ -217,12 +217,14 @@ class Client:
         return [wire.group_description(group) for group in answer.groups]
 
     async def reset_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Let the group go on from these offsets; -1 forgets. Raises GroupNotEmpty."""
+        """Set the committed offsets of a group without members; -1 deletes one. Raises
+        GroupNotEmpty."""
         request = wire.reset_request(group, offsets)
         await self._stub.CommitOffsets(request, timeout=self.timeout_s)
 
     async def delete_group(self, name: str) -> None:
-        """Forget a group and what it committed. Raises UnknownGroup, GroupNotEmpty."""
+        """Delete a group without members and its committed offsets. Raises UnknownGroup,
+        GroupNotEmpty."""
         await self._stub.DeleteGroup(pb.DeleteGroupRequest(group=name), timeout=self.timeout_s)
 
     # -- writing
@@ -263,8 +265,8 @@ class Client:
         batch_max_bytes: int = 1024 * 1024,
     ) -> TransactionalProducer:
         """A producer of transactions; use it as an async context manager. Fences an older one of
-        the same id, and forgets what that one has not committed. `timeout_ms`: a transaction that
-        sends nothing for so long is aborted; 0: the broker's default."""
+        the same id, and aborts its open transaction. `timeout_ms`: a transaction that sends nothing
+        for that long is aborted; 0: the broker's default."""
         compression = compression_given(compression)
         session = await self.staging.open(TRANSACTION, transactional_id, timeout_ms=timeout_ms)
         return TransactionalProducer(

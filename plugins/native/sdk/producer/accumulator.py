@@ -1,8 +1,8 @@
 """What an idempotent producer sends next: records in, requests out.
 
-Per partition one batch is under way; what arrives meanwhile makes up the next one, so batches grow
-with load by themselves and order holds through every retry. A batch keeps its sequence number
-until it is answered for good (KIP-98).
+Per partition one batch is in flight; records that arrive meanwhile make up the next one, so batches
+grow with load and order holds through every retry. A batch keeps its sequence number until it has
+a final answer (KIP-98).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def cut(columns: Columns, bytes_max: int) -> Iterator[Columns]:
 
 @dataclass(slots=True)
 class ProducerBatch:
-    """One batch under way: of `pending`, or of one block."""
+    """One batch in flight: of single records, or of one block."""
 
     request_id: int
     topic: str
@@ -101,7 +101,7 @@ class ProducerBatch:
     leader_epoch: int = 0
     producer_epoch: int = 0
     maybe_appended: bool = False
-    """A try had no answer, or one that leaves open whether it was taken."""
+    """An attempt had no answer, or one that leaves open whether the batch was appended."""
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class RecordAccumulator:
         return not self.buffered_bytes
 
     def ready(self, now_ms: int) -> Iterator[ProducerBatch]:
-        """Batches to send now: one for every partition that waits and has none under way."""
+        """Batches to send now: one for every partition that has records and no batch in flight."""
         for (topic, number), partition in self._partitions.items():
             while partition.in_flight is None and partition.waiting:
                 batch = self._start(topic, number, partition, now_ms)
@@ -151,7 +151,7 @@ class RecordAccumulator:
                     yield batch
 
     def drain_rejected(self) -> list[PendingRecord | PendingBlock]:
-        """What no batch can be made of, with its outcome; it is not told again."""
+        """Take what no batch can be made of, each with its outcome."""
         rejected, self.rejected = self.rejected, []
         return rejected
 
@@ -165,7 +165,7 @@ class RecordAccumulator:
             partition.waiting.popleft()
             pending, columns, size = [first], first.columns, first.bytes
         else:
-            pending, size = self._gather(partition.waiting)
+            pending, size = self._gather(partition.waiting, self._record_bytes_max(topic))
             columns = columns_of([item.record for item in pending], now_ms)
         stamp = self.sequences.next(topic, number)
         try:
@@ -189,17 +189,20 @@ class RecordAccumulator:
         partition.in_flight = self._in_flight[batch.request_id] = batch
         return batch
 
+    def _record_bytes_max(self, topic: str) -> int:
+        """Bytes of single records in one batch: `PendingRecord.bytes` is never below what a record
+        takes when it is encoded."""
+        return min(self._batch_max_bytes, self.bytes_max.get(topic, BATCH_MAX_BYTES) - HEADER_BYTES)
+
     def _gather(
-        self, waiting: deque[PendingRecord | PendingBlock]
+        self, waiting: deque[PendingRecord | PendingBlock], bytes_max: int
     ) -> tuple[list[PendingRecord], int]:
         """Single records from the front, as many as make a batch; and their bytes."""
         pending: list[PendingRecord] = []
         size = 0
         while waiting and len(pending) < RECORDS_MAX:
             item = waiting[0]
-            if isinstance(item, PendingBlock) or (
-                pending and size + item.bytes > self._batch_max_bytes
-            ):
+            if isinstance(item, PendingBlock) or (pending and size + item.bytes > bytes_max):
                 break
             size += item.bytes
             pending.append(item)

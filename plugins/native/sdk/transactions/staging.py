@@ -173,7 +173,7 @@ class Staging:
         return CommitResult(CommitOutcome(answer.outcome), answer.last_batch_id, answer.applied)
 
     async def abort(self, session: SinkHandle, batch_id: int) -> None:
-        """Forget what was staged for `batch_id`, and free its space."""
+        """Discard what was staged for `batch_id`, and free its space."""
         request = pb.AbortStagedRequest(
             owner=owner_message(session.kind, session.name), epoch=session.epoch, batch_id=batch_id
         )
@@ -193,13 +193,13 @@ class Staging:
         ]  # fmt: skip
 
     async def fence(self, kind: str, name: str) -> None:
-        """Put an end to whoever acts for it, and forget what was staged. UnknownTransaction."""
+        """Fence its current owner, and discard what it staged. Raises UnknownTransaction."""
         request = pb.FenceOwnerRequest(owner=owner_message(kind, name))
         await self._call(self._stub().FenceOwner, lambda: request)
 
     async def delete(self, kind: str, name: str) -> None:
-        """Forget it, and which batch it committed last: the same batch could then be committed a
-        second time. UnknownTransaction."""
+        """Delete it, with the number of the batch that it committed last: the same batch could
+        then be committed again. Raises UnknownTransaction."""
         request = pb.ForgetOwnerRequest(owner=owner_message(kind, name))
         await self._call(self._stub().ForgetOwner, lambda: request)
 
