@@ -1,6 +1,6 @@
 """Authentication and authorization: asks the authenticators and authorizers in order, those of
-plugins first. Clients that show no credentials become anonymous if permitted: by default on the
-loopback interface only.
+plugins first. Unauthenticated clients become anonymous if permitted: by default on the loopback
+interface only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lakemq.broker_core.security.authn.session_tokens import SessionTokens
 from lakemq.broker_core.security.authn.tokens import ExpiredToken
 from lakemq.broker_core.security.quotas import Quotas, Use
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 Anonymous = Literal["loopback", "never", "always"]
 _UNIX_PEERS: Final = ("", "unix")
 """What listeners say of a client that came by a unix socket: it has no address."""
@@ -47,19 +47,19 @@ _UNIX_PEERS: Final = ("", "unix")
 
 @runtime_checkable
 class CredentialMatcher(Protocol):
-    """An authenticator that recognizes the credentials meant for it: a client that shows such
-    credentials and is not accepted does not become anonymous instead."""
+    """An authenticator that knows which credentials are of its kind. A client that presents such
+    credentials and is not accepted is refused, never made anonymous."""
 
     def handles(self, credentials: Credentials) -> bool:
-        """Whether the credentials are of the kind that it checks."""
+        """Whether these credentials are of the kind that it checks."""
 
 
 async def _no_verify(credentials: Credentials) -> None:
-    """Where no user has a password, there is no time of checking one to imitate."""
+    """There are no passwords, so there is no time to even out."""
 
 
 class Access:
-    """The chains of authenticators and authorizers, and the mechanisms of several steps."""
+    """The chains of authenticators and authorizers, and the SASL mechanisms, of one node."""
 
     def __init__(
         self,
@@ -90,14 +90,15 @@ class Access:
         self._attempts = attempts or Attempts(AttemptRules(0, 0))
         self._now_ms = now_ms
         self._dummy_verify = dummy_verify
-        """Takes as long as checking a password, so that the time of an answer does not tell
-        whether a user exists."""
+        """Takes as long as checking a password, so that response times do not reveal which users
+        exist."""
         self._watchers: list[Callable[[], None]] = []
         self.accepted = 0
         self.refused = 0
 
     async def authenticate(self, credentials: Credentials) -> Principal:
-        """The first principal that an authenticator names. Raises NotAuthenticated, Unavailable."""
+        """The principal of the first authenticator that knows the credentials. Raises
+        NotAuthenticated, Unavailable (a backend does not answer)."""
         try:
             if credentials.password is None:
                 principal = await self._principal(credentials)
@@ -110,7 +111,8 @@ class Access:
         return principal
 
     async def _guarded(self, credentials: Credentials) -> Principal:
-        """The same for a password, whose guesses are limited, also if it looks like a token."""
+        """Authenticate by password, with failed attempts limited: passwords can be guessed, also
+        those that look like tokens."""
         host, name = credentials.peer_host, credentials.username or ""
         self._check_attempts(host, name)
         try:
@@ -120,14 +122,14 @@ class Access:
         except NotAuthenticated:
             self._attempts.failed(host, name, self._now_ms())
             raise
-        self._check_attempts(host, name)  # others of its guesses may have failed meanwhile
+        self._check_attempts(host, name)  # it may have tried many in parallel
         self._attempts.succeeded(host, name)
         return principal
 
     def _check_attempts(self, host: str, name: str) -> None:
         wait_ms = self._attempts.wait_ms(host, name, self._now_ms())
         if wait_ms:
-            raise NotAuthenticated(f"too many failures; try again in {-(-wait_ms // 1000)} s")
+            raise NotAuthenticated(f"too many failed logins; try again in {-(-wait_ms // 1000)} s")
 
     async def _principal(self, credentials: Credentials) -> Principal:
         for authenticator in self._authenticators:
@@ -143,30 +145,32 @@ class Access:
     async def _asked(
         self, authenticator: Authenticator, credentials: Credentials
     ) -> Principal | None:
-        """What one authenticator answers. One that fails accepts nobody; its message may hold a
-        secret, so only the kind of the error is logged."""
+        """Ask one authenticator. If it fails, perhaps in a plugin, the login is refused. Only the
+        type of the exception is logged: its text may hold a secret."""
         try:
             return await authenticator.authenticate(credentials)
         except LakeMQError:
             raise
         except Exception as error:  # whatever a plugin raises
             kinds = type(authenticator).__name__, type(error).__name__
-            log.error("authenticator %s failed with %s and accepted nobody", *kinds)
-            raise Unavailable("who you are can't be told now; try again") from None
+            _log.error("authenticator %s failed with %s; the login was refused", *kinds)
+            raise Unavailable("authentication is not available now; try again") from None
 
     def _anonymous_from(self, host: str) -> Principal:
         if self._anonymous == "always":
             return ANONYMOUS
         if self._anonymous == "never":
-            raise NotAuthenticated("anonymous clients are not taken; show who you are")
+            raise NotAuthenticated(
+                'anonymous clients are not accepted (security.anonymous = "never"); log in'
+            )
         if host in _UNIX_PEERS or is_loopback(host):
             return ANONYMOUS
         raise NotAuthenticated(
-            f"anonymous clients are taken on the loopback interface only, not from {host}"
+            f"anonymous clients are accepted on the loopback interface only, not from {host}"
         )
 
     def charge(self, principal: Principal, use: Use) -> int:
-        """How long the principal has to wait now (ms)."""
+        """Charge a use to the principal's quota; how long it has to wait now (ms)."""
         return self.quotas.charge(principal, use, self._now_ms())
 
     def issue_token(self, principal: Principal) -> tuple[str, int]:
@@ -183,8 +187,8 @@ class Access:
         """Start one run of a mechanism. Raises UnknownMechanism."""
         found = self._mechanisms.get(mechanism)
         if found is None:
-            known = ", ".join(self._mechanisms) or "none is"
-            raise UnknownMechanism(f"unknown authentication mechanism; offered: {known}")
+            known = ", ".join(self._mechanisms) or "none"
+            raise UnknownMechanism(f"unknown mechanism; supported: {known}")
         return found.begin(credentials)
 
     def authorize(
@@ -223,7 +227,8 @@ class Access:
     async def decide(
         self, principal: Principal, operation: Operation, resource: Resource, context: AccessContext
     ) -> None:
-        """Let the authorizers that need time find their answers, for `authorize` to give."""
+        """Resolve what authorizers must ask a backend about, so that `authorize` can answer at
+        once."""
         for authorizer in self._authorizers:
             if isinstance(authorizer, AskingAuthorizer):
                 await authorizer.decide(principal, operation, resource, context)

@@ -47,7 +47,7 @@ from lakemq.meta_service.api import errors as meta_errors
 from lakemq.meta_service.api.schemas import COMPATIBILITIES, Schema, Subject
 from lakemq.meta_service.api.types import MetaClient
 
-_log = logging.getLogger("lakemq.schemas")
+_log = logging.getLogger(__name__)
 _TRIES: Final = 5
 _ID_MAX: Final = 2**32 - 1
 """The frame of a value has room for no more."""

@@ -42,7 +42,7 @@ from lakemq.meta_service.server.member import MetaMember
 from lakemq.registration import Registration
 from lakemq.telemetry import Telemetry
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 VERSION = version("lakemq")
 
 
@@ -84,7 +84,7 @@ class Node:
     async def _start(self) -> None:
         self.plugins.load()
         for warning in check_together(self.config, self.plugins.enabled()):
-            log.warning("%s", warning)
+            _log.warning("%s", warning)
         folder = DataFolder(self.data_dir, self.node_id)
         folder.open()
         self._stack.callback(folder.close)

@@ -14,7 +14,7 @@ from lakemq.meta_service.api.client import RemoteClient
 from lakemq.meta_service.api.errors import AlreadyExists, CompareFailed, MetaError, NotFound
 from lakemq.meta_service.api.types import STORAGE_LEVEL, NodeRegistration
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 ACTIVE_MAX_S: Final = 2.5
 """How long a start waits until the node is active; one that was fenced often waits longer."""
 REGISTER_MAX_S: Final = 5.0
@@ -63,7 +63,7 @@ class Registration:
             except CompareFailed as error:
                 if time.monotonic() > deadline:
                     raise
-                log.warning("waiting to register: %s", error)
+                _log.warning("waiting to register: %s", error)
                 await asyncio.sleep(_PAUSE_S)
 
     async def _register(self) -> None:
@@ -78,13 +78,13 @@ class Registration:
                     registered = True
                 registered = await self._send_heartbeats()
             except NotFound as error:
-                log.warning("registering again: %s", error)
+                _log.warning("registering again: %s", error)
                 registered = False
             except (AlreadyExists, CompareFailed) as error:
                 self._on_refused(str(error))
                 return
             except MetaError as error:
-                log.warning("the registration is not renewed: %s", error)
+                _log.warning("the registration is not renewed: %s", error)
                 await asyncio.sleep(_PAUSE_S)
 
     async def _send_heartbeats(self) -> bool:
@@ -104,7 +104,7 @@ class Registration:
 
     def _note(self, state: str) -> None:
         if state != self._state and self._state:
-            log.warning("the cluster says that this node is %s", state)
+            _log.warning("the cluster says that this node is %s", state)
         self._state = state
         if state != "fenced":
             self._active.set()

@@ -25,7 +25,7 @@ from lakemq.broker_core.publishing.batch_check import (
 from lakemq.broker_core.publishing.ordered_checks import OrderedChecks
 
 T = TypeVar("T")
-_log = logging.getLogger("lakemq.topics")
+_log = logging.getLogger(__name__)
 _WARN_INTERVAL_MS: Final = 10 * 60 * 1000
 _WARNED_MAX: Final = 10_000
 _FEW_RECORDS: Final = 16

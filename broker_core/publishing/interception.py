@@ -16,7 +16,7 @@ from lakemq.broker_core.api.ports import Interceptor
 from lakemq.broker_core.api.records.headers import decode_headers
 from lakemq.broker_core.api.types import Columns, Principal
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 SLOW_S: Final = 0.1
 """A call that takes longer is told of."""
@@ -122,7 +122,7 @@ class Interception:
         text = f"plugin {plugin}: its interceptor failed: {type(error).__name__}: {error}"
         if (now := self._clock()) - calls.failure_told >= LOG_EVERY_S:
             calls.failure_told = now
-            log.error(
+            _log.error(
                 "%s; publishes to topic %s are refused (%d failures so far)",
                 text, topic, calls.failures, exc_info=error,
             )  # fmt: skip
@@ -135,7 +135,7 @@ class Interception:
         calls.slow += 1
         if (now := self._clock()) - calls.slow_told >= LOG_EVERY_S:
             calls.slow_told = now
-            log.warning(
+            _log.warning(
                 "plugin %s: its interceptor took %.0f ms for a group of topic %s; the node did "
                 "nothing else meanwhile (%d slow calls so far)",
                 plugin, 1000 * seconds, topic, calls.slow,

@@ -39,7 +39,7 @@ from lakemq.broker_core.transactions.logs import PARTITIONS, OwnerStates
 from lakemq.broker_core.transactions.owners import CommitRunner, OwnerRuntime, Participants
 from lakemq.broker_core.transactions.state import OwnerState, PendingCommit
 
-_log = logging.getLogger("lakemq.schedules")
+_log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
 _PAUSE_S: Final = 1.0

@@ -1,4 +1,4 @@
-"""Section `[security]` -> the chains that a node asks."""
+"""Builds the chains of authenticators and authorizers from section `[security]`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from lakemq.broker_core.security.settings import (
 from lakemq.meta_service.api.auth import Quota
 from lakemq.meta_service.api.types import MetaClient
 
-_LOOK_EVERY_S: Final = 1.0
+_REFRESH_EVERY_S: Final = 1.0
 
 
 class Security:
@@ -59,7 +59,7 @@ class Security:
         authorizers: Sequence[Authorizer] = (),
         mechanisms: Sequence[Mechanism] = (),
     ) -> None:
-        """Plugins' own come first. `folder` keeps the node's key for tokens.
+        """Those of plugins come first. `folder` holds the node's key for tokens.
         Raises ConfigError, naming the file that is missing or wrong."""
         self._settings = settings
         self._now_ms = now_ms
@@ -130,6 +130,7 @@ class Security:
         return SessionTokens(node_key(folder), self._users, lifetime_ms, self._now_ms)
 
     async def _dummy_verify(self, credentials: Credentials) -> None:
+        """Hash a password for a user that does not exist (constant-time login)."""
         if any(users.any_known() for users in self._users):
             password = credentials.password or b""
             await self.checker.check(None, password, peer_of(credentials.peer_host))
@@ -138,7 +139,7 @@ class Security:
         self.quotas.replace({**self._written_quotas, **limits_of(kept)})
 
     def _is_withdrawn(self, principal: Principal) -> bool:
-        """Whether everybody who knew the user does not know it so any more."""
+        """Whether each source of users that made the principal has withdrawn it since."""
         said = [users.withdrawn(principal) for users in self._users]
         known = [each for each in said if each is not None]
         return bool(known) and all(known)
@@ -149,7 +150,7 @@ class Security:
     # -- life
 
     async def start(self) -> None:
-        """Returns when it knows all that the MetaService keeps."""
+        """Returns when users and rules of the MetaService are loaded."""
         if self._kept is not None:
             await self._kept.start()
             secret = await self._kept.cluster_secret()
@@ -159,11 +160,11 @@ class Security:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            self.look()
+            await asyncio.sleep(_REFRESH_EVERY_S)
+            self.refresh()
 
-    def look(self) -> None:
-        """Look at the files: about once a second."""
+    def refresh(self) -> None:
+        """Read files again that changed; called about once a second."""
         self.rule_book.refresh()
         files = [users for users in self._users if isinstance(users, FileUsers)]
         if any([users.changed() for users in files]):

@@ -110,5 +110,5 @@ def _complaint_of(error: ValidationError) -> str:
 
 def _variable(name: str, environment: Mapping[str, str], where: str) -> str:
     if name not in environment:
-        raise ConfigError(f"{where}: there is no variable {name}")
+        raise ConfigError(f"{where}: there is no environment variable {name}")
     return environment[name]

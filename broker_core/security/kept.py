@@ -1,5 +1,5 @@
-"""Users and rules that the MetaService keeps, as a local copy that follows it: nothing is asked
-over the network when somebody logs in.
+"""Users, rules and quotas of the MetaService, as a local copy that follows it: a login needs no
+call over the network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakemq.meta_service.api.auth import AuthCopy, Quota, User
 from lakemq.meta_service.api.errors import MetaError
 from lakemq.meta_service.api.types import Compare, MetaClient, Put
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _RETRY_FIRST_MS: Final = 1_000
 _RETRY_MAX_MS: Final = 5_000
 _rng: Final = random.Random()
@@ -34,7 +34,7 @@ _KEPT: Final = {"kept_by": "metaservice"}
 
 
 class KeptAccess:
-    """Implements `Users`; tells of rules and quotas that changed."""
+    """Implements `Users`; calls back when rules or quotas changed."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class KeptAccess:
         return bool(self._copy.users)
 
     async def start(self) -> None:
-        """Returns when the copy is whole."""
+        """Returns when the copy is complete."""
         self._follower = asyncio.create_task(self._follow())
         await self._loaded.wait()
 
@@ -89,7 +89,7 @@ class KeptAccess:
                 made = Put(SECRET_KEY, secrets.token_bytes(SECRET_BYTES))
                 await self._meta.txn([Compare(SECRET_KEY, 0)], [made])
             except (MetaError, OSError) as error:
-                log.warning("could not read the cluster's secret, trying again: %s", error)
+                _log.warning("could not read the cluster's secret, trying again: %s", error)
                 await asyncio.sleep(backoff.next_s())
 
     async def _follow(self) -> None:
@@ -98,14 +98,14 @@ class KeptAccess:
             try:
                 async for change in self._meta.follow_auth(self._copy):
                     backoff.reset()
-                    self._tell(change.kind if change is not None else "")
+                    self._notify(change.kind if change is not None else "")
                     self._loaded.set()
             except (MetaError, OSError) as error:
-                log.warning("could not refresh users and rules: %s", error)
+                _log.warning("could not refresh users and rules: %s", error)
             await asyncio.sleep(backoff.next_s())
 
-    def _tell(self, kind: str) -> None:
-        """`kind` empty: all of it may be new."""
+    def _notify(self, kind: str) -> None:
+        """Call back about what changed; `kind` empty: everything may have."""
         if kind in ("", "user"):
             self._credentials.clear()
         if kind in ("", "user", "rule"):
@@ -118,7 +118,7 @@ class KeptAccess:
         for rule_id, kept in self._copy.rules.items():
             rule = rule_of(kept)
             if complaint := check_rule(rule):
-                log.error("rule %s of the MetaService is left out: %s", rule_id, complaint)
+                _log.error("ignoring invalid rule %s of the MetaService: %s", rule_id, complaint)
             else:
                 found[rule_id] = rule
         return found

@@ -1,4 +1,4 @@
-"""Users and rules as the broker has them <-> as the MetaService keeps them. Pure."""
+"""Converts users, rules and quotas between the broker's types and the MetaService's."""
 
 from __future__ import annotations
 

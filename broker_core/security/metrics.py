@@ -21,7 +21,10 @@ def register_metrics(meter: Meter, security: Security) -> None:
         "logins.refused": (lambda: access.refused, "clients not let in"),
         "logins.hasty": (lambda: security.attempts.refused, "refused unseen after many failures"),
         "passwords.checked": (lambda: checker.hashed, "passwords checked by argon2 or SCRAM keys"),
-        "passwords.turned_away": (lambda: checker.refused, "logins told to come again"),
+        "passwords.turned_away": (
+            lambda: checker.refused,
+            "logins refused because too many were waiting",
+        ),
         "authorizers.questions": (
             lambda: sum(each.questions for each in security.http_authorizers),
             "web services asked what a client may do",

@@ -1,8 +1,8 @@
-"""What a principal may use a second, kept by letting it wait. Pure.
+"""Rates per principal (bytes and requests a second), enforced by delaying.
 
 Each limit is paid for in time (GCRA, the leaky bucket of ATM Forum's traffic management as a
 scheduler): an amount moves the moment until which the principal has paid forward by amount / rate.
-One second may be used ahead; whoever is further ahead waits. So a bucket is one number.
+Up to one second may be used in advance; above it the principal waits. So a bucket is one number.
 """
 
 from __future__ import annotations

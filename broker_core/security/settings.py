@@ -126,7 +126,7 @@ class HttpSettings(HttpService):
     """What is sent: names and texts, in which `{username}`, `{password}`, `{token}`, `{client_id}`,
     `{peer_host}`, `{protocol}`, `{listener}` and `{certificate_subject}` are filled."""
     unreachable: Literal["refuse", "next"] = "refuse"
-    """What happens to clients when there is no answer: they are told to try again, or the next
+    """What happens to clients when there is no answer: they are asked to try again, or the next
     authenticator is asked."""
     cache_ms: int = Field(default=10_000, ge=0)
     """How long an answer is remembered for the same credentials (ms); 0: not at all."""

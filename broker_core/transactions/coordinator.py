@@ -57,7 +57,7 @@ from lakemq.broker_core.transactions.state import (
     outcome_of,
 )
 
-_log = logging.getLogger("lakemq.transactions")
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _TICK_S: Final = 0.5

@@ -26,7 +26,7 @@ from lakemq.broker_core.transactions.formats import (
 from lakemq.broker_core.transactions.staged import Staged
 from lakemq.broker_core.transactions.state import OwnerState, StagedRef
 
-_log = logging.getLogger("lakemq.transactions")
+_log = logging.getLogger(__name__)
 
 PARTITIONS: Final = 4
 

@@ -18,7 +18,7 @@ from lakemq.broker_core.transactions.applier import Applier, ReadBatch
 from lakemq.broker_core.transactions.logs import OwnerStates
 from lakemq.broker_core.transactions.state import CommitTarget, OwnerState, applied, progressed
 
-_log = logging.getLogger("lakemq.transactions")
+_log = logging.getLogger(__name__)
 _PAUSE_FIRST_MS: Final = 50
 _PAUSE_MAX_MS: Final = 5_000
 _rng: Final = random.Random()

@@ -22,7 +22,7 @@ from lakemq.broker_core.api.errors import NotAuthenticated, PluginError
 from lakemq.broker_core.api.types import AccessContext, Credentials, Operation, Principal, Resource
 from lakemq.plugins.amqtt_auth.config import AmqttPluginSettings
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _ACTIONS: Final = {Operation.WRITE: Action.PUBLISH, Operation.READ: Action.SUBSCRIBE}
 
 
@@ -53,7 +53,7 @@ def _load(settings: AmqttPluginSettings) -> BaseAuthPlugin | BaseTopicPlugin:
     if not (isinstance(found, type) and issubclass(found, BaseAuthPlugin | BaseTopicPlugin)):
         raise PluginError(f"{settings.path} is neither a BaseAuthPlugin nor a BaseTopicPlugin")
     context = BaseContext()
-    context.logger = log.getChild(name)
+    context.logger = _log.getChild(name)
     try:
         config: Any = from_dict(kind.Config, settings.config, Config(strict=True))
         context.config = config
@@ -92,7 +92,7 @@ class AmqttAuthenticator:
             try:
                 verdict = await plugin.authenticate(session=session)
             except Exception as error:  # somebody's code: what fails lets nobody in
-                log.error("%s: %s", type(plugin).__name__, type(error).__name__)
+                _log.error("%s: %s", type(plugin).__name__, type(error).__name__)
                 verdict = False
             if verdict is not None and not verdict:
                 raise NotAuthenticated("wrong user or password")
@@ -136,8 +136,8 @@ def _asked(plugin: BaseTopicPlugin, session: Session, name: str, action: Action)
     except StopIteration as answer:
         return None if answer.value is None else bool(answer.value)
     except Exception as error:  # somebody's code: what fails allows nothing
-        log.error("%s: %s", type(plugin).__name__, type(error).__name__)
+        _log.error("%s: %s", type(plugin).__name__, type(error).__name__)
         return False
     asking.close()
-    log.error("%s waits for something, which a topic plugin can't here", type(plugin).__name__)
+    _log.error("%s waits for something, which a topic plugin can't here", type(plugin).__name__)
     return False

@@ -50,7 +50,7 @@ from lakemq.plugins.journal.segment.files import (
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.tiering.object_store import ObjectStore, open_store
 
-_log = logging.getLogger("lakemq.journal")
+_log = logging.getLogger(__name__)
 TOPICS: Final = "topics"
 LOCK: Final = "lock"
 CLEAN: Final = "clean-shutdown"

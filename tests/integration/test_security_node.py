@@ -325,7 +325,7 @@ def test_users_and_rules_of_the_metaservice(node: NodeProcess) -> None:
         assert publish() == 0x87
         rule = ("-w", "role:plant", "-o", "publish", "-r", "topic_name:plant/+")
         told = command(node, "acl", "add", *rule, "--id", "plants")
-        assert "rules that allow change nothing" in told, "no configuration was given"
+        assert "rules that allow have no effect" in told, "no configuration was given"
         arguments = ("-w", "role:plant", "-o", "all", "-r", "topci:x")
         assert "did you mean 'topic'" in command(node, "acl", "add", *arguments, fails=True)
         eventually(lambda: publish() == 0)  # the live connection asks anew
@@ -454,7 +454,7 @@ def test_the_sdk_tells_not_allowed_from_not_known(node: NodeProcess) -> None:
             client.send("mqtt", b"x")
     with (
         lakemq.connect(node.native) as client,
-        pytest.raises(lakemq.NotAuthenticated, match="anonymous clients are not taken"),
+        pytest.raises(lakemq.NotAuthenticated, match="anonymous clients are not accepted"),
     ):
         client.topics()
 
@@ -536,7 +536,7 @@ def test_the_http_admin_asks_who_one_is(node: NodeProcess) -> None:
 def test_commands_log_in_by_variables(node: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = ["topic", "list", "--bootstrap", node.native]
     outcome = CliRunner().invoke(native_app(), listing)
-    assert outcome.exit_code == 1 and "anonymous clients are not taken" in outcome.output
+    assert outcome.exit_code == 1 and "anonymous clients are not accepted" in outcome.output
     monkeypatch.setenv("LAKEMQ_TOKEN", token("root"))
     assert "mqtt" in CliRunner().invoke(native_app(), listing).output
 

@@ -46,7 +46,7 @@ class CorruptBatches:
         )
 
 
-SKIPPED: Final = CorruptBatches(logging.getLogger("lakemq.batches"))
+SKIPPED: Final = CorruptBatches(logging.getLogger(__name__))
 """Of this process."""
 
 

@@ -1,8 +1,8 @@
-"""Failed attempts to authenticate: who fails too often waits, longer each time. Pure.
+"""Limits failed logins: who fails too often has to wait, longer each time.
 
 Counted for each pair of address and user name, and for each address whatever the name, so that
-neither one password nor many names can be tried quickly. A user can't be locked out by somebody at
-another address. IPv6 addresses of one /64 are one.
+neither one password nor many names can be tried quickly. A user can't be locked out from
+another address. IPv6 addresses of one /64 count as one.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Final
 from lakemq.broker_core.api.limits.connection_limits import peer_of
 
 ENTRIES_MAX: Final = 20_000
-"""Remembered at most; the longest quiet are forgotten first."""
+"""Entries kept at most; the least recently used are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptRules:
-    """When to make somebody wait."""
+    """From when on, and for how long, to refuse logins."""
 
     failures_max: int = 5
-    """Failures with one user name that cost nothing; 0: they never do."""
+    """Failures with one user name before a lockout; 0: no lockouts."""
     failures_per_host_max: int = 50
     """The same for all names of one address."""
     lockout_ms: int = 1_000
-    """First wait; doubled by each further failure."""
+    """First lockout (ms); each further failure doubles it."""
     lockout_max_ms: int = 60_000
     forget_ms: int = 900_000
-    """Failures are forgotten after so long without another."""
+    """The count is reset after this time without a failure (ms)."""
 
 
 @dataclass(slots=True)
@@ -40,16 +40,16 @@ class _Count:
 
 
 class Attempts:
-    """Failures by address and name."""
+    """Counts failed logins by address and user name. Times are of any clock (ms)."""
 
     def __init__(self, rules: AttemptRules) -> None:
         self._rules = rules
         self._counts: OrderedDict[tuple[str, str | None], _Count] = OrderedDict()
         self.refused = 0
-        """Attempts that were not even looked at."""
+        """Logins refused without checking the password."""
 
     def wait_ms(self, host: str, name: str, now_ms: int) -> int:
-        """How long this address must not try this name; 0: it may."""
+        """How long this address may not try this name (ms); 0: it may."""
         peer = peer_of(host)
         waits = [
             count.locked_until_ms - now_ms
@@ -61,12 +61,13 @@ class Attempts:
         return longest
 
     def failed(self, host: str, name: str, now_ms: int) -> None:
+        """Count a failed login."""
         rules, peer = self._rules, peer_of(host)
         self._add((peer, name), rules.failures_max, now_ms)
         self._add((peer, None), rules.failures_per_host_max, now_ms)
 
     def succeeded(self, host: str, name: str) -> None:
-        """The right password: this name's failures are forgotten, the address' are not."""
+        """Reset the failures of this name at this address; those of the address remain."""
         self._counts.pop((peer_of(host), name), None)
 
     def _add(self, key: tuple[str, str | None], failures_max: int, now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Who a verified certificate names."""
+"""Authentication by a verified client certificate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _PART: Final = re.compile(r"\{([A-Za-z0-9.]+)\}")
 
 
 class CertificateAuthenticator:
-    """Makes the user of a certificate by a template."""
+    """Derives the user, and roles, from a certificate's subject and alternative names by
+    templates."""
 
     def __init__(self, settings: CertificateSettings) -> None:
         self._settings = settings
@@ -27,7 +28,7 @@ class CertificateAuthenticator:
         name = _filled(self._settings.user, parts)
         if not name:
             raise NotAuthenticated(
-                f"certificate {subject} has not what makes a user of it: {self._settings.user}"
+                f"certificate {subject} lacks fields required by template {self._settings.user!r}"
             )
         roles = {_filled(each, parts) for each in self._settings.roles} - {None}
         return Principal(
@@ -37,12 +38,12 @@ class CertificateAuthenticator:
         )
 
     def handles(self, credentials: Credentials) -> bool:
-        """Whether nobody else has to know these credentials."""
+        """A certificate alone makes a user; without one others are asked."""
         return False
 
 
 def _filled(template: str, parts: dict[str, str]) -> str | None:
-    """None: a part that it names is not there."""
+    """The template filled in; None: the certificate lacks a field that it names."""
     if any(name not in parts for name in _PART.findall(template)):
         return None
     return _PART.sub(lambda match: parts[match.group(1)], template)

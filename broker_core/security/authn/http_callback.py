@@ -6,7 +6,7 @@ It answers 200 with JSON, or 204 for "yes, as it says it is":
      "rules": [{"operations": ["publish"], "resources": ["topic_name:devices/%c/#"]}]}
 
 `result`: `allow`, `deny`, or `ignore` (ask the next authenticator). 401 and 403 are `deny`.
-Anything else is no answer. `rules`, when there, are all that the client may do.
+Anything else counts as no answer. `rules`, when there, are all that the client may do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lakemq.broker_core.api.types import Principal
 from lakemq.broker_core.security.http_calls import HttpCalls, NoAnswer, Templates, answer_of
 from lakemq.broker_core.security.settings import HttpSettings, RuleSettings
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _KNOWN_MAX: Final = 10_000
 
 
@@ -90,10 +90,10 @@ class HttpAuthenticator:
                 outcome = self._judged(answer, credentials)
             except NoAnswer as error:
                 self.failures += 1
-                log.warning("%s: no answer: %s", self._settings.url, error)
+                _log.warning("%s: no answer: %s", self._settings.url, error)
                 if self._settings.unreachable == "next":
                     return None
-                raise Unavailable("who you are can't be told now; try again") from None
+                raise Unavailable("authentication is not available now; try again") from None
             until_ms = now_ms + self._settings.cache_ms
             if isinstance(outcome, Principal) and outcome.expires_ms is not None:
                 until_ms = min(until_ms, outcome.expires_ms)

@@ -1,4 +1,4 @@
-"""Users by name and password, in one step or by SCRAM, wherever they are kept."""
+"""Authentication by user and password: in one step or by SCRAM, against any store of users."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ from lakemq.broker_core.security.authn.users import UserRecord, read_users
 from lakemq.broker_core.security.watched_file import watched_file
 
 WRONG: Final = "wrong user or password"
-"""One word for all that can be wrong, so that names can't be found out."""
+"""One message for all failures, so that user names can't be enumerated."""
 
 
 class Users(Protocol):
-    """Where users are kept."""
+    """A store of users."""
 
-    def find(self, name: str) -> UserRecord | None: ...
+    def find(self, name: str) -> UserRecord | None:
+        """The user of this name; None: this store has none."""
 
     def any_known(self) -> bool:
-        """Whether there are users at all: while there are none, names mean nothing."""
+        """Whether there is any user: while there are none, user names are ignored."""
 
     def withdrawn(self, principal: Principal) -> bool | None:
-        """Whether it is one of these users by name only: removed, disabled, or of another password
-        by now; None: it was never one of these."""
+        """Whether a principal of this store was removed or disabled, or has another password now;
+        None: it is not of this store."""
 
 
 _FILE: Final = {"kept_by": "password_file"}
@@ -55,7 +56,8 @@ class FileUsers:
         self._credentials: dict[str, tuple[UserRecord, str]] = {}
 
     def find(self, name: str) -> UserRecord | None:
-        """A name that is not known is looked for anew: a user just added is no wrong guess."""
+        """Reads a changed file again before a name counts as unknown: a user just added is not a
+        failed login."""
         record = self._file.current().get(name)
         if record is None and self._file.refresh():
             record = self._file.current().get(name)
@@ -79,7 +81,7 @@ class FileUsers:
         return known[1]
 
     def changed(self) -> bool:
-        """Whether the file holds something else than when this was asked last."""
+        """Whether the file was read again since the last call."""
         before, self._seen = self._seen, self._file.current()
         return self._seen is not before
 
@@ -93,17 +95,18 @@ def _read(data: bytes) -> dict[str, UserRecord]:
 
 
 class PasswordAuthenticator:
-    """Checks user and password."""
+    """Checks user name and password in one step."""
 
     def __init__(self, users: Users, checker: PasswordChecker) -> None:
         self._users = users
         self._checker = checker
 
     def handles(self, credentials: Credentials) -> bool:
+        """Whether there is a user name, and users that it could be of."""
         return credentials.username is not None and self._users.any_known()
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
-        """None: the user is not kept here. Raises NotAuthenticated, Unavailable."""
+        """None: the user is unknown here. Raises NotAuthenticated, Unavailable."""
         name, password = credentials.username, credentials.password
         record = None if name is None else self._users.find(name)
         if record is None:
@@ -117,7 +120,7 @@ class PasswordAuthenticator:
 
 
 class ScramMechanism:
-    """SCRAM-SHA-256 or SCRAM-SHA-512 over all users."""
+    """SCRAM-SHA-256 or SCRAM-SHA-512 over all stores of users (RFC 5802, RFC 7677)."""
 
     def __init__(
         self,
@@ -134,8 +137,8 @@ class ScramMechanism:
         self.nonce = nonce
         self._users = tuple(users)
         self.secret = secrets.token_bytes(32)
-        """What salts of users that do not exist are made of: the same on all nodes and for ever, as
-        those of users that do are."""
+        """Key from which salts of unknown users are derived: the same on all nodes and at all
+        times, as the salts of real users are, so that a login does not reveal which users exist."""
 
     def begin(self, credentials: Credentials) -> Exchange:
         return _ScramExchange(self, credentials)
@@ -205,4 +208,4 @@ class _ScramExchange:
         mechanism = self._mechanism
         wait_ms = mechanism.attempts.wait_ms(self._host, first.name, mechanism.now_ms())
         if wait_ms:
-            raise NotAuthenticated(f"too many failures; try again in {-(-wait_ms // 1000)} s")
+            raise NotAuthenticated(f"too many failed logins; try again in {-(-wait_ms // 1000)} s")

@@ -1,9 +1,9 @@
-"""Checks passwords, beside the event loop: argon2 takes tens of milliseconds and as many MiB.
+"""Checks passwords off the event loop: argon2 takes tens of milliseconds and as many MiB.
 
-A few threads do it; beyond a bound of waiting logins further ones are told to come again, so that a
-storm of them neither stalls the broker nor fills its memory. Addresses take turns, and where the
-bound is reached the one that has most waiting gives way. A password that was right a moment ago
-is known again without argon2, by a keyed hash that never leaves the process.
+A few threads do it. Above a bound of waiting logins further ones are refused as retriable, so that
+a storm of logins neither stalls the broker nor fills its memory. Addresses take turns, and at the
+bound the address with most waiting logins gives way. A password that was right before is accepted
+without argon2, by a keyed hash (HMAC with a random key) that never leaves the process.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Job(NamedTuple):
 
 
 def _too_many() -> Unavailable:
-    return Unavailable("too many logins wait to be checked; try again")
+    return Unavailable("too many logins are waiting to be checked; try again")
 
 
 class PasswordChecker:
@@ -85,18 +85,18 @@ class PasswordChecker:
         self._secret = secrets.token_bytes(32)
         self._known: OrderedDict[tuple[str, str], bytes] = OrderedDict()
         """(user, what its password is checked against) -> keyed hash of the right password."""
-        self._nobody = UserRecord("", _HASHER.hash(secrets.token_bytes(16)))
+        self._dummy = UserRecord("", _HASHER.hash(secrets.token_bytes(16)))
         self._closed = False
         self.hashed = 0
         self.refused = 0
 
     async def check(self, record: UserRecord | None, password: bytes, peer: str = "") -> bool:
-        """Whether it is right; `None`: nobody's, which takes as long as a wrong one. `peer`: who
-        waits in turn with others (`peer_of`). Raises Unavailable when too many wait."""
+        """Whether the password is right. Without a record it is wrong, and takes as long to check.
+        `peer` takes turns with others (`peer_of`). Raises Unavailable when too many logins wait."""
         if len(password) > PASSWORD_MAX_BYTES:
             return False
         if record is None:
-            await self._in_thread(lambda: verify(self._nobody, password), peer)
+            await self._in_thread(lambda: verify(self._dummy, password), peer)
             return False
         place = (record.name, record.password_hash or repr([k.stored_key for k in record.scram]))
         mark = hmac.digest(self._secret, place[1].encode() + b"\0" + password, "sha256")
@@ -114,21 +114,21 @@ class PasswordChecker:
     async def _in_thread(self, work: Callable[[], bool], peer: str) -> bool:
         if self._running + len(self._line) >= self._waiting_max:
             self.refused += 1
-            given_way = self._line.give_way(peer)
-            if given_way is None:
+            displaced = self._line.give_way(peer)
+            if displaced is None:
                 raise _too_many()
-            if not given_way.outcome.done():
-                given_way.outcome.set_exception(_too_many())
+            if not displaced.outcome.done():
+                displaced.outcome.set_exception(_too_many())
         job = _Job(work, asyncio.get_running_loop().create_future())
         self._line.add(peer, job)
         self._begin()
         try:
             return await job.outcome
         finally:
-            self._line.remove(peer, job)  # who waited has left
+            self._line.remove(peer, job)  # also when the caller was cancelled
 
     def _begin(self) -> None:
-        """Give the threads something to do."""
+        """Start waiting jobs while a thread is free."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, "lakemq-password")
         while self._running < self._threads and len(self._line):
@@ -151,11 +151,12 @@ class PasswordChecker:
             job.outcome.set_result(future.result())
 
     def close(self) -> None:
+        """Refuse what waits and end the threads."""
         self._closed = True
         while len(self._line):
             outcome = self._line.take().outcome
             if not outcome.done():
-                outcome.set_exception(Unavailable("the node stops"))
+                outcome.set_exception(Unavailable("the node is stopping"))
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512, the server's and the keys' side. Pure.
+"""SCRAM-SHA-256 and SCRAM-SHA-512: the messages of the server, and the stored keys.
 
 Source: RFC 5802 (the exchange), RFC 7677 (SHA-256), RFC 4013 (SASLprep of passwords is the client's
 work; here a password is normalized by NFKC, as RFC 5802 section 2.2 allows for stored strings).
@@ -104,7 +104,7 @@ def server_first(first: ClientFirst, keys: ScramKeys, server_nonce: str) -> str:
 def server_final(first: ClientFirst, said: str, keys: ScramKeys, data: bytes) -> bytes | None:
     """Check the client's last message; the server's own proof, or None: the password is wrong.
 
-    `said` is what `server_first` gave. Raises NotAuthenticated for what is no such message.
+    `said` is what `server_first` gave. Raises NotAuthenticated for a malformed message.
     """
     text = _text(data)
     without_proof, found, proof_text = text.rpartition(",p=")
@@ -118,7 +118,7 @@ def server_final(first: ClientFirst, said: str, keys: ScramKeys, data: bytes) ->
     try:
         proof = base64.b64decode(proof_text, validate=True)
     except ValueError:  # binascii.Error, and what is not ASCII
-        raise NotAuthenticated("SCRAM: the proof is no base64") from None
+        raise NotAuthenticated("SCRAM: the proof is not base64") from None
     digest = HASHES[keys.mechanism]
     message = f"{first.bare},{said},{without_proof}".encode()
     signature = hmac.digest(keys.stored_key, message, digest)

@@ -67,7 +67,7 @@ class SessionTokens:
         try:
             said = json.loads(base64.urlsafe_b64decode(body))
         except (binascii.Error, ValueError):
-            raise NotAuthenticated("the token can't be read") from None
+            raise NotAuthenticated("the token is malformed") from None
         if said["until"] <= self._now_ms():
             raise NotAuthenticated("the token has expired; log in again")
         return self._principal(

@@ -1,8 +1,8 @@
-"""JSON Web Tokens: PyJWT checks the signature; here is decided with which key, and who it is.
+"""JSON Web Tokens: selects the key, has PyJWT check the signature, and maps claims to a principal.
 
 A key is used with the algorithms of its own kind only, whatever the token's header says, so that a
-public key can't be taken for a shared secret (RFC 8725, sections 3.1 and 3.2); `none` is never
-taken.
+public key can't be used as a shared secret (RFC 8725, sections 3.1 and 3.2); `none` is never
+accepted.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Key:
 
 
 class ExpiredToken(NotAuthenticated):
-    """The issuer did sign it: whoever shows it does not guess."""
+    """The issuer signed it, so presenting it is not guessing: it is not a failed attempt."""
 
 
 class TokenAuthenticator:
-    """Knows the users of one issuer."""
+    """Authenticates clients by the tokens of one issuer."""
 
     def __init__(self, settings: JwtSettings, now_ms: Callable[[], int]) -> None:
         self._settings = settings
@@ -67,6 +67,7 @@ class TokenAuthenticator:
         self._known = OrderedDict()
 
     def handles(self, credentials: Credentials) -> bool:
+        """Whether there is a token."""
         return token_of(credentials) is not None
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
@@ -100,7 +101,7 @@ class TokenAuthenticator:
                 if unverified["payload"].get("iss") != settings.issuer:
                     return None
         except (jwt.PyJWTError, RecursionError, ValueError):
-            raise NotAuthenticated("the token can't be read") from None
+            raise NotAuthenticated("the token is malformed") from None
         algorithm = header.get("alg")
         if not isinstance(algorithm, str) or algorithm not in self._allowed:
             raise NotAuthenticated("the token is signed with an algorithm that is not allowed")
@@ -111,7 +112,7 @@ class TokenAuthenticator:
             and (key.key_id is None or header.get("kid") in (None, key.key_id))
         ]
         if not fitting:
-            raise NotAuthenticated("no key is known that the token could be signed with")
+            raise NotAuthenticated("no known key fits the token's algorithm and key id")
         claims = self._claims(token, algorithm, fitting)
         return self._principal(claims), claims
 
@@ -185,7 +186,7 @@ class TokenAuthenticator:
         try:
             entries = json.loads(data)["keys"]
         except (ValueError, KeyError, TypeError):
-            raise InvalidRequest("it is no JSON Web Key Set") from None
+            raise InvalidRequest("not a JSON Web Key Set") from None
         if not isinstance(entries, list) or len(entries) > _KEYS_MAX:
             raise InvalidRequest(f"a JSON Web Key Set of at most {_KEYS_MAX} keys is wanted")
         keys = [key for entry in entries if (key := _key_of(entry)) is not None]

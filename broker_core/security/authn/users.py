@@ -1,4 +1,4 @@
-"""Users with passwords, and the lines of a password file. Pure.
+"""Users with passwords, and the lines of a password file.
 
     # name, then in any order: roles, argon2 hash, SCRAM keys; separated by blanks
     ann roles=operator,auditor $argon2id$v=19$m=19456,t=2,p=1$...$...

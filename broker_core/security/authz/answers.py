@@ -1,4 +1,4 @@
-"""Answers that are remembered for a time, a bounded number of each client's and of all. Pure."""
+"""A cache of answers with an expiry, bounded per client and in total."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from lakemq.broker_core.security.authz.answers import Answers
 from lakemq.broker_core.security.http_calls import HttpCalls, NoAnswer, Templates, answer_of
 from lakemq.broker_core.security.settings import HttpRulesSettings
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _ACTIONS: Final = {Operation.WRITE: "publish", Operation.READ: "subscribe"}
 _VERDICTS: Final[dict[str, bool | None]] = {"allow": True, "deny": False, "ignore": None}
 _SILENCE_MS: Final = 1_000
@@ -81,7 +81,7 @@ class HttpAuthorizer:
         context: AccessContext,
     ) -> bool | None:
         """What the service said. Raises Undecided where it has not been asked lately."""
-        if not self._judges(principal, operation, resource):
+        if not self._applies(principal, operation, resource):
             return None
         values = _values(principal, operation, resource, context)
         found = self._answers.get(self._client(values), self._question(values), self._now_ms())
@@ -97,7 +97,7 @@ class HttpAuthorizer:
         context: AccessContext,
     ) -> None:
         """Ask the service, unless that is under way. Takes `timeout_ms` at most."""
-        if not self._judges(principal, operation, resource):
+        if not self._applies(principal, operation, resource):
             return
         values = _values(principal, operation, resource, context)
         client, question = self._client(values), self._question(values)
@@ -110,7 +110,7 @@ class HttpAuthorizer:
             task.add_done_callback(lambda _: self._asking.pop((client, question), None))
         await asyncio.shield(task)
 
-    def _judges(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+    def _applies(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
         return (
             resource.kind == "topic_name"
             and operation in _ACTIONS
@@ -148,7 +148,7 @@ class HttpAuthorizer:
         now_ms = self._now_ms()
         if now_ms >= self._quiet_until_ms:
             self._quiet_until_ms = now_ms + _WORDS_MS
-            log.warning("%s: no answer: %s (%d so far)", self._settings.url, text, self.failures)
+            _log.warning("%s: no answer: %s (%d so far)", self._settings.url, text, self.failures)
 
     async def close(self) -> None:
         tasks = list(self._asking.values())

@@ -12,7 +12,7 @@ from lakemq.broker_core.security.authz.rules import RuleSet
 from lakemq.broker_core.security.settings import RulesFile, SecuritySettings
 from lakemq.broker_core.security.watched_file import watched_file
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class RuleBook:
@@ -59,7 +59,7 @@ class RuleBook:
         """Say it when it begins to be so, not at every change."""
         void = self.rules.void()
         if void and not self._warned:
-            log.warning("%s", void)
+            _log.warning("%s", void)
         self._warned = bool(void)
 
     def authorize(

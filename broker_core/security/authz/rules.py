@@ -1,8 +1,8 @@
-"""What rules say: deny wins, then allow, then the word for what no rule is about. Pure.
+"""Evaluates access rules: deny wins, then allow, then the default for what no rule covers.
 
 Rules have no order, so those of the file, of the MetaService and of a token join without a
 question of precedence. A subscription's filter is allowed when one rule that allows covers all of
-it, and refused when a rule that denies overlaps it: no delivery needs a judgement of its own.
+it, and refused when a rule that denies overlaps it: deliveries need no check of their own.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ ALIASES: Final[Mapping[str, Operation]] = {
     "publish": Operation.WRITE,
     "subscribe": Operation.READ,
 }
-_SAYS_ENOUGH_TO_DESCRIBE: Final = (
+_IMPLY_DESCRIBE: Final = (
     Operation.READ,
     Operation.WRITE,
     Operation.ALTER,
     Operation.DELETE,
     Operation.DESCRIBE,
 )
-"""Who may do any of these may also see what there is."""
-_JUDGEMENTS_KEPT_MAX: Final = 10_000
+"""Each of these implies DESCRIBE, as in Kafka's ACLs."""
+_CACHED_MAX: Final = 10_000
 _MARK: Final = re.compile("%[cu]")
 
 
 def check_rule(rule: Rule) -> str:
-    """What is wrong with a rule, in words; empty: nothing."""
+    """What is wrong with a rule; empty: nothing."""
     if not rule.who or not rule.operations:
         return "a rule needs `who` and `operations`"
     for who in rule.who:
@@ -59,7 +59,7 @@ def _check_name(kind: str, name: str) -> str:
     if kind == "topic_name":
         if "*" in name.split("/"):
             return f"topic filter {name!r}: the wildcards of MQTT are + and #, not *"
-        return "" if is_filter(name) else f"{name!r} is no topic filter"
+        return "" if is_filter(name) else f"{name!r} is not a topic filter"
     if kind == ANY and name != "*":
         return "a rule for any kind of resource is for all names: any:*"
     if "*" in name[:-1]:
@@ -78,33 +78,33 @@ class _Pattern(NamedTuple):
     """It has placeholders."""
 
 
-class _Judgement(NamedTuple):
-    """Rules that are about one principal, one operation and one kind of resource."""
+class _RelevantRules(NamedTuple):
+    """The rules for one principal, one operation and one kind of resource."""
 
     denies: Sequence[_Pattern]
     allows: Sequence[_Pattern]
 
 
 class RuleSet:
-    """All rules, ready to be asked. A change makes a new one."""
+    """An immutable set of rules with a cache of which apply to whom."""
 
     def __init__(self, rules: Iterable[Rule] = (), *, unmatched_allows: bool = True) -> None:
         self.rules = tuple(rules)
         self.unmatched_allows = unmatched_allows
-        """What holds where no rule is about it."""
+        """The default for what no rule covers."""
         self._by_who: dict[str, list[Rule]] = {}
         for rule in self.rules:
             for who in rule.who:
                 self._by_who.setdefault(who, []).append(rule)
-        self._judgements: dict[tuple[object, ...], _Judgement] = {}
+        self._relevant: dict[tuple[object, ...], _RelevantRules] = {}
 
     def void(self) -> str:
-        """Why rules that allow say nothing, in words; empty: they do, or there are none."""
+        """Why rules that allow have no effect; empty: they have, or there are none."""
         if not self.unmatched_allows or not any(rule.allow for rule in self.rules):
             return ""
         return (
-            "security.unmatched is allow: what no rule is about is allowed to everybody, so rules "
-            'that allow change nothing; set security.unmatched = "deny"'
+            "security.unmatched is allow: what no rule covers is allowed to everybody, so rules "
+            'that allow have no effect; set security.unmatched = "deny"'
         )
 
     def allows(
@@ -124,34 +124,36 @@ class RuleSet:
         resource: Resource,
         context: AccessContext,
     ) -> tuple[bool, Rule | None]:
-        """Whether it may, and the rule that says so; None: no rule is about it."""
+        """Whether it may, and the rule that decided; None: no rule covers it."""
         key = (
             principal.kind, principal.name, principal.roles, principal.rules,
             operation, resource.kind,
         )  # fmt: skip
-        judgement = self._judgements.get(key)
-        if judgement is None:
-            if len(self._judgements) >= _JUDGEMENTS_KEPT_MAX:
-                self._judgements.clear()
-            judgement = self._judgement(principal, operation, resource.kind)
-            self._judgements[key] = judgement
+        relevant = self._relevant.get(key)
+        if relevant is None:
+            if len(self._relevant) >= _CACHED_MAX:
+                self._relevant.clear()
+            relevant = self._relevant_rules(principal, operation, resource.kind)
+            self._relevant[key] = relevant
         asked = levels_of(resource.name) if resource.kind == "topic_name" else ()
-        for pattern in judgement.denies:
-            if _is_about(pattern, principal, resource, asked, context):
+        for pattern in relevant.denies:
+            if _covers(pattern, principal, resource, asked, context):
                 return False, pattern.rule
-        for pattern in judgement.allows:
-            if _is_about(pattern, principal, resource, asked, context):
+        for pattern in relevant.allows:
+            if _covers(pattern, principal, resource, asked, context):
                 return True, pattern.rule
         return self.unmatched_allows and not principal.rules, None
 
-    def _judgement(self, principal: Principal, operation: Operation, kind: str) -> _Judgement:
+    def _relevant_rules(
+        self, principal: Principal, operation: Operation, kind: str
+    ) -> _RelevantRules:
         denies: list[_Pattern] = []
         allows: list[_Pattern] = []
         for rule in (*self._rules_for(principal), *principal.rules):
             if canonical_kind(rule.kind) not in (kind, ANY) or not _has(rule, operation):
                 continue
             (allows if rule.allow else denies).append(_pattern(rule))
-        return _Judgement(denies, allows)
+        return _RelevantRules(denies, allows)
 
     def _rules_for(self, principal: Principal) -> list[Rule]:
         names = [ANY, *(f"role:{role}" for role in principal.roles)]
@@ -169,7 +171,7 @@ def _has(rule: Rule, operation: Operation) -> bool:
         return True
     mine = _operations(rule)
     if operation is Operation.DESCRIBE and rule.allow:
-        return not mine.isdisjoint(_SAYS_ENOUGH_TO_DESCRIBE)
+        return not mine.isdisjoint(_IMPLY_DESCRIBE)
     return operation in mine
 
 
@@ -179,7 +181,7 @@ def _pattern(rule: Rule) -> _Pattern:
     return _Pattern(rule, rule.name, levels, fills)
 
 
-def _is_about(
+def _covers(
     pattern: _Pattern,
     principal: Principal,
     resource: Resource,
@@ -210,7 +212,7 @@ def _is_about(
 
 
 def _filled(pattern: _Pattern, principal: Principal, context: AccessContext) -> str | None:
-    """The name with client id and user in place; None: the rule is not about this client.
+    """The name with client id and user in place; None: the rule does not apply to this client.
 
     A client chooses its id: one that would be a wildcard, or more than a level, gets no right by
     it, but is still denied.

@@ -39,7 +39,7 @@ from lakemq.plugins.journal.log.writer import FlushOutcome, LogWriter, Stamped
 from lakemq.plugins.journal.segment.producers import Appended
 from lakemq.plugins.journal.segment.tail import Tail
 
-_log = logging.getLogger("lakemq.journal")
+_log = logging.getLogger(__name__)
 
 
 class _Waiting(NamedTuple):

@@ -19,7 +19,7 @@ from lakemq.plugins.journal.log.writer import Stamped
 from lakemq.plugins.journal.segment.tail import Tail
 from lakemq.plugins.journal.tiering.tiered import tiered_between
 
-_log = logging.getLogger("lakemq.journal")
+_log = logging.getLogger(__name__)
 _FETCH_MAX_BYTES: Final = 64 * 1024 * 1024
 """What one fetch takes memory for at most, whatever is asked, unless a single batch is larger."""
 

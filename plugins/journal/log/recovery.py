@@ -35,7 +35,7 @@ from lakemq.plugins.journal.segment.producers import ProducerTable
 from lakemq.plugins.journal.segment.walk import BadBatch, walk
 from lakemq.plugins.journal.tiering.object_store import ObjectStore, StoreError, object_name
 
-_log = logging.getLogger("lakemq.journal")
+_log = logging.getLogger(__name__)
 CUT_SUFFIX: Final = ".cut"
 """Bytes that recovery took off the end of a segment though a whole batch lay among them."""
 

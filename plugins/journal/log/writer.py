@@ -28,7 +28,7 @@ from lakemq.plugins.journal.segment.index import SparseIndex
 from lakemq.plugins.journal.segment.manifest import CHECKPOINT_NAME, SegmentInfo
 from lakemq.plugins.journal.segment.producers import ProducerTable
 
-_log = logging.getLogger("lakemq.journal")
+_log = logging.getLogger(__name__)
 _CODECS: Final = {
     "none": Compression.NONE,
     "lz4": Compression.LZ4,

@@ -1,4 +1,4 @@
-"""Compaction by key: what is kept, and how batches look without the rest. Pure.
+"""Compaction by key: what is kept, and how batches look without the rest.
 
 Of every key the record with the highest offset is kept. A record with a null value (tombstone)
 takes the older ones of its key with it and goes itself later: once its segment has been compacted

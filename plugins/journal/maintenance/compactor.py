@@ -29,7 +29,7 @@ from lakemq.plugins.journal.segment.index import SparseIndex
 from lakemq.plugins.journal.segment.manifest import SegmentInfo
 from lakemq.plugins.journal.segment.walk import BadBatch, walk
 
-_log = logging.getLogger("lakemq.journal")
+_log = logging.getLogger(__name__)
 _WRITE_BYTES = 1024 * 1024
 
 

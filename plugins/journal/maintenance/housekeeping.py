@@ -27,7 +27,7 @@ from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.tiering.object_store import ObjectStore, StoreError
 from lakemq.plugins.journal.tiering.uploader import Tier, delete_topic_objects
 
-_log = logging.getLogger("lakemq.journal")
+_log = logging.getLogger(__name__)
 _LOGS_A_TURN = 50
 """Partitions that are looked at in one go: enough that going to the thread and back does not
 count, few enough that the event loop is not held up."""

@@ -1,4 +1,4 @@
-"""Retention: which segments a partition no longer has to keep. Pure.
+"""Retention: which segments a partition no longer has to keep.
 
 Only whole sealed segments go, the oldest first. Their age counts from when they were sealed, so by
 the broker's own clock, or, where the topic's `retention_by` says so, from their newest record

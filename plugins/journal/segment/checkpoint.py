@@ -1,4 +1,4 @@
-"""Checkpoint of a partition: up to where its active segment is known to be durable. Pure.
+"""Checkpoint of a partition: up to where its active segment is known to be durable.
 
 It holds the index of that part and the producers as of its end, so a start after a crash scans
 only what was written since. It is a hint that can be made again from the segments.

@@ -1,4 +1,4 @@
-"""Damage in a segment: where it ends, and so which offsets are lost. Pure.
+"""Damage in a segment: where it ends, and so which offsets are lost.
 
 Behind bytes that are no batch, the next real batch must be found without mistaking for one what
 only looks so: a record's value may itself be a whole record batch. So, in this order: where the

@@ -1,4 +1,4 @@
-"""Fence mark: what a failed fsync leaves for the next start. Pure.
+"""Fence mark: what a failed fsync leaves for the next start.
 
 After a failed fsync the kernel may hold pages that never reached the disk and call them clean, so
 the next start must not believe what it reads behind the last position that was certain: nothing

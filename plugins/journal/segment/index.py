@@ -1,4 +1,4 @@
-"""Sparse index of a segment: offset -> position, timestamp -> position; and its bytes. Pure.
+"""Sparse index of a segment: offset -> position, timestamp -> position; and its bytes.
 
 One entry about every `index_interval_bytes`: a batch's base offset, its position, and the newest
 timestamp of all records *before* it. One index so serves both look-ups. An index is only a hint

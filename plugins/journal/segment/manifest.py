@@ -1,4 +1,4 @@
-"""Manifest of a partition: which segments make up the log. Pure.
+"""Manifest of a partition: which segments make up the log.
 
 A file is part of the log if and only if the manifest names it; every other file is a leftover of
 an interrupted roll, compaction or deletion. It is replaced as a whole (write new, fsync, rename,

@@ -1,4 +1,4 @@
-"""Idempotent producers of one partition: which batch may come next, and what came last. Pure.
+"""Idempotent producers of one partition: which batch may come next, and what came last.
 
 As Kafka's KIP-98: a producer numbers its records per partition; the log takes a batch only if it
 follows the last one of that producer, and answers a repeated one with the offsets of then. The

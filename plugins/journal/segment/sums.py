@@ -1,4 +1,4 @@
-"""Sums of a tiered segment's blocks: what its object must hold, wherever one reads in it. Pure.
+"""Sums of a tiered segment's blocks: what its object must hold, wherever one reads in it.
 
 A segment's own CRC-32C shows only to who reads it whole that an object is not the one stored: each
 batch of another segment is valid too. So there is one sum for each block, which a reader of any

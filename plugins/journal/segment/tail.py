@@ -1,4 +1,4 @@
-"""The newest batches of a partition, held in memory for those who read at the tail. Pure."""
+"""The newest batches of a partition, held in memory for those who read at the tail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walking the record batches of a segment, and cutting out what a fetch asked for. Pure.
+"""Walking the record batches of a segment, and cutting out what a fetch asked for.
 
 Bytes come through a callable `read(position, size)`, which gives fewer bytes only at the end.
 """

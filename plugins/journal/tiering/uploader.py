@@ -1,4 +1,4 @@
-"""Tiering: sealed segments are copied to an object store, read from there, deleted there. Edge.
+"""Tiering: sealed segments are copied to an object store, read from there, deleted there.
 
 A segment is copied once it is sealed and read back before it counts as copied; its local file goes
 when local retention says so. The manifest tells where each segment is; a copy of the manifest lies

@@ -1,4 +1,4 @@
-"""What came from the remote broker: stored first, answered then; QoS 2 once. Pure.
+"""What came from the remote broker: stored first, answered then; QoS 2 once.
 
 Answers leave in the order in which the publishes came [MQTT-4.6.0-2], [MQTT-4.6.0-3]. Of QoS 2
 publishes the packet identifier is kept from when they are durable until the durable note that they

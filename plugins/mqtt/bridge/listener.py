@@ -1,4 +1,4 @@
-"""All bridges of a node, started and stopped with it. Edge."""
+"""All bridges of a node, started and stopped with it."""
 
 from __future__ import annotations
 

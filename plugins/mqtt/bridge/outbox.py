@@ -1,4 +1,4 @@
-"""What is on its way to the remote broker, and from where reading goes on. Pure.
+"""What is on its way to the remote broker, and from where reading goes on.
 
 A *lane* reads one partition. `state()` is what must be durable; a process that ends at any point
 begins again from it. QoS 2 is exactly once because packet identifiers are in the state before their

@@ -19,7 +19,7 @@ from lakemq.plugins.mqtt.bridge.records import RowReader, incoming_headers, pack
 from lakemq.plugins.mqtt.bridge.rules import Rules
 from lakemq.plugins.mqtt.bridge.state_log import US
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _FETCH_BYTES: Final = 1024 * 1024
 _ROW_BYTES: Final = 256
@@ -113,7 +113,7 @@ class Receiver:
                 self._settle(row.arrival, (topic, outcome.partition, outcome.offset))
             elif isinstance(outcome, (InvalidRequest, NotAuthorized)):
                 self.refused += 1
-                log.error(
+                _log.error(
                     "bridge %s: a publish to %r cannot be stored: %s",
                     self._link_name, row.key, outcome,
                 )  # fmt: skip

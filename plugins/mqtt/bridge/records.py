@@ -1,4 +1,4 @@
-"""Records <-> what crosses the bridge. Pure.
+"""Records <-> what crosses the bridge.
 
 Names of headers are those of `docs/mqtt.md`; `mqtt.bridge` is ours: the link that a record came by.
 """

@@ -1,4 +1,4 @@
-"""Which names cross a bridge, and what they are called on the other side. Pure."""
+"""Which names cross a bridge, and what they are called on the other side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One bridge to one remote broker: connects, pumps, keeps its state, connects again. Edge."""
+"""One bridge to one remote broker: connects, pumps, keeps its state, connects again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lakemq.plugins.mqtt.bridge.rules import Rules
 from lakemq.plugins.mqtt.bridge.source import Source
 from lakemq.plugins.mqtt.bridge.state_log import StateLog
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _STEADY_MS = 10_000
 """A link that stood so long ends the doubling of waits."""
@@ -111,7 +111,7 @@ class Bridge:
         for topic in self.rules.topics_out:
             self._taps.append(self._broker.tap(topic, lambda _: self._wake.set()))
         for out, back in self.rules.echoes():
-            log.warning(
+            _log.warning(
                 "bridge %s: what goes out as %s may be sent back for %s; unless the remote broker "
                 "knows the bridge flag, it comes back once",
                 self.settings.name, out.remote_filter, back.remote_filter,
@@ -128,7 +128,7 @@ class Bridge:
         try:
             await self._keep()
         except LakeMQError as error:
-            log.error("bridge %s: its state could not be kept: %s", self.settings.name, error)
+            _log.error("bridge %s: its state could not be kept: %s", self.settings.name, error)
 
     async def _run(self) -> None:
         while True:
@@ -145,7 +145,7 @@ class Bridge:
                 self._flag = self.settings.bridge_flag and not self._flag_is_unknown
                 self._tell(str(error))
             except Exception:  # a fault of ours must not end the bridge for good
-                log.exception("bridge %s: unexpected; the link begins anew", self.settings.name)
+                _log.exception("bridge %s: unexpected; the link begins anew", self.settings.name)
             self.failures += 1
             if self.connected and _now_ms() - since_ms >= _STEADY_MS:
                 self._backoff.reset()
@@ -154,7 +154,7 @@ class Bridge:
 
     def _tell(self, why: str) -> None:
         if why != self._told:
-            log.warning("bridge %s: %s", self.settings.name, why)
+            _log.warning("bridge %s: %s", self.settings.name, why)
             self._told = why
 
     async def _connect(self) -> None:
@@ -190,7 +190,7 @@ class Bridge:
             await link.subscribe(self.rules.subscriptions)
         self.connected, self._told = True, ""
         self.connects += 1
-        log.info("bridge %s: connected to %s", self.settings.name, self.settings.url)
+        _log.info("bridge %s: connected to %s", self.settings.name, self.settings.url)
 
     async def _serve(self, link: Link) -> None:
         """Until the link ends or something fails."""

@@ -22,7 +22,7 @@ from lakemq.plugins.mqtt.bridge.outbox import Forward, Lane, Outbox, Sent
 from lakemq.plugins.mqtt.bridge.records import Row, RowReader, is_echo
 from lakemq.plugins.mqtt.bridge.rules import Rules
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _FETCH_BYTES: Final = 256 * 1024
 _ROWS_PER_TURN: Final = 1000
@@ -80,7 +80,7 @@ class Source:
         self._rows.pop(lane, None)
         self.lost += given_up
         if given_up:
-            log.error(
+            _log.error(
                 "bridge %s: %s-%d is gone with %d records that had not gone out",
                 self._settings.name, lane.topic, lane.partition, given_up,
             )  # fmt: skip
@@ -147,7 +147,7 @@ class Source:
         if lane.next_offset < source.log_start_offset:
             gone = source.log_start_offset - lane.next_offset
             self.lost += gone
-            log.error(
+            _log.error(
                 "bridge %s: %d records of %s-%d were deleted by retention before they went out",
                 self._settings.name, gone, lane.topic, lane.partition,
             )  # fmt: skip
@@ -174,7 +174,7 @@ class Source:
             forward = await self._read_again(one)
             if forward is None:
                 self.lost += 1
-                log.error(
+                _log.error(
                     "bridge %s: record %d of %s-%d cannot be read again; it may not have gone out",
                     self._settings.name, one.offset, one.lane.topic, one.lane.partition,
                 )  # fmt: skip

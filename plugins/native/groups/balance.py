@@ -1,4 +1,4 @@
-"""Which member of a consumer group gets which partition. Pure.
+"""Which member of a consumer group gets which partition.
 
 Sticky and balanced: a member keeps what it has as far as balance allows; the counts of two members
 that read the same topics differ by one at most. Deterministic, so the order of joins decides

@@ -1,4 +1,4 @@
-"""Consumer groups: who reads which partition. Pure: heartbeats and `now` in, assignments out.
+"""Consumer groups: who reads which partition.
 
 After KIP-848 (assignment by the broker, member epochs, incremental cooperative rebalance) and
 KIP-1251 (a commit is checked against the epoch in which its partition was given). What keeps two

@@ -36,7 +36,7 @@ from lakemq.plugins.native.groups.offset_table import check_commit, check_group_
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.server.convert import error_message
 
-_log = logging.getLogger("lakemq.native")
+_log = logging.getLogger(__name__)
 _TICK_S = 0.2
 _MEMBER_ID_MAX = 64
 _INSTANCE_ID_MAX = 249

@@ -1,4 +1,4 @@
-"""Committed offsets of consumer groups, and how they lie in the topic `_lakemq_offsets`. Pure.
+"""Committed offsets of consumer groups, and how they lie in the topic `_lakemq_offsets`.
 
 One record per (group, topic, partition): the topic is compacted, so the newest record of a key is
 what holds; a null value forgets. `docs/formats/native.md` gives the bytes.

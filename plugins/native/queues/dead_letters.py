@@ -21,7 +21,7 @@ from lakemq.plugins.native.queues.partition_runtime import QueuePartitionRuntime
 from lakemq.plugins.native.queues.snapshot import DeadLetterBatch, DeadLetterReason, DeliveryState
 from lakemq.plugins.native.queues.source import SourceRecord
 
-_log = logging.getLogger("lakemq.native")
+_log = logging.getLogger(__name__)
 _RECORDS_MAX: Final = 100
 _BYTES_MAX: Final = 1024 * 1024
 _RETRY_S: Final = 0.5

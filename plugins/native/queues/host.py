@@ -31,7 +31,7 @@ from lakemq.plugins.native.queues.settings import QueueSettings, agreed, checked
 from lakemq.plugins.native.queues.snapshot import QueueKey
 from lakemq.plugins.native.queues.store import QueueStore
 
-_log = logging.getLogger("lakemq.native")
+_log = logging.getLogger(__name__)
 _PREFETCH: int = 100
 _Name = tuple[str, str]
 """(group, topic)"""

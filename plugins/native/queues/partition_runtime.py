@@ -14,7 +14,7 @@ from lakemq.plugins.native.queues.partition_state import Delivered, QueuePartiti
 from lakemq.plugins.native.queues.snapshot import Snapshot
 from lakemq.plugins.native.queues.source import RecordSource, SourceRecord, batch_of
 
-_log = logging.getLogger("lakemq.native")
+_log = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5
 
 

@@ -25,7 +25,7 @@ from lakemq.plugins.native.queues.partition_state import (
 from lakemq.plugins.native.queues.settings import QueueSettings
 from lakemq.plugins.native.queues.snapshot import QueueKey, Snapshot
 
-_log = logging.getLogger("lakemq.native")
+_log = logging.getLogger(__name__)
 _REFRESH_S: Final = 1.0
 """How often to look for new partitions, and whether the topic still exists (s)."""
 _DELIVERY_RECORDS_MAX: Final = 1000

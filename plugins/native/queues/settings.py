@@ -1,4 +1,4 @@
-"""Settings of a queue, and how they lie in the topic of queues. Pure."""
+"""Settings of a queue, and how they lie in the topic of queues."""
 
 from __future__ import annotations
 

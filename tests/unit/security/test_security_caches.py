@@ -173,10 +173,10 @@ def test_answers_about_publishes_go_by_client_and_end() -> None:
 # -- rules, quotas, certificates
 
 
-def test_judgements_that_were_forgotten_are_the_same_again(
+def test_rules_that_were_dropped_from_the_cache_are_the_same_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rules, "_JUDGEMENTS_KEPT_MAX", 3)
+    monkeypatch.setattr(rules, "_CACHED_MAX", 3)
     made = RuleSet(
         [
             Rule(("any",), ("read",), "topic_name", "d/%u/%c"),
@@ -201,7 +201,7 @@ def test_judgements_that_were_forgotten_are_the_same_again(
             assert not made.allows(plain, write, Resource("topic_name", "x"), CONTEXT)
             stranger = Principal(name, "anonymous")
             assert not made.allows(stranger, write, mine, CONTEXT)
-            assert len(made._judgements) <= 3
+            assert len(made._relevant) <= 3
 
 
 def test_the_debt_of_a_busy_principal_outlives_that_of_the_quiet(

@@ -179,7 +179,7 @@ def test_a_bearer_of_rules_has_nothing_beside_them() -> None:
         (Rule(("ann",), ("read",), "topic", "t"), "who 'ann'"),
         (Rule(("user:",), ("read",), "topic", "t"), "who 'user:'"),
         (Rule(("any",), ("raed",), "topic", "t"), "operation 'raed'"),
-        (Rule(("any",), ("read",), "topic_name", "a/#/b"), "no topic filter"),
+        (Rule(("any",), ("read",), "topic_name", "a/#/b"), "not a topic filter"),
         (Rule(("any",), ("read",), "topic_name", "*"), "wildcards of MQTT"),
         (Rule(("any",), ("read",), "topic", "a*b"), "at the end"),
         (Rule(("any",), ("read",), "any", "a"), "any:\\*"),

@@ -219,7 +219,7 @@ async def test_failures_are_counted_and_make_wait() -> None:
     for _ in range(2):
         with pytest.raises(NotAuthenticated, match="wrong user"):
             await log_in(offered, "user", "wrong")
-    with pytest.raises(NotAuthenticated, match="too many failures"):
+    with pytest.raises(NotAuthenticated, match="too many failed logins"):
         await log_in(offered, "user", "pencil")
 
 

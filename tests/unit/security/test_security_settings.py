@@ -92,7 +92,7 @@ def test_rules_that_allow_nothing_new_are_told_of_once(
     for _ in range(3):
         book.replace({"d": deny, "a": allow})
     (told,) = caplog.messages
-    assert "security.unmatched is allow" in told and "rules that allow change nothing" in told
+    assert "security.unmatched is allow" in told and "rules that allow have no effect" in told
     closed = RuleBook(loaded(tmp_path, '[security]\nunmatched = "deny"'), lambda: None)
     closed.replace({"a": allow})
     assert len(caplog.messages) == 1
@@ -106,7 +106,7 @@ def test_config_check_warns_of_rules_that_allow_nothing_new(tmp_path: Path) -> N
         arguments = ["config", "check", "--config", str(tmp_path / "lakemq.toml")]
         outcome = CliRunner().invoke(app, arguments)
         assert outcome.exit_code == 0
-        assert ("rules that allow change nothing" in outcome.output) is warned
+        assert ("rules that allow have no effect" in outcome.output) is warned
 
 
 def test_a_rules_file_is_read_again_and_a_broken_one_is_not(tmp_path: Path) -> None:

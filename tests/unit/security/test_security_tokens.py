@@ -102,7 +102,7 @@ async def test_none_and_confused_algorithms_are_refused(tmp_path: Path) -> None:
         await refused(made, forged(name, public_pem(RSA)), "algorithm that is not allowed")
     # even where both are allowed, a public key is never a shared secret
     ec_pem = settings(tmp_path, EC, algorithms=["ES256", "RS256"])
-    await refused(ec_pem, forged("RS256", public_pem(EC)), "no key is known")
+    await refused(ec_pem, forged("RS256", public_pem(EC)), "no known key")
 
 
 def forged(algorithm: str, secret: bytes) -> str:
@@ -187,8 +187,8 @@ async def test_a_key_set_picks_by_id_and_kind(tmp_path: Path) -> None:
         token = signed(key, algorithm, {"kid": key_id} if key_id else None)
         assert (await judge(made, token)).name == "ann"
     await refused(made, signed(RSA, "RS256", {"kid": "two"}), "signature is wrong")
-    await refused(made, signed(OTHER_RSA, "PS256", {"kid": "two"}), "no key is known")
-    await refused(made, signed(RSA, "RS256", {"kid": "six"}), "no key is known")
+    await refused(made, signed(OTHER_RSA, "PS256", {"kid": "two"}), "no known key")
+    await refused(made, signed(RSA, "RS256", {"kid": "six"}), "no known key")
     await refused(made, signed(SECRET, "HS256", {"kid": "four"}), "not allowed")
 
 

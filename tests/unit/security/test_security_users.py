@@ -228,5 +228,5 @@ async def test_guesses_at_the_same_time_count_like_guesses_in_turn(tmp_path: Pat
         *(made.authenticate(shown("ann", guess)) for guess in guesses), return_exceptions=True
     )
     assert all(isinstance(each, NotAuthenticated) for each in outcomes)
-    with pytest.raises(NotAuthenticated, match="too many failures; try again in 1 s"):
+    with pytest.raises(NotAuthenticated, match="too many failed logins; try again in 1 s"):
         await made.authenticate(shown("ann", b"correct horse"))

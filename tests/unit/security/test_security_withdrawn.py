@@ -114,7 +114,7 @@ class Filed:
         self._write()
         for users in self.security._users:
             users._file.refresh()  # type: ignore[attr-defined]  # as it is a second later
-        self.security.look()
+        self.security.refresh()
 
 
 @pytest.fixture(params=[Kept, Filed])
