@@ -45,17 +45,17 @@ class NativeSettings(PluginSettings):
     fetch_max_bytes: int = Field(default=8 * 1024 * 1024, ge=64 * 1024, le=256 * 1024 * 1024)
     """Most bytes of record batches in one fetch answer; a larger single batch is still sent."""
     fetch_wait_ms: int = Field(default=1000, ge=1, le=60_000)
-    """How long a following fetch waits at the high watermark before it looks around (ms)."""
+    """How long a following fetch waits at the high watermark before polling again (ms)."""
     groups_max: int = Field(default=10_000, ge=1)
-    """Consumer groups that may have members at a time."""
+    """Maximum number of consumer groups that have members."""
     user_share_max: float = Field(default=0.5, gt=0, le=1)
     """Share of `groups_max`, and of `queues_max`, that one user may take up; 1: everything.
     Anonymous clients count as one user, which may have everything until a user with a name
     comes."""
     group_members_max: int = Field(default=1000, ge=1)
-    """Members that one consumer group may have."""
+    """Maximum number of members of one consumer group."""
     group_session_timeout_ms: int = Field(default=10_000, ge=500, le=3_600_000)
-    """Without a heartbeat for so long, a member's partitions go to others; members may ask for
+    """Without a heartbeat for this long, a member's partitions go to others; members may ask for
     another time (ms)."""
     group_session_timeout_min_ms: int = Field(default=1000, ge=500)
     """Shortest session time-out that a member may ask for (ms)."""
@@ -67,15 +67,15 @@ class NativeSettings(PluginSettings):
     group_rebalance_timeout_ms: int = Field(default=60_000, ge=1000, le=3_600_000)
     """A member that does not give up a partition within this time is put out of its group (ms)."""
     group_offsets_retention_ms: int = Field(default=7 * 24 * 3_600_000, ge=1000)
-    """A group that has had no member and no commit for so long is forgotten, and its committed
-    offsets with it (ms)."""
+    """A group that has had no member and no commit for this long is deleted with its
+    committed offsets (ms)."""
     lag_metrics_max: int = Field(default=1000, ge=0)
     """Pairs of group and topic whose lag is a metric; those with the largest lag are, and
     `lakemq_native_group_lag_left_out` counts the others."""
     queues_max: int = Field(default=1000, ge=1)
-    """Queues that there may be."""
+    """Maximum number of queues."""
     queue_consumers_max: int = Field(default=1000, ge=1)
-    """Consumers that one queue may have at a time."""
+    """Maximum number of consumers of one queue."""
     queue_prefetch_max: int = Field(default=10_000, ge=1, le=100_000)
     """Records that one consumer of a queue may hold at a time."""
     queue_window_records_max: int = Field(default=10_000, ge=1, le=1_000_000)

@@ -124,7 +124,7 @@ class Run:
         started = asyncio.Event()
         driver = asyncio.create_task(self._drive(coordinator, progress, started))
         death = asyncio.create_task(broker.dead.wait())
-        janitor = asyncio.create_task(self._keep_house(coordinator, started))
+        janitor = asyncio.create_task(self._run_housekeeping(coordinator, started))
         await asyncio.wait((driver, death), return_when=asyncio.FIRST_COMPLETED)
         if not death.done():
             driver.result()
@@ -134,7 +134,7 @@ class Run:
         await coordinator.stop()
         return progress[0]
 
-    async def _keep_house(
+    async def _run_housekeeping(
         self, coordinator: TransactionCoordinator, started: asyncio.Event
     ) -> None:
         """Time goes by, and space is freed, whatever else is going on."""

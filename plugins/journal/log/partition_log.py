@@ -287,7 +287,7 @@ class JournalLog:
         if self._housekeeping_wanted:
             self._housekeeping_wanted = False
             try:
-                self._writer.keep_house(now_ms)
+                self._writer.run_housekeeping(now_ms)
             except LakeMQError as error:
                 self._outcome = FlushOutcome(0, (), error)
                 return

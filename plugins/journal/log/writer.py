@@ -229,7 +229,7 @@ class LogWriter:
         _log.error("%s is fenced: %s", self.folder.path, reason)
         return StorageFenced(f"{self.folder.path}: {reason}; nothing is appended until a restart")
 
-    def keep_house(self, now_ms: int) -> None:
+    def run_housekeeping(self, now_ms: int) -> None:
         """What `JournalLog.tick` saw was due. Raises StorageFull, Unavailable, StorageFenced."""
         if self.is_old(now_ms):
             self.roll(now_ms)

@@ -62,7 +62,7 @@ class LinkSettings(Section):
     """A remote broker and what crosses to and from it."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,30}$")
-    """Name in messages, metrics and the kept state; keep it, or the link begins anew."""
+    """Name in messages, metrics and the kept state; keep it, or the link starts over."""
     url: str
     """`mqtt://host:port`, or `mqtts://host:port` for TLS."""
     client_id: str = Field(default="", max_length=256)
@@ -79,11 +79,11 @@ class LinkSettings(Section):
     tls_key: str = ""
     """File with its private key (PEM)."""
     keep_alive_s: int = Field(default=30, ge=1, le=65_535)
-    """A remote broker that is silent for so long is taken for dead (s)."""
+    """A remote broker that is silent for this long counts as dead (s)."""
     connect_timeout_ms: int = Field(default=10_000, ge=100)
     """How long connecting, and each answer to a subscription, may take (ms)."""
     ack_timeout_ms: int = Field(default=20_000, ge=500)
-    """A publish without an answer for so long ends the link, which then begins anew (ms)."""
+    """A publish without an answer for so long ends the link, which then reconnects (ms)."""
     retry_min_ms: int = Field(default=500, ge=10)
     """First wait before connecting again (ms); it doubles, with jitter, ..."""
     retry_max_ms: int = Field(default=60_000, ge=10)

@@ -1,4 +1,4 @@
-"""What came from the remote broker: stored first, answered then; QoS 2 once.
+"""Publishes of the remote broker: stored first, then acknowledged; QoS 2 exactly once.
 
 Answers leave in the order in which the publishes came [MQTT-4.6.0-2], [MQTT-4.6.0-3]. Of QoS 2
 publishes the packet identifier is kept from when they are durable until the durable note that they
@@ -115,7 +115,7 @@ class Inbox:
             self.changed = True
 
     def new_session(self) -> None:
-        """The remote broker knows nothing of us: its packet identifiers begin anew."""
+        """The remote broker has no session of ours: its packet identifiers start over."""
         if self.unreleased:
             self.unreleased.clear()
             self.changed = True

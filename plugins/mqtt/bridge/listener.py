@@ -1,4 +1,4 @@
-"""All bridges of a node, started and stopped with it."""
+"""Starts and stops all bridges of a node."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from lakemq.plugins.mqtt.bridge.runner import Bridge
 from lakemq.plugins.mqtt.bridge.state_log import StateLog
 
 
-class BridgeListener:
-    """Implements the `Listener` port; it listens to nothing, it connects."""
+class BridgeService:
+    """Implements the `Listener` port: the node starts and stops it like one, though it connects to
+    others instead of listening."""
 
     name = "bridge"
 

@@ -1,7 +1,7 @@
-"""What is on its way to the remote broker, and from where reading goes on.
+"""Records in flight to the remote broker, and the offsets from which reading continues.
 
-A *lane* reads one partition. `state()` is what must be durable; a process that ends at any point
-begins again from it. QoS 2 is exactly once because packet identifiers are in the state before their
+A cursor reads one partition. `state()` is what must be durable: a process that stops at any point
+continues from it. QoS 2 is exactly once because packet identifiers are in the state before their
 PUBLISH is sent, and PUBRECs before their PUBREL is (MQTT 3.1.1, 4.3.3, method of the sender).
 """
 
@@ -25,12 +25,12 @@ class Forward(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """A record that the remote broker has not answered in full."""
+    """A record that the remote broker has not acknowledged completely."""
 
-    lane: Lane
+    cursor: PartitionCursor
     offset: int
     forward: Forward | None
-    """None: known from the kept state alone; its bytes must be read again."""
+    """None: known from the persisted state alone; it must be read again."""
     packet_id: int = 0
     received: bool = False
     """QoS 2: the remote broker has it (PUBREC)."""
@@ -45,30 +45,30 @@ class Sent:
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
-    """One partition on its way out."""
+class PartitionCursor:
+    """Where reading one partition stands, and what of it is in flight."""
 
     topic: str
     topic_id: str
     partition: int
     next_offset: int
-    """What is read next: everything below is done, or unfinished."""
+    """The next offset to read: everything below is finished or in `unfinished`."""
     unfinished: dict[int, Sent] = field(default_factory=dict)
     """By offset."""
 
     @property
     def begin_offset(self) -> int:
-        """Everything below is done."""
+        """Everything below is finished."""
         return min(self.unfinished, default=self.next_offset)
 
 
 class Outbox:
-    """All lanes of one link."""
+    """The outgoing side of one link: its cursors and what is in flight."""
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
-        self.lanes: dict[tuple[str, int], Lane] = {}
+        self.cursors: dict[tuple[str, int], PartitionCursor] = {}
         self.sent = 0
-        """Records that the remote broker has."""
+        """Records that the remote broker acknowledged."""
         self.changed = False
         """Whether `state()` differs from what was asked for last."""
         self.size_bytes = 0
@@ -78,34 +78,34 @@ class Outbox:
         self._last_id = 0
 
     def __len__(self) -> int:
-        return sum(len(lane.unfinished) for lane in self.lanes.values())
+        return sum(len(cursor.unfinished) for cursor in self.cursors.values())
 
     @property
     def room(self) -> int:
-        """How many more may be under way."""
+        """How many more records may be in flight."""
         if self.size_bytes >= self._bytes_max:
             return 0
         return max(0, self._count_max - len(self))
 
     # -- sending
 
-    def take(self, lane: Lane, offset: int, forward: Forward, now_ms: int) -> Sent:
-        """A record goes out. Of QoS 1 and 2 it is unfinished from now on."""
-        one = Sent(lane, offset, forward, since_ms=now_ms, exactly_once=forward.qos == 2)
-        lane.next_offset = offset + 1
+    def take(self, cursor: PartitionCursor, offset: int, forward: Forward, now_ms: int) -> Sent:
+        """Send a record; with QoS 1 and 2 it is unfinished from now on."""
+        one = Sent(cursor, offset, forward, since_ms=now_ms, exactly_once=forward.qos == 2)
+        cursor.next_offset = offset + 1
         self.changed = True
         if forward.qos:
-            lane.unfinished[offset] = one
+            cursor.unfinished[offset] = one
             self._identify(one)
             self.size_bytes += one.size_bytes
         else:
             self.sent += 1
         return one
 
-    def skip(self, lane: Lane, next_offset: int) -> None:
-        """Nothing below `next_offset` goes out."""
-        if next_offset > lane.next_offset:
-            lane.next_offset = next_offset
+    def skip(self, cursor: PartitionCursor, next_offset: int) -> None:
+        """Continue at `next_offset`; nothing below it is sent."""
+        if next_offset > cursor.next_offset:
+            cursor.next_offset = next_offset
             self.changed = True
 
     def _identify(self, one: Sent) -> None:
@@ -118,7 +118,7 @@ class Outbox:
     # -- answers
 
     def acked(self, packet_id: int) -> bool:
-        """PUBACK. False: nobody waits for it."""
+        """PUBACK; False: no publish of QoS 1 has this packet identifier."""
         one = self._by_id.get(packet_id)
         if one is None or one.exactly_once:
             return False
@@ -137,7 +137,7 @@ class Outbox:
         return True
 
     def completed(self, packet_id: int) -> bool:
-        """PUBCOMP. False: nobody waits for it."""
+        """PUBCOMP; False: no publish that was released has this packet identifier."""
         one = self._by_id.get(packet_id)
         if one is None or not one.received:
             return False
@@ -145,10 +145,10 @@ class Outbox:
         return True
 
     def finish(self, one: Sent, *, forwarded: bool = True) -> None:
-        """Nothing more is to do about it."""
+        """Remove a record that is acknowledged, or given up."""
         self._drop_bytes(one)
         self._by_id.pop(one.packet_id, None)
-        del one.lane.unfinished[one.offset]
+        del one.cursor.unfinished[one.offset]
         self.sent += forwarded
         self.changed = True
 
@@ -156,16 +156,16 @@ class Outbox:
         self.size_bytes -= one.size_bytes
         one.forward = None
 
-    # -- links that break
+    # -- lost connections
 
     def all_unfinished(self) -> Iterator[Sent]:
-        """In the order in which each lane sent them."""
-        for lane in self.lanes.values():
-            for offset in sorted(lane.unfinished):
-                yield lane.unfinished[offset]
+        """Unfinished records, in the order in which each cursor sent them."""
+        for cursor in self.cursors.values():
+            for offset in sorted(cursor.unfinished):
+                yield cursor.unfinished[offset]
 
     def restart(self, session_present: bool) -> bool:
-        """A new link stands. Returns whether something was to be sent that is no longer at hand.
+        """Prepare for a new connection; whether records must be read again before they are sent.
 
         A remote broker that has forgotten our session has forgotten what it received and we had not
         released: that is sent again as new, since losing it would be worse than repeating it.
@@ -180,7 +180,7 @@ class Outbox:
         return missing
 
     def restore(self, one: Sent, forward: Forward) -> None:
-        """The bytes of an unfinished record were read again."""
+        """Take the bytes of an unfinished record that was read again."""
         one.forward = forward._replace(qos=2 if one.exactly_once else max(1, forward.qos))
         self.size_bytes += one.size_bytes
         if not one.packet_id:
@@ -189,7 +189,7 @@ class Outbox:
             self._identify(one)
 
     def oldest_ms(self) -> int | None:
-        """Since when the longest wait for an answer lasts."""
+        """When the record was sent that waits longest for an acknowledgement; None: none waits."""
         return min((one.since_ms for one in self.all_unfinished()), default=None)
 
     def give_up_releases(self, before_ms: int) -> None:
@@ -199,43 +199,46 @@ class Outbox:
             if one.received and one.resent and one.since_ms < before_ms:
                 self.finish(one)
 
-    # -- what is kept
+    # -- persisted state
 
     def state(self) -> list[dict[str, Any]]:
         """What must be durable, for JSON. `docs/formats/bridge.md` describes it."""
         self.changed = False
         return [
             {
-                "topic": lane.topic,
-                "topic_id": lane.topic_id,
-                "partition": lane.partition,
-                "next": lane.next_offset,
+                "topic": cursor.topic,
+                "topic_id": cursor.topic_id,
+                "partition": cursor.partition,
+                "next": cursor.next_offset,
                 "unfinished": [
                     [one.offset, one.packet_id if one.exactly_once else 0, int(one.received)]
-                    for _, one in sorted(lane.unfinished.items())
+                    for _, one in sorted(cursor.unfinished.items())
                 ],
             }
-            for lane in self.lanes.values()
+            for cursor in self.cursors.values()
         ]
 
     def load(self, state: list[dict[str, Any]]) -> None:
-        """Begin again from what `state` said. KeyError, TypeError, ValueError: it is none."""
+        """Continue from what `state` returned. Raises KeyError, TypeError, ValueError."""
         for each in state:
-            lane = Lane(each["topic"], each["topic_id"], int(each["partition"]), int(each["next"]))
+            cursor = PartitionCursor(
+                each["topic"], each["topic_id"], int(each["partition"]), int(each["next"])
+            )
             for offset, packet_id, received in each["unfinished"]:
-                one = Sent(lane, int(offset), None, int(packet_id), bool(received), 0, True)
+                one = Sent(cursor, int(offset), None, int(packet_id), bool(received), 0, True)
                 one.exactly_once = one.packet_id > 0
-                lane.unfinished[one.offset] = one
+                cursor.unfinished[one.offset] = one
                 if one.packet_id:
                     self._by_id[one.packet_id] = one
                     self._last_id = max(self._last_id, one.packet_id)
-            self.lanes[lane.topic, lane.partition] = lane
+            self.cursors[cursor.topic, cursor.partition] = cursor
 
-    def forget(self, lane: Lane) -> int:
-        """The partition is gone; returns how many records are given up with it."""
-        count = len(lane.unfinished)
-        for one in list(lane.unfinished.values()):
+    def drop(self, cursor: PartitionCursor) -> int:
+        """Drop the cursor of a deleted partition; returns how many unfinished records went with
+        it."""
+        count = len(cursor.unfinished)
+        for one in list(cursor.unfinished.values()):
             self.finish(one, forwarded=False)
-        self.lanes.pop((lane.topic, lane.partition), None)
+        self.cursors.pop((cursor.topic, cursor.partition), None)
         self.changed = True
         return count

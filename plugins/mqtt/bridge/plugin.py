@@ -23,14 +23,14 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
     if not settings.links:
         return []
     try:
-        from lakemq.plugins.mqtt.bridge.listener import BridgeListener
+        from lakemq.plugins.mqtt.bridge.listener import BridgeService
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "amqtt":
             raise
         raise PluginError(
             "plugin bridge: links need amqtt, which is not installed: pip install 'lakemq[bridge]'"
         ) from None
-    return [BridgeListener(broker, settings, context)]
+    return [BridgeService(broker, settings, context)]
 
 
 @hookimpl

@@ -15,7 +15,7 @@ from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.stored import readable_batches
 from lakemq.broker_core.api.types import Columns, Offset, Placed
 from lakemq.plugins.mqtt.bridge.inbox import Answer, Arrival, Inbox
-from lakemq.plugins.mqtt.bridge.records import RowReader, incoming_headers, packet_id_of
+from lakemq.plugins.mqtt.bridge.records import BridgeRecordReader, incoming_headers, packet_id_of
 from lakemq.plugins.mqtt.bridge.rules import Rules
 from lakemq.plugins.mqtt.bridge.state_log import US
 
@@ -50,7 +50,7 @@ class Receiver:
         self.answer: Callable[[Answer], None] = lambda _: None
         """Called with every answer that is due."""
         self.failed: Callable[[str], None] = lambda _: None
-        """Called when something could not be stored now: the link must begin anew."""
+        """Called when a publish could not be stored now: the link must reconnect."""
         self.refused = 0
         """Publishes that can never be stored: too large, not authorized."""
         self.unasked = 0
@@ -130,7 +130,7 @@ class Receiver:
             self.answer(answer)
 
     def wake(self) -> None:
-        """Let nobody wait for room any more: the link is over."""
+        """Let no publish wait for room any more: the connection ended."""
         self._room.set()
 
     async def settled(self) -> None:
@@ -145,7 +145,7 @@ class Receiver:
         """Find the QoS 2 publishes that were stored after the kept state was written."""
         if not self._rules.exactly_once:
             return
-        reader = RowReader()
+        reader = BridgeRecordReader()
         for topic in self._rules.topics_in:
             for number in self._served(topic):
                 place = (topic, number)

@@ -1,6 +1,7 @@
-"""Records <-> what crosses the bridge.
+"""Converts between records and the publishes that cross a bridge.
 
-Names of headers are those of `docs/mqtt.md`; `mqtt.bridge` is ours: the link that a record came by.
+Header names are those of MQTT publishes (`docs/mqtt.md`); `mqtt.bridge` is the bridge's own: the
+link that a record came by.
 """
 
 from __future__ import annotations
@@ -12,22 +13,18 @@ from typing import Final, NamedTuple
 from lakemq.broker_core.api.errors import CorruptBatch
 from lakemq.broker_core.api.records.batch import RecordBatch
 from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
+from lakemq.plugins.mqtt.state.records import CLIENT, QOS, QOS_2_ID, RETAIN, TOPIC
 
 BRIDGE: Final = "mqtt.bridge"
-TOPIC: Final = "mqtt.topic"
-CLIENT: Final = "mqtt.client"
-QOS: Final = "mqtt.qos"
-RETAIN: Final = "mqtt.retain"
-QOS_2_ID: Final = "mqtt.qos2_id"
 BROKERS_OWN: Final = (BRIDGE, CLIENT, QOS_2_ID)
-"""Headers that are believed, so nobody else may write them where records come in."""
+"""Headers that the bridge trusts, so no other writer may set them in topics that it writes to."""
 _ID_DIGITS_MAX: Final = 5
 """A packet identifier is 65535 at most."""
 _PARSED_MAX: Final = 4096
 _PARSED_MAX_BYTES: Final = 512
 
 
-class Meta(NamedTuple):
+class BridgeHeaders(NamedTuple):
     """What a record's headers say."""
 
     name: str | None
@@ -37,8 +34,8 @@ class Meta(NamedTuple):
     qos_2_id: str
 
 
-class Row(NamedTuple):
-    """A record on its way out."""
+class BridgeRecord(NamedTuple):
+    """A record to forward."""
 
     offset: int
     name: str
@@ -49,15 +46,15 @@ class Row(NamedTuple):
     qos_2_id: str
 
 
-class RowReader:
-    """Opens fetched batches; remembers headers that repeat."""
+class BridgeRecordReader:
+    """Opens fetched batches; caches parsed headers, which repeat."""
 
     def __init__(self) -> None:
-        self._parsed: dict[bytes, Meta] = {}
+        self._parsed: dict[bytes, BridgeHeaders] = {}
         self.unreadable = 0
-        """Records whose key is no text, or whose headers are broken."""
+        """Records whose key is not UTF-8, or whose headers are broken."""
 
-    def rows(self, batches: Iterable[RecordBatch], start: int) -> Iterator[Row]:
+    def rows(self, batches: Iterable[RecordBatch], start: int) -> Iterator[BridgeRecord]:
         """Every readable record from offset `start` on."""
         for batch in batches:
             columns = zip(
@@ -76,15 +73,15 @@ class RowReader:
                 except (CorruptBatch, UnicodeDecodeError):
                     self.unreadable += 1
                     continue
-                yield Row(offset, name, value or b"", *meta[1:])
+                yield BridgeRecord(offset, name, value or b"", *meta[1:])
 
-    def _parse(self, headers: bytes) -> Meta:
+    def _parse(self, headers: bytes) -> BridgeHeaders:
         known = {name: value or b"" for name, value in decode_headers(headers)}
         text = {
             name: known[name].decode() if name in known else ""
             for name in (TOPIC, CLIENT, BRIDGE, QOS_2_ID)
         }
-        meta = Meta(
+        meta = BridgeHeaders(
             text[TOPIC] or None,
             known.get(RETAIN) == b"1",
             text[CLIENT],
@@ -99,7 +96,7 @@ class RowReader:
 
 
 def incoming_headers(link: str, client_id: str, qos: int, packet_id: int, *, retain: bool) -> bytes:
-    """Headers of a record that came by a link."""
+    """Encoded headers of a record that came by a link."""
     headers: list[tuple[str, bytes | None]] = [
         (CLIENT, client_id.encode()),
         (QOS, b"%d" % qos),
@@ -113,18 +110,18 @@ def incoming_headers(link: str, client_id: str, qos: int, packet_id: int, *, ret
 
 
 def qos_2_id(link: str, packet_id: int) -> str:
-    """Names a QoS 2 publish of the remote broker until it is released."""
+    """Identifies a QoS 2 publish of the remote broker until PUBREL."""
     return f"bridge:{link}/{packet_id}"
 
 
 def packet_id_of(text: str, link: str) -> int | None:
-    """Packet identifier, when a publish of this link has that name."""
+    """Packet identifier, if the text identifies a publish of this link."""
     head, _, number = text.partition("/")
     is_number = number.isascii() and number.isdigit() and len(number) <= _ID_DIGITS_MAX
     return int(number) if head == f"bridge:{link}" and is_number else None
 
 
-def is_echo(row: Row, link: str, no_echo_clients: list[str]) -> bool:
+def is_echo(row: BridgeRecord, link: str, no_echo_clients: list[str]) -> bool:
     """Whether a record must not go out by the link: it came by it, or from the other side's own
     bridge."""
     if row.bridge == link:

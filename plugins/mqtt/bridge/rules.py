@@ -1,4 +1,4 @@
-"""Which names cross a bridge, and what they are called on the other side."""
+"""Which topic names cross a bridge, and what they are renamed to on the other side."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Rules:
         return self._out[key]
 
     def local(self, name: str) -> Target | None:
-        """Where a publish of the remote broker goes; None: nobody asked for it."""
+        """Where a publish of the remote broker goes; None: no rule subscribes to it."""
         if name not in self._in:
             if len(self._in) >= _REMEMBERED_MAX:
                 self._in.clear()

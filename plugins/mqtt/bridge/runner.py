@@ -1,4 +1,4 @@
-"""One bridge to one remote broker: connects, pumps, keeps its state, connects again."""
+"""One bridge to one remote broker: connects, forwards, persists its state, reconnects."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from lakemq.plugins.mqtt.bridge.state_log import StateLog
 _log = logging.getLogger(__name__)
 
 _STEADY_MS = 10_000
-"""A link that stood so long ends the doubling of waits."""
-_LOOK_S = 0.5
+"""A connection that lasted this long resets the backoff (ms)."""
+_MAINTAIN_S = 0.5
 
 
 def _now_ms() -> int:
@@ -43,7 +43,7 @@ def _now_ms() -> int:
 
 
 class Bridge:
-    """Everything about one link. Implements `Peer` of its connection."""
+    """One link of the configuration. Implements `Peer` for its connection."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Bridge:
         self.connected = False
         self.connects = 0
         self.failures = 0
-        """Attempts that failed, and links that ended."""
+        """Connection attempts that failed, and connections that ended."""
         self._broker = broker
         self._states = states
         self._password = password
@@ -87,13 +87,13 @@ class Bridge:
         self._writing = asyncio.Lock()
         self._taps: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
-        self._told = ""
+        self._warned = ""
 
     # -- life
 
     async def start(self, state: dict[str, Any] | None) -> None:
-        """Take up the kept state (None: the link is new) and begin to connect. CorruptLog when the
-        state makes no sense."""
+        """Continue from the persisted state (None: the link is new) and start connecting. Raises
+        CorruptLog when the state is malformed."""
         for topic in dict.fromkeys([*self.rules.topics_out, *self.rules.topics_in]):
             await self._broker.ensure_topic(topic)
         for topic in self.rules.topics_in:
@@ -105,9 +105,9 @@ class Bridge:
             except (KeyError, TypeError, ValueError) as error:
                 raise CorruptLog(f"state of link {self.settings.name!r}: {error!r}") from None
             await self.receiver.recover()
-        self.source.open_lanes(first=state is None)
+        self.source.open_cursors(first=state is None)
         self.receiver.advance()
-        await self._keep()
+        await self._persist()
         for topic in self.rules.topics_out:
             self._taps.append(self._broker.tap(topic, lambda _: self._wake.set()))
         for out, back in self.rules.echoes():
@@ -119,16 +119,16 @@ class Bridge:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Say goodbye, and keep how far we are."""
+        """Disconnect, and persist the offsets."""
         for remove in self._taps:
             remove()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         try:
-            await self._keep()
+            await self._persist()
         except LakeMQError as error:
-            _log.error("bridge %s: its state could not be kept: %s", self.settings.name, error)
+            _log.error("bridge %s: could not persist its state: %s", self.settings.name, error)
 
     async def _run(self) -> None:
         while True:
@@ -140,25 +140,25 @@ class Bridge:
                 if error.sure:
                     self._flag_is_unknown = True
                     continue
-                self._tell(f"{self.settings.url}: {error}")
+                self._warn(f"{self.settings.url}: {error}")
             except LakeMQError as error:
                 self._flag = self.settings.bridge_flag and not self._flag_is_unknown
-                self._tell(str(error))
+                self._warn(str(error))
             except Exception:  # a fault of ours must not end the bridge for good
-                _log.exception("bridge %s: unexpected; the link begins anew", self.settings.name)
+                _log.exception("bridge %s: unexpected error, reconnecting", self.settings.name)
             self.failures += 1
             if self.connected and _now_ms() - since_ms >= _STEADY_MS:
                 self._backoff.reset()
             self.connected = False
             await asyncio.sleep(self._backoff.next_ms() / 1000)
 
-    def _tell(self, why: str) -> None:
-        if why != self._told:
+    def _warn(self, why: str) -> None:
+        if why != self._warned:
             _log.warning("bridge %s: %s", self.settings.name, why)
-            self._told = why
+            self._warned = why
 
     async def _connect(self) -> None:
-        """One link from its beginning to its end, which is always an error."""
+        """One connection; it always ends with an error."""
         await self.receiver.settled()  # so that no answer of the last link goes to this one
         link = Link(self.settings, self.client_id, self._password, self)
         cancelled = True
@@ -176,19 +176,19 @@ class Bridge:
             await link.close(politely=cancelled)
 
     async def _begin(self, link: Link, present: bool) -> None:
-        """Agree with the remote broker about where we are."""
+        """Agree with the remote broker on the session, then subscribe."""
         self._releases.clear()
         self._completions.clear()
         if not present:
             self.inbox.new_session()
         if self.outbox.restart(present):
             await self.source.restore()
-        await self._keep()
+        await self._persist()
         self._link = link
         await link.start()
         if self.rules.subscriptions:
             await link.subscribe(self.rules.subscriptions)
-        self.connected, self._told = True, ""
+        self.connected, self._warned = True, ""
         self.connects += 1
         _log.info("bridge %s: connected to %s", self.settings.name, self.settings.url)
 
@@ -196,7 +196,7 @@ class Bridge:
         """Until the link ends or something fails."""
         tasks = [
             asyncio.create_task(self._pump(link)),
-            asyncio.create_task(self._look_after(link)),
+            asyncio.create_task(self._maintain(link)),
             asyncio.create_task(self._end_of(link)),
         ]
         try:
@@ -214,7 +214,7 @@ class Bridge:
     # -- what goes out
 
     async def _pump(self, link: Link) -> None:
-        """Everything that must be durable before it is sent goes through here, in order."""
+        """Send in order; what must be durable first is persisted before."""
         await self._send(link, self._again())
         while True:
             self._wake.clear()
@@ -222,7 +222,7 @@ class Bridge:
             releases, self._releases = self._releases, []
             completions, self._completions = self._completions, []
             if releases or completions or any(one.exactly_once for one in taken):
-                await self._keep()
+                await self._persist()
             packets = [publish_packet(one) for one in taken]
             packets += map(pubrel_packet, releases)
             packets += map(pubcomp_packet, completions)
@@ -231,7 +231,7 @@ class Bridge:
                 await self._wake.wait()
 
     def _again(self) -> list[bytes]:
-        """What the last link left unfinished."""
+        """What the last connection left unfinished."""
         packets, now_ms = [], _now_ms()
         for one in self.outbox.all_unfinished():
             one.since_ms = now_ms
@@ -245,30 +245,32 @@ class Bridge:
             except OSError as error:
                 raise LinkError(f"{self.settings.url}: {error}") from None
 
-    async def _look_after(self, link: Link) -> None:
-        """Keeps the state, finds new partitions and answers that do not come."""
+    async def _maintain(self, link: Link) -> None:
+        """Persist the state, find new partitions, and time out acknowledgements."""
         settings = self.settings
         kept_ms = _now_ms()
         while True:
-            await asyncio.sleep(min(_LOOK_S, settings.commit_ms / 1000))
+            await asyncio.sleep(min(_MAINTAIN_S, settings.commit_ms / 1000))
             now_ms = _now_ms()
-            self.source.open_lanes(first=False)
+            self.source.open_cursors(first=False)
             if now_ms - kept_ms >= settings.commit_ms and self.outbox.changed:
                 kept_ms = now_ms
                 self.receiver.advance()
-                await self._keep()
+                await self._persist()
             late_ms = now_ms - settings.ack_timeout_ms
             oldest_ms = self.outbox.oldest_ms()
             if oldest_ms is not None and oldest_ms < late_ms:
-                await link.ping()  # what is not answered before its answer is not answered at all
+                await (
+                    link.ping()
+                )  # TCP keeps order: what is not acknowledged before PINGRESP never will be
                 self.outbox.give_up_releases(late_ms)
                 oldest_ms = self.outbox.oldest_ms()
                 if oldest_ms is not None and oldest_ms < late_ms:
                     link.drop(f"a publish was not answered within {settings.ack_timeout_ms} ms")
                 self._wake.set()
 
-    async def _keep(self) -> None:
-        """Make durable how far we are."""
+    async def _persist(self) -> None:
+        """Persist the state."""
         async with self._writing:
             await self._states.write(self.settings.name, self._state)
 

@@ -1,4 +1,4 @@
-"""Reads the topics that go out, lane by lane, as far as there is room. Edge: awaits the broker."""
+"""Reads the topics that go out, cursor by cursor, as far as there is room."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lakemq.broker_core.api.ports import Broker, PartitionLog
 from lakemq.broker_core.api.records.stored import readable_batches
 from lakemq.broker_core.api.types import Offset
 from lakemq.plugins.mqtt.bridge.config import LinkSettings
-from lakemq.plugins.mqtt.bridge.outbox import Forward, Lane, Outbox, Sent
-from lakemq.plugins.mqtt.bridge.records import Row, RowReader, is_echo
+from lakemq.plugins.mqtt.bridge.outbox import Forward, Outbox, PartitionCursor, Sent
+from lakemq.plugins.mqtt.bridge.records import BridgeRecord, BridgeRecordReader, is_echo
 from lakemq.plugins.mqtt.bridge.rules import Rules
 
 _log = logging.getLogger(__name__)
@@ -39,10 +39,10 @@ class Source:
         self._settings = settings
         self._rules = rules
         self._outbox = outbox
-        self._reader = RowReader()
-        self._rows: dict[Lane, tuple[Iterator[Row], int]] = {}
+        self._reader = BridgeRecordReader()
+        self._rows: dict[PartitionCursor, tuple[Iterator[BridgeRecord], int]] = {}
         """Records fetched and not looked at yet, and the offset behind them."""
-        self._turn: deque[Lane] = deque()
+        self._turn: deque[PartitionCursor] = deque()
         self.more = False
         """Whether the last `take` left records that are there already."""
         self.lost = 0
@@ -52,7 +52,7 @@ class Source:
     def unreadable(self) -> int:
         return self._reader.unreadable
 
-    def open_lanes(self, *, first: bool) -> None:
+    def open_cursors(self, *, first: bool) -> None:
         """Read every partition of the topics. `first`: the link is new, so `start` says from
         where; a partition or topic that is new is read from its beginning."""
         wanted = set(self._rules.topics_out)
@@ -60,44 +60,44 @@ class Source:
             if topic.name not in wanted:
                 continue
             for number in range(topic.partitions):
-                lane = self._outbox.lanes.get((topic.name, number))
-                if lane is not None and lane.topic_id != topic.topic_id:
-                    self._forget(lane)
-                    lane = None
-                if lane is None and self._broker.serves(topic.name, number):
+                cursor = self._outbox.cursors.get((topic.name, number))
+                if cursor is not None and cursor.topic_id != topic.topic_id:
+                    self._forget(cursor)
+                    cursor = None
+                if cursor is None and self._broker.serves(topic.name, number):
                     latest = first and self._settings.start == "latest"
                     source = self._broker.partition(topic.name, number)
                     begin = source.high_watermark if latest else source.log_start_offset
-                    lane = Lane(topic.name, topic.topic_id, number, begin)
-                    self._outbox.lanes[topic.name, number] = lane
+                    cursor = PartitionCursor(topic.name, topic.topic_id, number, begin)
+                    self._outbox.cursors[topic.name, number] = cursor
                     self._outbox.changed = True
-        for lane in [one for one in self._outbox.lanes.values() if one.topic not in wanted]:
-            self._forget(lane)
-        self._turn = deque(self._outbox.lanes.values())
+        for cursor in [one for one in self._outbox.cursors.values() if one.topic not in wanted]:
+            self._forget(cursor)
+        self._turn = deque(self._outbox.cursors.values())
 
-    def _forget(self, lane: Lane) -> None:
-        given_up = self._outbox.forget(lane)
-        self._rows.pop(lane, None)
+    def _forget(self, cursor: PartitionCursor) -> None:
+        given_up = self._outbox.drop(cursor)
+        self._rows.pop(cursor, None)
         self.lost += given_up
         if given_up:
             _log.error(
                 "bridge %s: %s-%d is gone with %d records that had not gone out",
-                self._settings.name, lane.topic, lane.partition, given_up,
+                self._settings.name, cursor.topic, cursor.partition, given_up,
             )  # fmt: skip
 
     @property
     def lag(self) -> int:
         """Records that the remote broker may still have to get."""
         behind = 0
-        for lane in self._outbox.lanes.values():
-            source = self._log_of(lane)
+        for cursor in self._outbox.cursors.values():
+            source = self._log_of(cursor)
             if source is not None:
-                behind += max(0, source.high_watermark - lane.begin_offset)
+                behind += max(0, source.high_watermark - cursor.begin_offset)
         return behind
 
-    def _log_of(self, lane: Lane) -> PartitionLog | None:
+    def _log_of(self, cursor: PartitionCursor) -> PartitionLog | None:
         try:
-            return self._broker.partition(lane.topic, lane.partition)
+            return self._broker.partition(cursor.topic, cursor.partition)
         except (UnknownTopic, UnknownPartition, NotLeader):
             return None
 
@@ -107,63 +107,63 @@ class Source:
         self.more = False
         self._turn.rotate(-1)
         budget = _ROWS_PER_TURN
-        for lane in list(self._turn):
+        for cursor in list(self._turn):
             while self._outbox.room and budget:
-                row = await self._next(lane)
+                row = await self._next(cursor)
                 if row is None:
                     break
                 budget -= 1
-                forward = self._forward(lane, row)
+                forward = self._forward(cursor, row)
                 if forward is None:
-                    self._outbox.skip(lane, row.offset + 1)
+                    self._outbox.skip(cursor, row.offset + 1)
                 else:
-                    taken.append(self._outbox.take(lane, row.offset, forward, now_ms))
+                    taken.append(self._outbox.take(cursor, row.offset, forward, now_ms))
         self.more = not budget
         return taken
 
-    def _forward(self, lane: Lane, row: Row) -> Forward | None:
-        target = self._rules.remote(lane.topic, row.name)
+    def _forward(self, cursor: PartitionCursor, row: BridgeRecord) -> Forward | None:
+        target = self._rules.remote(cursor.topic, row.name)
         if target is None or is_echo(row, self._settings.name, self._settings.no_echo_clients):
             return None
         return Forward(target.name, row.payload, target.qos, row.retain)
 
-    async def _next(self, lane: Lane) -> Row | None:
-        """The next record of a lane; None: it has no more now."""
+    async def _next(self, cursor: PartitionCursor) -> BridgeRecord | None:
+        """The next record of a cursor; None: it has no more now."""
         while True:
-            fetched = self._rows.get(lane)
+            fetched = self._rows.get(cursor)
             if fetched is not None:
                 row = next(fetched[0], None)
                 if row is not None:
                     return row
-                del self._rows[lane]
-                self._outbox.skip(lane, fetched[1])
-            if not await self._fetch(lane):
+                del self._rows[cursor]
+                self._outbox.skip(cursor, fetched[1])
+            if not await self._fetch(cursor):
                 return None
 
-    async def _fetch(self, lane: Lane) -> bool:
-        source = self._log_of(lane)
-        if source is None or lane.next_offset >= source.high_watermark:
+    async def _fetch(self, cursor: PartitionCursor) -> bool:
+        source = self._log_of(cursor)
+        if source is None or cursor.next_offset >= source.high_watermark:
             return False
-        if lane.next_offset < source.log_start_offset:
-            gone = source.log_start_offset - lane.next_offset
+        if cursor.next_offset < source.log_start_offset:
+            gone = source.log_start_offset - cursor.next_offset
             self.lost += gone
             _log.error(
                 "bridge %s: %d records of %s-%d were deleted by retention before they went out",
-                self._settings.name, gone, lane.topic, lane.partition,
+                self._settings.name, gone, cursor.topic, cursor.partition,
             )  # fmt: skip
-            self._outbox.skip(lane, source.log_start_offset)
+            self._outbox.skip(cursor, source.log_start_offset)
         try:
-            got = await source.fetch(Offset(lane.next_offset), bytes_max=_FETCH_BYTES)
+            got = await source.fetch(Offset(cursor.next_offset), bytes_max=_FETCH_BYTES)
         except OffsetOutOfRange:
-            return lane.next_offset < source.log_start_offset  # retention was quicker
+            return cursor.next_offset < source.log_start_offset  # retention was quicker
         if not got.data:
             return False
-        self._rows[lane] = (self._rows_of(lane, got.data, lane.next_offset), got.next_offset)
+        self._rows[cursor] = (self._rows_of(cursor, got.data, cursor.next_offset), got.next_offset)
         return True
 
-    def _rows_of(self, lane: Lane, data: bytes, start: int) -> Iterator[Row]:
+    def _rows_of(self, cursor: PartitionCursor, data: bytes, start: int) -> Iterator[BridgeRecord]:
         return self._reader.rows(
-            readable_batches(data, lane.topic, lane.partition, start=start), start
+            readable_batches(data, cursor.topic, cursor.partition, start=start), start
         )
 
     async def restore(self) -> None:
@@ -176,21 +176,21 @@ class Source:
                 self.lost += 1
                 _log.error(
                     "bridge %s: record %d of %s-%d cannot be read again; it may not have gone out",
-                    self._settings.name, one.offset, one.lane.topic, one.lane.partition,
+                    self._settings.name, one.offset, one.cursor.topic, one.cursor.partition,
                 )  # fmt: skip
                 self._outbox.finish(one, forwarded=False)
             else:
                 self._outbox.restore(one, forward)
 
     async def _read_again(self, one: Sent) -> Forward | None:
-        source = self._log_of(one.lane)
+        source = self._log_of(one.cursor)
         if source is None:
             return None
         try:
             got = await source.fetch(Offset(one.offset), bytes_max=1)
-            row = next(self._rows_of(one.lane, got.data, one.offset), None)
+            row = next(self._rows_of(one.cursor, got.data, one.offset), None)
         except LakeMQError:
             return None
         if row is None or row.offset != one.offset:
             return None
-        return self._forward(one.lane, row)
+        return self._forward(one.cursor, row)

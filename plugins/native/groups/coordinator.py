@@ -109,7 +109,7 @@ Tells = dict[str, Assignment]
 """Member id -> what it is to be told now."""
 
 
-class Group:
+class ConsumerGroup:
     """One group. Methods answer with what members are to be told."""
 
     def __init__(self, name: str, epoch: int = 0) -> None:
@@ -349,39 +349,39 @@ class Group:
             member.revoking.update(dict.fromkeys(places, self._revision))
 
 
-class Coordinator:
+class GroupCoordinator:
     """All groups of a node."""
 
     STALL_MS: Final = 2_000
     """A pause between ticks that is longer than this is the node's own."""
 
     def __init__(self, *, groups_max: int, members_max: int) -> None:
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, ConsumerGroup] = {}
         self._groups_max = groups_max
         self._members_max = members_max
         self._ticked_ms: int | None = None
 
-    def group(self, name: str, first_epoch: int = 0) -> Group:
+    def group(self, name: str, first_epoch: int = 0) -> ConsumerGroup:
         """The group, made if absent; its epochs begin behind `first_epoch`, the highest that a
         stored commit carries. Raises InvalidRequest: too many groups."""
         found = self.groups.get(name)
         if found is None:
             if len(self.groups) >= self._groups_max:
                 raise InvalidRequest(f"there are {len(self.groups)} groups; no more are taken")
-            found = self.groups[name] = Group(name, first_epoch)
+            found = self.groups[name] = ConsumerGroup(name, first_epoch)
         return found
 
     def heartbeat(
-        self, group: Group, beat: Heartbeat, partitions: Mapping[str, int], now_ms: int
+        self, group: ConsumerGroup, beat: Heartbeat, partitions: Mapping[str, int], now_ms: int
     ) -> Tells:
-        """`Group.heartbeat`; InvalidRequest too when the group is full."""
+        """`ConsumerGroup.heartbeat`; InvalidRequest too when the group is full."""
         if beat.member_id not in group.members and len(group.members) >= self._members_max:
             raise InvalidRequest(f"group {group.name} has {len(group.members)} members, the most")
         return group.heartbeat(beat, partitions, now_ms)
 
     def tick(self, partitions: Mapping[str, int], now_ms: int) -> dict[str, Tells]:
-        """Group -> who is to be told what, now that time passed. `partitions` as in
-        `Group.partitions_are`."""
+        """ConsumerGroup -> who is to be told what, now that time passed. `partitions` as in
+        `ConsumerGroup.partitions_are`."""
         gap_ms = 0 if self._ticked_ms is None else now_ms - self._ticked_ms
         self._ticked_ms = now_ms
         found: dict[str, Tells] = {}

@@ -24,8 +24,8 @@ from lakemq.broker_core.api.types import Operation, Principal, Resource, TopicPa
 from lakemq.plugins.native.config import NativeSettings
 from lakemq.plugins.native.groups.coordinator import (
     Assignment,
-    Coordinator,
-    Group,
+    ConsumerGroup,
+    GroupCoordinator,
     Heartbeat,
     Tells,
 )
@@ -79,7 +79,7 @@ class GroupHost:
         """Pairs of group and topic that the newest metrics do not show."""
         self._broker = broker
         self._settings = settings
-        self._coordinator = Coordinator(
+        self._coordinator = GroupCoordinator(
             groups_max=settings.groups_max, members_max=settings.group_members_max
         )
         self._shares = NameShares(
@@ -189,7 +189,7 @@ class GroupHost:
                 self._tell(name, self._group(name).leave(beat.member_id, now_ms, away=away))
             return
         if beat.intent == pb.INTENT_STAY and name not in self._coordinator.groups:
-            group = Group(name)  # forgotten by a restart: says so, and makes nothing
+            group = ConsumerGroup(name)  # forgotten by a restart: says so, and makes nothing
         else:
             self._shares.take(name, principal)
             group = self._group(name)
@@ -216,7 +216,7 @@ class GroupHost:
         self._streams[name, beat.member_id] = stream
         self._tell(name, tells)
 
-    def _group(self, name: str) -> Group:
+    def _group(self, name: str) -> ConsumerGroup:
         return self._coordinator.group(name, self.offsets.table.highest_epoch(name))
 
     def _check(self, beat: pb.GroupHeartbeat, principal: Principal) -> None:
@@ -296,7 +296,7 @@ class GroupHost:
                 check_partition(self._broker.topic(each.topic), each.partition)
             place = TopicPartition(each.topic, each.partition)
             offsets[place] = (each.offset, each.metadata)
-        group = self._coordinator.groups.get(request.group) or Group(request.group)
+        group = self._coordinator.groups.get(request.group) or ConsumerGroup(request.group)
         group.check_commit(request.member_id, request.member_epoch, request.sequence, offsets)
         self.commits += 1
         return request.member_epoch if request.member_id else 0, offsets
@@ -329,7 +329,7 @@ class GroupHost:
         if group is None:
             if not self.offsets.table.of(name):
                 raise UnknownGroup(f"group {name!r} does not exist")
-            group = Group(name, self.offsets.table.highest_epoch(name))
+            group = ConsumerGroup(name, self.offsets.table.highest_epoch(name))
         return pb.Group(
             name=name,
             state=group.state,
@@ -350,7 +350,7 @@ class GroupHost:
             offsets=self._group_offsets(name, group),
         )
 
-    def _group_offsets(self, name: str, group: Group) -> list[pb.GroupOffset]:
+    def _group_offsets(self, name: str, group: ConsumerGroup) -> list[pb.GroupOffset]:
         """Of everything that was committed or is read now."""
         table = self.offsets.table.of(name)
         read = {

@@ -1,4 +1,4 @@
-"""Which consumer groups nobody uses any more.
+"""Which consumer groups are unused, so that their offsets expire.
 
 A group is forgotten when it has had no member and no commit for the retention time. Members are
 soft state, so after a start everybody gets a session's time to come back before anything goes.

@@ -1,4 +1,4 @@
-"""Committed offsets of consumer groups, and how they lie in the topic `_lakemq_offsets`.
+"""Committed offsets of consumer groups, and their encoding in the topic `_lakemq_offsets`.
 
 One record per (group, topic, partition): the topic is compacted, so the newest record of a key is
 what holds; a null value forgets. `docs/formats/native.md` gives the bytes.
@@ -34,7 +34,7 @@ class Committed:
     offset: int
     """Of the next record to read."""
     epoch: int
-    """Of the member that committed it; 0: nobody's."""
+    """Of the member that committed it; 0: none."""
     committed_ms: int
     topic_id: str
     metadata: str = ""

@@ -12,7 +12,7 @@ from lakemq.broker_core.api.records.batch import encode as encode_batch
 from lakemq.broker_core.api.records.headers import decode_headers, encode_headers
 from lakemq.broker_core.api.topic_filters import filters_overlap, matches
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Principal
-from lakemq.plugins.mqtt.bridge.records import RowReader, packet_id_of
+from lakemq.plugins.mqtt.bridge.records import BridgeRecordReader, packet_id_of
 from lakemq.plugins.mqtt.bridge.rules import Rule, Rules
 from lakemq.plugins.mqtt.routing.bans import Ban, BanRules, Bans, check_ban
 from lakemq.plugins.mqtt.routing.delayed import Delayed, delayed_bytes, read_delayed, split_delayed
@@ -267,7 +267,7 @@ def records(data: bytes) -> None:
         parse_headers(decode_headers(headers))
     batch = encode_batch(Columns([b"x", None], [key, None], [headers, b""], [1, 2]))
     list(RecordReader(TopicNames()).read(CommittedBatch("t", 0, Offset(0), batch)))
-    for row in RowReader().rows([RecordBatch(batch)], 0):
+    for row in BridgeRecordReader().rows([RecordBatch(batch)], 0):
         RULES.remote("t", row.name)
         RULES.local(row.name)
         packet_id_of(row.qos_2_id, "l")
@@ -282,4 +282,4 @@ def broken_batches(data: bytes) -> None:
     with contextlib.suppress(CorruptBatch):
         list(RecordReader(TopicNames()).read(CommittedBatch("t", 0, Offset(0), data)))
     with contextlib.suppress(CorruptBatch):
-        list(RowReader().rows([RecordBatch(data)], 0))
+        list(BridgeRecordReader().rows([RecordBatch(data)], 0))

@@ -10,25 +10,30 @@ from lakemq.broker_core.api.records.batch import RecordBatch, encode
 from lakemq.broker_core.api.records.headers import encode_headers
 from lakemq.broker_core.api.types import Columns
 from lakemq.plugins.mqtt.bridge.inbox import Answer, Inbox
-from lakemq.plugins.mqtt.bridge.outbox import PACKET_IDS, Forward, Lane, Outbox
-from lakemq.plugins.mqtt.bridge.records import RowReader, incoming_headers, is_echo, packet_id_of
+from lakemq.plugins.mqtt.bridge.outbox import PACKET_IDS, Forward, Outbox, PartitionCursor
+from lakemq.plugins.mqtt.bridge.records import (
+    BridgeRecordReader,
+    incoming_headers,
+    is_echo,
+    packet_id_of,
+)
 
 
-def lane(outbox: Outbox, next_offset: int = 0) -> Lane:
-    one = Lane("mqtt", "id", 0, next_offset)
-    outbox.lanes["mqtt", 0] = one
+def cursor(outbox: Outbox, next_offset: int = 0) -> PartitionCursor:
+    one = PartitionCursor("mqtt", "id", 0, next_offset)
+    outbox.cursors["mqtt", 0] = one
     return one
 
 
 def test_room_is_bounded_by_count_and_bytes() -> None:
     outbox = Outbox(2, 100)
-    mine = lane(outbox)
+    mine = cursor(outbox)
     outbox.take(mine, 0, Forward("a", b"x", 1, False), 0)
     assert outbox.room == 1
     outbox.take(mine, 1, Forward("a", b"x" * 99, 1, False), 0)
     assert outbox.room == 0
     small = Outbox(10, 100)
-    small.take(lane(small), 0, Forward("a", b"x" * 100, 2, False), 0)
+    small.take(cursor(small), 0, Forward("a", b"x" * 100, 2, False), 0)
     assert small.room == 0
     assert small.received(1, 0)
     assert small.room == 9, "what the remote broker has needs no bytes here"
@@ -36,14 +41,14 @@ def test_room_is_bounded_by_count_and_bytes() -> None:
 
 def test_qos_0_is_done_when_it_is_sent() -> None:
     outbox = Outbox(10, 100)
-    mine = lane(outbox)
+    mine = cursor(outbox)
     outbox.take(mine, 5, Forward("a", b"x", 0, False), 0)
     assert (len(outbox), mine.begin_offset, outbox.sent) == (0, 6, 1)
 
 
 def test_the_oldest_unfinished_record_holds_the_beginning_back() -> None:
     outbox = Outbox(10, 100)
-    mine = lane(outbox)
+    mine = cursor(outbox)
     ids = [outbox.take(mine, n, Forward("a", b"", 1, False), n).packet_id for n in range(3)]
     assert outbox.acked(ids[1])
     assert mine.begin_offset == 0
@@ -55,7 +60,7 @@ def test_the_oldest_unfinished_record_holds_the_beginning_back() -> None:
 
 def test_packet_identifiers_in_use_are_left_out() -> None:
     outbox = Outbox(PACKET_IDS, 1 << 30)
-    mine = lane(outbox)
+    mine = cursor(outbox)
     first = outbox.take(mine, 0, Forward("a", b"", 2, False), 0).packet_id
     for number in range(1, PACKET_IDS + 5):
         packet_id = outbox.take(mine, number, Forward("a", b"", 1, False), 0).packet_id
@@ -69,7 +74,7 @@ def test_packet_identifiers_in_use_are_left_out() -> None:
 def test_a_publish_that_is_read_again_keeps_its_quality() -> None:
     """Whatever the rules have become: the remote broker knows it by its packet identifier."""
     outbox = Outbox(10, 1000)
-    one = outbox.take(lane(outbox), 0, Forward("a", b"x", 2, False), 0)
+    one = outbox.take(cursor(outbox), 0, Forward("a", b"x", 2, False), 0)
     one.forward = None
     outbox.restore(one, Forward("a", b"x", 0, False))
     assert one.forward == Forward("a", b"x", 2, False)
@@ -77,7 +82,7 @@ def test_a_publish_that_is_read_again_keeps_its_quality() -> None:
 
 def test_what_was_received_is_to_be_kept() -> None:
     outbox = Outbox(10, 1000)
-    one = outbox.take(lane(outbox), 0, Forward("a", b"x", 2, False), 0)
+    one = outbox.take(cursor(outbox), 0, Forward("a", b"x", 2, False), 0)
     outbox.state()
     assert outbox.received(one.packet_id, 1) and outbox.changed
     assert outbox.state()[0]["unfinished"] == [[0, one.packet_id, 1]] and not outbox.changed
@@ -85,7 +90,7 @@ def test_what_was_received_is_to_be_kept() -> None:
 
 def test_answers_of_the_wrong_kind_change_nothing() -> None:
     outbox = Outbox(10, 100)
-    mine = lane(outbox)
+    mine = cursor(outbox)
     twice = outbox.take(mine, 0, Forward("a", b"", 2, False), 0).packet_id
     once = outbox.take(mine, 1, Forward("a", b"", 1, False), 0).packet_id
     assert not outbox.acked(twice)
@@ -96,7 +101,7 @@ def test_answers_of_the_wrong_kind_change_nothing() -> None:
 
 def test_the_state_is_json_and_comes_back() -> None:
     outbox = Outbox(10, 100)
-    mine = lane(outbox)
+    mine = cursor(outbox)
     one = outbox.take(mine, 0, Forward("a", b"", 2, False), 0)
     outbox.take(mine, 1, Forward("a", b"", 2, False), 0)
     outbox.take(mine, 2, Forward("a", b"", 1, False), 0)
@@ -116,7 +121,7 @@ def test_the_state_is_json_and_comes_back() -> None:
 
 def test_a_session_that_is_forgotten_makes_received_publishes_new() -> None:
     outbox = Outbox(10, 100)
-    one = outbox.take(lane(outbox), 0, Forward("a", b"x", 2, False), 0)
+    one = outbox.take(cursor(outbox), 0, Forward("a", b"x", 2, False), 0)
     outbox.received(one.packet_id, 0)
     assert outbox.restart(session_present=False)
     assert (one.received, one.resent) == (False, False)
@@ -124,7 +129,7 @@ def test_a_session_that_is_forgotten_makes_received_publishes_new() -> None:
 
 def test_only_releases_sent_again_are_given_up() -> None:
     outbox = Outbox(10, 100)
-    mine = lane(outbox)
+    mine = cursor(outbox)
     one = outbox.take(mine, 0, Forward("a", b"", 2, False), 0)
     other = outbox.take(mine, 1, Forward("a", b"", 2, False), 0)
     outbox.received(one.packet_id, 0)
@@ -137,9 +142,9 @@ def test_only_releases_sent_again_are_given_up() -> None:
 
 def test_a_partition_that_is_gone_gives_up_what_was_under_way() -> None:
     outbox = Outbox(10, 100)
-    mine = lane(outbox)
+    mine = cursor(outbox)
     outbox.take(mine, 0, Forward("a", b"x", 2, False), 0)
-    assert outbox.forget(mine) == 1
+    assert outbox.drop(mine) == 1
     assert (len(outbox), outbox.size_bytes, outbox.sent) == (0, 0, 0)
 
 
@@ -229,23 +234,25 @@ def test_rows_have_the_name_from_key_or_header() -> None:
     other = encode_headers(
         (("mqtt.topic", b"named"), ("mqtt.client", b"dev"), ("mqtt.retain", b"1"))
     )
-    rows = list(RowReader().rows(batch([b"key", b"key"], [b"", other]), 0))
+    rows = list(BridgeRecordReader().rows(batch([b"key", b"key"], [b"", other]), 0))
     assert [(row.offset, row.name, row.retain, row.client) for row in rows] == [
         (10, "key", False, ""),
         (11, "named", True, "dev"),
     ]
-    assert [row.offset for row in RowReader().rows(batch([b"a", b"b"], [b"", b""]), 11)] == [11]
+    assert [
+        row.offset for row in BridgeRecordReader().rows(batch([b"a", b"b"], [b"", b""]), 11)
+    ] == [11]
 
 
 def test_records_that_are_no_publishes_are_counted() -> None:
-    reader = RowReader()
+    reader = BridgeRecordReader()
     assert not list(reader.rows(batch([b"\xff", b"b"], [b"", b"\x05"]), 0))
     assert reader.unreadable == 2
 
 
 def test_what_came_by_a_link_does_not_go_out_by_it() -> None:
     headers = incoming_headers("far", "me", 2, 77, retain=True)
-    (row,) = RowReader().rows(batch([b"a"], [headers]), 0)
+    (row,) = BridgeRecordReader().rows(batch([b"a"], [headers]), 0)
     assert (row.bridge, row.client, row.retain) == ("far", "me", True)
     assert packet_id_of(row.qos_2_id, "far") == 77
     assert packet_id_of(row.qos_2_id, "fa") is None

@@ -21,8 +21,8 @@ from lakemq.broker_core.api.errors import InstanceInUse, LakeMQError, MemberFenc
 from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.groups.coordinator import (
     Assignment,
-    Coordinator,
-    Group,
+    ConsumerGroup,
+    GroupCoordinator,
     Heartbeat,
     Tells,
 )
@@ -85,13 +85,13 @@ class Broker:
         self.highest_epoch = 0
         self.busy_until = 0
         self.life = 0
-        self.coordinator: Coordinator
-        self.group: Group
+        self.coordinator: GroupCoordinator
+        self.group: ConsumerGroup
         self.restart()
 
     def restart(self) -> None:
         self.life += 1
-        self.coordinator = Coordinator(groups_max=10, members_max=50)
+        self.coordinator = GroupCoordinator(groups_max=10, members_max=50)
         self.group = self.coordinator.group("g", self.highest_epoch)
 
     def check(self) -> None:

@@ -17,8 +17,8 @@ from lakemq.broker_core.api.types import TopicPartition
 from lakemq.plugins.native.groups.balance import balance
 from lakemq.plugins.native.groups.coordinator import (
     Assignment,
-    Coordinator,
-    Group,
+    ConsumerGroup,
+    GroupCoordinator,
     Heartbeat,
     Tells,
 )
@@ -33,8 +33,8 @@ def places(*numbers: int, topic: str = "t") -> frozenset[TopicPartition]:
 class Talk:
     """Sends the heartbeats of several members and remembers what each was told."""
 
-    def __init__(self, group: Group | None = None) -> None:
-        self.group = group or Group("g")
+    def __init__(self, group: ConsumerGroup | None = None) -> None:
+        self.group = group or ConsumerGroup("g")
         self.now_ms = 0
         self.told: dict[str, Assignment] = {}
         self._sequence = 0
@@ -196,7 +196,7 @@ def test_partitions_that_come_are_given() -> None:
 
 
 def test_a_coordinator_that_stood_still_ends_no_session() -> None:
-    coordinator = Coordinator(groups_max=1, members_max=1)
+    coordinator = GroupCoordinator(groups_max=1, members_max=1)
     talk = Talk(coordinator.group("g"))
     coordinator.tick(FOUR, 0)
     talk.beat("a")
@@ -212,7 +212,7 @@ def test_a_coordinator_that_stood_still_ends_no_session() -> None:
 
 
 def test_groups_and_members_are_bounded() -> None:
-    coordinator = Coordinator(groups_max=1, members_max=1)
+    coordinator = GroupCoordinator(groups_max=1, members_max=1)
     group = coordinator.group("g")
     assert coordinator.group("g") is group
     with pytest.raises(InvalidRequest, match="1 groups"):
@@ -223,7 +223,7 @@ def test_groups_and_members_are_bounded() -> None:
 
 
 def test_epochs_go_on_behind_those_of_stored_commits() -> None:
-    talk = Talk(Coordinator(groups_max=1, members_max=1).group("g", 41))
+    talk = Talk(GroupCoordinator(groups_max=1, members_max=1).group("g", 41))
     talk.beat("a")
     assert talk.told["a"].epoch == 42
 
@@ -309,4 +309,4 @@ def test_a_static_member_that_leaves_for_good_is_not_waited_for() -> None:
 
 def test_only_who_joins_becomes_a_member() -> None:
     with pytest.raises(UnknownMember):
-        Group("g").heartbeat(Heartbeat("a", 1, topics=frozenset({"t"})), FOUR, 0)
+        ConsumerGroup("g").heartbeat(Heartbeat("a", 1, topics=frozenset({"t"})), FOUR, 0)
