@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from lakemq.broker_core.api.errors import StartupError
-from lakemq.meta_service.api.client import RemoteClient
 from lakemq.meta_service.api.errors import AlreadyExists, CompareFailed, MetaError, NotFound
+from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.types import STORAGE_LEVEL, NodeRegistration
 
 _log = logging.getLogger(__name__)

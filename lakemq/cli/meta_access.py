@@ -13,7 +13,7 @@ from lakemq.meta_service.api.settings import MetaSettings
 if TYPE_CHECKING:
     import grpc
 
-    from lakemq.meta_service.api.client import RemoteClient
+    from lakemq.meta_service.api.remote.client import RemoteClient
 
 T = TypeVar("T")
 _ATTEMPT_S: Final = 10.0
@@ -22,7 +22,7 @@ _ATTEMPT_S: Final = 10.0
 
 def ask_meta(members: MetaOptions, ask: Callable[[RemoteClient], Awaitable[T]]) -> T:
     """What `ask` answers. An error ends the command with one line."""
-    from lakemq.meta_service.api.client import RemoteClient
+    from lakemq.meta_service.api.remote.client import RemoteClient
 
     async def asked() -> T:
         credentials = credentials_of(members)

@@ -10,11 +10,11 @@ import typer
 
 from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups, print_table
 from lakemq.cli.meta_access import ask_meta
-from lakemq.meta_service.api.control import RebalanceAction
+from lakemq.meta_service.api.remote.control_calls import RebalanceAction
 from lakemq.meta_service.api.types import NodeRegistration, Rebalance, TopicDescription
 
 if TYPE_CHECKING:
-    from lakemq.meta_service.api.client import RemoteClient
+    from lakemq.meta_service.api.remote.client import RemoteClient
 
 MOVES_PRINTED = 50
 app = typer.Typer()

@@ -1,4 +1,4 @@
-"""Who may do what, as the catalog keeps it: users, ACL rules, quotas. Pure.
+"""Who may do what, as the catalog keeps it: users, ACL rules, quotas.
 
 The catalog keeps and hands out; what a rule means is decided by the broker. Passwords are never
 here, only what they can be checked against.
@@ -49,7 +49,7 @@ class ScramCredential:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who can log in. Without `scram` and `password_hash` nobody can as this user."""
+    """A principal that can authenticate; not without `scram` or `password_hash`."""
 
     name: str
     """1 to 249 characters, no control characters."""
@@ -71,7 +71,7 @@ class AclRule:
     rule_id: str
     """1 to 249 letters, digits, '.', '_' or '-'; putting the same one again replaces the rule."""
     principal: str
-    """`user:NAME`, `role:NAME`, `anonymous`, or `*` for everybody."""
+    """`user:NAME`, `role:NAME`, `anonymous`, or `*` for all principals."""
     effect: str
     """`allow` or `deny`."""
     operation: str

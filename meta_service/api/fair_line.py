@@ -1,4 +1,4 @@
-"""A line in which peers take turns, so that one that asks for much waits for itself. Pure."""
+"""A line in which peers take turns, so that one that asks for much waits for itself."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import grpc
 
 from lakemq.meta_service.api.convert import status_of
 from lakemq.meta_service.api.errors import MetaError, NoLeader, NotLeader
-from lakemq.meta_service.api.failures import error_of_failure
+from lakemq.meta_service.api.remote.failures import error_of_failure
 from lakemq.meta_service.api.types import MetaStatus
 from lakemq.meta_service.proto import meta_pb2 as pb
 from lakemq.meta_service.proto import meta_pb2_grpc as rpc

@@ -1,4 +1,4 @@
-"""Schemas as the catalog keeps them. Pure.
+"""Schemas as the catalog keeps them.
 
 The catalog numbers and keeps texts; whether one is compatible with another is found out before it
 is registered, and `expected_version` makes sure that nothing came in between.

@@ -46,7 +46,7 @@ class MetaSettings(BaseModel):
     operators: list[str] = []
     """With TLS: names of certificates that may administer the cluster (users, rules, backups,
     members), by subject alternative name or common name. Members and registered brokers may
-    anyway; nobody else is served."""
+    anyway; other callers are refused."""
     nodes: list[str] = []
     """With TLS: ids of nodes that may join though they are neither members nor registered yet; a
     last `*` stands for any rest."""

@@ -1,4 +1,4 @@
-"""Values that cross the door of the MetaService. Pure.
+"""Values that cross the door of the MetaService.
 
 A revision numbers the catalog's mutations, 1 and up, without gaps; every answer says at which
 revision it is true.

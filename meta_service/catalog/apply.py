@@ -17,7 +17,7 @@ from lakemq.meta_service.api.errors import (
     SessionExpired,
     UnsupportedCommand,
 )
-from lakemq.meta_service.catalog import entries, kv, nodes, partitions, schemas, topics
+from lakemq.meta_service.catalog import entries, kv, moves, nodes, partitions, schemas, topics
 from lakemq.meta_service.catalog.auth import KINDS
 from lakemq.meta_service.catalog.command_codec import (
     FEATURE_LEVEL,
@@ -62,7 +62,6 @@ from lakemq.meta_service.catalog.tables import (
     result_key,
     unpack,
 )
-from lakemq.meta_service.control import moves
 
 HISTORY_REVISIONS_MAX: Final = 100_000
 """Revisions that a watch can go back."""

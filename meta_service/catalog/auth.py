@@ -1,4 +1,4 @@
-"""Users, ACL rules and quotas in the catalog. Pure."""
+"""Users, ACL rules and quotas in the catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How commands are encoded and checked. Pure.
+"""How commands are encoded and checked.
 
 A command goes through the Raft log as one MessagePack array: kind, client id, sequence,
 acknowledged sequence, fields. Commands are checked when made and when decoded, so that a poison

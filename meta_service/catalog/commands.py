@@ -1,4 +1,4 @@
-"""Commands of keys, nodes, topics and ids. Pure."""
+"""Commands of keys, nodes, topics and ids."""
 
 from __future__ import annotations
 

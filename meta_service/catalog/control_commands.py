@@ -1,4 +1,4 @@
-"""Commands of the controller. Pure."""
+"""Commands of the controller."""
 
 from __future__ import annotations
 

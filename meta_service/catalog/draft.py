@@ -1,4 +1,4 @@
-"""One command's work in progress: reads see its own writes, nothing is stored yet. Pure."""
+"""One command's work in progress: reads see its own writes, nothing is stored yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries: named values of one kind, each put whole and compared by its revision. Pure.
+"""Entries: named values of one kind, each put whole and compared by its revision.
 
 Every kind has a prefix in the reserved part of the KV space, so entries have revisions, are
 watched, cached and in snapshots like everything else. The name is the rest of the key; the row's

@@ -1,4 +1,4 @@
-"""Commands of the KV space and of the cluster as a whole. Pure."""
+"""Commands of the KV space and of the cluster as a whole."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def set_feature_level(draft: Draft, command: SetFeatureLevel) -> Any:
     """The level reached. It only rises; `apply` puts it into the state."""
     if command.feature_level < draft.state.feature_level:
         raise InvalidArgument(
-            f"feature_level: is {draft.state.feature_level} already and cannot sink to "
+            f"feature_level: is {draft.state.feature_level} already and cannot be lowered to "
             f"{command.feature_level}"
         )
     return command.feature_level
@@ -92,7 +92,7 @@ def allocate_ids(draft: Draft, command: AllocateIds) -> Any:
 
 
 def expire_sessions(draft: Draft, command: ExpireSessions) -> Any:
-    """Number of sessions forgotten."""
+    """Number of sessions that expired."""
     idle = (
         key[len(SESSIONS) :]
         for key, data in draft.scan(SESSIONS)

@@ -1,9 +1,10 @@
-"""Broker nodes in the catalog. Pure."""
+"""Broker nodes in the catalog, and which of them hold a new partition's replicas."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lakemq.meta_service.api.errors import AlreadyExists, CompareFailed, InvalidArgument, NotFound
 from lakemq.meta_service.api.types import NodeRegistration
@@ -17,7 +18,6 @@ from lakemq.meta_service.catalog.control_commands import (
     SetNodeState,
 )
 from lakemq.meta_service.catalog.draft import Draft
-from lakemq.meta_service.catalog.placement import Candidate
 from lakemq.meta_service.catalog.tables import (
     KEYS,
     NODE_PREFIX,
@@ -162,3 +162,51 @@ def remove_node(draft: Draft, command: RemoveNode) -> Any:
     draft.delete_row(node_key(node.node_id))
     draft.set(REPLICA_COUNTS + node.node_id.encode(), None)
     return None
+
+
+# ------------------------------------------------------------ placement
+#
+# Even load first, then racks: replicas of one partition go to as many racks as there are.
+
+
+class Candidate(NamedTuple):
+    """A node that may take replicas."""
+
+    node_id: str
+    rack: str
+
+
+def place(
+    candidates: Sequence[Candidate], loads: Mapping[str, int], partitions: int, replication: int
+) -> list[tuple[str, ...]]:
+    """Replicas of each partition, the preferred leader first.
+
+    `loads`: replicas that a node has already. Fewer replicas than asked for when there are fewer
+    nodes; none when there is no node.
+    """
+    replicas_of = {node.node_id: loads.get(node.node_id, 0) for node in candidates}
+    leaders_of = dict.fromkeys(replicas_of, 0)
+    placed = []
+    for _ in range(partitions):
+        chosen = _choose(candidates, replicas_of, replication)
+        chosen.sort(key=lambda node: (leaders_of[node.node_id], node.node_id))
+        for node in chosen:
+            replicas_of[node.node_id] += 1
+        if chosen:
+            leaders_of[chosen[0].node_id] += 1
+        placed.append(tuple(node.node_id for node in chosen))
+    return placed
+
+
+def _choose(
+    candidates: Sequence[Candidate], replicas_of: Mapping[str, int], count: int
+) -> list[Candidate]:
+    """The least loaded nodes, from racks not yet used as long as there are any."""
+    left = sorted(candidates, key=lambda node: (replicas_of[node.node_id], node.node_id))
+    chosen: list[Candidate] = []
+    while left and len(chosen) < count:
+        racks = {node.rack for node in chosen}
+        best = next((node for node in left if node.rack not in racks), left[0])
+        left.remove(best)
+        chosen.append(best)
+    return chosen

@@ -1,4 +1,4 @@
-"""Who leads a partition and who is in sync with it. Pure.
+"""Who leads a partition and who is in sync with it.
 
 A leader is always one of the in-sync replicas; the in-sync set never becomes empty, so nothing
 acknowledged is given up. Every change raises the partition's epoch, every new leader its leader
@@ -24,7 +24,7 @@ from lakemq.meta_service.catalog.nodes import all_nodes
 from lakemq.meta_service.catalog.topics import find_topic, save_topic, topic_key
 
 UNCLEAN: Final = "unclean_leader_election"
-"""Setting of a topic: a replica that lacks records may lead rather than nobody. Off by default."""
+"""Setting of a topic: a replica that lacks records may lead when no other can. Off by default."""
 
 
 def settle(
@@ -39,8 +39,8 @@ def settle(
 
     A fenced or unknown node leaves the in-sync set unless it is the last one. A draining node gives
     up leadership if another in-sync replica can take it. `unclean`: when no in-sync replica can
-    lead, one that lacks records may, and is then the only one in sync. `keeps_leader`: when nobody
-    can lead, the fenced leader stays: only its disk has the records (ADR 21).
+    lead, one that lacks records may, and is then the only one in sync. `keeps_leader`: when no
+    replica can lead, the fenced leader stays: only its disk has the records (ADR 21).
     """
     alive = {node for node, state in states.items() if state in (ACTIVE, DRAINING)}
     in_sync = tuple(node for node in partition.in_sync if node in alive) or partition.in_sync
@@ -109,15 +109,15 @@ def elect_leaders(draft: Draft, command: ElectLeaders) -> Any:
 
 
 def change_in_sync(draft: Draft, command: ChangeInSync) -> Any:
-    """The partition's new epoch. Raises CompareFailed when somebody else was first."""
+    """The partition's new epoch. Raises CompareFailed when another change was first."""
     topic = find_topic(draft, command.topic)
     if topic.topic_id != command.topic_id:
-        raise NotFound(f"topic {command.topic!r} was deleted and made anew")
+        raise NotFound(f"topic {command.topic!r} was deleted and created again")
     if command.partition >= len(topic.partitions):
         raise NotFound(f"topic {command.topic!r} has no partition {command.partition}")
     old = topic.partitions[command.partition]
-    told = (command.leader, command.leader_epoch, command.partition_epoch)
-    if told != (old.leader, old.leader_epoch, old.partition_epoch):
+    given = (command.leader, command.leader_epoch, command.partition_epoch)
+    if given != (old.leader, old.leader_epoch, old.partition_epoch):
         raise CompareFailed(
             f"partition {command.partition} of {command.topic!r} is led by {old.leader} in leader "
             f"epoch {old.leader_epoch}, partition epoch {old.partition_epoch}"

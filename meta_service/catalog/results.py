@@ -1,4 +1,4 @@
-"""Results of commands: what every member computes alike and the leader answers. Pure."""
+"""Results of commands: what every member computes alike and the leader answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas in the catalog: dense versions in each subject, ids unique in the cluster. Pure."""
+"""Schemas in the catalog: dense versions in each subject, ids unique in the cluster."""
 
 from __future__ import annotations
 

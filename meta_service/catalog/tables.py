@@ -1,4 +1,4 @@
-"""Where the catalog keeps what: keys and values of its one ordered key space. Pure.
+"""Where the catalog keeps what: keys and values of its one ordered key space.
 
 The first byte of a key names the table. `docs/formats/meta.md` describes every byte.
 """
@@ -19,7 +19,7 @@ SESSIONS: Final = b"s"
 RESULTS: Final = b"r"
 """Answers kept for retries: `r` + client id + sequence (8 bytes, big-endian) -> result."""
 ID_BLOCKS: Final = b"i"
-"""`i` + kind -> next id that nobody has (8 bytes, little-endian)."""
+"""`i` + kind -> next free id (8 bytes, little-endian)."""
 REPLICA_COUNTS: Final = b"n"
 """`n` + node id -> partition replicas placed there (8 bytes, little-endian)."""
 STATE_KEY: Final = b"mstate"
@@ -63,8 +63,8 @@ class State(NamedTuple):
     clock_ms: int = 0
     """The catalog's time: the latest that a command brought (ms since 1970, UTC)."""
     uptime_ms: int = 0
-    """Like `clock_ms`, but without what passed while nobody brought the time. By it clients are
-    forgotten: not because the cluster was down, or a clock jumped."""
+    """Like `clock_ms`, but without time in which no command brought it. Client sessions
+    expire by it: not because the cluster was down, or a clock jumped."""
     feature_level: int = 1
     digest: bytes = bytes(16)
     """Hash chain over all writes so far: equal on members that applied the same commands."""

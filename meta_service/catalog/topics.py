@@ -1,4 +1,4 @@
-"""Topics in the catalog, and who serves their partitions. Pure."""
+"""Topics in the catalog, and who serves their partitions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from lakemq.meta_service.catalog.commands import (
     PlaceTopic,
 )
 from lakemq.meta_service.catalog.draft import Draft
-from lakemq.meta_service.catalog.nodes import candidates
-from lakemq.meta_service.catalog.placement import place
+from lakemq.meta_service.catalog.nodes import candidates, place
 from lakemq.meta_service.catalog.tables import (
     KEYS,
     REPLICA_COUNTS,

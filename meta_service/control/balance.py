@@ -1,4 +1,4 @@
-"""Which replicas to move so that nodes and racks carry alike, moving as little as possible. Pure.
+"""Which replicas to move so that nodes and racks carry alike, moving as little as possible.
 
 Replicas leave nodes that drain, leave or are gone; partitions with too few replicas get more; racks
 are used where they are not; then counts are evened out, one replica at a time from the fullest node

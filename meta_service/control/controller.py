@@ -24,15 +24,15 @@ from lakemq.meta_service.catalog.control_commands import (
     RetireNode,
     SetNodeState,
 )
+from lakemq.meta_service.catalog.moves import LEVEL
 from lakemq.meta_service.catalog.nodes import decode_node
 from lakemq.meta_service.catalog.partitions import settle_topic
 from lakemq.meta_service.catalog.results import value_of
 from lakemq.meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX
 from lakemq.meta_service.catalog.topics import decode_topic
 from lakemq.meta_service.control.balance import DISK_FIGURE, FULL_RATIO
-from lakemq.meta_service.control.failure_detector import NodeMonitor, Verdict
+from lakemq.meta_service.control.failure_detector import FailureDetector, NodeStateChange
 from lakemq.meta_service.control.mover import Mover
-from lakemq.meta_service.control.moves import LEVEL
 from lakemq.meta_service.core.gateway import Gateway
 
 LOG: Final = logging.getLogger(__name__)
@@ -41,14 +41,14 @@ TOPICS_AT_ONCE: Final = 200
 CLOCK_S: Final = 60.0
 """How often time is brought into the catalog, if anything there ends by it."""
 SESSION_IDLE_MS: Final = 30 * 60 * 1000
-"""A client that sent no command for so long is forgotten."""
+"""A client that sent no command for so long loses its session."""
 STALL_S: Final = 1.0
 PREFERRED_S: Final = 30.0
 """Leadership goes back to first replicas when the nodes have been calm for so long."""
 
 
 class Controller:
-    """Runs in the event loop of a member, and acts while the member leads."""
+    """Runs in the event loop of every member, and acts while its member is the Raft leader."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class Controller:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`feature_levels()`: (the cluster's, the highest that all members know)."""
-        self.monitor = NodeMonitor()
-        self.mover = Mover(gateway, self.monitor.loads)
+        self.failure_detector = FailureDetector()
+        self.mover = Mover(gateway, self.failure_detector.loads)
         self._gateway = gateway
         self._has_sessions = has_sessions
         self._feature_levels = feature_levels
@@ -104,10 +104,10 @@ class Controller:
         nodes = self._nodes()
         now_s = self._now_s()
         if now_s - self._stepped_s > STALL_S:
-            self.monitor.restart(now_s)  # this process stood still: silence proves nothing
+            self.failure_detector.restart(now_s)  # this process stood still: silence proves nothing
         self._stepped_s = now_s
-        for verdict in self.monitor.verdicts(nodes, now_s):
-            await self._carry_out(verdict)
+        for change in self.failure_detector.state_changes(nodes, now_s):
+            await self._carry_out(change)
         await self._settle_partitions(now_s)
         await self.mover.step(now_s)
         await self._keep_time(now_s)
@@ -121,7 +121,7 @@ class Controller:
         if term != self._leading_term:
             await self._gateway.barrier()
             now_s = self._now_s()
-            self.monitor.restart(now_s)
+            self.failure_detector.restart(now_s)
             self.mover.restart()
             self._settled_revision = self._settled_preferred = -1
             self._nodes_changed_s = now_s
@@ -144,7 +144,7 @@ class Controller:
         be told."""
         if self._feature_levels()[0] < LEVEL:
             return ()
-        loads = self.monitor.loads()
+        loads = self.failure_detector.loads()
         full = [name for name, load in loads.items() if load.get(DISK_FIGURE, 0.0) >= FULL_RATIO]
         return tuple(sorted(full)[:AVOID_MAX])
 
@@ -155,16 +155,16 @@ class Controller:
 
     async def fence(self, node: NodeRegistration) -> None:
         """The node says that it stops. Raises CompareFailed when it has registered again."""
-        self.monitor.leave(node.node_id)
-        await self._carry_out(Verdict(node.node_id, node.broker_epoch, FENCED))
+        self.failure_detector.leave(node.node_id)
+        await self._carry_out(NodeStateChange(node.node_id, node.broker_epoch, FENCED))
 
-    async def _carry_out(self, verdict: Verdict) -> None:
-        node_id, epoch, state = verdict
+    async def _carry_out(self, change: NodeStateChange) -> None:
+        node_id, epoch, state = change
         if state == FENCED and self._feature_levels()[0] >= LEVEL:
             # A node that drained and holds nothing any more has gone for good.
             result = await self._gateway.propose(RetireNode(node_id, epoch))
             if not result.code:
-                LOG.info("node %s (broker epoch %d) has drained and is gone", node_id, epoch)
+                LOG.info("node %s (broker epoch %d) has drained and is removed", node_id, epoch)
                 return
         LOG.info("node %s (broker epoch %d) becomes %s", node_id, epoch, state)
         value_of(await self._gateway.propose(SetNodeState(node_id, epoch, state)))
@@ -202,7 +202,7 @@ class Controller:
         value_of(await self._gateway.propose(ElectLeaders(tuple(names), preferred)))
 
     async def _keep_time(self, now_s: float) -> None:
-        """Bring the time, and forget clients that are gone."""
+        """Bring the time into the catalog, and expire the sessions of clients that are gone."""
         if now_s - self._clock_s < CLOCK_S or not self._has_sessions():
             return
         self._clock_s = now_s

@@ -1,7 +1,8 @@
-"""Who lives: soft state of the leader. Pure; `now_s` is a monotonic time.
+"""Which nodes are alive, by their heartbeats: soft state of the Raft leader.
 
-Nothing here goes through the log one by one; only the outcome does, as a change of state. A new
-leader knows nothing, so it gives everybody the whole time again.
+`now_s` is a monotonic time. No heartbeat goes through the log, only what follows from them, as a
+change of a node's state. A new leader has heard nothing, so it gives every node the whole timeout
+again.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from typing import Final, NamedTuple
 from lakemq.meta_service.api.types import NodeRegistration
 from lakemq.meta_service.catalog.control_commands import ACTIVE, DRAINING, FENCED
 
-SILENCE_S: Final = 2.25
-"""A node not heard for so long is fenced: one that is killed within 2.5 s."""
-CALM_S: Final = 0.5
-"""A fenced node is active again after so long of unbroken heartbeats."""
-CALM_MAX_S: Final = 16.0
-"""The most that a flapping node must wait: the time doubles with every fencing."""
-FORGIVEN_S: Final = 60.0
-"""After so long without a fencing a node is no longer flapping."""
+HEARTBEAT_TIMEOUT_S: Final = 2.25
+"""A node without a heartbeat for so long is fenced: one that is killed within 2.5 s."""
+STABLE_S: Final = 0.5
+"""A node that was fenced is active again after so long of uninterrupted heartbeats."""
+STABLE_S_MAX: Final = 16.0
+"""Upper bound for a flapping node: the time doubles with every fencing."""
+FLAPPING_WINDOW_S: Final = 60.0
+"""A node that was not fenced for so long is not flapping any more."""
 _GAP_S: Final = 1.0
-"""A pause between two heartbeats that breaks the calm."""
+"""A pause between two heartbeats that interrupts them."""
 
 
-class Verdict(NamedTuple):
-    """A node should get another state."""
+class NodeStateChange(NamedTuple):
+    """A registration that should get another state."""
 
     node_id: str
     broker_epoch: int
@@ -34,87 +35,89 @@ class Verdict(NamedTuple):
 
 
 @dataclass
-class _Pulse:
+class _HeartbeatState:
+    """What was heard from one registration."""
+
     broker_epoch: int
     heard_s: float
-    calm_since_s: float
-    """Heartbeats came without a pause since then."""
+    stable_since_s: float
+    """Heartbeats came without a gap since then."""
     load: Mapping[str, float] = field(default_factory=dict)
-    beats: int = 0
 
 
 @dataclass
-class _Record:
+class _FencingHistory:
     """How often a node was fenced lately."""
 
-    fenced: int = 0
+    count: int = 0
     last_s: float = float("-inf")
 
 
-class NodeMonitor:
-    """Heartbeats in, verdicts out."""
+class FailureDetector:
+    """Heartbeats in, changes of state out."""
 
     def __init__(self) -> None:
-        self._pulses: dict[str, _Pulse] = {}
-        self._records: dict[str, _Record] = {}
+        self._heartbeats: dict[str, _HeartbeatState] = {}
+        self._fencings: dict[str, _FencingHistory] = {}
         self._since_s = float("-inf")
 
     def restart(self, now_s: float) -> None:
         """This member has become the leader."""
-        self._pulses.clear()
+        self._heartbeats.clear()
         self._since_s = now_s
 
-    def beat(
+    def record_heartbeat(
         self, node_id: str, broker_epoch: int, now_s: float, load: Mapping[str, float]
     ) -> None:
-        pulse = self._pulses.get(node_id)
-        if pulse is None or pulse.broker_epoch != broker_epoch:
-            pulse = self._pulses[node_id] = _Pulse(broker_epoch, now_s, now_s)
-        if now_s - pulse.heard_s > _GAP_S:
-            pulse.calm_since_s = now_s
-        pulse.heard_s = now_s
-        pulse.load = load
-        pulse.beats += 1
+        state = self._heartbeats.get(node_id)
+        if state is None or state.broker_epoch != broker_epoch:
+            state = self._heartbeats[node_id] = _HeartbeatState(broker_epoch, now_s, now_s)
+        if now_s - state.heard_s > _GAP_S:
+            state.stable_since_s = now_s
+        state.heard_s = now_s
+        state.load = load
 
     def leave(self, node_id: str) -> None:
         """The node stops in good order: its heartbeats so far count no more."""
-        self._pulses.pop(node_id, None)
+        self._heartbeats.pop(node_id, None)
 
     def loads(self) -> dict[str, Mapping[str, float]]:
         """The figures of each node's last heartbeat."""
-        return {node_id: pulse.load for node_id, pulse in self._pulses.items()}
+        return {node_id: state.load for node_id, state in self._heartbeats.items()}
 
-    def verdicts(self, nodes: Iterable[NodeRegistration], now_s: float) -> list[Verdict]:
-        """Which registrations should change, by what was heard."""
+    def state_changes(
+        self, nodes: Iterable[NodeRegistration], now_s: float
+    ) -> list[NodeStateChange]:
+        """Registrations whose state is not what their heartbeats say."""
         found = []
         for node in nodes:
-            state = self._judge(node, now_s) if node.heartbeats else node.state
+            state = self._state_of(node, now_s) if node.heartbeats else node.state
             if state != node.state:
-                found.append(Verdict(node.node_id, node.broker_epoch, state))
+                found.append(NodeStateChange(node.node_id, node.broker_epoch, state))
         return found
 
-    def _judge(self, node: NodeRegistration, now_s: float) -> str:
-        pulse = self._pulses.get(node.node_id)
-        if pulse is not None and pulse.broker_epoch != node.broker_epoch:
-            pulse = None
-        heard_s = pulse.heard_s if pulse else self._since_s
+    def _state_of(self, node: NodeRegistration, now_s: float) -> str:
+        heartbeat = self._heartbeats.get(node.node_id)
+        if heartbeat is not None and heartbeat.broker_epoch != node.broker_epoch:
+            heartbeat = None
+        heard_s = heartbeat.heard_s if heartbeat else self._since_s
         if node.state in (ACTIVE, DRAINING):
-            if now_s - heard_s <= SILENCE_S:
+            if now_s - heard_s <= HEARTBEAT_TIMEOUT_S:
                 return node.state
-            record = self._records.setdefault(node.node_id, _Record())
-            forgiven = now_s - record.last_s > FORGIVEN_S
-            record.fenced = 1 if forgiven else record.fenced + 1
-            record.last_s = now_s
+            history = self._fencings.setdefault(node.node_id, _FencingHistory())
+            is_flapping = now_s - history.last_s <= FLAPPING_WINDOW_S
+            history.count = history.count + 1 if is_flapping else 1
+            history.last_s = now_s
             return FENCED
-        if pulse is None or now_s - pulse.heard_s > _GAP_S:
+        if heartbeat is None or now_s - heartbeat.heard_s > _GAP_S:
             return FENCED
-        calm = now_s - pulse.calm_since_s >= self._calm_s(node.node_id, now_s)
-        return ACTIVE if calm else FENCED
+        is_stable = now_s - heartbeat.stable_since_s >= self._stable_s(node.node_id, now_s)
+        return ACTIVE if is_stable else FENCED
 
-    def _calm_s(self, node_id: str, now_s: float) -> float:
-        """How long the heartbeats must come without a pause. The first time: not at all."""
-        record = self._records.get(node_id)
-        if record is None or now_s - record.last_s > FORGIVEN_S:
+    def _stable_s(self, node_id: str, now_s: float) -> float:
+        """How long heartbeats must come without a gap. Not at all where it is not flapping."""
+        history = self._fencings.get(node_id)
+        if history is None or now_s - history.last_s > FLAPPING_WINDOW_S:
             return 0.0
-        doubled: float = CALM_S * 2 ** (record.fenced - 1)
-        return min(CALM_MAX_S, doubled)
+        doubled: float = STABLE_S * 2 ** (history.count - 1)
+        return min(STABLE_S_MAX, doubled)

@@ -1,4 +1,4 @@
-"""OpenTelemetry metrics of a member: plain numbers, read when somebody asks."""
+"""OpenTelemetry metrics of a member: plain numbers, read when they are collected."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Carries out what `catalog.balance` plans: on the Raft leader alone, a few partitions at a time.
 
-What is wanted lies in the catalog, and the plan is made anew from what is there; so a new leader
+What is wanted lies in the catalog, and the plan follows from what is there; so a new leader
 goes on where the old one stopped, and a node that fails meanwhile is taken into account.
 """
 
@@ -13,12 +13,7 @@ from typing import Final
 
 from lakemq.meta_service.api.types import NodeRegistration, TopicDescription
 from lakemq.meta_service.catalog.control_commands import TOPICS_MAX
-from lakemq.meta_service.catalog.nodes import decode_node
-from lakemq.meta_service.catalog.results import value_of
-from lakemq.meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX, Row
-from lakemq.meta_service.catalog.topics import decode_topic
-from lakemq.meta_service.control.balance import Loads, PlannedMove, plan
-from lakemq.meta_service.control.moves import (
+from lakemq.meta_service.catalog.moves import (
     REBALANCE_KEY,
     FinishMoves,
     SetRebalance,
@@ -26,6 +21,11 @@ from lakemq.meta_service.control.moves import (
     decode_rebalance,
     end_move,
 )
+from lakemq.meta_service.catalog.nodes import decode_node
+from lakemq.meta_service.catalog.results import value_of
+from lakemq.meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX, Row
+from lakemq.meta_service.catalog.topics import decode_topic
+from lakemq.meta_service.control.balance import Loads, PlannedMove, plan
 from lakemq.meta_service.core.gateway import Gateway
 
 LOG: Final = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class Mover:
 
     async def _begin(self, moves: list[PlannedMove], room: int) -> None:
         if not moves and not self._moving:
-            LOG.info("replicas are level: nothing is left to move")
+            LOG.info("rebalance complete")
             value_of(await self._gateway.propose(SetRebalance(False, (), 1)))
             return
         begun = tuple(

@@ -25,7 +25,7 @@ class Cache:
         return len(self._keys)
 
     def load(self, rows: Iterable[tuple[bytes, Row]], revision: int, applied_index: int) -> None:
-        """Start anew from stored rows, which come in the order of their keys."""
+        """Load stored rows in place of what is there, which come in the order of their keys."""
         self._rows = dict(rows)
         self._keys = list(self._rows)
         self.size_bytes = sum(len(key) + len(row.value) for key, row in self._rows.items())

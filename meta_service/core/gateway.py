@@ -1,7 +1,7 @@
-"""A member's own door in its event loop: propose, read, watch.
+"""Propose, read and watch from the event loop of a member.
 
 The cache and the watches live in the event loop. The Raft thread hands over what it applied before
-it hands over the answer, so whoever got an answer also sees its effect in the cache.
+it hands over the answer, so a caller with an answer also sees its effect in the cache.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lakemq.meta_service.catalog.results import Result, error_of
 from lakemq.meta_service.catalog.tables import RESERVED, Row
 from lakemq.meta_service.core.cache import Cache
 from lakemq.meta_service.core.latencies import Latencies
-from lakemq.meta_service.core.loop_queue import Bridge
+from lakemq.meta_service.core.loop_queue import LoopQueue
 from lakemq.meta_service.core.watches import WatchHub
 from lakemq.meta_service.raft.node import RaftNode
 from lakemq.meta_service.raft.state import Answer
-from lakemq.meta_service.raft.thread_queue import Mailbox
+from lakemq.meta_service.raft.thread_queue import ThreadQueue
 
 _MESSAGES = {
     "NOT_LEADER": "this member is not the leader",
@@ -40,11 +40,11 @@ _NOTHING: Final = Result("", 0, None)
 class Gateway:
     """Proposals and reads of one member. Event loop only, but for `on_applied`."""
 
-    def __init__(self, bridge: Bridge, cache: Cache, hub: WatchHub) -> None:
+    def __init__(self, loop_queue: LoopQueue, cache: Cache, hub: WatchHub) -> None:
         self.cache = cache
         self.hub = hub
-        self._bridge = bridge
-        self._mailbox: Mailbox
+        self._loop_queue = loop_queue
+        self._thread_queue: ThreadQueue
         self._node: RaftNode
         self._loop = asyncio.get_running_loop()
         self._pending: set[asyncio.Future[tuple[str, Any]]] = set()
@@ -54,8 +54,8 @@ class Gateway:
         """Called with rows of the catalog itself that were changed, those of clients left out."""
         self.latencies = Latencies()
 
-    def attach(self, node: RaftNode, mailbox: Mailbox) -> None:
-        self._node, self._mailbox = node, mailbox
+    def attach(self, node: RaftNode, thread_queue: ThreadQueue) -> None:
+        self._node, self._thread_queue = node, thread_queue
 
     # ------------------------------------------------------------ from the Raft thread
 
@@ -63,7 +63,7 @@ class Gateway:
         """Raft thread: commands were applied and stored."""
         changes = [one for one in applied if one.rows]
         if changes:
-            self._bridge.call(self._take_applied, changes)
+            self._loop_queue.call(self._take_applied, changes)
 
     def _take_applied(self, changes: Sequence[Applied]) -> None:
         own: list[tuple[bytes, Row | None]] = []
@@ -79,7 +79,7 @@ class Gateway:
 
     def on_failed(self, error: BaseException) -> None:
         """Raft thread: the member has stopped for ever."""
-        self._bridge.call(self.fail, StorageFailed(f"this member has stopped: {error}"))
+        self._loop_queue.call(self.fail, StorageFailed(f"this member has stopped: {error}"))
 
     # ------------------------------------------------------------ event loop
 
@@ -89,7 +89,7 @@ class Gateway:
         return self._node.term if self._node.is_leader and self._failure is None else None
 
     def fail(self, error: MetaError) -> None:
-        """Everybody who waits, and everybody who comes, gets this error."""
+        """Fail all pending and all later calls with this error."""
         self._failure = self._failure or error
         self.hub.fail(self._failure)
         for future in self._pending:
@@ -165,10 +165,10 @@ class Gateway:
         self._pending.add(future)
 
         def answer(code: str, result: Any) -> None:
-            self._bridge.call(_settle, future, code, result)
+            self._loop_queue.call(_settle, future, code, result)
 
         try:
-            self._mailbox.post(lambda: call(answer))
+            self._thread_queue.post(lambda: call(answer))
             code, result = await future
         finally:
             self._pending.discard(future)

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
-from lakemq.meta_service.api.writes import Writes
+from lakemq.meta_service.api.remote.writes import Writes
 
 HERE: Final = "here"
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import grpc
 
-from lakemq.meta_service.api.auth_calls import AuthCalls
-from lakemq.meta_service.api.calls import Stub, Target
 from lakemq.meta_service.api.convert import node_message, node_of
 from lakemq.meta_service.api.errors import InvalidArgument
-from lakemq.meta_service.api.failures import error_of_failure
-from lakemq.meta_service.api.schema_calls import SchemaCalls
+from lakemq.meta_service.api.remote.auth_calls import AuthCalls
+from lakemq.meta_service.api.remote.calls import Stub, Target
+from lakemq.meta_service.api.remote.failures import error_of_failure
+from lakemq.meta_service.api.remote.schema_calls import SchemaCalls
 from lakemq.meta_service.api.types import (
     Compare,
     Delete,
@@ -202,7 +202,7 @@ class LocalClient(AuthCalls, SchemaCalls):
         return range(first, first + count)
 
     async def close(self) -> None:
-        """Nothing to close: the member belongs to somebody else."""
+        """Nothing to close: the member is closed by its owner."""
 
 
 def _described(name: str, result: Result) -> TopicDescription:

@@ -10,7 +10,7 @@ from typing import Any
 Call = tuple[Callable[..., None], tuple[Any, ...]]
 
 
-class Bridge:
+class LoopQueue:
     """Calls made in the Raft thread run in the event loop, in order, many per wake-up."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -26,7 +26,7 @@ class Bridge:
             try:
                 self._loop.call_soon_threadsafe(self.drain)
             except RuntimeError:
-                self._scheduled = False  # the loop is closed: nobody listens any more
+                self._scheduled = False  # the loop is closed: nothing is left to call
 
     def drain(self) -> None:
         """Event loop."""

@@ -34,7 +34,7 @@ Revisions = Sequence[tuple[int, Events]]
 
 
 class WatchHub:
-    """Recent events and everybody who waits for the next ones. Lives in the event loop."""
+    """Recent events and the watches that wait for the next ones. Lives in the event loop."""
 
     def __init__(self, read_history: Callable[[int, int], list[tuple[int, Events]]]) -> None:
         """`read_history(first, count)`: stored (revision, events), oldest first."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakemq.meta_service.raft.engine import CANDIDATE, CLOCK, DICE, FOLLOWER
+from lakemq.meta_service.raft.engine import CANDIDATE, CLOCK, FOLLOWER, RNG
 from lakemq.meta_service.raft.recovery import Recovery
 from lakemq.meta_service.raft.state import Message
 
@@ -25,18 +25,18 @@ class Elections(Recovery):
         self._transferring = False
         self._heard_leader = float("-inf")
         self._handing_over_until = float("-inf")
-        self._heir: Any = None
+        self._transfer_target: Any = None
         self.elections = 0
 
     def _election_timeout_s(self) -> float:
         timing = self.timing
         return (
-            timing.election_min_s + (timing.election_max_s - timing.election_min_s) * DICE.random()
+            timing.election_min_s + (timing.election_max_s - timing.election_min_s) * RNG.random()
         )
 
     @property
     def _may_campaign(self) -> bool:
-        """A new member's log may lack what its old disk held, unless nobody has anything."""
+        """A new member's log may lack what its old disk held, unless no member has entries."""
         return self.can_vote and not (self.log.is_new and self._others_have_entries)
 
     def _gate_election(self) -> None:
@@ -87,15 +87,15 @@ class Elections(Recovery):
 
     @property
     def _others_have_entries(self) -> bool:
-        """Whether this member has met a leader: it has sent something, or told that there is."""
+        """Whether this member has met a leader: it has received entries, or recovered."""
         return self.log.last_term > 0 or self._recovered
 
     def _has_newer_log(self, message: Message) -> bool:
         """Whether the candidate's log is at least as new as ours (§5.4.1).
 
         A member that begins with an empty disk may be a voter that lost what it acknowledged. Until
-        a leader has brought it up to date it only votes where nobody has anything: at the beginning
-        of a cluster.
+        a leader has brought it up to date it only votes where no member has entries: at the
+        beginning of a cluster.
         """
         if self.log.is_new and (message["last_term"] > 0 or self._others_have_entries):
             return False
@@ -174,20 +174,20 @@ class Elections(Recovery):
         if not ready:
             return False
         self._handing_over_until = CLOCK() + self.timing.election_min_s
-        self._heir = min(ready, key=self._lag)
-        self._ask_heir()
+        self._transfer_target = min(ready, key=self._lag)
+        self._send_timeout_now()
         return True
 
-    def _ask_heir(self) -> None:
+    def _send_timeout_now(self) -> None:
         """Once per tick."""
-        heir = self._heir
-        if heir is None:
+        target = self._transfer_target
+        if target is None:
             return
         if not self.is_leader or not self.is_handing_over:
-            self._heir = None
-        elif self._lag(heir) == 0:
-            self._heir = None
-            self.post(heir, {"type": "timeout_now", "term": self.term})
+            self._transfer_target = None
+        elif self._lag(target) == 0:
+            self._transfer_target = None
+            self.post(target, {"type": "timeout_now", "term": self.term})
 
     @property
     def is_handing_over(self) -> bool:

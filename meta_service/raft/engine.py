@@ -4,7 +4,7 @@ As shipped, pysyncobj 0.3.17 loses acknowledged entries and unpickles what peers
 unsound is replaced: parts that are module globals (journal, codec, clock, random, poller) here,
 methods in `Elections`, `Replication` and `RaftNode`, which override pysyncobj's private methods by
 their mangled names. That is only safe for the very source it was written against, hence the hashes.
-pysyncobj's own modules stay as they are: nobody else's copy is changed.
+pysyncobj's own modules stay as they are: copies that others have imported are not changed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Clock:
         return self.source()
 
 
-class Dice:
+class RandomSource:
     """Election timeouts. The simulation puts its own seeded `source` in."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Dice:
 
 
 CLOCK: Final = Clock()
-DICE: Final = Dice()
+RNG: Final = RandomSource()
 
 
 class NoPickle:
@@ -107,7 +107,7 @@ def load_engine() -> ModuleType:
         "createJournal": lambda log: log,
         "createPoller": lambda poller: poller,
         "monotonicTime": CLOCK,
-        "random": DICE,
+        "random": RNG,
     }
     for name, part in parts.items():
         if not hasattr(engine, name):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from lakemq.meta_service.raft.engine import CLOCK, MEMBERSHIP, peer_named
-from lakemq.meta_service.raft.log_format import Entry
+from lakemq.meta_service.raft.log.log_format import Entry
 from lakemq.meta_service.raft.state import EngineState
 
 _MEMBERSHIP_BYTE = bytes([MEMBERSHIP])
@@ -107,7 +107,7 @@ class Membership(EngineState):
             self._forget_peer(peer)
         addresses = {**group.voters, **group.learners}
         addresses.pop(self.member_id, None)
-        if group.voters:  # else it joins, and the leader has not told it yet who is there
+        if group.voters:  # else it joins, and the leader has not sent it the members yet
             self.wire.set_peers(addresses)
 
     def _forget_peer(self, peer: Any) -> None:
@@ -128,7 +128,7 @@ class Membership(EngineState):
         """Let a learner vote, once it has nearly everything. Raises Refused."""
         group = self.group
         if name not in group.learners:
-            raise Refused(f"{name} is no learner")
+            raise Refused(f"{name} is not a learner")
         lag = self._lag(peer_named(name))
         if lag > LAG_MAX:
             raise Refused(f"{name} still lacks {lag} entries")
@@ -143,7 +143,7 @@ class Membership(EngineState):
         if name == self.member_id:
             raise Refused(f"{name} leads: transfer the leadership first")
         if name not in group.voters and name not in group.learners:
-            raise Refused(f"{name} is no member")
+            raise Refused(f"{name} is not a member")
         self._change(
             Group(
                 {other: where for other, where in group.voters.items() if other != name},

@@ -20,8 +20,8 @@ from lakemq.meta_service.raft.engine import (
     SyncObjConf,
     peer_named,
 )
-from lakemq.meta_service.raft.log import RaftLog
-from lakemq.meta_service.raft.log_format import Entry
+from lakemq.meta_service.raft.log.log_format import Entry
+from lakemq.meta_service.raft.log.raft_log import RaftLog
 from lakemq.meta_service.raft.membership import Group, decode_group
 from lakemq.meta_service.raft.recovery import Recovery
 from lakemq.meta_service.raft.replication import Replication
@@ -119,7 +119,7 @@ class RaftNode(Elections, SnapshotTransfer):
     def tick(self, wait_s: float = 0.0) -> None:
         """One turn. Waits for work up to `wait_s` at its end. Raises LogFailed: stop for ever."""
         self._gate_election()
-        self._ask_heir()
+        self._send_timeout_now()
         self._onTick(wait_s)
         if self._transferring and self.state != FOLLOWER:
             self._transferring = False
@@ -190,7 +190,7 @@ class RaftNode(Elections, SnapshotTransfer):
         return result
 
     def _answer(self, entry: Entry, result: Any) -> None:
-        """Tell whoever waits for an entry that was applied."""
+        """Answer the caller that waits for an applied entry."""
         waiting = self._waiting.pop(entry.log_index, None)
         if waiting is None:
             return
@@ -228,7 +228,7 @@ class RaftNode(Elections, SnapshotTransfer):
         was_leader = self.is_leader
         self.state = state
         if was_leader and state != LEADER:
-            # The next leader may still commit them: whoever waits must not take it for a failure.
+            # The next leader may still commit them: its caller must not take it for a failure.
             self._fail_waiting(OUTCOME_UNKNOWN)
             self._stop_leading()
 

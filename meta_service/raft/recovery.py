@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from lakemq.meta_service.raft.engine import DICE, NO_OP
+from lakemq.meta_service.raft.engine import NO_OP, RNG
 from lakemq.meta_service.raft.membership import Membership
 from lakemq.meta_service.raft.state import Message
 
@@ -42,7 +42,7 @@ class Recovery(Membership):
 
     def _init_recovery(self) -> None:
         self._recovered = False
-        self._nonce = int(DICE.random() * _NONCES) if self.log.is_new else 0
+        self._nonce = int(RNG.random() * _NONCES) if self.log.is_new else 0
         self._settles_at = 0
         """It lacks nothing that it ever acknowledged when it has everything up to here."""
         self._newcomers: dict[Any, _Newcomer] = {}

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from lakemq.meta_service.raft.engine import CLOCK
-from lakemq.meta_service.raft.log import LogFailed
-from lakemq.meta_service.raft.log_format import Entry
+from lakemq.meta_service.raft.log.log_format import Entry
+from lakemq.meta_service.raft.log.raft_log import LogFailed
 from lakemq.meta_service.raft.recovery import Recovery
 from lakemq.meta_service.raft.state import Message
 

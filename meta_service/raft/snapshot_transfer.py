@@ -139,14 +139,14 @@ class SnapshotTransfer(Reads):
         self._answer_snapshot(peer, index, position=sink.position, done=False)
 
     def _receiving_of(self, peer: Any, message: Message) -> _Receiving:
-        told = (message["index"], message["index_term"], message["size"])
+        announced = (message["index"], message["index_term"], message["size"])
         receiving = self._receiving
         if receiving is not None:
             sink = receiving.sink
-            if (sink.log_index, sink.term, sink.size) == told and receiving.leader == peer:
+            if (sink.log_index, sink.term, sink.size) == announced and receiving.leader == peer:
                 return receiving
             sink.discard()
-        receiving = self._receiving = _Receiving(self.snapshots.receive(*told), peer)
+        receiving = self._receiving = _Receiving(self.snapshots.receive(*announced), peer)
         return receiving
 
     def _answer_snapshot(self, peer: Any, index: int, *, position: int, done: bool) -> None:

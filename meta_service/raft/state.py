@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from lakemq.meta_service.raft.engine import LEADER, Private, SyncObj, Transport
-from lakemq.meta_service.raft.log import RaftLog
+from lakemq.meta_service.raft.log.raft_log import RaftLog
 
 Message = dict[str, Any]
 """One message between members; `type` and `term` are always there."""
@@ -55,7 +55,7 @@ class Machine(Protocol):
     def applied_term(self) -> int: ...
 
     def apply(self, index: int, term: int, command: bytes) -> Any:
-        """Apply the command and return its result, to be told after `flush`. An exception stops
+        """Apply the command and return its result, to be answered after `flush`. An exception stops
         the member."""
 
     def flush(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lakemq.meta_service.raft.node import RaftNode
-from lakemq.meta_service.raft.thread_queue import Mailbox
+from lakemq.meta_service.raft.thread_queue import ThreadQueue
 
 _WAIT_S: Final = 0.02
 """Longest wait of one tick, so that heartbeats and elections are on time."""
@@ -17,14 +17,14 @@ class RaftThread:
     """Ticks a node until it is stopped or its disk fails."""
 
     def __init__(
-        self, node: RaftNode, mailbox: Mailbox, on_failed: Callable[[BaseException], None]
+        self, node: RaftNode, thread_queue: ThreadQueue, on_failed: Callable[[BaseException], None]
     ) -> None:
         self._node = node
-        self._mailbox = mailbox
+        self._thread_queue = thread_queue
         self._on_failed = on_failed
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="meta-raft", daemon=True)
-        mailbox.is_busy = node.is_busy
+        thread_queue.is_busy = node.is_busy
 
     def start(self) -> None:
         self._thread.start()
@@ -44,9 +44,9 @@ class RaftThread:
         if self._thread.ident is None:
             self._node.stop()  # it was never started
         else:
-            self._mailbox.post(self._mark_stopping)
+            self._thread_queue.post(self._mark_stopping)
             self._thread.join()
-        self._mailbox.close()
+        self._thread_queue.close()
 
     def _mark_stopping(self) -> None:
         self._stopping = True

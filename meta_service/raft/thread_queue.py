@@ -17,7 +17,7 @@ _CALLS_MAX: Final = 4096
 """Calls run before the next tick, so that heartbeats are never late."""
 
 
-class Mailbox:
+class ThreadQueue:
     """Calls for one thread, in order. `post` is safe from any thread."""
 
     def __init__(self) -> None:

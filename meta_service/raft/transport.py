@@ -25,7 +25,7 @@ import msgpack
 from lakemq.meta_service.api.errors import StartupFailed
 from lakemq.meta_service.raft.membership import MEMBERS_MAX
 from lakemq.meta_service.raft.state import Message
-from lakemq.meta_service.raft.thread_queue import Mailbox
+from lakemq.meta_service.raft.thread_queue import ThreadQueue
 from lakemq.meta_service.raft.wire_format import (
     MESSAGE_MAX_BYTES,
     BadMessage,
@@ -75,7 +75,7 @@ class Pem:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a member tells the others when it connects."""
+    """What a member says of itself when it connects to others."""
 
     member_id: str
     api_address: Callable[[], str]
@@ -142,11 +142,11 @@ class _Link:
             call.cancel()
         try:
             # The other side answers with its first header that it knows and accepts this member.
-            told = {key: value for key, value in call.initial_metadata() or ()}
-            if "lakemq-member" not in told:
+            metadata = {key: value for key, value in call.initial_metadata() or ()}
+            if "lakemq-member" not in metadata:
                 call.result()
             self._connected = True
-            self._wire.connected(self._peer, told)
+            self._wire.connected(self._peer, metadata)
             call.result()
         finally:
             if self._connected:
@@ -193,10 +193,14 @@ class GrpcWire:
     """Implements `Wire`. `receive(peer, message)` and the others run in the Raft thread."""
 
     def __init__(
-        self, identity: Identity, peers: Mapping[str, str], mailbox: Mailbox, pem: Pem | None
+        self,
+        identity: Identity,
+        peers: Mapping[str, str],
+        thread_queue: ThreadQueue,
+        pem: Pem | None,
     ) -> None:
         self._identity = identity
-        self._mailbox = mailbox
+        self._thread_queue = thread_queue
         self._pem = pem
         self._addresses = dict(peers)
         self._links: dict[str, _Link] = {}
@@ -274,10 +278,10 @@ class GrpcWire:
         """Highest feature level that a member's code knows; 0 while that is unknown."""
         return self._feature_levels.get(peer, 0)
 
-    def _note(self, peer: str, told: Mapping[str, Any]) -> None:
-        """What a member tells of itself when it connects, either way."""
-        self._api_addresses[peer] = str(told.get("lakemq-address", ""))
-        level = str(told.get("lakemq-level", "1"))
+    def _note(self, peer: str, metadata: Mapping[str, Any]) -> None:
+        """What a member says of itself when it connects, either way."""
+        self._api_addresses[peer] = str(metadata.get("lakemq-address", ""))
+        level = str(metadata.get("lakemq-level", "1"))
         self._feature_levels[peer] = int(level) if level.isdecimal() and len(level) < 9 else 1
 
     # ------------------------------------------------------------ sending
@@ -289,13 +293,13 @@ class GrpcWire:
             self.bytes_out += len(data)
             link.send(data)
 
-    def connected(self, peer: str, told: Mapping[str, Any]) -> None:
+    def connected(self, peer: str, metadata: Mapping[str, Any]) -> None:
         self._reported.pop(peer, None)
-        self._note(peer, told)
-        self._mailbox.post(lambda: self.on_connected(peer))
+        self._note(peer, metadata)
+        self._thread_queue.post(lambda: self.on_connected(peer))
 
     def disconnected(self, peer: str) -> None:
-        self._mailbox.post(lambda: self.on_disconnected(peer))
+        self._thread_queue.post(lambda: self.on_disconnected(peer))
 
     def note_failure(self, peer: str, error: BaseException) -> None:
         """Say once why a member cannot be reached."""
@@ -324,19 +328,19 @@ class GrpcWire:
             except BadMessage as error:
                 LOG.warning("member %s sent a bad message: %s", peer, error)
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            while len(self._mailbox) > _WAITING_MAX:
+            while len(self._thread_queue) > _WAITING_MAX:
                 time.sleep(_PAUSE_S / 10)  # the Raft thread is behind: take no more off the stream
             for message in messages:
                 self._post(peer, message)
         return b""
 
     def _post(self, peer: str, message: Message) -> None:
-        self._mailbox.post(lambda: self.on_message(peer, message))
+        self._thread_queue.post(lambda: self.on_message(peer, message))
 
     def _identify(self, context: grpc.ServicerContext) -> str:
         """The member at the other end, by its certificate where there is one."""
-        told = dict(context.invocation_metadata())
-        peer = str(told.get("lakemq-member", ""))
+        metadata = dict(context.invocation_metadata())
+        peer = str(metadata.get("lakemq-member", ""))
         if self._pem is not None:
             names = context.auth_context().get("x509_subject_alternative_name", ())
             if peer.encode() not in names:
@@ -345,13 +349,13 @@ class GrpcWire:
                 )
         if peer not in self._addresses:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{peer!r} is not a member")
-        ours, theirs = self._identity.cluster_id(), str(told.get("lakemq-cluster", ""))
+        ours, theirs = self._identity.cluster_id(), str(metadata.get("lakemq-cluster", ""))
         if ours and theirs and ours != theirs:
             context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"{peer!r} belongs to cluster {theirs}, this member to {ours}",
             )
-        self._note(peer, told)
+        self._note(peer, metadata)
         return peer
 
     def close(self) -> None:
@@ -383,7 +387,7 @@ def _unpack_frame(frame: bytes) -> tuple[bytes, ...]:
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise BadMessage(f"a frame that is not MessagePack: {error}") from error
     if not isinstance(messages, tuple) or not all(isinstance(m, bytes) for m in messages):
-        raise BadMessage("a frame that is no list of messages")
+        raise BadMessage("a frame must be a list of messages")
     return messages
 
 

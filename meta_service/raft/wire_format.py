@@ -1,4 +1,4 @@
-"""Raft messages as bytes, and their check before anything acts on them. Pure.
+"""Raft messages as bytes, and their check before anything acts on them.
 
 A message is one MessagePack map. Whatever arrives is bounded and every field is checked here, so
 the handlers meet nothing unexpected.
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgpack
 
-from lakemq.meta_service.raft.log_format import ENTRY_MAX_BYTES, Entry
+from lakemq.meta_service.raft.log.log_format import ENTRY_MAX_BYTES, Entry
 
 MESSAGE_MAX_BYTES: Final = 2 * 1024 * 1024
 """Largest message between members (bytes)."""

@@ -1,5 +1,5 @@
 """Which certificates a member serves. The members' authority signed all that can connect; of those
-it serves nodes and operators, known by the names in their certificates, and nobody else.
+it serves nodes and operators, known by the names in their certificates, and no other caller.
 """
 
 from __future__ import annotations
@@ -51,19 +51,20 @@ class Allowed:
             return
         shown = ", ".join(repr(name) for name in dict.fromkeys([*names, *common_names]))
         raise PermissionDenied(
-            f"the certificate of {shown[:_SHOWN_MAX] or 'nobody'} names neither a node of this "
-            "cluster (a member, a registered broker, one of meta.nodes) nor one of meta.operators"
+            f"the certificate of {shown[:_SHOWN_MAX] or 'an unnamed peer'} names neither a node of "
+            "this cluster (a member, a registered broker, one of meta.nodes) nor one of "
+            "meta.operators"
         )
 
 
 def names_of(context: Context) -> tuple[list[str], list[str]] | None:
     """(subject alternative names, common names) of the caller's verified certificate; None: it
     speaks plain text, which is for loopback only."""
-    told = context.auth_context()
-    if b"ssl" not in told.get("transport_security_type", ()):
+    peer = context.auth_context()
+    if b"ssl" not in peer.get("transport_security_type", ()):
         return None
     alternative, common = (
-        [value.decode("utf-8", "replace") for value in told.get(kind, ())]
+        [value.decode("utf-8", "replace") for value in peer.get(kind, ())]
         for kind in ("x509_subject_alternative_name", "x509_common_name")
     )
     return alternative, common

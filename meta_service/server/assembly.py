@@ -39,16 +39,16 @@ from lakemq.meta_service.catalog.tables import (
 from lakemq.meta_service.control.controller import Controller
 from lakemq.meta_service.core.cache import Cache
 from lakemq.meta_service.core.gateway import Gateway
-from lakemq.meta_service.core.loop_queue import Bridge
+from lakemq.meta_service.core.loop_queue import LoopQueue
 from lakemq.meta_service.core.watches import Events, WatchHub
-from lakemq.meta_service.raft.files import Folder
-from lakemq.meta_service.raft.log import LogFailed, RaftLog, reconcile
-from lakemq.meta_service.raft.log_format import LogDamaged
+from lakemq.meta_service.raft.log.files import Folder
+from lakemq.meta_service.raft.log.log_format import LogDamaged
+from lakemq.meta_service.raft.log.raft_log import LogFailed, RaftLog, reconcile
 from lakemq.meta_service.raft.membership import Group, decode_group
 from lakemq.meta_service.raft.node import RaftNode
 from lakemq.meta_service.raft.state import Message, RaftTiming
 from lakemq.meta_service.raft.thread import RaftThread
-from lakemq.meta_service.raft.thread_queue import Mailbox
+from lakemq.meta_service.raft.thread_queue import ThreadQueue
 from lakemq.meta_service.raft.transport import GrpcWire, Identity, Pem
 from lakemq.meta_service.storage.first_group import read_first_group, write_first_group
 from lakemq.meta_service.storage.machine import StateMachine
@@ -127,10 +127,10 @@ class Assembly:
         self.folder = folder
         self.membership = membership
         self.api_address = ""
-        self.bridge = Bridge(asyncio.get_running_loop())
+        self.loop_queue = LoopQueue(asyncio.get_running_loop())
         self.cache = Cache()
         self.hub = WatchHub(self._read_history)
-        self.gateway = Gateway(self.bridge, self.cache, self.hub)
+        self.gateway = Gateway(self.loop_queue, self.cache, self.hub)
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -147,14 +147,14 @@ class Assembly:
         self.machine = StateMachine(self.store, self.gateway.on_applied, self._on_installed)
         reconcile(self.log, self.machine.applied_index, self.machine.applied_term)
         self.snapshots = SnapshotMaker(self.store, self.folder)
-        self.mailbox = Mailbox()
+        self.thread_queue = ThreadQueue()
         membership = self.membership
         identity = Identity(
             membership.node_id, lambda: self.api_address, self.cluster_id, FEATURE_LEVEL
         )
         self.wire: GrpcWire | None = None
         if membership.own or membership.joins:
-            self.wire = GrpcWire(identity, membership.peers, self.mailbox, membership.pem)
+            self.wire = GrpcWire(identity, membership.peers, self.thread_queue, membership.pem)
         self.raft_address = membership.own
         self.node = RaftNode(
             membership.node_id,
@@ -164,12 +164,12 @@ class Assembly:
             wire=self.wire or NoWire(),
             snapshots=self.snapshots,
             timing=timing,
-            poller=self.mailbox,
+            poller=self.thread_queue,
         )
-        self.gateway.attach(self.node, self.mailbox)
+        self.gateway.attach(self.node, self.thread_queue)
         self.controller = Controller(self.gateway, self._has_sessions, self._feature_levels)
         self._warm()
-        self.thread = RaftThread(self.node, self.mailbox, self.gateway.on_failed)
+        self.thread = RaftThread(self.node, self.thread_queue, self.gateway.on_failed)
 
     def _first_group(self) -> Group:
         """The group before any change: that of the settings, or the one it began with by joining.
@@ -290,7 +290,7 @@ class Assembly:
 
     def _on_installed(self) -> None:
         """Raft thread: a snapshot took the place of the state."""
-        self.bridge.call(self._load, self._stored_rows(), self.store.state())
+        self.loop_queue.call(self._load, self._stored_rows(), self.store.state())
 
     def _read_history(self, first: int, count: int) -> list[tuple[int, Events]]:
         history: list[tuple[int, Events]] = []
@@ -330,7 +330,7 @@ class Assembly:
         return True
 
     async def give_way(self, wait_s: float) -> None:
-        """Let another member lead, so that nobody has to miss this one first."""
+        """Transfer leadership, so that the others need not detect that the leader is gone."""
         deadline = time.monotonic() + wait_s
         with contextlib.suppress(MetaError):
             asked = self.gateway.leading_term() is not None and await self.gateway.run(
@@ -344,7 +344,7 @@ class Assembly:
     async def stop(self) -> None:
         await self.controller.stop()
         await asyncio.to_thread(self._stop)
-        self.bridge.drain()
+        self.loop_queue.drain()
         self.gateway.fail(NoLeader("this member has stopped"))
 
     def _stop(self) -> None:

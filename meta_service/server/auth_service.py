@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lakemq.meta_service.api.auth import AclRule, kind_complaint
-from lakemq.meta_service.api.auth_calls import entry_message, entry_of
 from lakemq.meta_service.api.errors import InvalidArgument
+from lakemq.meta_service.api.remote.auth_calls import entry_message, entry_of
 from lakemq.meta_service.catalog.auth import AUTH_PREFIX, KINDS, decode_entry, identify, put_command
 from lakemq.meta_service.catalog.command_codec import Command
 from lakemq.meta_service.proto import auth_pb2 as pb

@@ -34,12 +34,12 @@ from lakemq.meta_service.catalog.control_commands import (
     RemoveNode,
     SetNodeState,
 )
+from lakemq.meta_service.catalog.moves import SetRebalance
 from lakemq.meta_service.catalog.nodes import decode_node, node_key
 from lakemq.meta_service.catalog.results import Result
 from lakemq.meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX
 from lakemq.meta_service.catalog.topics import decode_topic, topic_key
 from lakemq.meta_service.control.controller import Controller
-from lakemq.meta_service.control.moves import SetRebalance
 from lakemq.meta_service.proto import meta_pb2 as pb
 from lakemq.meta_service.proto import meta_pb2_grpc as rpc
 from lakemq.meta_service.server.failures import Context, streaming, unary
@@ -73,12 +73,12 @@ class ClusterService(Service, rpc.ClusterServicer):
     def _registration(self, node: pb.Node) -> Command:
         """Below level 3 a fenced node's partitions would lose their leader, and rows can't hold a
         storage id: a node that names its storage is then registered without both."""
-        told = (dict(node.addresses), node.rack, node.version, node.feature_level)
+        fields = (dict(node.addresses), node.rack, node.version, node.feature_level)
         if not node.storage_id:
-            return RegisterNode(node.node_id, *told, node.heartbeats)
+            return RegisterNode(node.node_id, *fields, node.heartbeats)
         if self._controller.feature_level < RegisterStorage.level:
-            return RegisterNode(node.node_id, *told, False)
-        return RegisterStorage(node.node_id, *told, node.heartbeats, node.storage_id)
+            return RegisterNode(node.node_id, *fields, False)
+        return RegisterStorage(node.node_id, *fields, node.heartbeats, node.storage_id)
 
     @unary
     async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusResponse:
@@ -98,7 +98,7 @@ class ClusterService(Service, rpc.ClusterServicer):
         await self._propose(self._registration(request.node), request.once)
         return node_message(self._node(request.node.node_id))
 
-    def beat(self, node_id: str, broker_epoch: int, load: dict[str, float]) -> str:
+    def heartbeat(self, node_id: str, broker_epoch: int, load: dict[str, float]) -> str:
         """Take a heartbeat; the node's state. Raises NotLeader, NoLeader, NotFound,
         CompareFailed."""
         if self._gateway.leading_term() is None:
@@ -113,7 +113,9 @@ class ClusterService(Service, rpc.ClusterServicer):
             )
         if node.broker_epoch < broker_epoch:
             raise NotFound(f"node {node_id!r} has no registration of broker epoch {broker_epoch}")
-        self._controller.monitor.beat(node_id, broker_epoch, self._now_s(), load)
+        self._controller.failure_detector.record_heartbeat(
+            node_id, broker_epoch, self._now_s(), load
+        )
         return node.state
 
     @streaming
@@ -121,7 +123,7 @@ class ClusterService(Service, rpc.ClusterServicer):
         self, requests: AsyncIterator[pb.HeartbeatRequest], context: Context
     ) -> AsyncIterator[pb.HeartbeatResponse]:
         async for request in requests:
-            state = self.beat(request.node_id, request.broker_epoch, dict(request.load))
+            state = self.heartbeat(request.node_id, request.broker_epoch, dict(request.load))
             if request.leaving:
                 await self._controller.fence(self._node(request.node_id))
                 state = FENCED

@@ -68,15 +68,15 @@ class DiscoveryService(rpc.DiscoveryServicer):
         return pb.JoinResponse(votes=votes, waits_for="" if votes else "it gets the log first")
 
     def _check_certificate(self, context: Context, name: str) -> None:
-        """With TLS nobody joins under a name that its certificate does not have, or that is not
-        wanted as a member. Raises PermissionDenied."""
+        """With TLS a node joins only under a name of its certificate, and only if meta.nodes or the
+        group has it. Raises PermissionDenied."""
         names = names_of(context)
         if names is None:
             return
         if name not in names[0]:
             raise PermissionDenied(f"the certificate does not name {name!r}")
         if not self._allowed.is_node(name):
-            raise PermissionDenied(f"{name!r} is no node that may join: see meta.nodes")
+            raise PermissionDenied(f"{name!r} may not join: add it to meta.nodes")
 
 
 def admit(node: RaftNode, name: str, address: str) -> tuple[bool, int, int]:

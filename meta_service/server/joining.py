@@ -25,8 +25,8 @@ from lakemq.meta_service.api.errors import (
     PermissionDenied,
     StartupFailed,
 )
-from lakemq.meta_service.api.failures import error_of_failure
 from lakemq.meta_service.api.hosts import join_host
+from lakemq.meta_service.api.remote.failures import error_of_failure
 from lakemq.meta_service.proto import discovery_pb2 as pb
 from lakemq.meta_service.proto import discovery_pb2_grpc as rpc
 
@@ -47,8 +47,8 @@ class Endpoint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
-    """What a member said of itself."""
+class PeerObservation:
+    """What a member answered about itself."""
 
     endpoint: Endpoint
     member_id: str
@@ -64,9 +64,9 @@ class Found(NamedTuple):
     endpoints: tuple[Endpoint, ...]
 
 
-def choose(sightings: Sequence[Sighting], own_id: str, expect: int) -> Found | bool:
+def choose(observations: Sequence[PeerObservation], own_id: str, expect: int) -> Found | bool:
     """A group to join; True: found one; False: look again. Raises StartupFailed."""
-    with_group = [one for one in sightings if one.cluster_id and one.members]
+    with_group = [one for one in observations if one.cluster_id and one.members]
     clusters = {one.cluster_id for one in with_group}
     if len(clusters) > 1:
         raise StartupFailed(
@@ -76,7 +76,7 @@ def choose(sightings: Sequence[Sighting], own_id: str, expect: int) -> Found | b
     if with_group:
         members = {name: at for one in with_group for name, at in one.members.items()}
         return Found(members, tuple(one.endpoint for one in with_group))
-    names = {one.member_id for one in sightings} | {own_id}
+    names = {one.member_id for one in observations} | {own_id}
     return 0 < expect == len(names) and own_id == min(names)
 
 
@@ -85,7 +85,7 @@ async def resolve(address: str) -> list[Endpoint]:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdigit():
-        raise StartupFailed(f"meta.join: {address!r} is no `host:port`")
+        raise StartupFailed(f"meta.join: {address!r} is not host:port")
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
             host, int(port), type=socket.SOCK_STREAM
@@ -135,23 +135,23 @@ class Joining:
                 f"meta.join: no group was found in {wait_s:g} s: {reasons or 'no address is known'}"
             ) from None
 
-    async def _look_around(self) -> list[Sighting]:
+    async def _look_around(self) -> list[PeerObservation]:
         groups = await asyncio.gather(*(resolve(address) for address in self._addresses))
         endpoints = {endpoint for group in groups for endpoint in group}
         found = await asyncio.gather(*(self._discover(endpoint) for endpoint in sorted(endpoints)))
         return [one for one in found if one is not None and one.member_id != self._own_id]
 
-    async def _discover(self, endpoint: Endpoint) -> Sighting | None:
+    async def _discover(self, endpoint: Endpoint) -> PeerObservation | None:
         async with _channel(endpoint, self._credentials) as channel:
             stub: Any = rpc.DiscoveryStub(channel)
             try:
-                told = await stub.Discover(pb.DiscoverRequest(), timeout=_ANSWER_S)
+                answer = await stub.Discover(pb.DiscoverRequest(), timeout=_ANSWER_S)
             except grpc.aio.AioRpcError as failure:
                 self._reasons[endpoint.target] = failure.details() or failure.code().name
                 return None
-        self._reasons[endpoint.target] = f"{told.member_id} has no group yet"
-        return Sighting(
-            endpoint, told.member_id, told.raft_address, told.cluster_id, dict(told.members)
+        self._reasons[endpoint.target] = f"{answer.member_id} has no group yet"
+        return PeerObservation(
+            endpoint, answer.member_id, answer.raft_address, answer.cluster_id, dict(answer.members)
         )
 
     async def join(self, found: Found, raft_address: str) -> None:

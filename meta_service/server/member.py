@@ -58,7 +58,7 @@ class MetaMember:
 
     @property
     def cluster_id(self) -> str:
-        """32 hex digits; the same for ever."""
+        """32 hex digits; never changes."""
         return self._cluster_id
 
     async def start(self) -> None:
@@ -160,9 +160,7 @@ class MetaMember:
         if settings.advertise:
             return settings.advertise
         if is_wildcard(self._host):
-            raise StartupFailed(
-                f"{self._host} is no address that others can reach: set meta.advertise"
-            )
+            raise StartupFailed(f"other members cannot reach {self._host}: set meta.advertise")
         return join_host(self._host, settings.raft_port) if settings.raft_port else ""
 
     def _services(self, assembly: Assembly, allowed: Allowed) -> Services:

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 
 from lakemq.meta_service.api.auth import AuthChange
-from lakemq.meta_service.api.calls import Target
-from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.remote.calls import Target
+from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.schemas import SubjectChange
 from lakemq.meta_service.api.types import KeyValue, MetaStatus, TopicChange, WatchEvent
 from lakemq.meta_service.core.in_process import HERE, LocalTarget
@@ -44,7 +44,7 @@ class RoutedClient(RemoteClient):
         return self._target_at(self._current, name)
 
     def _turn(self, leader: str) -> None:
-        """Where to go is asked anew for each attempt."""
+        """The leader is looked up for each attempt."""
 
     async def status(self) -> MetaStatus:
         return await self.local.status()

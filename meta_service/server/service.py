@@ -107,7 +107,7 @@ def writes(
 ) -> Any:
     """A unary method that proposes a command.
 
-    `command_of(service, request)` may raise MetaError; `answer(request, result)` is told what the
+    `command_of(service, request)` may raise MetaError; `answer(request, result)` gets what the
     command did. The method's types are those of the servicer that it belongs to.
     """
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lakemq.meta_service.api.convert import key_value_message
 from lakemq.meta_service.api.errors import InvalidArgument, NotLeader
-from lakemq.meta_service.api.writes import WRITES_MAX
+from lakemq.meta_service.api.remote.writes import WRITES_MAX
 from lakemq.meta_service.catalog.commands import Operation, Txn
 from lakemq.meta_service.catalog.results import Result
 from lakemq.meta_service.catalog.tables import RESERVED

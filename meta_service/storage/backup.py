@@ -18,8 +18,8 @@ import google_crc32c
 
 from lakemq.meta_service.api.errors import InvalidArgument, StorageFailed
 from lakemq.meta_service.catalog.tables import CLUSTER_KEY, GROUP_KEY
-from lakemq.meta_service.raft.files import Folder
-from lakemq.meta_service.raft.log import RaftLog
+from lakemq.meta_service.raft.log.files import Folder
+from lakemq.meta_service.raft.log.raft_log import RaftLog
 from lakemq.meta_service.storage.snapshot_stream import FolderSink
 from lakemq.meta_service.storage.store import Store, copy_database
 
@@ -48,7 +48,7 @@ def read_head(file: BinaryIO) -> BackupNote:
     """Raises InvalidArgument."""
     head = file.read(12 + _NOTE.size)
     if len(head) != 12 + _NOTE.size or head[:8] != MAGIC:
-        raise InvalidArgument("backup: this is no backup of a MetaService")
+        raise InvalidArgument("backup: this is not a backup of a MetaService")
     if google_crc32c.value(head[12:]) != int.from_bytes(head[8:12], "little"):
         raise InvalidArgument("backup: the head of the file is damaged")
     log_index, term, size, cluster_id = _NOTE.unpack(head[12:])
@@ -63,9 +63,9 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
 def restore(backup: Path, folder: Path, cluster_id: str = "") -> str:
     """Make a member's folder from a backup; returns the new cluster id.
 
-    All members of a group are restored from the same file with the same new id, so that nobody of
-    the old cluster can join by mistake. Raises InvalidArgument or StorageFailed, and then leaves no
-    usable folder behind.
+    All members of a group are restored from the same file with the same new id, so that no member
+    of the old cluster can join by mistake. Raises InvalidArgument or StorageFailed, and then leaves
+    no usable folder behind.
     """
     cluster_id = cluster_id or uuid.uuid4().hex
     if folder.exists() and any(folder.iterdir()):

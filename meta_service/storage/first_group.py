@@ -12,7 +12,7 @@ from typing import Final
 import google_crc32c
 
 from lakemq.meta_service.api.errors import StartupFailed
-from lakemq.meta_service.raft.files import Folder
+from lakemq.meta_service.raft.log.files import Folder
 from lakemq.meta_service.raft.membership import Group, decode_group, encode_group
 
 NAME: Final = "raft.group"
@@ -25,7 +25,9 @@ def read_first_group(folder: Path) -> Group | None:
         return None
     data = path.read_bytes()
     if len(data) < 5 or google_crc32c.value(data[4:]) != int.from_bytes(data[:4], "little"):
-        raise StartupFailed(f"{path} is damaged: this member must be removed and added anew")
+        raise StartupFailed(
+            f"{path} is damaged: this member must be removed from the group and added again"
+        )
     return decode_group(data[4:])
 
 

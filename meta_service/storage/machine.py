@@ -1,7 +1,7 @@
 """The state machine that Raft drives: the pure catalog over a store.
 
 Commands that were committed together are stored in one batch. Each one sees what those before it
-did; everybody else sees them when the batch is stored.
+did; others see them when the batch is stored.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 import msgpack
 
-from lakemq.meta_service.raft.files import sync_folder, sync_tree
+from lakemq.meta_service.raft.log.files import sync_folder, sync_tree
 
 MANIFEST_NAME: Final = "lakemq.manifest"
 _MANIFEST_MAX_BYTES: Final = 4 * 1024 * 1024

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lakemq.meta_service.api.errors import StorageFailed
-from lakemq.meta_service.raft.files import sync_folder, sync_tree
+from lakemq.meta_service.raft.log.files import sync_folder, sync_tree
 from lakemq.meta_service.storage.snapshot_stream import FolderSink, FolderSource, write_manifest
 from lakemq.meta_service.storage.store import Store
 

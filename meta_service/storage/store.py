@@ -20,7 +20,7 @@ import rocksdict
 
 from lakemq.meta_service.api.errors import StartupFailed, StorageFailed
 from lakemq.meta_service.catalog.tables import STATE_KEY, State, decode_state
-from lakemq.meta_service.raft.files import sync_folder, sync_tree
+from lakemq.meta_service.raft.log.files import sync_folder, sync_tree
 from lakemq.meta_service.raft.state import SnapshotSink
 from lakemq.meta_service.storage.snapshot_stream import MANIFEST_NAME, FolderSink
 

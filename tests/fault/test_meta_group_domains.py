@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lakemq.meta_service.api.auth import AuthChange, AuthCopy, User
-from lakemq.meta_service.api.client import RemoteClient
 from lakemq.meta_service.api.errors import UnsupportedCommand
+from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.types import TopicChange
 from tests.support.meta.group import Group
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.remote.client import RemoteClient
 from tests.support.meta.group import Group
 from tests.support.meta.load import Load
 
@@ -90,11 +90,11 @@ async def test_kill_9_of_the_leader_under_load(group: Group, client: RemoteClien
 
 
 async def test_kill_9_of_all_members_at_once(group: Group, client: RemoteClient) -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     load = Load(client)
     load.start()
     for _ in range(ROUNDS):
-        await asyncio.sleep(dice.uniform(0.4, 1.0))
+        await asyncio.sleep(rng.uniform(0.4, 1.0))
         for name in group.names:
             group.signal(name, signal.SIGKILL)
         for name in group.names:

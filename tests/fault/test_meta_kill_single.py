@@ -64,10 +64,10 @@ async def stored(folder: Path) -> dict[str, int]:
 @pytest.mark.parametrize("log_max_bytes", [64 * 1024 * 1024, SMALL])
 async def test_nothing_acknowledged_is_lost(tmp_path: Path, log_max_bytes: int) -> None:
     """The second size makes snapshots and compactions follow each other without a pause."""
-    dice = random.Random(log_max_bytes)
+    rng = random.Random(log_max_bytes)
     folder, acked = tmp_path / "meta", tmp_path / "acked"
     for run in range(3):
-        write_until_killed(folder, acked, log_max_bytes, run, dice.randint(300, 1500))
+        write_until_killed(folder, acked, log_max_bytes, run, rng.randint(300, 1500))
     rows = await stored(folder)
     promises = [line.split() for line in acked.read_text().splitlines()]
     assert len(promises) > 900

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lakemq.meta_service.api.client import RemoteClient
 from lakemq.meta_service.api.errors import MetaError
+from lakemq.meta_service.api.remote.client import RemoteClient
 from tests.support.meta.group import Group
 from tests.support.meta.load import Load
 from tests.support.meta.network import Network, why_not

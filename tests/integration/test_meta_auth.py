@@ -17,8 +17,8 @@ from lakemq.meta_service.api.auth import (
     ScramCredential,
     User,
 )
-from lakemq.meta_service.api.client import RemoteClient
 from lakemq.meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
+from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import MetaClient
 from lakemq.meta_service.catalog import apply as apply_module

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from lakemq.meta_service.api.client import RemoteClient
 from lakemq.meta_service.api.errors import PermissionDenied
+from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import NodeRegistration
 from lakemq.meta_service.proto import auth_pb2, discovery_pb2, meta_pb2, schemas_pb2

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lakemq.meta_service.api.client import RemoteClient
 from lakemq.meta_service.api.errors import CompareFailed, NotFound
+from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import NodeRegistration, TopicDescription
 from lakemq.meta_service.server.member import MetaMember

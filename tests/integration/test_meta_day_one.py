@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lakemq.cli.meta_commands import meta
-from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.remote.client import RemoteClient
 from tests.support.node.node import NodeProcess
 from tests.support.node.ports import free_ports
 

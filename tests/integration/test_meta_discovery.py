@@ -12,7 +12,7 @@ import pytest
 
 from lakemq.meta_service.api.errors import StartupFailed
 from lakemq.meta_service.api.settings import MetaSettings
-from lakemq.meta_service.server.joining import Endpoint, Found, Sighting, choose
+from lakemq.meta_service.server.joining import Endpoint, Found, PeerObservation, choose
 from lakemq.meta_service.server.member import MetaMember
 from tests.support.meta.group import Certificates
 from tests.support.node.ports import free_ports
@@ -132,7 +132,7 @@ async def test_a_taken_id_is_refused(nodes: Nodes) -> None:
 async def test_nothing_to_join_is_said_clearly(nodes: Nodes) -> None:
     with pytest.raises(StartupFailed, match=r"no group was found in 0\.5 s: 127\.0\.0\.1:1: "):
         await nodes.start("n2", join=["127.0.0.1:1"], start_max_s=0.5)
-    with pytest.raises(StartupFailed, match="is no `host:port`"):
+    with pytest.raises(StartupFailed, match="is not host:port"):
         await nodes.start("n3", join=["somewhere"], start_max_s=0.5)
     with pytest.raises(StartupFailed, match="cannot both be set"):
         await nodes.start("n4", join=["a:1"], members={"n4": "a:1"})
@@ -200,8 +200,8 @@ async def test_certificates_that_may_join_found_a_group(nodes: Nodes, tmp_path: 
     assert await group[0].client().put(b"a", b"1") > 0
 
 
-def sighting(name: str, cluster: str = "", **members: str) -> Sighting:
-    return Sighting(Endpoint(f"{name}:1", name), name, f"{name}:2", cluster, members)
+def sighting(name: str, cluster: str = "", **members: str) -> PeerObservation:
+    return PeerObservation(Endpoint(f"{name}:1", name), name, f"{name}:2", cluster, members)
 
 
 def test_only_the_smallest_of_exactly_as_many_as_expected_founds_a_group() -> None:

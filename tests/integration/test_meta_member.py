@@ -14,7 +14,6 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from lakemq.meta_service.api.client import RemoteClient
 from lakemq.meta_service.api.errors import (
     AlreadyExists,
     Compacted,
@@ -23,7 +22,8 @@ from lakemq.meta_service.api.errors import (
     NotFound,
     StartupFailed,
 )
-from lakemq.meta_service.api.failures import error_of_failure
+from lakemq.meta_service.api.remote.client import RemoteClient
+from lakemq.meta_service.api.remote.failures import error_of_failure
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import Compare, Delete, MetaClient, NodeRegistration, Put
 from lakemq.meta_service.catalog import apply as apply_module

@@ -244,7 +244,7 @@ async def test_a_group_grows_and_shrinks_while_it_works(
     row = await joining.client().get(b"k199")
     assert row is not None and row.value == b"v"
     refused = await run("promote", "n9", *at(members[2]))
-    assert refused.exit_code == 1 and "n9 is no learner" in refused.output
+    assert refused.exit_code == 1 and "n9 is not a learner" in refused.output
 
     gone = next(m for m in members if m.status().member_id != m.status().leader_id)
     gone_id = gone.status().member_id

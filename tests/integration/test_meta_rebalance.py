@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lakemq.cli.meta_commands import meta
-from lakemq.meta_service.api.client import RemoteClient
 from lakemq.meta_service.api.errors import CompareFailed, NotFound
+from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import NodeRegistration, Rebalance, TopicDescription
 from lakemq.meta_service.control import mover

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lakemq.meta_service.api.client import RemoteClient
 from lakemq.meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
+from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.schemas import Schema, SubjectChange
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import MetaClient

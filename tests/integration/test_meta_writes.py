@@ -9,11 +9,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from lakemq.meta_service.api.client import RemoteClient
 from lakemq.meta_service.api.errors import InvalidArgument, MetaError
+from lakemq.meta_service.api.remote.client import RemoteClient
+from lakemq.meta_service.api.remote.writes import WRITES_MAX
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import Compare, Put
-from lakemq.meta_service.api.writes import WRITES_MAX
 from lakemq.meta_service.proto import meta_pb2 as pb
 from lakemq.meta_service.proto import meta_pb2_grpc as rpc
 from lakemq.meta_service.server.member import MetaMember

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import lakemq
-from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.types import NodeRegistration
 from tests.support.node.node import NodeProcess
 from tests.support.node.ports import free_ports

@@ -40,7 +40,7 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "meta_service/test_meta_catalog", "meta_service/test_meta_control",
         "meta_service/test_meta_format_page",
     ),
-    "meta_service/control/moves.py": ("meta_service/test_meta_balance",),
+    "meta_service/catalog/moves.py": ("meta_service/test_meta_balance",),
     "meta_service/catalog/nodes.py": (
         "meta_service/test_meta_control", "meta_service/test_meta_catalog",
     ),
@@ -51,7 +51,7 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "meta_service/catalog/topics.py": (
         "meta_service/test_meta_catalog", "meta_service/test_meta_control",
     ),
-    "meta_service/raft/log_format.py": (
+    "meta_service/raft/log/log_format.py": (
         "meta_service/test_meta_raft_log", "meta_service/test_meta_format_page",
     ),
     "plugins/journal/segment/checkpoint.py": ("journal/test_journal_formats",),

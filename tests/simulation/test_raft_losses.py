@@ -22,8 +22,8 @@ from pysyncobj.transport import Transport
 from lakemq.meta_service.catalog.command_codec import encode_command
 from lakemq.meta_service.catalog.commands import Txn
 from lakemq.meta_service.catalog.tables import KEYS
-from lakemq.meta_service.raft.log import RaftLog
-from lakemq.meta_service.raft.log_format import Entry
+from lakemq.meta_service.raft.log.log_format import Entry
+from lakemq.meta_service.raft.log.raft_log import RaftLog
 from tests.support.meta.cluster import Cluster, Member
 from tests.support.meta.disk import MemoryDisk, PowerCut
 

@@ -110,8 +110,8 @@ def test_a_new_leader_changes_nothing_before_it_has_committed_something(cluster:
     cluster.isolate(leader.name)
     heirs = [m for m in cluster.members.values() if m.name in cluster.first_voters]
     heirs.remove(leader)
-    heir = cluster.run_until(lambda: cluster.leader() in heirs and cluster.leader())
-    node = node_of(heir)
+    target = cluster.run_until(lambda: cluster.leader() in heirs and cluster.leader())
+    node = node_of(target)
     assert node.commit_index < (node.noop_index or 0)
     with pytest.raises(Refused, match="own term"):
         node.add_learner("m3", "here")
@@ -215,15 +215,15 @@ def _change_something(cluster: Cluster) -> None:
     leader = cluster.leader()
     if leader is None:
         return
-    dice = cluster.dice
-    name = dice.choice(list(cluster.members))
+    rng = cluster.rng
+    name = rng.choice(list(cluster.members))
 
     def change(member: Member = leader) -> None:
         node = member.node
         if node is None:
             return
         try:
-            if name in node.group.learners and dice.random() < 0.7:
+            if name in node.group.learners and rng.random() < 0.7:
                 node.promote(name)
             elif name in node.group.voters or name in node.group.learners:
                 any_is_new = any(cluster.members[voter].is_new for voter in node.group.voters)
@@ -243,7 +243,7 @@ def _change_in_vain(cluster: Cluster) -> None:
     if leader is not None and not leader.paused:
         cluster.isolate(leader.name)
         _change_something(cluster)
-        cluster.at(cluster.dice.uniform(1.0, 2.5), cluster.network.cut.clear)
+        cluster.at(cluster.rng.uniform(1.0, 2.5), cluster.network.cut.clear)
 
 
 @pytest.mark.parametrize("seed", seeds(60))

@@ -16,7 +16,7 @@ from lakemq.meta_service.catalog.command_codec import encode_command
 from lakemq.meta_service.catalog.commands import Txn
 from lakemq.meta_service.catalog.tables import KEYS
 from lakemq.meta_service.raft.engine import Peer
-from lakemq.meta_service.raft.log import LogFailed
+from lakemq.meta_service.raft.log.raft_log import LogFailed
 from lakemq.meta_service.raft.node import RaftNode
 from lakemq.meta_service.raft.state import Message
 from lakemq.meta_service.raft.wire_format import BadMessage, decode_message, encode_message
@@ -454,23 +454,23 @@ def test_a_read_waits_for_a_majority(cluster: Cluster) -> None:
 
 
 def test_a_read_at_a_new_leader_waits_until_it_knows_what_is_committed(cluster: Cluster) -> None:
-    """Ongaro's thesis §6.4, step 1: its heir has what the old leader acknowledged, was never told
+    """Ongaro's thesis §6.4, step 1: its target has what the old leader acknowledged, was never told
     that it is committed, and learns that it leads from one that lags before that commits it."""
     leader = cluster.wait_for_leader()
     cluster.run_for(1)
-    heir, lagging = followers(cluster)
+    target, lagging = followers(cluster)
     cluster.isolate(lagging.name)
     answers = submit(leader, b"k")
     cluster.run_until(lambda: answers)
     assert answers == [""]
-    assert heir.store.get(KEYS + b"k") is None, "it was told of the commit already"
+    assert target.store.get(KEYS + b"k") is None, "it was told of the commit already"
     cluster.network.cut.clear()
     cluster.isolate(leader.name)
-    cluster.run_until(lambda: node_of(heir).is_leader)
+    cluster.run_until(lambda: node_of(target).is_leader)
     found: list[tuple[str, bool]] = []
-    heir.call(
-        lambda: node_of(heir).read_barrier(
-            lambda code, _: found.append((code, heir.store.get(KEYS + b"k") is not None))
+    target.call(
+        lambda: node_of(target).read_barrier(
+            lambda code, _: found.append((code, target.store.get(KEYS + b"k") is not None))
         )
     )
     cluster.run_until(lambda: found)

@@ -19,7 +19,12 @@ from lakemq.broker_core.transactions.state import (
 )
 from lakemq.meta_service.catalog.command_codec import decode_command, encode_command
 from lakemq.meta_service.catalog.commands import Txn
-from lakemq.meta_service.raft.log_format import Entry, encode_log_header, encode_record, parse_log
+from lakemq.meta_service.raft.log.log_format import (
+    Entry,
+    encode_log_header,
+    encode_record,
+    parse_log,
+)
 from lakemq.meta_service.raft.wire_format import decode_message, encode_message
 from lakemq.meta_service.storage.snapshot_stream import FileNote, parse_manifest
 from lakemq.plugins.native.groups.balance import balance

@@ -18,7 +18,7 @@ from lakemq.meta_service.catalog.command_codec import (
 )
 from lakemq.meta_service.catalog.commands import AllocateIds, RegisterNode, RegisterStorage
 from lakemq.meta_service.catalog.tables import STATE_KEY, State, encode_state
-from lakemq.meta_service.raft.log_format import (
+from lakemq.meta_service.raft.log.log_format import (
     RECORD_MAGIC,
     VOTE_MAGIC,
     Entry,

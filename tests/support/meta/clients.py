@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lakemq.meta_service.api.session import Session
+from lakemq.meta_service.api.remote.client_session import Session
 from lakemq.meta_service.catalog.command_codec import Command, Header, encode_command
 from lakemq.meta_service.catalog.commands import AllocateIds, OpenSession, Txn
 from lakemq.meta_service.catalog.tables import KEYS, decode_row
@@ -52,7 +52,7 @@ class _Attempt:
         if not code:
             self._client.finish("", result, self._done)
         elif code in DEFINITE:
-            self._client.cluster.at(self._client.dice.uniform(0.02, 0.2), self._again)
+            self._client.cluster.at(self._client.rng.uniform(0.02, 0.2), self._again)
         else:
             self._unknown()
 
@@ -96,13 +96,13 @@ class Client:
 
     def __init__(self, cluster: Cluster, number: int, keys: int, *, deduplicates: bool) -> None:
         self.cluster = cluster
-        self.dice = cluster.dice
+        self.rng = cluster.rng
         self._id = number.to_bytes(16, "big")
         self._session = Session(self._id)
         self._session_open = not deduplicates
         self._deduplicates = deduplicates
         self._keys = [b"r%d" % n for n in range(keys)]
-        self._target = self.dice.choice(list(cluster.members))
+        self._target = self.rng.choice(list(cluster.members))
         self._count = 0
         self.generation = 0
         self._known: dict[bytes, tuple[bytes | None, int]] = {}
@@ -118,13 +118,13 @@ class Client:
     # ------------------------------------------------------------ talking to members
 
     def start(self) -> None:
-        self.cluster.at(self.dice.uniform(0.0, 0.5), self._next)
+        self.cluster.at(self.rng.uniform(0.0, 0.5), self._next)
 
     def _member(self) -> Member:
         return self.cluster.members[self._target]
 
     def elsewhere(self) -> None:
-        self._target = self.dice.choice(list(self.cluster.members))
+        self._target = self.rng.choice(list(self.cluster.members))
 
     def _command(self, command: Command, done: Callable[[str, Any], None]) -> None:
         """Until an answer, or "UNKNOWN" if it cannot be known."""
@@ -189,7 +189,7 @@ class Client:
         if not self._session_open:
             self._command(OpenSession(self._id), lambda code, result: self._opened())
             return
-        action = self.dice.choices(
+        action = self.rng.choices(
             [self._do_read, self._do_write, self._do_cas, self._do_count, self._do_lock],
             [3, 2, 3, 1, 2],
         )[0]
@@ -201,14 +201,14 @@ class Client:
         self._pause()
 
     def _pause(self) -> None:
-        self.cluster.at(self.dice.uniform(0.01, 0.15), self._next)
+        self.cluster.at(self.rng.uniform(0.01, 0.15), self._next)
 
     def _new_value(self) -> bytes:
         self._count += 1
         return b"%s.%d" % (self._id.hex()[-4:].encode(), self._count)
 
     def _do_read(self) -> None:
-        key = self.dice.choice(self._keys)
+        key = self.rng.choice(self._keys)
         call = Call("read", None, self.cluster.now)
         self.calls[key].append(call)
 
@@ -220,7 +220,7 @@ class Client:
         self._read(key, done)
 
     def _do_write(self) -> None:
-        key, value = self.dice.choice(self._keys), self._new_value()
+        key, value = self.rng.choice(self._keys), self._new_value()
         call = Call("write", value, self.cluster.now)
         self.calls[key].append(call)
 
@@ -235,7 +235,7 @@ class Client:
         self._command(Txn((), ((key, value, 0),)), done)
 
     def _do_cas(self) -> None:
-        key, value = self.dice.choice(self._keys), self._new_value()
+        key, value = self.rng.choice(self._keys), self._new_value()
         if key not in self._known:
             self._do_read()
             return
@@ -287,7 +287,7 @@ class Client:
                 self._pause()
                 return
             token, since = result.revision, self.cluster.now
-            self.cluster.at(self.dice.uniform(0.0, 0.3), lambda: give_back(token, since))
+            self.cluster.at(self.rng.uniform(0.0, 0.3), lambda: give_back(token, since))
 
         def give_back(token: int, since: float) -> None:
             self.held.append((since, self.cluster.now, token))

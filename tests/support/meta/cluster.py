@@ -1,6 +1,6 @@
 """A whole Raft group driven from one seed: simulated time, network and disks.
 
-Nodes are the real `RaftNode` over the real log and catalog; only clock, dice, wire, disk and store
+Nodes are the real `RaftNode` over the real log and catalog; only clock, rng, wire, disk and store
 are simulated. After every event the Raft invariants are checked.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 
 from lakemq.meta_service.catalog.apply import Applied
 from lakemq.meta_service.raft import engine
-from lakemq.meta_service.raft.log import LOG_NAME, NEW_NAME, RaftLog, reconcile
-from lakemq.meta_service.raft.log_format import Entry
+from lakemq.meta_service.raft.log.log_format import Entry
+from lakemq.meta_service.raft.log.raft_log import LOG_NAME, NEW_NAME, RaftLog, reconcile
 from lakemq.meta_service.raft.membership import Group
 from lakemq.meta_service.raft.node import RaftNode
 from lakemq.meta_service.raft.state import Message, RaftTiming
@@ -65,7 +65,7 @@ class _Snapshots:
             return False
         self._under_way = MemorySource(state.applied_index, state.applied_term, store.pack())
         self._mark = store.mark()
-        self._done_at = cluster.now + cluster.dice.uniform(0.0, 0.3)
+        self._done_at = cluster.now + cluster.rng.uniform(0.0, 0.3)
         return True
 
     def finished(self) -> int | None:
@@ -107,13 +107,13 @@ class Network:
         """Part of the messages that are late by up to half a second."""
 
     def send(self, source: str, target: str, data: bytes) -> None:
-        dice = self._cluster.dice
-        if dice.random() < self.loss:
+        rng = self._cluster.rng
+        if rng.random() < self.loss:
             return
-        for _ in range(2 if dice.random() < self.repeat else 1):
-            delay = dice.uniform(0.0005, 0.005)
-            if dice.random() < self.slow:
-                delay += dice.uniform(0.0, 0.5)
+        for _ in range(2 if rng.random() < self.repeat else 1):
+            delay = rng.uniform(0.0005, 0.005)
+            if rng.random() < self.slow:
+                delay += rng.uniform(0.0, 0.5)
             self._cluster.at(delay, lambda: self._arrive(source, target, data))
 
     def _arrive(self, source: str, target: str, data: bytes) -> None:
@@ -193,7 +193,7 @@ class Member:
         if incarnation == self._incarnation and self.node is not None:
             if not self.paused:
                 self.run(lambda: None)
-            delay = TICK_S * self.cluster.dice.uniform(0.8, 1.2)
+            delay = TICK_S * self.cluster.rng.uniform(0.8, 1.2)
             self.cluster.at(delay, lambda: self._tick_later(incarnation))
 
     def receive(self, source: str, data: bytes) -> None:
@@ -235,8 +235,8 @@ class Member:
         self.paused = False
         self._inbox.clear()
         self._incarnation += 1
-        self.disk.lose_power(self.cluster.dice)
-        self.store.lose_power(self.cluster.dice)
+        self.disk.lose_power(self.cluster.rng)
+        self.store.lose_power(self.cluster.rng)
         self.cluster.invariants.stopped(self.name)
 
     def wipe(self) -> None:
@@ -288,7 +288,7 @@ class Cluster:
         self, seed: int, size: int, timing: RaftTiming = TIMING, *, spare: int = 0
     ) -> None:
         """`spare`: members that run but belong to no group until they are added."""
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.timing = timing
         self.now = 1000.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -305,16 +305,16 @@ class Cluster:
 
     @contextmanager
     def running(self) -> Iterator[Cluster]:
-        """With the engine's clock and dice in the simulation's hands."""
-        clock, dice = engine.CLOCK.source, engine.DICE.source
+        """With the engine's clock and rng in the simulation's hands."""
+        clock, rng = engine.CLOCK.source, engine.RNG.source
         engine.CLOCK.source = lambda: self.now
-        engine.DICE.source = self.dice
+        engine.RNG.source = self.rng
         try:
             for member in self.members.values():
                 member.start()
             yield self
         finally:
-            engine.CLOCK.source, engine.DICE.source = clock, dice
+            engine.CLOCK.source, engine.RNG.source = clock, rng
 
     def at(self, delay_s: float, action: Callable[[], object]) -> None:
         heapq.heappush(self._events, (self.now + delay_s, next(self._count), action))

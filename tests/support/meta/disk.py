@@ -30,14 +30,14 @@ class _Inode:
         self.durable = bytearray(self.current)
         self.pending.clear()
 
-    def lose_power(self, dice: random.Random) -> None:
+    def lose_power(self, rng: random.Random) -> None:
         """Any part of what was not synced may be on the disk, in any order."""
         for position, data in self.pending:
-            fate = dice.random()
+            fate = rng.random()
             if fate < 0.4:
                 continue
             if data is not None and fate < 0.6:
-                data = data[: dice.randrange(len(data) + 1)]
+                data = data[: rng.randrange(len(data) + 1)]
             _apply(self.durable, position, data)
         self.pending.clear()
         self.current = bytearray(self.durable)
@@ -117,10 +117,10 @@ class MemoryDisk:
     def remove(self, name: str) -> None:
         self._inodes.pop(name, None)
 
-    def lose_power(self, dice: random.Random) -> None:
+    def lose_power(self, rng: random.Random) -> None:
         self.cut_at = None
         for inode in self._inodes.values():
-            inode.lose_power(dice)
+            inode.lose_power(rng)
 
     def damage(self, name: str, position: int) -> None:
         """Flip a bit that was durable."""
@@ -174,8 +174,8 @@ class MemoryStore:
         self.rows = dict(unpack(bytes(sink.data)))
         self.sync()
 
-    def lose_power(self, dice: random.Random) -> None:
-        for _ in range(dice.randint(0, len(self._undo))):
+    def lose_power(self, rng: random.Random) -> None:
+        for _ in range(rng.randint(0, len(self._undo))):
             self._put(self._undo.pop())
         self._undo.clear()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from lakemq.meta_service.api.client import RemoteClient
+from lakemq.meta_service.api.remote.client import RemoteClient
 from tests.support.node.ports import free_ports
 
 EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")

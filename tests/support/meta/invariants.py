@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakemq.meta_service.catalog.apply import Applied
 from lakemq.meta_service.raft.engine import MEMBERSHIP
-from lakemq.meta_service.raft.log_format import Entry
+from lakemq.meta_service.raft.log.log_format import Entry
 from lakemq.meta_service.raft.membership import decode_group
 from lakemq.meta_service.raft.node import RaftNode
 from lakemq.meta_service.raft.state import Message

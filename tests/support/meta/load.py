@@ -8,8 +8,8 @@ import itertools
 import os
 import time
 
-from lakemq.meta_service.api.client import RemoteClient
 from lakemq.meta_service.api.errors import MetaError
+from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.types import Compare, Delete, Put
 from tests.support.meta.linearizability import NEVER, Call, is_linearizable
 

@@ -10,13 +10,13 @@ from tests.support.meta.linearizability import Call, is_linearizable
 
 
 class Nemesis:
-    """Does harm for a while, from the cluster's dice."""
+    """Does harm for a while, from the cluster's rng."""
 
     def __init__(self, cluster: Cluster, extra: Sequence[Callable[[], None]] = ()) -> None:
         """`extra`: more harm, always among what is done."""
         self._cluster = cluster
-        self._dice = cluster.dice
-        self._kinds = self._dice.sample(
+        self._rng = cluster.rng
+        self._kinds = self._rng.sample(
             [
                 self._crash,
                 self._crash_all,
@@ -33,7 +33,7 @@ class Nemesis:
                 self._forget_newer_leader,
                 self._lose_with_the_commit,
             ],
-            self._dice.randint(1, 5),
+            self._rng.randint(1, 5),
         ) + list(extra)
         self.stopping = False
 
@@ -42,36 +42,34 @@ class Nemesis:
         self._kinds += [self._forget_newer_leader] * 2 * len(self._kinds)
 
     def start(self) -> None:
-        self._cluster.at(self._dice.uniform(0.5, 1.5), self._act)
+        self._cluster.at(self._rng.uniform(0.5, 1.5), self._act)
 
     def _act(self) -> None:
         if self.stopping:
             return
-        self._dice.choice(self._kinds)()
-        if self._dice.random() < 0.4:
-            self._cluster.at(self._dice.uniform(0.2, 2.0), self._heal)
-        self._cluster.at(self._dice.uniform(0.1, 1.2), self._act)
+        self._rng.choice(self._kinds)()
+        if self._rng.random() < 0.4:
+            self._cluster.at(self._rng.uniform(0.2, 2.0), self._heal)
+        self._cluster.at(self._rng.uniform(0.1, 1.2), self._act)
 
     def _heal(self) -> None:
         if not self.stopping:
             self._cluster.heal()
 
     def _any(self) -> str:
-        return self._dice.choice(list(self._cluster.members))
+        return self._rng.choice(list(self._cluster.members))
 
     def _crash(self) -> None:
         member = self._cluster.members[self._any()]
         member.crash()
-        self._cluster.at(self._dice.uniform(0.0, 1.5), member.start)
+        self._cluster.at(self._rng.uniform(0.0, 1.5), member.start)
 
     def _blink(self) -> None:
         """Everybody loses power again and again for some milliseconds, also between a vote and the
         next candidate."""
-        for _ in range(self._dice.randint(5, 20)):
+        for _ in range(self._rng.randint(5, 20)):
             member = self._cluster.members[self._any()]
-            self._cluster.at(
-                self._dice.uniform(0.0, 3.0), lambda member=member: self._flick(member)
-            )  # type: ignore[misc] # mypy cannot infer a lambda with a default
+            self._cluster.at(self._rng.uniform(0.0, 3.0), lambda member=member: self._flick(member))  # type: ignore[misc] # mypy cannot infer a lambda with a default
 
     def _flick(self, member: Member) -> None:
         if member.node is not None and not self.stopping:
@@ -81,19 +79,19 @@ class Nemesis:
     def _crash_all(self) -> None:
         for member in self._cluster.members.values():
             member.crash()
-            self._cluster.at(self._dice.uniform(0.0, 1.0), member.start)
+            self._cluster.at(self._rng.uniform(0.0, 1.0), member.start)
 
     def _power_cut(self) -> None:
         """In the middle of some disk operation soon."""
         member = self._cluster.members[self._any()]
-        member.disk.cut_at = member.disk.steps + self._dice.randint(1, 12)
-        self._cluster.at(self._dice.uniform(0.3, 1.5), member.start)
+        member.disk.cut_at = member.disk.steps + self._rng.randint(1, 12)
+        self._cluster.at(self._rng.uniform(0.3, 1.5), member.start)
 
     def _wipe(self) -> None:
         name = self._any()
         if self._may_wipe(name):
             self._cluster.members[name].wipe()
-            self._cluster.at(self._dice.choice([0.0, 0.1, 1.0]), self._cluster.members[name].start)
+            self._cluster.at(self._rng.choice([0.0, 0.1, 1.0]), self._cluster.members[name].start)
 
     def _may_wipe(self, name: str) -> bool:
         """A disk dies and is replaced: of one member at a time, as a majority must remember, and
@@ -109,35 +107,35 @@ class Nemesis:
         one with an empty disk."""
         leader = self._cluster.leader()
         if leader is not None:
-            if self._dice.random() < 0.5:
+            if self._rng.random() < 0.5:
                 leader.call(lambda: leader.node and leader.node.transfer_leadership(None))
-                delay_s = self._dice.uniform(0.03, 0.2)
+                delay_s = self._rng.uniform(0.03, 0.2)
             else:
                 self._cluster.isolate(leader.name)
-                delay_s = self._dice.uniform(0.5, 1.0)
+                delay_s = self._rng.uniform(0.5, 1.0)
             self._cluster.at(delay_s, lambda: self._come_over(leader))
 
     def _come_over(self, leader: Member) -> None:
         names = [name for name in self._cluster.members if name != leader.name]
-        coming = self._dice.sample(names, (len(names) + 1) // 2)
+        coming = self._rng.sample(names, (len(names) + 1) // 2)
         if self.stopping or leader.node is None or not self._may_wipe(coming[0]):
             return
         self._cluster.network.cut.clear()
         self._cluster.split({leader.name, *coming})
         self._cluster.members[coming[0]].wipe()
         self._cluster.members[coming[0]].start()
-        self._cluster.at(self._dice.uniform(0.3, 1.5), self._heal)
+        self._cluster.at(self._rng.uniform(0.3, 1.5), self._heal)
 
     def _lose_with_the_commit(self) -> None:
         """The leader commits with as few as it can, and is gone before all of them hear of it: its
-        heir has the entries, and is elected by those that lag."""
+        target has the entries, and is elected by those that lag."""
         leader, members = self._cluster.leader(), list(self._cluster.members)
         if leader is None:
             return
         others = [name for name in members if name != leader.name]
-        self._cluster.network.slow = self._dice.choice([0.0, 0.3])
-        self._cluster.split(set(self._dice.sample(others, (len(members) - 1) // 2)))
-        self._cluster.at(self._dice.uniform(0.2, 0.8), lambda: self._leave(leader))
+        self._cluster.network.slow = self._rng.choice([0.0, 0.3])
+        self._cluster.split(set(self._rng.sample(others, (len(members) - 1) // 2)))
+        self._cluster.at(self._rng.uniform(0.2, 0.8), lambda: self._leave(leader))
 
     def _leave(self, leader: Member) -> None:
         if not self.stopping:
@@ -147,7 +145,7 @@ class Nemesis:
     def _pause(self) -> None:
         member = self._cluster.members[self._any()]
         member.pause()
-        self._cluster.at(self._dice.uniform(0.1, 3.0), member.resume)
+        self._cluster.at(self._rng.uniform(0.1, 3.0), member.resume)
 
     def _isolate(self) -> None:
         self._cluster.isolate(self._any())
@@ -159,18 +157,18 @@ class Nemesis:
 
     def _split(self) -> None:
         names = list(self._cluster.members)
-        self._cluster.split(set(self._dice.sample(names, len(names) // 2)))
+        self._cluster.split(set(self._rng.sample(names, len(names) // 2)))
 
     def _one_way(self) -> None:
         names = list(self._cluster.members)
-        one, other = self._dice.sample(names, 2)
+        one, other = self._rng.sample(names, 2)
         self._cluster.network.cut.add((one, other))
 
     def _bad_network(self) -> None:
         network = self._cluster.network
-        network.loss = self._dice.choice([0.0, 0.02, 0.2])
-        network.repeat = self._dice.choice([0.0, 0.1, 0.5])
-        network.slow = self._dice.choice([0.0, 0.05, 0.3])
+        network.loss = self._rng.choice([0.0, 0.02, 0.2])
+        network.repeat = self._rng.choice([0.0, 0.1, 0.5])
+        network.slow = self._rng.choice([0.0, 0.05, 0.3])
 
     def _transfer(self) -> None:
         leader = self._cluster.leader()

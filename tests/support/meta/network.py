@@ -28,7 +28,7 @@ class Network:
 
     def __init__(self, size: int) -> None:
         tag = os.getpid() % 100_000
-        self._bridge = f"lqb{tag}"
+        self._loop_queue = f"lqb{tag}"
         self._names = [f"lqn{tag}-{number}" for number in range(size)]
         self._links = [f"lqv{tag}-{number}" for number in range(size)]
         net = f"10.{100 + tag % 100}.{tag // 100 % 250}"
@@ -36,13 +36,13 @@ class Network:
         self._own = f"{net}.254"
 
     def start(self) -> None:
-        _ip("link", "add", self._bridge, "type", "bridge")
-        _ip("addr", "add", f"{self._own}/24", "dev", self._bridge)
-        _ip("link", "set", self._bridge, "up")
+        _ip("link", "add", self._loop_queue, "type", "bridge")
+        _ip("addr", "add", f"{self._own}/24", "dev", self._loop_queue)
+        _ip("link", "set", self._loop_queue, "up")
         for name, link, host in zip(self._names, self._links, self.hosts, strict=True):
             _ip("netns", "add", name)
             _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name)
-            _ip("link", "set", link, "master", self._bridge, "up")
+            _ip("link", "set", link, "master", self._loop_queue, "up")
             _ip("-n", name, "addr", "add", f"{host}/24", "dev", "eth0")
             _ip("-n", name, "link", "set", "eth0", "up")
             _ip("-n", name, "link", "set", "lo", "up")
@@ -69,4 +69,4 @@ class Network:
     def stop(self) -> None:
         for name in self._names:
             _ip("netns", "del", name, check=False)
-        _ip("link", "del", self._bridge, check=False)
+        _ip("link", "del", self._loop_queue, check=False)

@@ -19,8 +19,8 @@ from lakemq.meta_service.api.auth import (
     ScramCredential,
     User,
 )
-from lakemq.meta_service.api.auth_calls import entry_message, entry_of
 from lakemq.meta_service.api.errors import InvalidArgument
+from lakemq.meta_service.api.remote.auth_calls import entry_message, entry_of
 from lakemq.meta_service.catalog.auth import KINDS, decode_entry, identify, put_command
 from lakemq.meta_service.catalog.command_codec import encode_command
 from lakemq.meta_service.catalog.commands import SetFeatureLevel

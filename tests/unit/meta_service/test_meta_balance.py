@@ -19,10 +19,10 @@ from lakemq.meta_service.catalog.commands import (
     SetFeatureLevel,
 )
 from lakemq.meta_service.catalog.control_commands import ChangeInSync, RemoveNode, SetNodeState
+from lakemq.meta_service.catalog.moves import FinishMoves, SetRebalance, StartMoves
 from lakemq.meta_service.catalog.partitions import UNCLEAN, settle, settle_topic
 from lakemq.meta_service.catalog.tables import REPLICA_COUNTS, decode_number
 from lakemq.meta_service.control.balance import PlannedMove, plan
-from lakemq.meta_service.control.moves import FinishMoves, SetRebalance, StartMoves
 from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 

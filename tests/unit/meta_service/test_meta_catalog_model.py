@@ -40,6 +40,7 @@ from lakemq.meta_service.catalog.control_commands import (
     RetireNode,
     SetNodeState,
 )
+from lakemq.meta_service.catalog.moves import FinishMoves, SetRebalance, StartMoves
 from lakemq.meta_service.catalog.nodes import decode_node, node_key
 from lakemq.meta_service.catalog.schemas import DeleteSchema, RegisterSchema, SetCompatibility
 from lakemq.meta_service.catalog.tables import (
@@ -54,7 +55,6 @@ from lakemq.meta_service.catalog.tables import (
     unpack,
 )
 from lakemq.meta_service.catalog.topics import decode_topic, topic_key
-from lakemq.meta_service.control.moves import FinishMoves, SetRebalance, StartMoves
 from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 

@@ -27,7 +27,12 @@ from lakemq.meta_service.catalog.control_commands import (
 from lakemq.meta_service.catalog.nodes import decode_node, node_key
 from lakemq.meta_service.catalog.partitions import settle
 from lakemq.meta_service.catalog.tables import RESULTS, SESSIONS
-from lakemq.meta_service.control.failure_detector import CALM_S, SILENCE_S, NodeMonitor, Verdict
+from lakemq.meta_service.control.failure_detector import (
+    HEARTBEAT_TIMEOUT_S,
+    STABLE_S,
+    FailureDetector,
+    NodeStateChange,
+)
 from tests.support.seeds import examples
 from tests.unit.meta_service.meta_catalog_rig import Catalog
 
@@ -364,76 +369,82 @@ def registration(state: str, *, epoch: int = 1, heartbeats: bool = True) -> Node
     return NodeRegistration("n", {}, broker_epoch=epoch, state=state, heartbeats=heartbeats)
 
 
+FENCE = NodeStateChange("n", 1, "fenced")
+ACTIVATE = NodeStateChange("n", 1, "active")
+
+
 def test_a_silent_node_is_fenced_in_time() -> None:
-    monitor = NodeMonitor()
-    monitor.restart(0.0)
-    monitor.beat("n", 1, 10.0, {})
-    assert monitor.verdicts([registration("active")], 10.0 + SILENCE_S) == []
-    late = 10.0 + SILENCE_S + 0.01
-    assert monitor.verdicts([registration("active")], late) == [Verdict("n", 1, "fenced")]
-    assert SILENCE_S + 0.1 + 0.1 < 2.5, "with one step and a commit, a killed node is in time"
+    detector = FailureDetector()
+    detector.restart(0.0)
+    detector.record_heartbeat("n", 1, 10.0, {})
+    assert detector.state_changes([registration("active")], 10.0 + HEARTBEAT_TIMEOUT_S) == []
+    late = 10.0 + HEARTBEAT_TIMEOUT_S + 0.01
+    assert detector.state_changes([registration("active")], late) == [FENCE]
+    assert HEARTBEAT_TIMEOUT_S + 0.1 + 0.1 < 2.5, (
+        "with one step and a commit, a killed node is in time"
+    )
 
 
 def test_a_new_leader_gives_everybody_the_whole_time() -> None:
-    monitor = NodeMonitor()
-    monitor.beat("n", 1, 0.0, {})
-    monitor.restart(100.0)
-    assert monitor.verdicts([registration("active")], 100.0 + SILENCE_S) == []
-    assert monitor.verdicts([registration("active")], 103.0) == [Verdict("n", 1, "fenced")]
+    detector = FailureDetector()
+    detector.record_heartbeat("n", 1, 0.0, {})
+    detector.restart(100.0)
+    assert detector.state_changes([registration("active")], 100.0 + HEARTBEAT_TIMEOUT_S) == []
+    assert detector.state_changes([registration("active")], 103.0) == [FENCE]
 
 
 def test_a_node_that_left_is_not_active_again_by_what_it_sent_before() -> None:
-    monitor = NodeMonitor()
-    monitor.beat("n", 1, 1.0, {})
-    monitor.leave("n")
-    assert monitor.verdicts([registration("fenced")], 1.1) == []
-    assert monitor.loads() == {}
+    detector = FailureDetector()
+    detector.record_heartbeat("n", 1, 1.0, {})
+    detector.leave("n")
+    assert detector.state_changes([registration("fenced")], 1.1) == []
+    assert detector.loads() == {}
 
 
 def test_the_first_heartbeat_makes_a_node_active() -> None:
-    monitor = NodeMonitor()
-    assert monitor.verdicts([registration("fenced")], 1.0) == []
-    monitor.beat("n", 1, 1.0, {"records": 5.0})
-    assert monitor.verdicts([registration("fenced")], 1.1) == [Verdict("n", 1, "active")]
-    assert monitor.loads()["n"] == {"records": 5.0}
+    detector = FailureDetector()
+    assert detector.state_changes([registration("fenced")], 1.0) == []
+    detector.record_heartbeat("n", 1, 1.0, {"records": 5.0})
+    assert detector.state_changes([registration("fenced")], 1.1) == [ACTIVATE]
+    assert detector.loads()["n"] == {"records": 5.0}
 
 
 def test_a_heartbeat_of_an_older_incarnation_does_not_count() -> None:
-    monitor = NodeMonitor()
-    monitor.beat("n", 1, 1.0, {})
-    assert monitor.verdicts([registration("fenced", epoch=2)], 1.1) == []
+    detector = FailureDetector()
+    detector.record_heartbeat("n", 1, 1.0, {})
+    assert detector.state_changes([registration("fenced", epoch=2)], 1.1) == []
 
 
 def test_a_node_without_heartbeats_is_never_judged() -> None:
-    monitor = NodeMonitor()
-    monitor.restart(0.0)
-    assert monitor.verdicts([registration("active", heartbeats=False)], 1000.0) == []
+    detector = FailureDetector()
+    detector.restart(0.0)
+    assert detector.state_changes([registration("active", heartbeats=False)], 1000.0) == []
 
 
 def test_a_flapping_node_waits_longer_each_time() -> None:
-    monitor, now_s, waits = NodeMonitor(), 0.0, []
-    monitor.restart(0.0)
+    detector, now_s, waits = FailureDetector(), 0.0, []
+    detector.restart(0.0)
     for _ in range(5):
-        monitor.beat("n", 1, now_s, {})
-        now_s += SILENCE_S + 0.1
-        assert monitor.verdicts([registration("active")], now_s) == [Verdict("n", 1, "fenced")]
+        detector.record_heartbeat("n", 1, now_s, {})
+        now_s += HEARTBEAT_TIMEOUT_S + 0.1
+        assert detector.state_changes([registration("active")], now_s) == [FENCE]
         begin = now_s
         while True:
-            monitor.beat("n", 1, now_s, {})
-            if monitor.verdicts([registration("fenced")], now_s):
+            detector.record_heartbeat("n", 1, now_s, {})
+            if detector.state_changes([registration("fenced")], now_s):
                 break
             now_s += 0.1
         waits.append(now_s - begin)
-    assert waits[0] == pytest.approx(CALM_S, abs=0.11)
+    assert waits[0] == pytest.approx(STABLE_S, abs=0.11)
     assert all(later > 1.8 * earlier for earlier, later in zip(waits, waits[1:], strict=False))
 
 
 def test_a_pause_breaks_the_calm() -> None:
-    monitor = NodeMonitor()
-    monitor.restart(0.0)
-    monitor.verdicts([registration("active")], 10.0)
-    monitor.beat("n", 1, 10.0, {})
-    monitor.beat("n", 1, 11.5, {})
-    assert monitor.verdicts([registration("fenced")], 11.6) == []
-    monitor.beat("n", 1, 12.0, {})
-    assert monitor.verdicts([registration("fenced")], 12.1) == [Verdict("n", 1, "active")]
+    detector = FailureDetector()
+    detector.restart(0.0)
+    detector.state_changes([registration("active")], 10.0)
+    detector.record_heartbeat("n", 1, 10.0, {})
+    detector.record_heartbeat("n", 1, 11.5, {})
+    assert detector.state_changes([registration("fenced")], 11.6) == []
+    detector.record_heartbeat("n", 1, 12.0, {})
+    assert detector.state_changes([registration("fenced")], 12.1) == [ACTIVATE]

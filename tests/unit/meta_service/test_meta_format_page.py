@@ -9,7 +9,7 @@ import pytest
 from lakemq.meta_service.catalog.command_codec import encode_command
 from lakemq.meta_service.catalog.commands import Txn
 from lakemq.meta_service.catalog.tables import Row, State, encode_row, encode_state
-from lakemq.meta_service.raft.log_format import (
+from lakemq.meta_service.raft.log.log_format import (
     Entry,
     encode_log_header,
     encode_record,

@@ -7,8 +7,7 @@ import random
 import google_crc32c
 import pytest
 
-from lakemq.meta_service.raft.log import LOG_NAME, VOTE_NAME, LogFailed, RaftLog
-from lakemq.meta_service.raft.log_format import (
+from lakemq.meta_service.raft.log.log_format import (
     LOG_HEADER,
     RECORD_HEADER,
     RECORD_MAGIC,
@@ -20,6 +19,7 @@ from lakemq.meta_service.raft.log_format import (
     parse_log,
     parse_vote,
 )
+from lakemq.meta_service.raft.log.raft_log import LOG_NAME, VOTE_NAME, LogFailed, RaftLog
 from tests.support.meta.disk import MemoryDisk, PowerCut
 
 
@@ -57,16 +57,16 @@ def test_one_sync_makes_many_entries_durable() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_unsynced_entries_are_cut_and_never_make_the_log_unreadable(seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     disk = MemoryDisk()
     log = filled(disk, 5)
-    for _ in range(dice.randint(1, 5)):
-        for _ in range(dice.randint(1, 4)):
-            log.add(dice.randbytes(dice.randint(1, 60)), log.last_index + 1, 1)
-        if dice.random() < 0.5:
+    for _ in range(rng.randint(1, 5)):
+        for _ in range(rng.randint(1, 4)):
+            log.add(rng.randbytes(rng.randint(1, 60)), log.last_index + 1, 1)
+        if rng.random() < 0.5:
             log.sync()
     synced, entries = log.synced_index, list(log[:])
-    disk.lose_power(dice)
+    disk.lose_power(rng)
     after = RaftLog(disk)
     assert after.last_index >= synced, f"seed {seed}"
     assert list(after[:]) == entries[: len(after)], f"seed {seed}"
@@ -75,25 +75,25 @@ def test_unsynced_entries_are_cut_and_never_make_the_log_unreadable(seed: int) -
 @pytest.mark.parametrize("seed", range(150))
 def test_a_power_cut_at_any_disk_operation_keeps_what_was_promised(seed: int) -> None:
     """Appends, conflicts, compaction and votes, with the power going at one of their steps."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     disk = MemoryDisk()
     log = filled(disk, 5)
-    disk.cut_at = disk.steps + dice.randint(1, 40)
+    disk.cut_at = disk.steps + rng.randint(1, 40)
     promised, vote = list(log[:]), (0, None)
     try:
         while True:
-            action = dice.randrange(5)
+            action = rng.randrange(5)
             if action <= 1:
-                log.add(dice.randbytes(20), log.last_index + 1, log.last_term)
+                log.add(rng.randbytes(20), log.last_index + 1, log.last_term)
                 log.sync()
             elif action == 2 and len(log) > 2:
-                at = dice.randint(log.first_index + 1, log.last_index)
+                at = rng.randint(log.first_index + 1, log.last_index)
                 promised = [entry for entry in promised if entry.log_index < at]
                 log.truncate_from(at)
                 log.add(b"\x00other", at, log.last_term + 1)
                 log.sync()
             elif action == 3:
-                target = dice.randint(log.first_index, log.last_index)
+                target = rng.randint(log.first_index, log.last_index)
                 log.compact_to(target)
             else:
                 log.setCurrentTerm(vote[0] + 1, "b")
@@ -101,7 +101,7 @@ def test_a_power_cut_at_any_disk_operation_keeps_what_was_promised(seed: int) ->
             promised = list(log[:])
     except PowerCut:
         pass
-    disk.lose_power(dice)
+    disk.lose_power(rng)
     after = RaftLog(disk)
     kept = {entry.log_index: entry for entry in after[:]}
     for entry in promised:
@@ -228,10 +228,10 @@ def test_the_bytes_are_those_that_the_format_page_describes() -> None:
 
 
 def test_any_bytes_behind_the_header_are_read_or_refused() -> None:
-    dice = random.Random(5)
+    rng = random.Random(5)
     good = encode_log_header() + encode_record(Entry(b"\x00a", 1, 0), 0)
     for _ in range(300):
-        data = good + dice.randbytes(dice.randint(0, 80))
+        data = good + rng.randbytes(rng.randint(0, 80))
         assert parse_log(data).entries == [Entry(b"\x00a", 1, 0)]
 
 
@@ -280,7 +280,7 @@ def test_a_vote_for_nobody_that_has_a_name_is_damage() -> None:
     data = bytearray(encode_vote(3, "n1"))
     data[-2:] = b"\xc3\x28"
     data[8:12] = google_crc32c.value(bytes(data[12:])).to_bytes(4, "little")
-    with pytest.raises(LogDamaged, match="names nobody"):
+    with pytest.raises(LogDamaged, match="names no candidate"):
         parse_vote(bytes(data))
 
 

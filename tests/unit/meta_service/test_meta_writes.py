@@ -15,8 +15,8 @@ from lakemq.meta_service.api.errors import (
     OutcomeUnknown,
     Overloaded,
 )
-from lakemq.meta_service.api.failures import Refused, error_of_failure
-from lakemq.meta_service.api.writes import CALLS_MAX, WRITES_MAX, Writes
+from lakemq.meta_service.api.remote.failures import Refused, error_of_failure
+from lakemq.meta_service.api.remote.writes import CALLS_MAX, WRITES_MAX, Writes
 from lakemq.meta_service.proto import meta_pb2 as pb
 
 
@@ -151,7 +151,7 @@ async def test_only_some_calls_are_under_way() -> None:
 
 
 async def test_a_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakemq.meta_service.api.writes.CALLS_MAX", 4)
+    monkeypatch.setattr("lakemq.meta_service.api.remote.writes.CALLS_MAX", 4)
     kv = Kv()
     writes = Writes(kv)
     tasks = [put(writes, number) for number in range(WRITES_MAX + 11)]

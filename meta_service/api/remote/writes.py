@@ -17,7 +17,7 @@ from typing import Any, Final
 import grpc
 
 from lakemq.meta_service.api.errors import BY_CODE, MetaError, OutcomeUnknown, Overloaded
-from lakemq.meta_service.api.failures import Refused, error_of_failure
+from lakemq.meta_service.api.remote.failures import Refused, error_of_failure
 from lakemq.meta_service.proto import meta_pb2 as pb
 
 CALLS_MAX: Final = 2
@@ -31,7 +31,7 @@ _METHODS: Final = {"put": "Put", "delete": "Delete", "txn": "Txn"}
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A write that somebody waits for."""
+    """A write whose caller waits for its outcome."""
 
     kind: str
     request: Any
@@ -77,7 +77,7 @@ class Writes:
         self._queue.append(waiting)
         if not self._flushing and self._calls < CALLS_MAX:
             self._flushing = True
-            loop.call_soon(self._flush)  # whoever else runs in this turn comes along
+            loop.call_soon(self._flush)  # so that the writes of this turn of the loop go together
         return await waiting.answer
 
     def _ended(self) -> None:
@@ -108,7 +108,7 @@ class Writes:
         self._ended()
 
     def _take(self, now: float) -> list[_Waiting]:
-        """The next writes that fit one call and that somebody still waits for."""
+        """The next writes that fit one call and whose callers still wait."""
         batch: list[_Waiting] = []
         size = 0
         while self._queue and len(batch) < WRITES_MAX:

@@ -17,9 +17,6 @@ from typing import Any, Final
 
 import grpc
 
-from lakemq.meta_service.api.auth_calls import AuthCalls
-from lakemq.meta_service.api.calls import Stub, Target
-from lakemq.meta_service.api.control import ControlCalls
 from lakemq.meta_service.api.convert import (
     config_messages,
     key_value_of,
@@ -29,9 +26,13 @@ from lakemq.meta_service.api.convert import (
     topic_of,
 )
 from lakemq.meta_service.api.errors import MetaError, NoLeader, OutcomeUnknown, SessionExpired
-from lakemq.meta_service.api.failures import Refused, error_of_failure
-from lakemq.meta_service.api.schema_calls import SchemaCalls
-from lakemq.meta_service.api.session import Session
+from lakemq.meta_service.api.remote.auth_calls import AuthCalls
+from lakemq.meta_service.api.remote.calls import Stub, Target
+from lakemq.meta_service.api.remote.client_session import ClientSession
+from lakemq.meta_service.api.remote.control_calls import ControlCalls
+from lakemq.meta_service.api.remote.failures import Refused, error_of_failure
+from lakemq.meta_service.api.remote.schema_calls import SchemaCalls
+from lakemq.meta_service.api.remote.writes import Writes
 from lakemq.meta_service.api.types import (
     Compare,
     Delete,
@@ -43,7 +44,6 @@ from lakemq.meta_service.api.types import (
     TopicDescription,
     WatchEvent,
 )
-from lakemq.meta_service.api.writes import Writes
 from lakemq.meta_service.proto import auth_pb2_grpc as auth_rpc
 from lakemq.meta_service.proto import meta_pb2 as pb
 from lakemq.meta_service.proto import meta_pb2_grpc as rpc
@@ -105,9 +105,9 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
         self._addresses = list(addresses)
         self._targets: dict[str, Target] = {}
         self._current = self._addresses[0]
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
         self._opening = asyncio.Lock()
-        self._dice = random.Random(os.urandom(8))
+        self._rng = random.Random(os.urandom(8))
         self.retries = 0
 
     # ------------------------------------------------------------ calling
@@ -152,7 +152,7 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
             if self._current == target.address:
                 self._turn(leader)
             if not leader:
-                await asyncio.sleep(pause_s * (0.5 + self._dice.random()))
+                await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
                 pause_s = min(pause_s * 2, _PAUSE_MAX_S)
 
     async def _write(self, stub: Stub, request: Any) -> Any:
@@ -173,7 +173,7 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
             finally:
                 session.settle(sequence)
 
-    async def _open_session(self) -> Session:
+    async def _open_session(self) -> ClientSession:
         async with self._opening:
             if self._session is None:
                 client_id = uuid.uuid4().bytes
@@ -183,7 +183,7 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
                 except MetaError as error:
                     if error.code != "ALREADY_EXISTS":  # an attempt whose answer was lost
                         raise
-                self._session = Session(client_id)
+                self._session = ClientSession(client_id)
             return self._session
 
     # ------------------------------------------------------------ keys
@@ -267,7 +267,7 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
                 if self._current == target.address:
                     self._turn(leader)
             self.retries += 1
-            await asyncio.sleep(_PAUSE_S * (1 + self._dice.random()))
+            await asyncio.sleep(_PAUSE_S * (1 + self._rng.random()))
 
     # ------------------------------------------------------------ nodes, topics, ids
 

@@ -1,4 +1,4 @@
-"""Bytes of the Raft log and of the vote file. Pure. `docs/formats/meta.md` describes every byte.
+"""Bytes of the Raft log and of the vote file. `docs/formats/meta.md` describes every byte.
 
 A log file is a header and records back to back. A record says how far the log was durable when the
 record was made (`synced_index`). So a reader can tell the two causes of a bad record apart: a tail
@@ -139,4 +139,4 @@ def parse_vote(data: bytes) -> tuple[int, str | None]:
     try:
         return term, data[VOTE_HEADER.size :].decode() or None
     except UnicodeDecodeError as error:
-        raise LogDamaged(f"the vote file names nobody: {error}") from None
+        raise LogDamaged(f"the vote file names no candidate: {error}") from None

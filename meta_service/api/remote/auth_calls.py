@@ -16,9 +16,9 @@ from lakemq.meta_service.api.auth import (
     Quota,
     User,
 )
-from lakemq.meta_service.api.calls import Calls
 from lakemq.meta_service.api.errors import Compacted, InvalidArgument
 from lakemq.meta_service.api.messages import message_of, value_of
+from lakemq.meta_service.api.remote.calls import Calls
 from lakemq.meta_service.proto import auth_pb2 as pb
 
 _KINDS: Final[dict[EntryKind, tuple[type[Entry], Any]]] = {
@@ -132,5 +132,5 @@ class AuthCalls(Calls):
                     async for change in changes:
                         copy.update(change)
                         yield change
-            except Compacted:  # too far behind for the history: begin anew
+            except Compacted:  # too far behind for the history: load the copy again
                 continue

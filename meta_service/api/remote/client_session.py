@@ -1,4 +1,4 @@
-"""Numbers a client's commands, so that a retry is applied once. Pure.
+"""Numbers a client's commands, so that a retry is applied once.
 
 A number is used once; the server keeps an answer until the client says it has it. `acknowledged`
 says so: every sequence up to it is settled.
@@ -7,7 +7,7 @@ says so: every sequence up to it is settled.
 from __future__ import annotations
 
 
-class Session:
+class ClientSession:
     """Sequences of one client id."""
 
     def __init__(self, client_id: bytes) -> None:
@@ -21,7 +21,7 @@ class Session:
         return self._last
 
     def settle(self, sequence: int) -> None:
-        """Its answer came, or nobody waits for it any more."""
+        """Its answer came, or its caller has given up."""
         self._settled.add(sequence)
         while self.acknowledged + 1 in self._settled:
             self.acknowledged += 1

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, overload
 
-from lakemq.meta_service.raft.files import Disk, File
-from lakemq.meta_service.raft.log_format import (
+from lakemq.meta_service.raft.log.files import Disk, File
+from lakemq.meta_service.raft.log.log_format import (
     LOG_HEADER,
     Entry,
     LogDamaged,
@@ -197,7 +197,7 @@ class RaftLog:
         self._replace_file(self._entries[at:])
 
     def reset(self, index: int, term: int) -> None:
-        """Start anew behind a state that holds everything up to an index."""
+        """Start again behind a state that holds everything up to an index."""
         self._pending.clear()
         self._replace_file([Entry(NOOP, index, term)])
 

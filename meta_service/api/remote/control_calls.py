@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 import grpc
 
-from lakemq.meta_service.api.calls import Calls
-from lakemq.meta_service.api.failures import error_of_failure
+from lakemq.meta_service.api.remote.calls import Calls
+from lakemq.meta_service.api.remote.failures import error_of_failure
 from lakemq.meta_service.api.types import Rebalance, ReplicaMove
 from lakemq.meta_service.proto import meta_pb2 as pb
 
@@ -30,7 +30,7 @@ _ANSWER_S: Final = 1.0
 class ControlCalls(Calls):
     """Part of `RemoteClient`, which finds the leader and repeats what failed."""
 
-    _dice: random.Random
+    _rng: random.Random
 
     def _target(self) -> Any:
         raise NotImplementedError
@@ -99,7 +99,7 @@ class ControlCalls(Calls):
                 if not error.retriable:
                     raise error from failure
                 self._turn(leader)
-            await asyncio.sleep(_PAUSE_S * (1 + self._dice.random()))
+            await asyncio.sleep(_PAUSE_S * (1 + self._rng.random()))
 
     async def drain_node(self, node_id: str) -> None:
         """Move leadership away from a node before it stops."""

@@ -1,7 +1,7 @@
-"""Moving replicas: a partition gets a target, new replicas catch up, then the others go. Pure.
+"""Moving replicas: a partition gets a target, new replicas catch up, then the others go.
 
 While a partition moves, its replicas are those that are in sync and those of the target; nothing in
-sync is given up before the whole target is. A partition is moved anew by giving it another target.
+sync is given up before the whole target is. A move is redirected by giving it another target.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def end_move(partition: PartitionDescription, states: Mapping[str, str]) -> Part
     if leader not in target:
         leader = next((node for node in target if states.get(node) == ACTIVE), None)
         if leader is None:
-            return partition  # nobody there could lead: rather stay where we are
+            return partition  # no replica of the target could lead: stay on the old ones
     return replace(
         partition,
         leader=leader,

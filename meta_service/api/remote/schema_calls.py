@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from lakemq.meta_service.api.calls import Calls
 from lakemq.meta_service.api.messages import value_of
+from lakemq.meta_service.api.remote.calls import Calls
 from lakemq.meta_service.api.schemas import Schema, Subject, SubjectChange
 from lakemq.meta_service.proto import schemas_pb2 as pb
 
