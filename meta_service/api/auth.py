@@ -144,6 +144,7 @@ class AuthCopy:
         }
 
     def load(self, snapshot: AuthSnapshot) -> None:
+        """Replace the copy by a snapshot."""
         for entries in self._of.values():
             entries.clear()
         self.users.update((user.name, user) for user in snapshot.users)
@@ -152,6 +153,7 @@ class AuthCopy:
         self.revision = snapshot.revision
 
     def update(self, change: AuthChange) -> None:
+        """Take over one change; they come in the order of their revisions."""
         if change.entry is None:
             self._of[change.kind].pop(change.name, None)
         else:
@@ -166,11 +168,14 @@ class AuthPort(Protocol):
     entry's `revision` is that one; 0: there is no such entry. They return the new revision.
     """
 
-    async def put_user(self, user: User, *, expected_revision: int | None = None) -> int: ...
+    async def put_user(self, user: User, *, expected_revision: int | None = None) -> int:
+        """Create or replace a user. Raises CompareFailed, InvalidArgument."""
 
-    async def put_rule(self, rule: AclRule, *, expected_revision: int | None = None) -> int: ...
+    async def put_rule(self, rule: AclRule, *, expected_revision: int | None = None) -> int:
+        """Create or replace an ACL rule. Raises CompareFailed, InvalidArgument."""
 
-    async def put_quota(self, quota: Quota, *, expected_revision: int | None = None) -> int: ...
+    async def put_quota(self, quota: Quota, *, expected_revision: int | None = None) -> int:
+        """Create or replace a quota. Raises CompareFailed, InvalidArgument."""
 
     async def delete_user(self, name: str, *, expected_revision: int | None = None) -> int:
         """Raises NotFound. Rules and quotas that name the user stay."""
@@ -181,13 +186,17 @@ class AuthPort(Protocol):
     async def delete_quota(self, principal: str, *, expected_revision: int | None = None) -> int:
         """Raises NotFound."""
 
-    async def user(self, name: str) -> User | None: ...
+    async def user(self, name: str) -> User | None:
+        """None: there is no such user."""
 
-    async def users(self) -> Sequence[User]: ...
+    async def users(self) -> Sequence[User]:
+        """All users by name."""
 
-    async def rules(self) -> Sequence[AclRule]: ...
+    async def rules(self) -> Sequence[AclRule]:
+        """All ACL rules by id."""
 
-    async def quotas(self) -> Sequence[Quota]: ...
+    async def quotas(self) -> Sequence[Quota]:
+        """All quotas by principal."""
 
     async def auth(self) -> AuthSnapshot:
         """All of it; `watch_auth(snapshot.revision + 1)` goes on without gap."""

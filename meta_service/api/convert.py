@@ -19,6 +19,7 @@ ConfigMapping = Mapping[str, str | int | None]
 
 
 def key_value_message(kv: KeyValue) -> pb.KeyValue:
+    """A key and its row as a message."""
     return pb.KeyValue(
         key=kv.key,
         value=kv.value,
@@ -29,6 +30,7 @@ def key_value_message(kv: KeyValue) -> pb.KeyValue:
 
 
 def key_value_of(message: pb.KeyValue) -> KeyValue:
+    """The key and row of a message."""
     return KeyValue(
         message.key,
         message.value,
@@ -39,24 +41,29 @@ def key_value_of(message: pb.KeyValue) -> KeyValue:
 
 
 def node_message(node: NodeRegistration) -> pb.Node:
+    """A registration as a message."""
     return message_of(pb.Node, node)
 
 
 def node_of(message: pb.Node) -> NodeRegistration:
+    """The registration of a message."""
     return value_of(NodeRegistration, message)
 
 
 def setting_message(value: str | int | None) -> pb.Setting:
+    """A value of a topic's configuration as a message."""
     if value is None:
         return pb.Setting()
     return pb.Setting(text=value) if isinstance(value, str) else pb.Setting(number=value)
 
 
 def config_messages(config: ConfigMapping) -> dict[str, pb.Setting]:
+    """A topic's configuration as messages, by name."""
     return {name: setting_message(value) for name, value in config.items()}
 
 
 def config_of(messages: Mapping[str, pb.Setting]) -> dict[str, str | int | None]:
+    """The configuration that messages hold."""
     config: dict[str, str | int | None] = {}
     for name, setting in messages.items():
         which = setting.WhichOneof("value")
@@ -68,6 +75,7 @@ def config_of(messages: Mapping[str, pb.Setting]) -> dict[str, str | int | None]
 
 
 def topic_message(topic: TopicDescription) -> pb.Topic:
+    """A topic with its partitions as a message."""
     partitions = [
         pb.Partition(
             leader=p.leader,
@@ -90,6 +98,7 @@ def topic_message(topic: TopicDescription) -> pb.Topic:
 
 
 def topic_of(message: pb.Topic) -> TopicDescription:
+    """The topic of a message."""
     partitions = tuple(
         PartitionDescription(
             number,
@@ -113,9 +122,11 @@ def topic_of(message: pb.Topic) -> TopicDescription:
 
 
 def status_message(status: MetaStatus) -> pb.StatusResponse:
+    """The status of a member as a message."""
     detail = {name: str(value) for name, value in status.detail.items()}
     return message_of(pb.StatusResponse, replace(status, detail=detail))
 
 
 def status_of(message: pb.StatusResponse) -> MetaStatus:
+    """The status that a message holds."""
     return value_of(MetaStatus, message)

@@ -24,6 +24,7 @@ class FairLine(Generic[Job]):
         return len(self._jobs.get(peer, ()))
 
     def add(self, peer: str, job: Job) -> None:
+        """Append a job to the queue of its peer."""
         self._jobs.setdefault(peer, deque()).append(job)
         self._count += 1
 

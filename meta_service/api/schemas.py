@@ -71,18 +71,20 @@ class SchemasPort(Protocol):
         Raises CompareFailed unless the latest version is the expected one (0: there is none).
         """
 
-    async def schema(self, schema_id: int) -> Schema | None: ...
+    async def schema(self, schema_id: int) -> Schema | None:
+        """None: there is no schema of that id."""
 
     async def schema_version(self, subject: str, version: int | None = None) -> Schema | None:
         """None stands for the latest version."""
 
-    async def subject(self, name: str) -> Subject | None: ...
+    async def subject(self, name: str) -> Subject | None:
+        """None: there is no such subject."""
 
     async def subjects(self) -> tuple[int, Sequence[Subject]]:
         """(revision, all subjects by name)."""
 
     async def delete_schema(self, subject: str, version: int | None = None) -> None:
-        """Forget one version, or the whole subject. Raises NotFound."""
+        """Delete one version, or the whole subject. Raises NotFound."""
 
     async def set_compatibility(self, subject: str, compatibility: str | None) -> None:
         """Of a subject, or of the cluster (empty subject). None: back to the default."""

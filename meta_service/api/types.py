@@ -1,4 +1,4 @@
-"""Values that cross the door of the MetaService.
+"""Values of the MetaService's API.
 
 A revision numbers the catalog's mutations, 1 and up, without gaps; every answer says at which
 revision it is true.
@@ -36,12 +36,16 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Put:
+    """Part of a transaction: write a key."""
+
     key: bytes
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
+    """Part of a transaction: delete a key, if it is there."""
+
     key: bytes
 
 
@@ -71,6 +75,8 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
+    """A topic, and who serves its partitions, as of one revision."""
+
     name: str
     topic_id: str
     """32 hex digits, new at every creation."""
@@ -118,7 +124,7 @@ class NodeRegistration:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMove:
-    """One partition's way to a new home."""
+    """One partition whose replicas are to be moved."""
 
     topic: str
     partition: int
@@ -156,9 +162,12 @@ class MetaStatus:
 class MetaClient(AuthPort, SchemasPort, Protocol):
     """What brokers call. Reads are linearizable unless `stale`; raises `MetaError`s."""
 
-    async def status(self) -> MetaStatus: ...
+    async def status(self) -> MetaStatus:
+        """Of the member that answers."""
 
-    async def get(self, key: bytes, *, stale: bool = False) -> KeyValue | None: ...
+    async def get(self, key: bytes, *, stale: bool = False) -> KeyValue | None:
+        """None: there is no such key. `stale`: from memory, without asking the Raft group."""
+
     async def scan(
         self, prefix: bytes, *, limit: int = 0, stale: bool = False
     ) -> tuple[int, Sequence[KeyValue]]:
@@ -167,7 +176,9 @@ class MetaClient(AuthPort, SchemasPort, Protocol):
     async def put(self, key: bytes, value: bytes) -> int:
         """Returns the revision."""
 
-    async def delete(self, key: bytes) -> int: ...
+    async def delete(self, key: bytes) -> int:
+        """Returns the revision; deleting what is not there is no error."""
+
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Put | Delete]
     ) -> tuple[bool, int]:
@@ -177,9 +188,14 @@ class MetaClient(AuthPort, SchemasPort, Protocol):
         """Mutations from `start_revision` on, no gap, no repeat. Raises Compacted."""
 
     async def register_node(self, registration: NodeRegistration) -> NodeRegistration:
-        """Returns it with its new `broker_epoch`."""
+        """Returns it as it is kept, with its new `broker_epoch`.
 
-    async def nodes(self) -> Sequence[NodeRegistration]: ...
+        Raises AlreadyExists when another node has the same storage id, CompareFailed when a live
+        process runs under this node id with another one.
+        """
+
+    async def nodes(self) -> Sequence[NodeRegistration]:
+        """All registered nodes by id."""
 
     async def create_topic(
         self,
@@ -209,9 +225,11 @@ class MetaClient(AuthPort, SchemasPort, Protocol):
     async def topics(self) -> tuple[int, Sequence[TopicDescription]]:
         """(revision, all topics by name)."""
 
-    def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]: ...
+    def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
+        """Changes of topics from `start_revision` on, no gap, no repeat. Raises Compacted."""
 
     async def allocate_ids(self, kind: str, count: int) -> range:
         """A block of ids of that kind that were never handed out before."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close connections. The client cannot be used afterwards."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class ClientSession:
-    """Sequences of one client id."""
+    """Command deduplication: the sequences of one client id."""
 
     def __init__(self, client_id: bytes) -> None:
         self.client_id = client_id
@@ -17,6 +17,7 @@ class ClientSession:
         self._settled: set[int] = set()
 
     def next(self) -> int:
+        """The sequence of the next command."""
         self._last += 1
         return self._last
 
