@@ -58,7 +58,7 @@ async def test_new_commands_wait_until_every_member_knows_them(group: Group) -> 
     await put_when_allowed(client, "late")
     assert [user.name for user in await client.users()] == ["late"]
     status = await client.status()
-    assert int(status.detail["feature_level"]) == 2
+    assert int(status.detail["feature_level"]) == 3
     await client.close()
 
 

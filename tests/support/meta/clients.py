@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lakemq.meta_service.api.remote.client_session import Session
+from lakemq.meta_service.api.remote.client_session import ClientSession
 from lakemq.meta_service.catalog.command_codec import Command, Header, encode_command
 from lakemq.meta_service.catalog.commands import AllocateIds, OpenSession, Txn
 from lakemq.meta_service.catalog.tables import KEYS, decode_row
@@ -98,7 +98,7 @@ class Client:
         self.cluster = cluster
         self.rng = cluster.rng
         self._id = number.to_bytes(16, "big")
-        self._session = Session(self._id)
+        self._session = ClientSession(self._id)
         self._session_open = not deduplicates
         self._deduplicates = deduplicates
         self._keys = [b"r%d" % n for n in range(keys)]
