@@ -1,4 +1,4 @@
-"""Section `[plugins.mqtt]` of the TOML file. Pure."""
+"""Section `[plugins.mqtt]` of the TOML file."""
 
 from __future__ import annotations
 

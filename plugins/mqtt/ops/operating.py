@@ -1,4 +1,4 @@
-"""What operators do to clients. Pure."""
+"""What operators do to clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hub as operators see it: clients, slow ones, bans, as values for JSON. Pure."""
+"""The hub as operators see it: clients, slow ones, bans, as values for JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`$SYS` topics: the broker about itself, as retained QoS 0 messages. Pure.
+"""`$SYS` topics: the broker about itself, as retained QoS 0 messages.
 
 Names are those that Mosquitto's users know, where there is one.
 """

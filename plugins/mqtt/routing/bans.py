@@ -1,4 +1,4 @@
-"""Who may not connect: a configured list, and clients that come and go too often. Pure."""
+"""Who may not connect: a configured list, and clients that come and go too often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bindings: which topic a publish is stored in, and under which key. Pure."""
+"""Bindings: which topic a publish is stored in, and under which key."""
 
 from __future__ import annotations
 

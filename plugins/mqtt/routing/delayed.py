@@ -1,4 +1,4 @@
-"""`$delayed/<seconds>/<topic name>`: publishes that come later, each once. Pure.
+"""`$delayed/<seconds>/<topic name>`: publishes that come later, each once.
 
 A delayed publish is a record of its own topic until it is due; then it is published under its name
 like any other, and the record of that carries the delayed one's key. When it is seen in the bound
@@ -19,7 +19,7 @@ from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
 from lakemq.broker_core.api.scheduling.due_queue import DueQueue
 from lakemq.broker_core.api.types import Acks, Principal
 from lakemq.plugins.mqtt.routing.shares import Holdings
-from lakemq.plugins.mqtt.state.appends import PLUGIN, Appends, Outcome, Receiver
+from lakemq.plugins.mqtt.state.appends import PLUGIN, AppendCallback, Appends, Outcome
 from lakemq.plugins.mqtt.state.kept_values import VERSION, BadSnapshot, number, text, unpacked
 from lakemq.plugins.mqtt.state.ledger import Ledger
 from lakemq.plugins.mqtt.state.sessions import Positions
@@ -200,15 +200,15 @@ class Delays:
             self.removed.append(key)
 
 
-class Arriving(Receiver):
+class Arriving(AppendCallback):
     """Hears whether a delayed publish was stored, and tells its client."""
 
-    def __init__(self, delays: Delays, one: Delayed, client: Receiver | None) -> None:
+    def __init__(self, delays: Delays, one: Delayed, client: AppendCallback | None) -> None:
         self._delays = delays
         self._one = one
         self._client = client
 
-    def settled(
+    def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         if isinstance(outcome, LakeMQError):
@@ -216,10 +216,10 @@ class Arriving(Receiver):
         else:
             self._delays.schedule(self._one)
         if self._client is not None:
-            self._client.settled(packet_id, qos, size_bytes, outcome, now_ms)
+            self._client.on_result(packet_id, qos, size_bytes, outcome, now_ms)
 
 
-class Leaving(Receiver):
+class Leaving(AppendCallback):
     """Hears whether a publish that was due was stored under its name."""
 
     def __init__(self, delays: Delays, one: Delayed, kept: bool) -> None:
@@ -228,7 +228,7 @@ class Leaving(Receiver):
         self._one = one
         self._kept = kept
 
-    def settled(
+    def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         if isinstance(outcome, NotAuthorized):
@@ -267,7 +267,7 @@ def delay(
     client_id: str,
     principal: Principal,
     now_ms: int,
-    client: Receiver | None = None,
+    client: AppendCallback | None = None,
     headers: bytes = b"",
 ) -> bool:
     """Keep a publish until it is due. True: `client` is told when it is on disk. Raises

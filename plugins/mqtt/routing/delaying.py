@@ -1,4 +1,4 @@
-"""How delayed publishes come into the hub and leave it. Pure."""
+"""How delayed publishes come into the hub and leave it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakemq.plugins.mqtt.routing.delayed import (
     read_delayed,
 )
 from lakemq.plugins.mqtt.state.kept_values import BadSnapshot
-from lakemq.plugins.mqtt.state.questions import Unanswered
+from lakemq.plugins.mqtt.state.questions import AuthorizationPending
 from lakemq.plugins.mqtt.state.records import delayed_header, parse_headers
 from lakemq.plugins.mqtt.state.snapshots import read_positions
 from lakemq.plugins.mqtt.wire.messages import Message, Place
@@ -97,7 +97,7 @@ def _release(hub: Hub, one: Delayed, now_ms: int) -> None:
         allowed = is_for_clients(packet.topic) and hub.allowed(
             one.principal, Operation.WRITE, packet.topic, context
         )
-    except Unanswered as unanswered:
+    except AuthorizationPending as unanswered:
         hub.outbox.questions.append((unanswered.question, partial(_release, hub, one)))
         return
     if not allowed:

@@ -1,4 +1,4 @@
-"""`$replay/<start>/<filter>`: first what the journal holds, then what comes, each once. Pure.
+"""`$replay/<start>/<filter>`: first what the journal holds, then what comes, each once.
 
 A subscription that reads history stands beside the index until it has caught up. Every partition
 has a cursor, the offset of the next record to look at:

@@ -1,4 +1,4 @@
-"""What all connections of a node share: sessions, subscriptions, retained messages, routing. Pure.
+"""What all connections of a node share: sessions, subscriptions, retained messages, routing.
 
 The hub decides and puts what is to be done into `outbox`; the engine takes it from there after each
 input and does it.
@@ -27,11 +27,11 @@ from lakemq.plugins.mqtt.routing.shared import STRATEGIES, Group
 from lakemq.plugins.mqtt.routing.shares import Holdings, Kinds
 from lakemq.plugins.mqtt.routing.subscriptions import SubscriptionIndex, Target, shape_of
 from lakemq.plugins.mqtt.routing.wills import publish_will
-from lakemq.plugins.mqtt.state.appends import Outcome, Receiver
+from lakemq.plugins.mqtt.state.appends import AppendCallback, Outcome
 from lakemq.plugins.mqtt.state.delivery import ENTRY_BYTES, Delivery, DeliveryLimits
 from lakemq.plugins.mqtt.state.ledger import Ledger
 from lakemq.plugins.mqtt.state.peer import Peer
-from lakemq.plugins.mqtt.state.questions import Question, Unanswered
+from lakemq.plugins.mqtt.state.questions import AuthorizationPending, Question
 from lakemq.plugins.mqtt.state.records import Meta, record_headers
 from lakemq.plugins.mqtt.state.sessions import FOR_EVER_S, Positions, Session, Subscription
 from lakemq.plugins.mqtt.state.slow import SlowClients
@@ -116,13 +116,13 @@ class Counters:
         self.publishes_not_led += isinstance(error, NotLeader)
 
 
-class Unattended(Receiver):
+class Unattended(AppendCallback):
     """Hears what becomes of publishes whose client is not there to be told, like wills."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
 
-    def settled(
+    def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         if isinstance(outcome, LakeMQError):
@@ -202,12 +202,12 @@ class Hub:
         self, principal: Principal, operation: Operation, name: str, context: AccessContext
     ) -> bool:
         """Whether the principal may publish to a topic name, or subscribe to a filter. Raises
-        Unanswered."""
+        AuthorizationPending."""
         resource = Resource("topic_name", name)
         try:
             self._authorize(principal, operation, resource, context)
         except Undecided:
-            raise Unanswered(Question(principal, operation, resource, context)) from None
+            raise AuthorizationPending(Question(principal, operation, resource, context)) from None
         except LakeMQError:
             return False
         return True
@@ -307,7 +307,7 @@ class Hub:
         key: bytes,
         packet: Publish,
         headers: bytes,
-        receiver: Receiver | None,
+        receiver: AppendCallback | None,
     ) -> None:
         """Have a publish stored; subscribers get it when it is committed."""
         acks = Acks.LEADER if packet.qos else Acks.MEMORY
@@ -414,7 +414,7 @@ class Hub:
         client_id: str,
         principal: Principal,
         now_ms: int,
-        receiver: Receiver | None = None,
+        receiver: AppendCallback | None = None,
         headers: bytes = b"",
     ) -> None:
         """Publish for a client that is not here. `receiver` hears what becomes of it if it is
@@ -506,7 +506,7 @@ class Hub:
             del self.sessions[session.client_id]
             self.sessions_held.add(owner_of(session.principal), -1)
         if self.ledger is not None and session.client_id in self.ledger.ages:
-            self.ledger.urge(session.client_id)
+            self.ledger.schedule_write(session.client_id)
         self.publish_will(session, now_ms)
         shared = any(one.address.group for one in session.subscriptions.values())
         for text in list(session.subscriptions):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from lakemq.plugins.mqtt.routing.history import History
 from lakemq.plugins.mqtt.state.appends import Appends, PendingAppend
 from lakemq.plugins.mqtt.state.peer import Peer
-from lakemq.plugins.mqtt.state.questions import Question, Then
+from lakemq.plugins.mqtt.state.questions import Continuation, Question
 from lakemq.plugins.mqtt.state.sessions import Session
 
 
@@ -30,7 +30,7 @@ class Effects(NamedTuple):
     """Tell the authentication exchange of these what the client said (`Dialogue.said`)."""
     reads: list[tuple[History, int]]
     """Read the next records of these replays, unless their `generation` is another by then."""
-    questions: list[tuple[Question, Then]]
+    questions: list[tuple[Question, Continuation]]
     """Have the authorizer answer, then call back."""
     writes: list[Peer]
     """Write what is in `Peer.out`; close the network connection if `closing` is set."""
@@ -47,7 +47,7 @@ class Outbox:
         self.retained: list[Peer] = []
         self.exchanges: list[Peer] = []
         self.reads: list[tuple[History, int]] = []
-        self.questions: list[tuple[Question, Then]] = []
+        self.questions: list[tuple[Question, Continuation]] = []
         self.writes: list[Peer] = []
 
     def __bool__(self) -> bool:

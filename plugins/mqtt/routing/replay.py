@@ -1,4 +1,4 @@
-"""From what was kept back to a hub as it was: sessions, then the records behind them. Pure.
+"""From what was kept back to a hub as it was: sessions, then the records behind them.
 
 Sessions come from their records; each knows up to which offset it had got everything. The records
 of the bound topics behind that are matched again, as if they came just now: so queues, retained

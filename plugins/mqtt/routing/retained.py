@@ -1,4 +1,4 @@
-"""Retained messages: the last one of each topic name, found by filter. Pure.
+"""Retained messages: the last one of each topic name, found by filter.
 
 Source: MQTT 5.0 section 3.3.1.3.
 """

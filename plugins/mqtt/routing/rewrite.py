@@ -1,4 +1,4 @@
-"""Topic rewrite: names and filters of clients -> those that the broker works with. Pure.
+"""Topic rewrite: names and filters of clients -> those that the broker works with.
 
 A rule's filter says what it takes; `$1`, `$2`, ... in its target stand for what the wildcards took,
 in order (`#` takes all remaining levels). No regular expressions: a client's name costs one pass.

@@ -1,4 +1,4 @@
-"""Rights that end, or are withdrawn, while clients are connected. Pure.
+"""Rights that end, or are withdrawn, while clients are connected.
 
 A connection ends with the credentials that opened it: when they expire, when its user is removed
 or has another password. When rules change, subscriptions are judged
@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal
 from lakemq.plugins.mqtt.state.peer import Peer
-from lakemq.plugins.mqtt.state.questions import Question, Then, Unanswered
+from lakemq.plugins.mqtt.state.questions import AuthorizationPending, Continuation, Question
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.wire.reasons import Reason
 
@@ -29,7 +29,7 @@ class Charge(Protocol):
 
 
 class RightsOutbox(Protocol):
-    questions: list[tuple[Question, Then]]
+    questions: list[tuple[Question, Continuation]]
 
 
 class RightsHub(Protocol):
@@ -44,7 +44,7 @@ class RightsHub(Protocol):
     def allowed(
         self, principal: Principal, operation: Operation, name: str, context: AccessContext
     ) -> bool:
-        """Whether the principal may. Raises Unanswered."""
+        """Whether the principal may. Raises AuthorizationPending."""
 
     def unsubscribe(self, session: Session, text: str) -> bool:
         """Remove a subscription; False: there was none."""
@@ -117,7 +117,7 @@ class Rights:
             try:
                 if not self._may_read(session, text):
                     lost.append(text)
-            except Unanswered:
+            except AuthorizationPending:
                 open_.append(text)
         self._take(session, lost)
         if open_:
@@ -143,7 +143,7 @@ class Rights:
             text = texts[-1]
             try:
                 lost = text in session.subscriptions and not self._may_read(session, text)
-            except Unanswered as unanswered:
+            except AuthorizationPending as unanswered:
                 again = partial(self._judge, session, texts)
                 self._hub.outbox.questions.append((unanswered.question, again))
                 return

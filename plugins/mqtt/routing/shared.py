@@ -1,4 +1,4 @@
-"""Shared subscriptions: who of a group gets the next publish. Pure.
+"""Shared subscriptions: who of a group gets the next publish.
 
 Source: MQTT 5.0 section 4.8.2. Strategies are those that EMQX and RobustMQ users know.
 """

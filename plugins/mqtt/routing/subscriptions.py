@@ -1,4 +1,4 @@
-"""Who wants which topic name: an index of topic filters, and matches by topic name. Pure.
+"""Who wants which topic name: an index of topic filters, and matches by topic name.
 
 A filter with wildcards is found by its *shape*: how many levels it has, where its `+` stand and
 whether it ends in `#`. For every shape in use, a topic name has exactly one filter text that would

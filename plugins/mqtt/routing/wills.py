@@ -1,4 +1,4 @@
-"""Wills: publishes that a client left behind [MQTT-3.1.2-8]. Pure."""
+"""Wills: publishes that a client left behind [MQTT-3.1.2-8]."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakemq.plugins.mqtt.routing.delayed import (
     is_for_clients,
     split_delayed,
 )
-from lakemq.plugins.mqtt.state.questions import Question, Then, Unanswered
+from lakemq.plugins.mqtt.state.questions import AuthorizationPending, Continuation, Question
 from lakemq.plugins.mqtt.wire.packets import Publish, Will
 from lakemq.plugins.mqtt.wire.reasons import MqttError
 
@@ -26,7 +26,7 @@ class WillCounters(Protocol):
 
 
 class WillOutbox(Outgoing, Protocol):
-    questions: list[tuple[Question, Then]]
+    questions: list[tuple[Question, Continuation]]
 
 
 class WillHub(DelayHub, Protocol):
@@ -44,7 +44,7 @@ class WillHub(DelayHub, Protocol):
     def allowed(
         self, principal: Principal, operation: Operation, name: str, context: AccessContext
     ) -> bool:
-        """Whether the principal may. Raises Unanswered."""
+        """Whether the principal may. Raises AuthorizationPending."""
 
     def publish_for(
         self, packet: Publish, client_id: str, principal: Principal, now_ms: int
@@ -68,7 +68,7 @@ def publish_will(
         )
         if allowed and delay_s is not None:
             delay(hub, packet, delay_s, client_id, principal, now_ms)
-    except Unanswered as unanswered:
+    except AuthorizationPending as unanswered:
         again = partial(publish_will, hub, will, client_id, principal)
         hub.outbox.questions.append((unanswered.question, again))
         return

@@ -41,7 +41,7 @@ from lakemq.plugins.mqtt.session.progress import Dialogue
 from lakemq.plugins.mqtt.session.subscribing import send_retained
 from lakemq.plugins.mqtt.state.appends import PendingAppend
 from lakemq.plugins.mqtt.state.peer import Peer
-from lakemq.plugins.mqtt.state.questions import Question, Then
+from lakemq.plugins.mqtt.state.questions import Continuation, Question
 from lakemq.plugins.mqtt.state.records import BROKERS_OWN, RecordReader
 from lakemq.plugins.mqtt.state.sessions import Session
 from lakemq.plugins.mqtt.state.slow import SlowClients
@@ -474,7 +474,7 @@ class MqttEngine:
             link.read_on()
         self.after()
 
-    async def _decide(self, question: Question, then: Then) -> None:
+    async def _decide(self, question: Question, then: Continuation) -> None:
         """Have found out what a client may do, beside everything else."""
         await self.broker.decide(*question)
         then(self.now_ms())

@@ -1,4 +1,4 @@
-"""Enhanced authentication: an exchange of AUTH packets, at CONNECT and again while connected. Pure.
+"""Enhanced authentication: an exchange of AUTH packets, at CONNECT and again while connected.
 
 The mechanism itself (SCRAM, ...) is the broker's; here is what MQTT has around it. The engine takes
 `dialogue.said` to the exchange and brings back a challenge, a principal or a refusal.

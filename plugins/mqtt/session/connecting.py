@@ -1,4 +1,4 @@
-"""CONNECT and its answer. Pure.
+"""CONNECT and its answer.
 
 Source: MQTT 5.0 sections 3.1, 3.2, 3.15; MQTT 3.1.1 sections 3.1, 3.2.
 """

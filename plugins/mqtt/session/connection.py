@@ -204,13 +204,13 @@ class Connection:
         self.hub.counters.connections_refused += 1
         self.close(reason, text, now_ms)
 
-    def settled(
+    def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         """What became of a publish of this connection that went to storage."""
         raise NotImplementedError
 
-    def stored(
+    def on_appended(
         self, packet_ids: Sequence[int], size_bytes: int, somewhere: Place, now_ms: int
     ) -> None:
         """QoS 1 publishes of this connection are stored."""

@@ -14,7 +14,7 @@ from lakemq.plugins.mqtt.session import authenticating, connecting, publishing, 
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.rates import Throttle
 from lakemq.plugins.mqtt.state.appends import Outcome
-from lakemq.plugins.mqtt.state.questions import Unanswered
+from lakemq.plugins.mqtt.state.questions import AuthorizationPending
 from lakemq.plugins.mqtt.state.states import State
 from lakemq.plugins.mqtt.wire.encoding import PINGRESP
 from lakemq.plugins.mqtt.wire.packets import (
@@ -126,7 +126,7 @@ class ServerProtocol(Connection):
         if self.state is not State.CLOSED:
             self.proceed(now_ms)
 
-    def settled(
+    def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         """What became of a publish of this connection that went to storage."""
@@ -139,7 +139,7 @@ class ServerProtocol(Connection):
             handler = _HANDLERS[self.state].get(type(packet), _unexpected)
             try:
                 handler(self, packet, now_ms)
-            except Unanswered as unanswered:
+            except AuthorizationPending as unanswered:
                 self.asking = True
                 self.pending.extendleft(reversed(packets[place:]))
                 self.hub.outbox.questions.append((unanswered.question, self._answered))

@@ -1,4 +1,4 @@
-"""PUBLISH and its acknowledgements, as they come from a client. Pure.
+"""PUBLISH and its acknowledgements, as they come from a client.
 
 Source: MQTT 5.0 sections 3.3 to 3.7, 4.3 (QoS).
 """
@@ -85,7 +85,7 @@ def _plain_home(connection: Connection, binding: Binding | None) -> str | None:
 
 
 def _may_publish(connection: Connection, route: Route, packet: Publish) -> bool:
-    """Ask once for each way to publish there; the route remembers. Raises Unanswered."""
+    """Ask once for each way to publish there; the route remembers. Raises AuthorizationPending."""
     context = connection.access_context(packet.qos, bool(packet.retain))
     allowed = connection.hub.allowed(connection.principal, Operation.WRITE, route.topic, context)
     route.allowed[packet.qos * 2 + packet.retain] = allowed
@@ -169,7 +169,7 @@ def _may_retain(connection: Connection, packet: Publish, route: Route, now_ms: i
         error = StorageFull("no room for more retained messages")
         connection.inflow.appends += 1
         connection.inflow.appends_bytes += len(packet.payload)
-        connection.settled(packet.packet_id, packet.qos, len(packet.payload), error, now_ms)
+        connection.on_result(packet.packet_id, packet.qos, len(packet.payload), error, now_ms)
         return False
     packet.retain = False
     return True
@@ -205,7 +205,7 @@ def _delay(connection: Connection, packet: Publish, delay_s: int, now_ms: int) -
             return
     except StorageFull as error:
         outcome = error
-    connection.settled(packet.packet_id, packet.qos, len(packet.payload), outcome, now_ms)
+    connection.on_result(packet.packet_id, packet.qos, len(packet.payload), outcome, now_ms)
 
 
 def _begin(connection: Connection, packet: Publish) -> bool:

@@ -1,4 +1,4 @@
-"""Rates that are kept by letting clients wait, not by dropping. Pure.
+"""Rates that are kept by letting clients wait, not by dropping.
 
 A bucket holds up to one second's worth. What was read is paid for afterwards, so a bucket can be in
 debt; nothing more is read until the debt is paid.

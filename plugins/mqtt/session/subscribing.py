@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE. Pure.
+"""SUBSCRIBE and UNSUBSCRIBE.
 
 Source: MQTT 5.0 sections 3.8 to 3.11, 4.8.2 (shared subscriptions).
 """
@@ -14,7 +14,7 @@ from lakemq.plugins.mqtt.routing.history import History, histories_of, parse_sta
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.progress import Owed, Progress
-from lakemq.plugins.mqtt.state.questions import Unanswered
+from lakemq.plugins.mqtt.state.questions import AuthorizationPending
 from lakemq.plugins.mqtt.state.sessions import Beside, Start, Subscription
 from lakemq.plugins.mqtt.wire.messages import Message
 from lakemq.plugins.mqtt.wire.packets import (
@@ -67,7 +67,7 @@ def _add(
     connection: Connection, wanted: Filter, identifier: int, now_ms: int
 ) -> tuple[int, Subscription | None, bool]:
     """Code for SUBACK, the subscription, and whether retained messages are due for it. Raises
-    Unanswered, before anything is changed."""
+    AuthorizationPending, before anything is changed."""
     session, hub = connection.session, connection.hub
     assert session is not None
     text = wanted.topic_filter
@@ -212,7 +212,7 @@ def subscribe_automatically(connection: Connection, now_ms: int) -> None:
             continue
         try:
             _, subscription, wants_retained = _add(connection, Filter(text, options), 0, now_ms)
-        except Unanswered as unanswered:
+        except AuthorizationPending as unanswered:
             again = partial(_subscribe_later, connection)
             hub.outbox.questions.append((unanswered.question, again))
             return

@@ -1,4 +1,4 @@
-"""Publishes on their way into topics: gathered per loop turn, acknowledged by outcome. Pure.
+"""Publishes on their way into topics: gathered per loop turn, acknowledged by outcome.
 
 All publishes of one turn that go to one topic are one append, whatever connections and principals
 they came from. Each carries a token, which takes the outcome back.
@@ -17,20 +17,20 @@ Outcome = Place | LakeMQError
 """Where a publish is stored, or why not."""
 
 
-class Receiver(Protocol):
+class AppendCallback(Protocol):
     """Who is told what became of a publish."""
 
-    def settled(
+    def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         """Called once for each publish, in the order of publishing."""
 
-    def stored(
+    def on_appended(
         self, packet_ids: Sequence[int], size_bytes: int, somewhere: Place, now_ms: int
     ) -> None:
         """The same for QoS 1 publishes in a row that are stored; `size_bytes` of all of them."""
         (packet_id,) = packet_ids  # who has more than one knows better
-        self.settled(packet_id, 1, size_bytes, somewhere, now_ms)
+        self.on_result(packet_id, 1, size_bytes, somewhere, now_ms)
 
 
 FULL_COUNT: Final = 32
@@ -64,8 +64,8 @@ class PendingAppend:
         self.size_bytes = 0
         """Of all values."""
         self.headers: list[bytes] = []
-        self.tokens: list[tuple[Receiver | None, int, int]] = []
-        """Receiver, packet identifier, QoS of each record."""
+        self.tokens: list[tuple[AppendCallback | None, int, int]] = []
+        """AppendCallback, packet identifier, QoS of each record."""
         self._principal: Principal | None = None
         """Whose the last record is."""
         self._starts: list[tuple[Principal, int]] = []
@@ -78,7 +78,7 @@ class PendingAppend:
         key: bytes,
         value: bytes | None,
         headers: bytes,
-        token: tuple[Receiver | None, int, int],
+        token: tuple[AppendCallback | None, int, int],
     ) -> None:
         """One more record. `principal` must be the hub's one object for it."""
         if principal is not self._principal:
@@ -108,7 +108,7 @@ class PendingAppend:
     def settle(self, outcomes: Sequence[Placed | LakeMQError], now_ms: int) -> None:
         """Tell each publish's receiver its outcome. The place is told of QoS 2 alone; of the
         others, that there is one."""
-        owner: Receiver | None = None
+        owner: AppendCallback | None = None
         run: list[int] = []
         size_bytes = 0
         somewhere = self._somewhere
@@ -121,11 +121,11 @@ class PendingAppend:
                     size_bytes += size
                     continue
                 if owner is not None:
-                    owner.stored(run, size_bytes, somewhere, now_ms)
+                    owner.on_appended(run, size_bytes, somewhere, now_ms)
                 owner, run, size_bytes = receiver, [packet_id], size
                 continue
             if owner is not None:
-                owner.stored(run, size_bytes, somewhere, now_ms)
+                owner.on_appended(run, size_bytes, somewhere, now_ms)
                 owner = None
             if receiver is not None:
                 place: Outcome = somewhere
@@ -133,9 +133,9 @@ class PendingAppend:
                     place = outcome
                 elif qos == 2:
                     place = Place(self.topic, outcome.partition, outcome.offset)
-                receiver.settled(packet_id, qos, size, place, now_ms)
+                receiver.on_result(packet_id, qos, size, place, now_ms)
         if owner is not None:
-            owner.stored(run, size_bytes, somewhere, now_ms)
+            owner.on_appended(run, size_bytes, somewhere, now_ms)
 
     def fail(self, error: LakeMQError, now_ms: int) -> None:
         """The same error for all."""

@@ -1,4 +1,4 @@
-"""Publishes on their way out to one client: window, packet identifiers, QoS 1 and 2. Pure.
+"""Publishes on their way out to one client: window, packet identifiers, QoS 1 and 2.
 
 QoS 1: PUBLISH -> PUBACK. QoS 2: PUBLISH -> PUBREC -> PUBREL -> PUBCOMP. What does not fit the
 window, or finds no connection, waits in a bounded queue. What lies in the journal waits there: the

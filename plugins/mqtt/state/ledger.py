@@ -1,4 +1,4 @@
-"""What of sessions must outlive the process, and who waits until it is safe. Pure.
+"""What of sessions must outlive the process, and who waits until it is safe.
 
 A session that outlives its connection is kept as one record, under its client id, in a compacted
 topic: the newest record is the session. The ledger notes which sessions changed; the engine writes
@@ -50,7 +50,7 @@ class Ledger:
         """Write the session, then do `action`."""
         self.urgent.setdefault(client_id, []).append(Waiting(connection, action))
 
-    def urge(self, client_id: str) -> None:
+    def schedule_write(self, client_id: str) -> None:
         """Write the session soon; nobody waits."""
         self.urgent.setdefault(client_id, [])
 
@@ -67,11 +67,11 @@ class Ledger:
         """Have lazy sessions written now, and those whose record is so old that a restart would
         have to read more than `delivered_max` records again; at most `count_max` of each."""
         for client_id in list(self.lazy)[:count_max]:
-            self.urge(client_id)
+            self.schedule_write(client_id)
         for client_id, age in list(self.ages.items())[:count_max]:
             if delivered - age < delivered_max:
                 break
-            self.urge(client_id)
+            self.schedule_write(client_id)
 
     def begin(self) -> Writing:
         """Take all urgent sessions; their state of this moment is what the caller writes."""

@@ -1,8 +1,8 @@
-"""Permissions that somebody else is to be asked for first. Pure.
+"""Permissions that the authorizer must be asked for before they are known.
 
-Where an answer is not known, `Hub.allowed` raises Unanswered. Whoever asked puts the question into
-`Outbox.questions`, with what is to be done when the answer is there; the engine asks. So a client
-waits for its own answers and for nobody else's.
+`Hub.allowed` raises AuthorizationPending then. Its caller puts the question into
+`Outbox.questions`, with the continuation that runs when the answer is there: so a client waits for
+its own answers alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal, Resource
 
-Then = Callable[[int], None]
+Continuation = Callable[[int], None]
 """Called with the time (ms) when the answer is there: ask again."""
 
 
@@ -25,8 +25,8 @@ class Question(NamedTuple):
     context: AccessContext
 
 
-class Unanswered(Exception):
-    """Never crosses the plugin's door."""
+class AuthorizationPending(Exception):
+    """Never leaves the plugin."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(f"{question.operation.value} {question.resource.name}")

@@ -1,4 +1,4 @@
-"""Publishes <-> records: which header holds what. Pure.
+"""Publishes <-> records: which header holds what.
 
 `docs/mqtt.md` lists the headers. Names that begin with `mqtt.` are the broker's; every other header
 whose value is UTF-8 is an MQTT 5 user property, and the other way round.

@@ -1,4 +1,4 @@
-"""Sessions: what a client's state is while it is connected and after. Pure.
+"""Sessions: what a client's state is while it is connected and after.
 
 Source: MQTT 5.0 section 4.1 (session state), 3.1.2.5 (will), 3.1.2.11.2 (expiry).
 """

@@ -1,4 +1,4 @@
-"""Slow subscribers: who took longest to acknowledge, or to read. Pure.
+"""Slow subscribers: who took longest to acknowledge, or to read.
 
 The time runs from when a publish was there for a connected client (sent, or waiting behind others)
 to its PUBACK or PUBCOMP; at QoS 0, from when the client's socket was full until it took bytes.

@@ -1,4 +1,4 @@
-"""Sessions and retained messages <-> bytes, as internal topics keep them. Pure.
+"""Sessions and retained messages <-> bytes, as internal topics keep them.
 
 msgpack maps with short keys; `v` is the version of the format. Unknown keys are ignored, so that an
 older build reads what a newer one added.

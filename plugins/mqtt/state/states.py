@@ -1,4 +1,4 @@
-"""States of a connection. Pure."""
+"""States of a connection."""
 
 from __future__ import annotations
 

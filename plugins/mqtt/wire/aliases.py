@@ -1,4 +1,4 @@
-"""Topic aliases from the server to one client. Pure.
+"""Topic aliases from the server to one client.
 
 Source: MQTT 5.0 section 3.3.2.3.4.
 """

@@ -1,4 +1,4 @@
-"""Bytes -> packets: a whole received buffer in one pass. Pure.
+"""Bytes -> packets: a whole received buffer in one pass.
 
 `Decoder.feed` takes what a socket gave, in whatever pieces, and returns the packets that are
 complete. Nothing is held beyond one unfinished packet, whose length is checked against

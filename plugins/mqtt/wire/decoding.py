@@ -1,4 +1,4 @@
-"""Bodies of all packets but PUBLISH: bytes -> packets. Pure.
+"""Bodies of all packets but PUBLISH: bytes -> packets.
 
 `DECODERS` has one entry per valid first byte, so wrong flag bits [MQTT-2.1.3-1] find none.
 """

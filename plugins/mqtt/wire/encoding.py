@@ -1,4 +1,4 @@
-"""Packets -> bytes, for every packet type and version. Pure.
+"""Packets -> bytes, for every packet type and version.
 
 Source: MQTT 3.1.1 and 5.0 chapter 3.
 """

@@ -1,4 +1,4 @@
-"""A publish on its way to subscribers, encoded once for all who get it alike. Pure."""
+"""A publish on its way to subscribers, encoded once for all who get it alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MQTT control packets as values. Pure.
+"""MQTT control packets as values.
 
 One class per packet type; 3.1, 3.1.1 and 5.0 share them, and what a version lacks stays at its
 default. Source: MQTT 3.1.1 and 5.0, chapter 3. Labels like [MQTT-3.1.2-24] in this package are

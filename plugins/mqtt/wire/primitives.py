@@ -1,4 +1,4 @@
-"""Data types of the MQTT wire: a bounded reader over bytes, and writers. Pure.
+"""Data types of the MQTT wire: a bounded reader over bytes, and writers.
 
 Source: MQTT 5.0 section 1.5 (data representation); 3.1.1 section 1.5 is a subset.
 """

@@ -1,4 +1,4 @@
-"""MQTT 5 properties: bytes <-> `Properties`, by one table. Pure.
+"""MQTT 5 properties: bytes <-> `Properties`, by one table.
 
 Source: MQTT 5.0 section 2.2.2, table 2-4: identifier, type, and the packets it may stand in.
 """

@@ -1,4 +1,4 @@
-"""PROXY protocol: who is behind a load balancer. Pure.
+"""PROXY protocol: who is behind a load balancer.
 
 Source: "The PROXY protocol", versions 1 and 2 (HAProxy, 2020). The header comes before anything
 else on a connection and tells the address of the real client.

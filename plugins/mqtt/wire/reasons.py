@@ -1,4 +1,4 @@
-"""MQTT 5 reason codes, the errors that carry them, and what 3.1.1 can say instead. Pure.
+"""MQTT 5 reason codes, the errors that carry them, and what 3.1.1 can say instead.
 
     MqttError                what ends a connection: a reason code and a sentence
     ├── MalformedPacket      bytes that are no packet (0x81)

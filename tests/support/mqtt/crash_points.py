@@ -118,7 +118,7 @@ def _receipt_kept() -> None:
 POINTS: Final[dict[str, Callable[[], None]]] = {
     # from a client
     "publish_received": lambda: on_packet(Publish, is_qos_2, die),
-    "publish_stored": lambda: before(protocol.ServerProtocol, "settled", _settled_qos_2, die),
+    "publish_stored": lambda: before(protocol.ServerProtocol, "on_result", _settled_qos_2, die),
     "pubrec_sent": lambda: sent(PacketType.PUBREC),
     "pubrel_received": lambda: on_packet(Acknowledgement, is_a(PacketType.PUBREL), die),
     "release_kept": _release_kept,

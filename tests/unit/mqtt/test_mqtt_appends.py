@@ -26,13 +26,13 @@ class Client:
         self.told: list[tuple[int, int, type]] = []
         self.size_bytes = 0
 
-    def settled(
+    def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         self.told.append((packet_id, qos, type(outcome)))
         self.size_bytes += size_bytes
 
-    def stored(
+    def on_appended(
         self, packet_ids: Sequence[int], size_bytes: int, somewhere: Place, now_ms: int
     ) -> None:
         assert packet_ids

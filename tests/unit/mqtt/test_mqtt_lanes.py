@@ -21,12 +21,12 @@ class Client:
     def __init__(self) -> None:
         self.told: list[Outcome] = []
 
-    def settled(
+    def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
         self.told.append(outcome)
 
-    def stored(self, packet_ids: Any, size_bytes: int, somewhere: Place, now_ms: int) -> None:
+    def on_appended(self, packet_ids: Any, size_bytes: int, somewhere: Place, now_ms: int) -> None:
         self.told += [somewhere] * len(packet_ids)
 
 
