@@ -45,17 +45,17 @@ test: java $(READY)  ## all tests, in WORKERS=2 processes, each file in one of t
 test-core: $(READY)  ## what runs without Spark, for another PYTHON in another VENV
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -p no:cacheprovider \
 		tests/contract tests/unit/broker_core tests/unit/journal tests/unit/mqtt tests/unit/native \
-		tests/unit/queues tests/unit/meta_service tests/integration/test_command.py \
-		tests/integration/test_native.py tests/integration/test_native_tls.py \
-		tests/integration/test_mqtt_transports.py tests/integration/test_meta_member.py
+		tests/unit/queues tests/unit/meta_service tests/integration/node/test_command.py \
+		tests/integration/native/test_native.py tests/integration/native/test_native_tls.py \
+		tests/integration/mqtt/test_mqtt_transports.py tests/integration/meta/test_meta_member.py
 
 SEEDS ?= 2000
 FIRST ?= $(shell date +%j)0000
 nightly: java $(READY)  ## all simulations with thousands of seeds, other ones every day; faults ten times over
 	LAKEMQ_SEEDS=$(SEEDS) LAKEMQ_FIRST_SEED=$(FIRST) LAKEMQ_FUZZ_ROUNDS=$(SEEDS) LAKEMQ_FUZZ_TIMES=100 \
 	$(BIN)/python -m pytest -q --timeout 14400 -p no:cacheprovider tests/simulation \
-		tests/unit/queues/test_queue_simulation.py tests/unit/native/test_group_simulation.py \
-		tests/integration/test_native_fuzz.py tests/unit/test_fuzz_targets.py
+		tests/unit/queues/test_queue_simulation.py tests/unit/native/groups/test_group_simulation.py \
+		tests/integration/native/test_native_fuzz.py tests/unit/test_fuzz_targets.py
 	$(MAKE) mutants
 	LAKEMQ_FAULT_ROUNDS=10 LAKEMQ_KILLS=20 LAKEMQ_EXPORT_KILLS=1 \
 	$(BIN)/python -m pytest -q --timeout 3600 tests/fault

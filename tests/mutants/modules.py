@@ -7,16 +7,16 @@ from typing import Final
 _UNIT: Final = "tests/unit/"
 _SIMULATION: Final = "tests/simulation/test_raft_"
 _BATCH: Final = (
-    "broker_core/test_record_batch", "broker_core/test_record_batch_later",
-    "broker_core/test_record_headers", "broker_core/test_batch_check",
+    "broker_core/records/test_record_batch", "broker_core/records/test_record_batch_later",
+    "broker_core/records/test_record_headers", "broker_core/records/test_batch_check",
 )  # fmt: skip
 _RAFT: Final = ("rules", "recovery", "stale", "membership")
 
 _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/api/authorization_header.py": ("security/test_security_scram",),
-    "broker_core/api/schemas/avro_shape.py": ("broker_core/test_avro_shape",),
-    "broker_core/api/scheduling/due_queue.py": ("broker_core/test_due_queue",),
-    "broker_core/api/records/partitioner.py": ("broker_core/test_partitioner",),
+    "broker_core/api/schemas/avro_shape.py": ("broker_core/schemas/test_avro_shape",),
+    "broker_core/api/scheduling/due_queue.py": ("broker_core/transactions/test_due_queue",),
+    "broker_core/api/records/partitioner.py": ("broker_core/records/test_partitioner",),
     "broker_core/api/records/batch.py": _BATCH,
     "broker_core/api/records/headers.py": _BATCH,
     "broker_core/publishing/batch_check.py": _BATCH,
@@ -32,9 +32,9 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/security/authn/scram.py": ("security/test_security_scram",),
     "broker_core/api/topic_filters.py": ("broker_core/test_topic_filters",),
     "broker_core/security/authn/users.py": ("security/test_security_users",),
-    "broker_core/scheduling/formats.py": ("broker_core/test_transaction_formats",),
-    "broker_core/transactions/formats.py": ("broker_core/test_transaction_formats",),
-    "broker_core/scheduling/queue.py": ("broker_core/test_schedule_queue",),
+    "broker_core/scheduling/formats.py": ("broker_core/transactions/test_transaction_formats",),
+    "broker_core/transactions/formats.py": ("broker_core/transactions/test_transaction_formats",),
+    "broker_core/scheduling/queue.py": ("broker_core/transactions/test_schedule_queue",),
     "meta_service/control/balance.py": ("meta_service/test_meta_balance",),
     "meta_service/catalog/command_codec.py": (
         "meta_service/test_meta_catalog", "meta_service/test_meta_control",
@@ -61,11 +61,11 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "journal/test_journal_producers", "journal/test_journal_formats",
     ),
     "plugins/journal/maintenance/retention.py": ("journal/test_journal_retention",),
-    "plugins/native/groups/balance.py": ("native/test_groups",),
-    "plugins/native/groups/coordinator.py": ("native/test_groups",),
-    "plugins/native/groups/offset_expiry.py": ("native/test_offset_expiry",),
+    "plugins/native/groups/balance.py": ("native/groups/test_groups",),
+    "plugins/native/groups/coordinator.py": ("native/groups/test_groups",),
+    "plugins/native/groups/offset_expiry.py": ("native/groups/test_offset_expiry",),
     "plugins/native/groups/offset_table.py": (
-        "native/test_offset_table", "native/test_offset_expiry",
+        "native/groups/test_offset_table", "native/groups/test_offset_expiry",
     ),
     "plugins/native/queues/partition_state.py": (
         "queues/test_queue_partition", "queues/test_queue_answers", "queues/test_queue_simulation",

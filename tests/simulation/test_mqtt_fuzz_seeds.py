@@ -1,7 +1,8 @@
 """Goal: long sequences of mostly valid packets, from several clients at once, with storage that
 fails, sockets that block and time that passes, never crash the broker or grow its memory.
 
-Hypothesis finds short surprises (`tests/unit/mqtt/test_mqtt_fuzz.py`); this reaches deep states.
+Hypothesis finds short surprises (`tests/unit/mqtt/wire/test_mqtt_fuzz.py`); this reaches deep
+states.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Goal: what decoders and pure modules of the MetaService and the native protocol cost grows no
-faster than what they are given (`tests/unit/mqtt/test_mqtt_growth.py` has MQTT's).
+faster than what they are given (`tests/unit/mqtt/bounds/test_mqtt_growth.py` has MQTT's).
 """
 
 from __future__ import annotations

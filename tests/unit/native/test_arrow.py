@@ -13,7 +13,7 @@ from lakemq.broker_core.api.records.batch import RecordBatch, encode
 from lakemq.broker_core.api.records.headers import encode_headers
 from lakemq.broker_core.api.types import Columns, Compression
 from lakemq.plugins.native.sdk.arrow import COLUMNS, arrow_schema, from_arrow, to_arrow
-from tests.unit.broker_core import test_record_batch_later as later
+from tests.unit.broker_core.records import test_record_batch_later as later
 
 pa = pytest.importorskip("pyarrow", reason="needs lakemq[spark]")
 

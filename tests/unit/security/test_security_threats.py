@@ -13,9 +13,9 @@ import pytest
 ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = ROOT / "docs/security.md"
 UNIT: Final = "unit/security/test_security_"
-NODE: Final = "integration/test_security_node.py"
-INTERNAL: Final = "integration/test_internal_topics.py"
-CERTIFICATES: Final = "integration/test_meta_certificates.py"
+NODE: Final = "integration/security/test_security_node.py"
+INTERNAL: Final = "integration/node/test_internal_topics.py"
+CERTIFICATES: Final = "integration/meta/test_meta_certificates.py"
 
 HELD_BY: Final[dict[str, tuple[str, ...]]] = {
     "anonymous": ("unit/broker_core/test_access.py::test_anonymous_on_loopback_only",),
@@ -51,7 +51,7 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         f"{INTERNAL}::test_an_operator_changes_none_either",
         f"{INTERNAL}::test_the_http_admin_shows_them_to_operators_alone",
         f"{INTERNAL}::test_mqtt_replays_none",
-        "unit/mqtt/test_mqtt_stored_records.py::test_no_record_makes_a_session_the_brokers_own",
+        "unit/mqtt/state/test_mqtt_stored_records.py::test_no_record_makes_a_session_the_brokers_own",
         "unit/journal/test_journal_tiering.py::test_internal_topics_stay_local",
     ),
     "existence": (
@@ -61,12 +61,12 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
     "secrets": (
         "unit/broker_core/test_access.py::test_secrets_are_not_shown",
         f"{UNIT}settings.py::test_a_fault_beside_a_secret_does_not_show_it",
-        "integration/test_meta_operations.py"
+        "integration/meta/test_meta_operations.py"
         "::test_a_restored_cluster_has_everything_but_the_old_id",
     ),
     "mqtt-peer": (
-        "unit/mqtt/test_mqtt_growth.py::test_decoding_grows_no_faster_than_the_packet",
-        "unit/mqtt/test_mqtt_bounds.py::test_too_many_user_properties_in_connect_are_refused",
+        "unit/mqtt/bounds/test_mqtt_growth.py::test_decoding_grows_no_faster_than_the_packet",
+        "unit/mqtt/bounds/test_mqtt_bounds.py::test_too_many_user_properties_in_connect_are_refused",
         "unit/broker_core/test_connection_limits.py"
         "::test_one_peer_does_not_take_the_whole_share_of_the_unauthenticated",
     ),
@@ -76,41 +76,41 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         f"{UNIT}rules.py::test_agrees_with_the_plain_evaluator",
     ),
     "mqtt-sessions": (
-        "unit/mqtt/test_mqtt_principals.py::test_a_session_is_not_taken_by_who_knows_its_client_id",
-        "unit/mqtt/test_mqtt_principals.py::test_anonymous_clients_count_as_one",
+        "unit/mqtt/session/test_mqtt_principals.py::test_a_session_is_not_taken_by_who_knows_its_client_id",
+        "unit/mqtt/session/test_mqtt_principals.py::test_anonymous_clients_count_as_one",
     ),
     "mqtt-shares": (
-        "unit/mqtt/test_mqtt_principals.py::test_one_user_does_not_use_up_all_shapes_of_filters",
-        "unit/mqtt/test_mqtt_principals.py::test_one_user_does_not_have_all_sessions",
-        "unit/mqtt/test_mqtt_principals.py::test_one_user_does_not_retain_everything",
+        "unit/mqtt/session/test_mqtt_principals.py::test_one_user_does_not_use_up_all_shapes_of_filters",
+        "unit/mqtt/session/test_mqtt_principals.py::test_one_user_does_not_have_all_sessions",
+        "unit/mqtt/session/test_mqtt_principals.py::test_one_user_does_not_retain_everything",
     ),
     "mqtt-records": (
-        "unit/mqtt/test_mqtt_stored_records.py"
+        "unit/mqtt/state/test_mqtt_stored_records.py"
         "::test_clients_may_not_write_what_mqtt_believes_into_bound_topics",
-        "unit/mqtt/test_mqtt_stored_records.py::test_a_start_steps_over_a_corrupt_batch",
-        "unit/mqtt/test_mqtt_stored_records.py::test_no_record_stops_a_start",
+        "unit/mqtt/state/test_mqtt_stored_records.py::test_a_start_steps_over_a_corrupt_batch",
+        "unit/mqtt/state/test_mqtt_stored_records.py::test_no_record_stops_a_start",
     ),
     "mqtt-certificate": (f"{UNIT}caches.py::test_blanks_of_a_certificates_name_are_part_of_it",),
     "native-peer": (
-        "integration/test_native_unauthenticated.py"
+        "integration/native/test_native_unauthenticated.py"
         "::test_unfinished_messages_hold_little_and_others_are_served",
-        "integration/test_native_unauthenticated.py"
+        "integration/native/test_native_unauthenticated.py"
         "::test_silent_connections_are_ended_and_leave_room",
-        "integration/test_native_unauthenticated.py"
+        "integration/native/test_native_unauthenticated.py"
         "::test_empty_logins_do_not_take_the_turns_of_others",
     ),
     "native-schemas": (
-        "unit/broker_core/test_json_validation.py::test_no_pattern_backtracks",
-        "unit/broker_core/test_json_validation.py"
+        "unit/broker_core/schemas/test_json_validation.py::test_no_pattern_backtracks",
+        "unit/broker_core/schemas/test_json_validation.py"
         "::test_work_that_doubles_with_each_level_is_refused",
     ),
     "meta-peer": (
-        "integration/test_meta_unfinished.py"
+        "integration/meta/test_meta_unfinished.py"
         "::test_unfinished_messages_hold_little_and_others_are_served",
     ),
     "native-producers": (
-        "integration/test_producer_owners.py::test_nobody_is_fenced_by_another",
-        "unit/broker_core/test_producer_owners.py::test_an_id_is_its_owners",
+        "integration/native/test_producer_owners.py::test_nobody_is_fenced_by_another",
+        "unit/broker_core/publishing/test_producer_owners.py::test_an_id_is_its_owners",
     ),
     "native-rights": (
         f"{NODE}::test_native_refuses",
@@ -118,14 +118,14 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
         f"{NODE}::test_what_a_password_of_the_file_opened_ends_with_it",
     ),
     "native-batches": (
-        "unit/broker_core/test_batch_check.py::test_garbage_under_right_crcs_is_refused",
-        "unit/broker_core/test_batch_check.py::test_a_batch_has_a_bounded_number_of_records",
-        "unit/broker_core/test_record_batch_damage.py"
+        "unit/broker_core/records/test_batch_check.py::test_garbage_under_right_crcs_is_refused",
+        "unit/broker_core/records/test_batch_check.py::test_a_batch_has_a_bounded_number_of_records",
+        "unit/broker_core/records/test_record_batch_damage.py"
         "::test_body_that_swells_beyond_its_header_takes_no_memory",
     ),
     "native-owners": (
         f"{NODE}::test_a_transactional_id_has_rules",
-        "integration/test_native_shares.py::test_there_is_room_for_others",
+        "integration/native/test_native_shares.py::test_there_is_room_for_others",
         f"{UNIT}rules.py::test_a_rule_about_each_kind_is_about_it",
     ),
     "meta-names": (
@@ -134,25 +134,25 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
     ),
     "meta-join": (
         f"{CERTIFICATES}::test_an_operator_is_no_node",
-        "integration/test_meta_discovery.py"
+        "integration/meta/test_meta_discovery.py"
         "::test_a_node_joins_only_under_a_name_of_its_certificate",
     ),
     "meta-authority": (
         f"{UNIT}authorities.py::test_an_authority_of_both_is_refused",
         f"{UNIT}authorities.py::test_an_authority_that_the_members_signed_is_refused",
     ),
-    "meta-plain": ("integration/test_meta_member.py::test_plain_text_is_for_loopback_only",),
+    "meta-plain": ("integration/meta/test_meta_member.py::test_plain_text_is_for_loopback_only",),
     "admin-rights": (
         f"{NODE}::test_the_http_admin_asks_who_one_is",
-        "integration/test_admin_limits.py"
+        "integration/node/test_admin_limits.py"
         "::test_names_of_degraded_partitions_are_for_those_who_may_ask",
     ),
     "admin-browser": (
-        "integration/test_admin_limits.py::test_a_name_that_is_not_ours_reads_nothing",
+        "integration/node/test_admin_limits.py::test_a_name_that_is_not_ours_reads_nothing",
     ),
     "admin-bounds": (
-        "integration/test_admin_limits.py::test_a_connection_that_asks_nothing_is_closed",
-        "integration/test_admin_limits.py::test_one_address_does_not_take_all_connections",
+        "integration/node/test_admin_limits.py::test_a_connection_that_asks_nothing_is_closed",
+        "integration/node/test_admin_limits.py::test_one_address_does_not_take_all_connections",
     ),
 }
 """Anchor (without `threat-`) -> tests that fail where the line does not hold."""

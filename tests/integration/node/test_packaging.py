@@ -1,0 +1,94 @@
+"""Goal: the broker alone installs without Spark, starts from a wheel, and says what is missing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.node.node import NodeProcess
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of a fresh environment that holds `pip install lakemq` and no extra."""
+    folder = tmp_path_factory.mktemp("packaging")
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT))
+    (wheel,) = folder.glob("lakemq-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.split("/")[0] for name in names}
+    typed = {top for top in tops if f"{top}/py.typed" in names}
+    assert typed == {top for top in tops if not top.endswith(".dist-info")}
+    assert {name for name in tops if not name.endswith(".dist-info")} == {
+        "lakemq",
+        "pyspark_lakemq",
+    }
+    assert len(names) == len(set(names))
+    venv.create(folder / "venv", with_pip=True)
+    bin_folder = folder / "venv" / "bin"
+    constraints = str(ROOT / "constraints.txt")
+    run(str(bin_folder / "pip"), "install", "-q", "-c", constraints, str(wheel))
+    return bin_folder
+
+
+def run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_no_spark_is_installed(installed: Path) -> None:
+    names = run(str(installed / "pip"), "list", "--format", "freeze").lower()
+    assert not re.search(r"^(pyspark|py4j|pyarrow|deltalake|pyiceberg|pandas)==", names, re.M)
+
+
+@pytest.mark.timeout(300)
+def test_a_broker_needs_no_pytest(installed: Path) -> None:
+    """`lakemq.testing` is in the wheel, and says which extra it needs."""
+    words = (str(installed / "python"), "-c", "import lakemq.testing")
+    said = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/").stderr
+    assert "lakemq.testing needs pytest: pip install 'lakemq[testing]'" in said
+
+
+@pytest.mark.timeout(300)
+def test_the_installed_broker_runs(installed: Path, tmp_path: Path) -> None:
+    python = str(installed / "python")
+    with NodeProcess(tmp_path, python=python, cwd=tmp_path) as node:
+        at = ("--bootstrap", node.native)
+        command = str(installed / "lakemq")
+        run(command, "topic", "create", "t", *at)
+        run(command, "produce", "t", "--value", "x", *at)
+        assert run(command, "consume", "t", *at) == "x\n"
+
+
+@pytest.mark.timeout(300)
+def test_folders_named_like_ours_beside_a_script_change_nothing(
+    installed: Path, tmp_path: Path
+) -> None:
+    for name in ("plugins", "broker_core", "meta_service", "spark_plugin"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the folder of the user')")
+    script = tmp_path / "script.py"
+    script.write_text("import lakemq, lakemq.node\nprint(lakemq.Client.__module__)\n")
+    assert run(str(installed / "python"), str(script)).startswith("lakemq.plugins.native.sdk")
+    assert run(sys.executable, str(script)).startswith("lakemq.plugins.native.sdk")
+
+
+@pytest.mark.timeout(300)
+def test_export_without_spark_says_what_to_install(installed: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(installed / "lakemq"), "export", "--topic", "t", "--to", "delta",
+         "--path", str(tmp_path / "table")],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "pip install 'lakemq[spark]'" in done.stderr and done.stderr.count("\n") == 1
