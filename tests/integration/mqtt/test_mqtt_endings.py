@@ -11,7 +11,6 @@ import os
 import shutil
 import socket
 import ssl
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 from lakemq.broker_core.api.hosts import is_loopback
-from lakemq.broker_core.api.types import ANONYMOUS, Credentials, Principal
 from lakemq.plugins.mqtt.server.links import SocketLink
 from lakemq.plugins.mqtt.server.websocket import FRAMES_BEFORE_CONNACK_MAX
 from lakemq.plugins.mqtt.wire.codec import Decoder
@@ -36,56 +34,13 @@ from lakemq.plugins.mqtt.wire.packets import (
 )
 from lakemq.plugins.mqtt.wire.reasons import Reason
 from tests.support.mqtt.certificates import Authority
-from tests.support.mqtt.memory_broker import MemoryBroker, MqttServer, running_server, until
+from tests.support.mqtt.memory_broker import MqttServer, running_server, until
+from tests.support.mqtt.raw_clients import WAIT_S, NotingBroker, dial, other, rest_of
 
-WAIT_S = 30
+pytestmark = pytest.mark.usefixtures("raw_clients")
+
 CONNECT = encode(Connect("raw"), V311)
 ACCEPTED = b"\x20\2\0\0"
-Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-OPENED: list[asyncio.StreamWriter] = []
-
-
-@pytest.fixture(autouse=True)
-async def _close_clients() -> AsyncIterator[None]:
-    yield
-    for writer in OPENED:
-        writer.transport.abort()
-    OPENED.clear()
-    await asyncio.sleep(0.01)
-
-
-async def dial(port: int, data: bytes = b"", **more: Any) -> Pair:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, **more)
-    OPENED.append(writer)
-    writer.write(data)
-    return reader, writer
-
-
-async def rest_of(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the connection ends."""
-    found = b""
-    with contextlib.suppress(ConnectionError):
-        while piece := await asyncio.wait_for(reader.read(65_536), WAIT_S):
-            found += piece
-    return found
-
-
-class NotingBroker(MemoryBroker):
-    """Remembers where clients come from."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hosts: list[str] = []
-
-    async def authenticate(self, credentials: Credentials) -> Principal:
-        self.hosts.append(credentials.peer_host)
-        return ANONYMOUS
-
-
-def other(**settings: Any) -> dict[str, Any]:
-    return {"tcp": False, "listeners": [{"name": "other", "port": 0, **settings}]}
-
-
 # -- reasons
 
 

@@ -5,12 +5,11 @@ sent away learns why; and what a web page or a proxy says makes nobody local.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import resource
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,47 +22,12 @@ from lakemq.plugins.mqtt.wire.encoding import encode
 from lakemq.plugins.mqtt.wire.packets import V5, V311, Connect, PacketType, Ping, Properties, Will
 from tests.support.mqtt.certificates import Authority
 from tests.support.mqtt.memory_broker import MemoryBroker, running_server, until
+from tests.support.mqtt.raw_clients import WAIT_S, dial, other, rest_of
 
-WAIT_S = 30
+pytestmark = pytest.mark.usefixtures("raw_clients")
+
 CONNECT = encode(Connect("raw"), V311)
 ACCEPTED = b"\x20\2\0\0"
-
-
-class Clients:
-    """Sockets that are closed after the test."""
-
-    def __init__(self) -> None:
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def dial(
-        self, port: int, data: bytes = b"", **more: Any
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, **more)
-        self._writers.append(writer)
-        writer.write(data)
-        return reader, writer
-
-    async def close(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
-        await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-async def clients() -> AsyncIterator[Clients]:
-    found = Clients()
-    yield found
-    await found.close()
-
-
-async def rest_of(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the connection ends."""
-    found = b""
-    with contextlib.suppress(ConnectionError):
-        while piece := await asyncio.wait_for(reader.read(65_536), WAIT_S):
-            found += piece
-    return found
 
 
 class HangingBroker(MemoryBroker):
@@ -74,47 +38,31 @@ class HangingBroker(MemoryBroker):
         raise AssertionError
 
 
-class NotingBroker(MemoryBroker):
-    """Remembers what clients showed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hosts: list[str] = []
-
-    async def authenticate(self, credentials: Credentials) -> Principal:
-        self.hosts.append(credentials.peer_host)
-        return ANONYMOUS
-
-
-def other(**settings: Any) -> dict[str, Any]:
-    return {"tcp": False, "listeners": [{"name": "other", "port": 0, **settings}]}
-
-
 # -- how many
 
 
-async def test_silent_connections_leave_room_for_others(clients: Clients) -> None:
+async def test_silent_connections_leave_room_for_others() -> None:
     """Who comes while too many are silent waits until they are dropped, and is served then."""
     settings = {"unauthenticated_max": 3, "connect_timeout_ms": 1000}
     async with running_server(**settings) as (server, _, port):
         limiter = server.listeners[0].limiter
         for _ in range(3):
-            await clients.dial(port)
+            await dial(port)
         await until(lambda: limiter.unauthenticated == 3)
-        reader, _ = await clients.dial(port, CONNECT)
+        reader, _ = await dial(port, CONNECT)
         await asyncio.sleep(0.1)
         assert len(server.hub.connections) == 3
         assert await asyncio.wait_for(reader.read(4), WAIT_S) == ACCEPTED
         assert limiter.unauthenticated <= 3
 
 
-async def test_half_of_all_connections_are_for_those_who_are_let_in(clients: Clients) -> None:
+async def test_half_of_all_connections_are_for_those_who_are_let_in() -> None:
     async with running_server(connections_max=4, connect_timeout_ms=60_000) as (server, _, port):
         for _ in range(2):
-            reader, _ = await clients.dial(port, CONNECT)
+            reader, _ = await dial(port, CONNECT)
             assert await asyncio.wait_for(reader.read(4), WAIT_S) == ACCEPTED
         for _ in range(5):
-            await clients.dial(port)
+            await dial(port)
         limiter = server.listeners[0].limiter
         await until(lambda: limiter.unauthenticated == 2)
         await asyncio.sleep(0.1)
@@ -122,33 +70,33 @@ async def test_half_of_all_connections_are_for_those_who_are_let_in(clients: Cli
 
 
 @pytest.mark.parametrize("bound", ["unauthenticated_peer_max", "peer_connections_max"])
-async def test_one_address_has_a_share(clients: Clients, bound: str) -> None:
+async def test_one_address_has_a_share(bound: str) -> None:
     async with running_server(**{bound: 2}) as (server, _, port):
         for _ in range(2):
-            await clients.dial(port)
+            await dial(port)
         await until(lambda: len(server.hub.connections) == 2)
-        reader, _ = await clients.dial(port, CONNECT)
+        reader, _ = await dial(port, CONNECT)
         assert await rest_of(reader) == b""
-        reader, _ = await clients.dial(port, CONNECT, local_addr=("127.0.0.2", 0))
+        reader, _ = await dial(port, CONNECT, local_addr=("127.0.0.2", 0))
         assert await asyncio.wait_for(reader.read(4), WAIT_S) == ACCEPTED
         assert server.hub.counters.connections_refused == 1
 
 
-async def test_behind_a_proxy_the_clients_address_counts(clients: Clients) -> None:
+async def test_behind_a_proxy_the_clients_address_counts() -> None:
     settings = other(proxy_from=["127.0.0.1"]) | {"peer_connections_max": 2}
     async with running_server(**settings) as (server, _, _):
         port = server.port("other")
         for number, host in enumerate(("203.0.113.7", "203.0.113.7", "203.0.113.8")):
             header = f"PROXY TCP4 {host} 10.0.0.1 1 2\r\n".encode()
-            reader, _ = await clients.dial(port, header + encode(Connect(f"{number}"), V311))
+            reader, _ = await dial(port, header + encode(Connect(f"{number}"), V311))
             assert await asyncio.wait_for(reader.read(4), WAIT_S) == ACCEPTED
         header = b"PROXY TCP4 203.0.113.7 10.0.0.1 1 2\r\n"
-        reader, _ = await clients.dial(port, header + CONNECT)
+        reader, _ = await dial(port, header + CONNECT)
         assert await rest_of(reader) == b""
 
 
 async def test_those_who_wait_to_be_let_in_are_not_looked_at_over_and_over(
-    clients: Clients, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An answer about one client looks at that client alone."""
     looked = 0
@@ -170,7 +118,7 @@ async def test_those_who_wait_to_be_let_in_are_not_looked_at_over_and_over(
     monkeypatch.setattr(SocketLink, "overloaded", property(counting))
     count = 200
     async with running_server(Slow(), unauthenticated_peer_max=0) as (server, broker, port):
-        dialled = [await clients.dial(port, encode(Connect(f"{n}"), V311)) for n in range(count)]
+        dialled = [await dial(port, encode(Connect(f"{n}"), V311)) for n in range(count)]
         await until(lambda: all(one.authenticating for one in server.hub.connections))
         looked = 0
         broker.go.set()  # type: ignore[attr-defined]
@@ -181,16 +129,16 @@ async def test_those_who_wait_to_be_let_in_are_not_looked_at_over_and_over(
 
 @pytest.mark.parametrize("data", [b"", b"\x16\x03\x01\x02\x00\x01", CONNECT * 100])
 async def test_tls_handshakes_count_and_have_to_end(
-    clients: Clients, data: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    data: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One that fails, or lasts too long, leaves nothing behind but its socket's end."""
     certificate, key = Authority(tmp_path).sign("/CN=localhost", "server")
     settings = other(tls_cert=str(certificate), tls_key=str(key)) | {"connect_timeout_ms": 300}
     async with running_server(**settings) as (server, _, _):
         limiter, port = server.listeners[0].limiter, server.port("other")
-        readers = [(await clients.dial(port))[0]]
+        readers = [(await dial(port))[0]]
         await until(lambda: limiter.unauthenticated == 1)
-        readers += [(await clients.dial(port, data))[0] for _ in range(5)]
+        readers += [(await dial(port, data))[0] for _ in range(5)]
         for reader in readers:
             await rest_of(reader)
         await until(lambda: limiter.connections == 0)
@@ -260,15 +208,15 @@ async def test_a_lack_of_descriptors_is_survived(
 # -- memory
 
 
-async def test_who_sends_most_before_it_is_let_in_is_dropped_first(clients: Clients) -> None:
+async def test_who_sends_most_before_it_is_let_in_is_dropped_first() -> None:
     settings = {"unauthenticated_memory_max_bytes": 2 * 1024 * 1024, "connect_timeout_ms": 60_000}
     will = Will("t", bytes(60_000))
     half = encode(Connect("half", will=will), V311)[:-1000]
     async with running_server(HangingBroker(), **settings) as (server, _, port):
         limiter = server.listeners[0].limiter
-        patient, writer = await clients.dial(port, CONNECT[:-1])
+        patient, writer = await dial(port, CONNECT[:-1])
         for number in range(40):
-            await clients.dial(port, half[: 50_000 + number * 200])
+            await dial(port, half[: 50_000 + number * 200])
         await until(lambda: limiter.refused["bytes"] > 20)
         assert limiter.unauthenticated_bytes <= 1024 * 1024
         assert server.hub.counters.connections_refused > 20

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -25,44 +24,18 @@ from lakemq.plugins.mqtt.wire.packets import (
 )
 from lakemq.plugins.mqtt.wire.reasons import Reason
 from tests.support.mqtt.memory_broker import running_server
+from tests.support.mqtt.raw_clients import WAIT_S, Pair, dial, rest_of
 
-WAIT_S = 30
-Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-OPENED: list[asyncio.StreamWriter] = []
+pytestmark = pytest.mark.usefixtures("raw_clients")
 
 
-@pytest.fixture(autouse=True)
-async def _close_clients() -> AsyncIterator[None]:
-    yield
-    for writer in OPENED:
-        writer.transport.abort()
-    OPENED.clear()
-    await asyncio.sleep(0.01)
-
-
-async def connection(port: int) -> Pair:
-    """A connection that has said nothing yet; closed after the test."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    OPENED.append(writer)
-    return reader, writer
-
-
-async def dial(port: int, name: str, version: int = V311, keep_alive_s: int = 0) -> Pair:
+async def client(port: int, name: str, version: int = V311, keep_alive_s: int = 0) -> Pair:
     """A client that is let in; its CONNACK is read."""
-    reader, writer = await connection(port)
+    reader, writer = await dial(port)
     writer.write(encode(Connect(name, version, keep_alive_s=keep_alive_s), version))
     head = await asyncio.wait_for(reader.readexactly(2), WAIT_S)
     await reader.readexactly(head[1])
     return reader, writer
-
-
-async def closed(reader: asyncio.StreamReader, within_s: float = WAIT_S) -> bytes:
-    """What came before the end of the connection."""
-    with contextlib.suppress(ConnectionError):
-        return await asyncio.wait_for(reader.read(), within_s)
-    return b""
 
 
 async def answers(pair: Pair) -> None:
@@ -74,9 +47,9 @@ async def answers(pair: Pair) -> None:
 async def test_silent_and_dripping_connections_are_dropped_in_time() -> None:
     """Slowloris: bytes that come slowly do not buy time for CONNECT."""
     async with running_server(connect_timeout_ms=500) as (_, _, port):
-        good = await dial(port, "good")
-        silent, _ = await connection(port)
-        dripping, writer = await connection(port)
+        good = await client(port, "good")
+        silent, _ = await dial(port)
+        dripping, writer = await dial(port)
 
         async def drip() -> None:
             with contextlib.suppress(ConnectionError):
@@ -86,16 +59,16 @@ async def test_silent_and_dripping_connections_are_dropped_in_time() -> None:
                     await asyncio.sleep(0.05)
 
         task = asyncio.create_task(drip())
-        assert await closed(silent, 4) == b""
-        assert await closed(dripping, 4) == b""
+        assert await rest_of(silent, 4) == b""
+        assert await rest_of(dripping, 4) == b""
         await answers(good)
         task.cancel()
 
 
 async def test_keep_alive_ends_a_half_open_connection() -> None:
     async with running_server() as (server, _, port):
-        reader, _ = await dial(port, "d", V5, keep_alive_s=1)
-        goodbye = await closed(reader, 6)
+        reader, _ = await client(port, "d", V5, keep_alive_s=1)
+        goodbye = await rest_of(reader, 6)
         (packet,) = Decoder(1000, version=V5).feed(goodbye)
         assert isinstance(packet, Disconnect)
         assert packet.reason == Reason.KEEP_ALIVE_TIMEOUT
@@ -105,16 +78,16 @@ async def test_keep_alive_ends_a_half_open_connection() -> None:
 async def test_a_client_that_does_not_read_costs_a_bounded_buffer() -> None:
     """QoS 0 beyond the write buffer is dropped and counted; others get everything."""
     async with running_server(write_buffer_max_bytes=65_536) as (server, _, port):
-        stuck_reader, stuck = await dial(port, "stuck")
+        stuck_reader, stuck = await client(port, "stuck")
         sock: socket.socket = stuck.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stuck.write(encode(Subscribe(1, (Filter("t"),)), V311))
         await stuck_reader.readexactly(5)
         stuck.transport.pause_reading()  # type: ignore[attr-defined]
-        reader, writer = await dial(port, "reading")
+        reader, writer = await client(port, "reading")
         writer.write(encode(Subscribe(1, (Filter("t"),)), V311))
         await reader.readexactly(5)
-        _, sender = await dial(port, "sender")
+        _, sender = await client(port, "sender")
         packet, count = encode(Publish("t", b"x" * 1000), V311), 20_000
 
         for _ in range(count // 20):
@@ -131,7 +104,7 @@ async def test_reading_stops_while_storage_is_slow() -> None:
     """Back-pressure instead of memory: a client cannot push more than the bound."""
     async with running_server(appends_inflight_max=100) as (server, broker, port):
         broker.held = asyncio.Event()
-        reader, writer = await dial(port, "d")
+        reader, writer = await client(port, "d")
         packet, count = encode(Publish("t", b"x" * 1000, 1, packet_id=1), V311), 20_000
         written = 0
         with contextlib.suppress(asyncio.TimeoutError):
@@ -151,10 +124,10 @@ async def test_reading_stops_while_storage_is_slow() -> None:
 async def test_a_storm_of_connections() -> None:
     """Clients that come, and go at any moment, leave nothing behind."""
     async with running_server() as (server, _, port):
-        good = await dial(port, "good")
+        good = await client(port, "good")
 
         async def visit(number: int) -> None:
-            reader, writer = await connection(port)
+            reader, writer = await dial(port)
             connect = encode(Connect(f"visitor-{number}"), V311)
             if number % 3 == 0:
                 writer.write(connect)
@@ -183,16 +156,16 @@ async def test_a_storm_of_connections() -> None:
 async def test_giant_and_endless_packets_are_refused_at_their_header() -> None:
     async with running_server(packet_max_bytes=10_000) as (server, _, port):
         for start in (b"\x30\xff\xff\xff\x7f", b"\x82\xff\xff\x7f", b"\x30\xff\xff\xff\xff\x01"):
-            reader, writer = await dial(port, "d")
+            reader, writer = await client(port, "d")
             writer.write(start)
-            assert await closed(reader, 2) == b""
+            assert await rest_of(reader, 2) == b""
             writer.close()
         assert server.hub.counters.packets_invalid == 3
 
 
 async def test_a_client_above_its_rate_waits_and_loses_nothing() -> None:
     async with running_server(publishes_max_per_s=200) as (_, broker, port):
-        reader, writer = await dial(port, "d")
+        reader, writer = await client(port, "d")
         began = asyncio.get_running_loop().time()
         for _ in range(4):
             writer.write(encode(Publish("t", b"x", 1, packet_id=1), V311) * 100)
@@ -206,8 +179,8 @@ async def test_a_client_above_its_rate_waits_and_loses_nothing() -> None:
 async def test_new_connections_are_bounded_per_second() -> None:
     listener = {"name": "other", "port": 0, "connects_max_per_s": 2}
     async with running_server(tcp=False, listeners=[listener]) as (server, _, _):
-        pairs = [await connection(server.port("other")) for _ in range(6)]
-        ends = [await closed(reader, 0.2) if number > 1 else b"" for number, (reader, _)
+        pairs = [await dial(server.port("other")) for _ in range(6)]
+        ends = [await rest_of(reader, 0.2) if number > 1 else b"" for number, (reader, _)
                 in enumerate(pairs)]  # fmt: skip
         assert ends == [b""] * 6
         assert len(server.hub.connections) == 2
@@ -216,7 +189,7 @@ async def test_new_connections_are_bounded_per_second() -> None:
 
 async def test_system_topics_come_by_themselves() -> None:
     async with running_server(system_topics_interval_s=1) as (_, _, port):
-        reader, writer = await dial(port, "d")
+        reader, writer = await client(port, "d")
         writer.write(encode(Subscribe(1, (Filter("$SYS/broker/clients/connected"),)), V311))
         await reader.readexactly(5)
         topic = b"$SYS/broker/clients/connected"
@@ -227,8 +200,8 @@ async def test_system_topics_come_by_themselves() -> None:
 async def test_a_listeners_clients_share_its_rate_and_others_do_not_wait() -> None:
     listener = {"name": "metered", "port": 0, "publishes_max_per_s": 200}
     async with running_server(listeners=[listener]) as (server, broker, port):
-        pairs = [await dial(server.port("metered"), f"d{number}") for number in range(2)]
-        free = await dial(port, "free")
+        pairs = [await client(server.port("metered"), f"d{number}") for number in range(2)]
+        free = await client(port, "free")
         began = asyncio.get_running_loop().time()
         for _ in range(2):
             for _, writer in pairs:

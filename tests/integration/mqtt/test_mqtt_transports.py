@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect as ws_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from lakemq.broker_core.api.errors import ConfigError, NotAuthenticated, StartupError
-from lakemq.broker_core.api.types import ANONYMOUS, Credentials, Principal
+from lakemq.broker_core.api.types import Credentials, Principal
 from lakemq.broker_core.security.authn.certificates import CertificateAuthenticator, subject_parts
 from lakemq.broker_core.security.settings import CertificateSettings
 from lakemq.plugins.mqtt.config import MqttSettings
@@ -31,6 +31,7 @@ from lakemq.plugins.mqtt.wire.packets import Connack, Connect, Packet, Publish, 
 from lakemq.plugins.mqtt.wire.packets import Filter as TopicFilter
 from tests.support.mqtt.certificates import Authority
 from tests.support.mqtt.memory_broker import MemoryBroker, MqttServer, running_server
+from tests.support.mqtt.raw_clients import NotingBroker
 
 WAIT_S = 30
 CONNECT = encode(Connect("raw"), 4)
@@ -44,22 +45,18 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def server_files(authority: Authority) -> dict[str, str]:
     certificate, key = authority.sign("/CN=localhost", "server")
-    return {"certificate": str(certificate), "key": str(key)}
+    return {"tls_cert": str(certificate), "tls_key": str(key)}
 
 
 BY_CERTIFICATE = CertificateAuthenticator(CertificateSettings(kind="certificate"))
 
 
-class NotingBroker(MemoryBroker):
-    """Remembers what clients showed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shown: list[Credentials] = []
+class CertificateBroker(NotingBroker):
+    """Makes users of certificates."""
 
     async def authenticate(self, credentials: Credentials) -> Principal:
-        self.shown.append(credentials)
-        return await BY_CERTIFICATE.authenticate(credentials) or ANONYMOUS
+        anonymous = await super().authenticate(credentials)
+        return await BY_CERTIFICATE.authenticate(credentials) or anonymous
 
 
 def round_trip(
@@ -126,7 +123,7 @@ async def test_tls(authority: Authority, server_files: dict[str, str]) -> None:
 async def test_mutual_tls_names_the_user(
     authority: Authority, server_files: dict[str, str], tmp_path: Path
 ) -> None:
-    broker = NotingBroker()
+    broker = CertificateBroker()
     mutual = {"tls_ca": str(authority.certificate), "client_certificate": "required"}
     device = authority.client_context(authority.sign("/CN=dev,ice-1/O=Acme", "device"))
     stranger = Authority(tmp_path, "stranger")
@@ -174,7 +171,7 @@ def test_subjects_keep_their_commas() -> None:
 async def test_a_renewed_certificate_is_taken_into_use(
     authority: Authority, tmp_path: Path
 ) -> None:
-    files = {name: tmp_path / f"live.{name}" for name in ("certificate", "key")}
+    files = {name: tmp_path / f"live.{name}" for name in ("tls_cert", "tls_key")}
 
     def install(common: str) -> None:
         pair = authority.sign(f"/CN={common}", common)
@@ -198,7 +195,7 @@ async def test_a_renewed_certificate_is_taken_into_use(
         port = server.port("other")
         assert await shown(port) == "CN=first"
         assert not certificates.renew()
-        files["key"].write_text("half written")
+        files["tls_key"].write_text("half written")
         assert not certificates.renew()
         assert await shown(port) == "CN=first"
         install("second")
@@ -227,7 +224,7 @@ async def test_unix_socket(tmp_path: Path) -> None:
         return round_trip(str(path), transport="unix")
 
     settings = {"transport": "unix", "path": str(path), "unix_mode": 0o600}
-    broker = NotingBroker()
+    broker = CertificateBroker()
     assert await with_server(script, broker, **settings) == ALL
     assert not path.exists()
     assert broker.shown[0].peer_host == "unix"
@@ -249,7 +246,7 @@ async def connack_of(port: int, *pieces: bytes) -> bytes:
 
 
 async def test_the_address_behind_a_proxy() -> None:
-    broker = NotingBroker()
+    broker = CertificateBroker()
     header = b"PROXY TCP4 203.0.113.7 10.0.0.1 1 2\r\n"
     async with running_server(broker, **listener(proxy_from=["127.0.0.0/8"])) as (server, _, _):
         port = server.port("other")
@@ -427,8 +424,8 @@ async def test_connections_are_bounded_per_listener() -> None:
 
 
 @pytest.mark.parametrize("wrong", [
-    {"certificate": "a"}, {"client_certificate": "required"}, {"proxy_from": ["nowhere"]},
-    {"proxy_from": ["10.0.0.1"], "certificate": "a", "key": "b"},
+    {"tls_cert": "a"}, {"client_certificate": "required"}, {"proxy_from": ["nowhere"]},
+    {"proxy_from": ["10.0.0.1"], "tls_cert": "a", "tls_key": "b"},
     {"transport": "unix", "proxy_from": ["10.0.0.1"]}, {"name": "mqtt"}, {"name": "No Name"},
 ])  # fmt: skip
 def test_settings_that_do_not_fit(wrong: dict[str, Any]) -> None:

@@ -9,28 +9,22 @@ from typing import Any
 import pytest
 
 import lakemq
-from tests.integration.security.test_security_node import add_user
 from tests.support.node.node import PORTS_FREE, NodeProcess
+from tests.support.node.users import USERS_ONLY, add_user, login
 
-CONFIG = """groups_max = 4
+CONFIG = (
+    """groups_max = 4
 queues_max = 4
 [transactions]
 owners_max = 4
-[security]
-anonymous = "never"
-admins = ["user:root"]
-[[security.authenticators]]
-kind = "password_file"
-file = "{folder}/users"
-[[security.rules]]
+"""
+    + USERS_ONLY
+    + """[[security.rules]]
 who = ["user:ann", "user:bob"]
 operations = ["write", "describe", "read", "alter", "create"]
 resources = ["topic:*", "group:*", "transaction:*", "sink:*"]
 """
-
-
-def login(name: str) -> dict[str, str]:
-    return {"username": name, "password": f"{name}'s password"}
+)
 
 
 async def make(client: lakemq.Client, kind: str, name: str, made: list[Any]) -> None:

@@ -12,25 +12,17 @@ from lakemq.broker_core.api.records.batch import ProducerStamp, RecordBatch, enc
 from lakemq.broker_core.api.types import Columns
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.net import calls as wire
-from tests.integration.security.test_security_node import add_user
 from tests.support.node.node import NodeProcess, ports_kept
+from tests.support.node.users import USERS_ONLY, add_user, login
 
-CONFIG = """
-[security]
-anonymous = "never"
-admins = ["user:root"]
-[[security.authenticators]]
-kind = "password_file"
-file = "{folder}/users"
-[[security.rules]]
+CONFIG = (
+    USERS_ONLY
+    + """[[security.rules]]
 who = ["user:victim", "user:mallory"]
 operations = ["write", "describe", "read"]
 resources = ["topic:*"]
 """
-
-
-def login(name: str) -> dict[str, str]:
-    return {"username": name, "password": f"{name}'s password"}
+)
 
 
 async def forged(client: lakemq.Client, producer_id: int, epoch: int, sequence: int) -> pb.Error:

@@ -33,8 +33,9 @@ from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
 from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesStub
 from lakemq.plugins.native.proto.schedules_pb2_grpc import SchedulesStub
 from lakemq.plugins.native.proto.transactions_pb2_grpc import TransactionsStub
-from tests.integration.security.test_security_node import CONFIG, Device, add_user, basic
+from tests.integration.security.test_security_node import CONFIG, Device, basic
 from tests.support.node.node import PORTS_FREE, NodeProcess
+from tests.support.node.users import add_user
 
 WAIT_S = 30
 RULE = """

@@ -11,7 +11,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -36,6 +35,7 @@ from lakemq.plugins.native.proto.security_pb2 import WhoAmIRequest
 from lakemq.plugins.native.proto.security_pb2_grpc import SecurityStub
 from lakemq.plugins.native.sdk.net.scram_client import ScramClient
 from tests.support.node.node import PORTS_FREE, NodeProcess
+from tests.support.node.users import add_user
 
 WAIT_S = 30
 ISSUER = ed25519.Ed25519PrivateKey.generate()
@@ -76,14 +76,6 @@ who = ["user:reader"]
 operations = ["read"]
 resources = ["topic:mqtt", "group:readers-*"]
 """
-
-
-def add_user(folder: Path, name: str, *roles: str) -> None:
-    arguments = ["user", "add", name, "--file", str(folder / "users"), "--password-stdin"]
-    for role in roles:
-        arguments += ["--role", role]
-    outcome = CliRunner().invoke(app, arguments, input=f"{name}'s password\n")
-    assert outcome.exit_code == 0, outcome.output
 
 
 @pytest.fixture(scope="module")
