@@ -171,6 +171,7 @@ class Security:
             self._rules_changed()
 
     async def stop(self) -> None:
+        """End background tasks and threads."""
         if self._watcher is not None:
             self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):

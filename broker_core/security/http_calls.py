@@ -35,6 +35,7 @@ class Templates:
         """Names that stand in the texts."""
 
     def filled(self, values: Mapping[str, str]) -> dict[str, str]:
+        """The templates with placeholders replaced by values."""
         return {
             name: _FIELD.sub(lambda match: values.get(match.group(1), match.group()), text)
             for name, text in self._texts.items()
@@ -82,6 +83,7 @@ class HttpCalls:
         return self._session
 
     async def close(self) -> None:
+        """Close the HTTP connections."""
         if self._session is not None:
             await self._session.close()
 

@@ -51,12 +51,14 @@ class KeptAccess:
         self._follower: asyncio.Task[None] | None = None
 
     def find(self, name: str) -> UserRecord | None:
+        """See `Users`."""
         user = self._copy.users.get(name)
         if user is None:
             return None
         return record_of(replace(user, attributes={**user.attributes, **_KEPT}))
 
     def withdrawn(self, principal: Principal) -> bool | None:
+        """See `Users`."""
         if principal.attributes.get("kept_by") != _KEPT["kept_by"]:
             return None
         user = self._copy.users.get(principal.name)
@@ -71,6 +73,7 @@ class KeptAccess:
         return known[1]
 
     def any_known(self) -> bool:
+        """See `Users`."""
         return bool(self._copy.users)
 
     async def start(self) -> None:
@@ -124,6 +127,7 @@ class KeptAccess:
         return found
 
     async def stop(self) -> None:
+        """End following the MetaService."""
         if self._follower is not None:
             self._follower.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -13,6 +13,7 @@ from lakemq.meta_service.api.auth import AclRule, Quota, ScramCredential, User, 
 
 
 def record_of(user: User) -> UserRecord:
+    """The broker's form of a user of the MetaService."""
     return UserRecord(
         user.name,
         user.password_hash,
@@ -27,6 +28,7 @@ def record_of(user: User) -> UserRecord:
 
 
 def user_of(record: UserRecord) -> User:
+    """The MetaService's form of a user."""
     return User(
         record.name,
         record.roles,

@@ -200,6 +200,7 @@ class RuleSettings(Section):
         return self
 
     def rules(self) -> list[Rule]:
+        """The rules that this section stands for."""
         return [
             Rule(
                 tuple(self.who),
@@ -239,6 +240,7 @@ class QuotaSettings(Section):
     """Records (MQTT publishes) written, and likewise records read over the native protocol."""
 
     def limits(self) -> Limits:
+        """The rates of this quota."""
         return Limits(self.bytes_in_per_s, self.bytes_out_per_s, self.records_per_s)
 
 
@@ -295,11 +297,13 @@ class SecuritySettings(Section):
         return value
 
     def unmatched_allows(self) -> bool:
+        """The default for what no rule covers."""
         if self.unmatched:
             return self.unmatched == "allow"
         return not (self.rules or self.rules_file)
 
     def attempt_rules(self) -> AttemptRules:
+        """The limits of failed logins."""
         return AttemptRules(
             self.failures_max,
             self.failures_per_host_max,

@@ -81,9 +81,11 @@ class AmqttAuthenticator:
         self._plugins = tuple(plugins)
 
     def handles(self, credentials: Credentials) -> bool:
+        """Whether there is a user name, which a plugin of amqtt may check."""
         return credentials.username is not None
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """The user, if no plugin refuses and one accepts; None: no plugin knows the user."""
         session = _session(credentials.client_id, credentials.username, credentials.peer_host)
         if credentials.password is not None:
             session.password = credentials.password.decode("utf-8", "replace")
@@ -117,6 +119,7 @@ class AmqttAuthorizer:
         resource: Resource,
         context: AccessContext,
     ) -> bool | None:
+        """Whether the plugins allow a publish or a subscription; None: they do not decide it."""
         action = _ACTIONS.get(operation)
         if resource.kind != "topic_name" or action is None:
             return None

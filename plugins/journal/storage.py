@@ -241,18 +241,23 @@ class JournalStorage:
     # ------------------------------------------------------------ what metrics read
 
     def flush_seconds(self) -> float:
+        """Time that the flush threads have spent so far (s)."""
         return self._flusher.busy_ns / 1e9 if self._flusher is not None else 0.0
 
     def unflushed_bytes(self) -> int:
+        """Bytes appended and not durable yet."""
         return self._context.unflushed_bytes if self._context is not None else 0
 
     def open_partitions(self) -> int:
+        """Number of open partitions."""
         return len(self._logs)
 
     def fenced_partitions(self) -> int:
+        """Number of partitions that take no appends after a failed fsync."""
         return sum(log.is_fenced for log in list(self._logs.values()))
 
     def size_bytes(self) -> int:
+        """Bytes of all open partitions on disk."""
         return sum(log.folder.size_bytes() for log in list(self._logs.values()))
 
     # ------------------------------------------------------------ partitions

@@ -21,6 +21,8 @@ class CertificateAuthenticator:
         self._settings = settings
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """The user that the certificate names; None: there is no certificate. Raises
+        NotAuthenticated when it lacks fields of the template."""
         subject = credentials.certificate_subject
         if subject is None:
             return None

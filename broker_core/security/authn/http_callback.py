@@ -73,6 +73,7 @@ class HttpAuthenticator:
         self.failures = 0
 
     def handles(self, credentials: Credentials) -> bool:
+        """Whether the web service is asked about such credentials."""
         return credentials.username is not None or credentials.token is not None
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
@@ -132,6 +133,7 @@ class HttpAuthenticator:
         )
 
     async def close(self) -> None:
+        """Close the HTTP connections."""
         await self._calls.close()
 
 

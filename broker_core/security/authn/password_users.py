@@ -64,9 +64,11 @@ class FileUsers:
         return record
 
     def any_known(self) -> bool:
+        """See `Users`; a password file always counts."""
         return True
 
     def withdrawn(self, principal: Principal) -> bool | None:
+        """See `Users`."""
         if principal.attributes.get("kept_by") != _FILE["kept_by"]:
             return None
         record = self._file.current().get(principal.name)
@@ -141,9 +143,11 @@ class ScramMechanism:
         times, as the salts of real users are, so that a login does not reveal which users exist."""
 
     def begin(self, credentials: Credentials) -> Exchange:
+        """Start one exchange with a client."""
         return _ScramExchange(self, credentials)
 
     def find(self, name: str) -> UserRecord | None:
+        """The user of this name in the first store that has it."""
         for users in self._users:
             record = users.find(name)
             if record is not None:

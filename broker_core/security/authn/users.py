@@ -43,6 +43,7 @@ class UserRecord:
     disabled: bool = False
 
     def principal(self) -> Principal:
+        """The principal of a client that logged in as this user."""
         roles = tuple(sorted(self.roles))
         return Principal(self.name, "user", self.attributes, roles, credential=self.credential())
 
@@ -57,6 +58,7 @@ class UserRecord:
         return digest.hexdigest()
 
     def keys_for(self, mechanism: str) -> ScramKeys | None:
+        """The stored keys for a SCRAM mechanism; None: there are none."""
         return next((keys for keys in self.scram if keys.mechanism == mechanism), None)
 
 
@@ -69,6 +71,7 @@ def check_user_name(name: str) -> None:
 
 
 def check_roles(roles: Sequence[str]) -> None:
+    """Raises InvalidRequest, naming the role."""
     for role in roles:
         if not _ROLE.fullmatch(role):
             raise InvalidRequest(f"role {role!r}: letters, digits, '.', '_', '-' are allowed")

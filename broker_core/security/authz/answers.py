@@ -29,6 +29,7 @@ class Answers(Generic[Answer]):
         return (found[1],) if found is not None and now_ms < found[0] else None
 
     def put(self, client: str, question: Question, answer: Answer, until_ms: int) -> None:
+        """Remember an answer until `until_ms`; the oldest of the client or of all make room."""
         mine = self._clients.setdefault(client, OrderedDict())
         self._clients.move_to_end(client)
         self._count += question not in mine

@@ -151,6 +151,7 @@ class HttpAuthorizer:
             _log.warning("%s: no answer: %s (%d so far)", self._settings.url, text, self.failures)
 
     async def close(self) -> None:
+        """Close the HTTP connections."""
         tasks = list(self._asking.values())
         for task in tasks:
             task.cancel()

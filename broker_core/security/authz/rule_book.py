@@ -69,11 +69,13 @@ class RuleBook:
         resource: Resource,
         context: AccessContext,
     ) -> bool:
+        """Whether the principal may; administrators may do everything."""
         if self._admins and self.is_admin(principal):
             return True
         return self.rules.allows(principal, operation, resource, context)
 
     def is_admin(self, principal: Principal) -> bool:
+        """Whether `security.admins` names the user or one of its roles."""
         if principal.kind != "user":
             return False
         names = (f"user:{principal.name}", *(f"role:{role}" for role in principal.roles))

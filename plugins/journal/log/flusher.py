@@ -79,6 +79,7 @@ class ThreadFlusher:
     # -- on the loop
 
     def submit(self, flushable: Flushable) -> None:
+        """Queue a log for its next flush."""
         if not self._dirty and not self._blocks:
             self._loop.call_soon(self._dispatch)
         self._dirty.append(flushable)

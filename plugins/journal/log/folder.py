@@ -49,6 +49,7 @@ class IndexCache:
         self._indexes: OrderedDict[Path, SparseIndex] = OrderedDict()
 
     def get(self, path: Path) -> SparseIndex | None:
+        """The cached index of a file; None: it is not cached."""
         with self._lock:
             index = self._indexes.get(path)
             if index is not None:
@@ -56,12 +57,14 @@ class IndexCache:
             return index
 
     def put(self, path: Path, index: SparseIndex) -> None:
+        """Cache an index; the least recently used make room."""
         with self._lock:
             self._indexes[path] = index
             while len(self._indexes) > self._entries_max:
                 self._indexes.popitem(last=False)
 
     def drop(self, path: Path) -> None:
+        """Remove an index whose segment changed or went."""
         with self._lock:
             self._indexes.pop(path, None)
 

@@ -97,14 +97,17 @@ class JournalLog:
 
     @property
     def log_start_offset(self) -> Offset:
+        """First offset that can be read."""
         return Offset(self.folder.manifest.log_start_offset)
 
     @property
     def high_watermark(self) -> Offset:
+        """Offset after the last durable record; readers get nothing at or above it."""
         return Offset(self._reader.high_watermark)
 
     @property
     def log_end_offset(self) -> Offset:
+        """Offset that the next record gets."""
         return Offset(self._log_end_offset)
 
     @property
@@ -120,6 +123,7 @@ class JournalLog:
         self._config = self._writer.config = config
 
     def status(self) -> PartitionStatus:
+        """Offsets, size and state, for operators."""
         state, detail = self._state()
         return PartitionStatus(
             self.partition, state, self.log_start_offset, self._reader.high_watermark,
@@ -350,6 +354,7 @@ class JournalLog:
 
     @property
     def is_fenced(self) -> bool:
+        """Whether a failed fsync ended appends until a restart."""
         return bool(self._fence)
 
     def is_open(self) -> bool:

@@ -35,6 +35,8 @@ _WRITE_BYTES = 1024 * 1024
 
 @dataclass(frozen=True)
 class CompactionLimits:
+    """Memory and work that one run of compaction may take."""
+
     keys_max: int
     dirty_ratio_min: float
     lag_max_ms: int

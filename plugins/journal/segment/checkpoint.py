@@ -29,6 +29,8 @@ class BadCheckpoint(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
+    """A durable position of the active segment: recovery need not verify what is below it."""
+
     index: SparseIndex
     """Its `base_offset` and `generation` name the segment, `covered_bytes` its durable part."""
     producers: ProducerTable

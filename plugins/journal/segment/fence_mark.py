@@ -21,6 +21,8 @@ _MAGIC: Final = b"LMQF"
 
 @dataclass(frozen=True, slots=True)
 class FenceMark:
+    """What was in question when fsync failed."""
+
     base_offset: int
     generation: int
     durable_bytes: int
@@ -31,6 +33,7 @@ class FenceMark:
 
 
 def encode_fence_mark(mark: FenceMark) -> bytes:
+    """One line of JSON."""
     body = json.dumps(asdict(mark)).encode() + b"\n"
     return b"%s 1 %08x\n" % (_MAGIC, google_crc32c.value(body)) + body
 

@@ -60,6 +60,7 @@ class SegmentInfo:
 
     @property
     def sealed(self) -> bool:
+        """Whether no more batches are appended to it."""
         return self.next_offset >= 0
 
     @property
@@ -68,19 +69,24 @@ class SegmentInfo:
 
     @property
     def log_name(self) -> str:
+        """File name of its batches."""
         return self.stem + ".log"
 
     @property
     def index_name(self) -> str:
+        """File name of its index."""
         return self.stem + ".index"
 
     @property
     def sums_name(self) -> str:
+        """File name of its block sums."""
         return self.stem + ".sums"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
+    """The segments of a log, ascending and without gap, and its start offset."""
+
     topic: str
     topic_id: str
     partition: int
@@ -91,6 +97,7 @@ class Manifest:
     """URIs of objects that the log has given up and that are still to be deleted."""
 
     def with_segments(self, *segments: SegmentInfo) -> Manifest:
+        """A copy with other segments."""
         return replace(self, segments=segments)
 
     @property

@@ -57,6 +57,7 @@ class ProducerTable:
         return isinstance(other, ProducerTable) and other._producers == self._producers
 
     def copy(self) -> ProducerTable:
+        """An independent copy, to be changed and dropped."""
         return ProducerTable(dict(self._producers))
 
     def check(self, header: BatchHeader) -> Appended | None:
@@ -112,6 +113,7 @@ class ProducerTable:
         return len(old)
 
     def encode(self) -> bytes:
+        """The bytes of a producer snapshot; `docs/formats/journal.md` describes them."""
         parts = [_COUNT.pack(len(self._producers))]
         for producer_id, producer in sorted(self._producers.items()):
             parts.append(

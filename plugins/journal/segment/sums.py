@@ -32,6 +32,8 @@ class BadSums(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BlockSums:
+    """Checksums of a segment's blocks of equal size."""
+
     size_bytes: int
     """Of the segment."""
     crc32c: int

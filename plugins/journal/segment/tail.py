@@ -26,6 +26,7 @@ class Tail:
         self._batches: list[bytes] = []
 
     def add(self, header: BatchHeader, data: bytes) -> None:
+        """Add a batch at the end; the oldest make room."""
         self._bases.append(header.base_offset)
         self._next_offsets.append(header.base_offset + header.last_offset_delta + 1)
         self._batches.append(data)

@@ -48,6 +48,8 @@ WARNING: Final = "warning"
 
 @dataclass(frozen=True)
 class Finding:
+    """One thing that is wrong or notable in a folder."""
+
     severity: str
     partition: Path
     message: str
@@ -116,6 +118,7 @@ class PartitionCheck:
         return self._report.manifest.topic if self._report.manifest else ""
 
     def run(self) -> PartitionReport:
+        """Check the files of the partition."""
         report, manifest = self._report, self._report.manifest
         if manifest is None:
             return report

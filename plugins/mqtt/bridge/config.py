@@ -47,6 +47,7 @@ class RuleSettings(Section):
         return check_prefix(value)
 
     def rule(self) -> Rule:
+        """The rule that this section describes."""
         return Rule(
             self.direction != "in",
             self.direction != "out",
@@ -137,14 +138,17 @@ class LinkSettings(Section):
 
     @property
     def secure(self) -> bool:
+        """Whether the URL asks for TLS."""
         return urlsplit(self.url).scheme == "mqtts"
 
     @property
     def host(self) -> str:
+        """Host of the URL."""
         return urlsplit(self.url).hostname or ""
 
     @property
     def port(self) -> int:
+        """Port of the URL, or its scheme's default."""
         parts = urlsplit(self.url)
         return parts.port or _PORTS[parts.scheme]
 

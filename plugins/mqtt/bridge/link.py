@@ -358,16 +358,20 @@ def publish_packet(one: Sent) -> bytes:
 
 
 def pubrel_packet(packet_id: int) -> bytes:
+    """PUBREL: the second half of sending with QoS 2."""
     return bytes(PubrelPacket.build(packet_id).to_bytes())
 
 
 def puback_packet(packet_id: int) -> bytes:
+    """PUBACK: a publish of QoS 1 is durable."""
     return bytes(PubackPacket.build(packet_id).to_bytes())
 
 
 def pubrec_packet(packet_id: int) -> bytes:
+    """PUBREC: a publish of QoS 2 is durable."""
     return bytes(PubrecPacket.build(packet_id).to_bytes())
 
 
 def pubcomp_packet(packet_id: int) -> bytes:
+    """PUBCOMP: a publish of QoS 2 is released."""
     return bytes(PubcompPacket.build(packet_id).to_bytes())

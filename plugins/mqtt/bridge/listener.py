@@ -38,6 +38,7 @@ class BridgeService:
         register_metrics(context.meter, self.bridges)
 
     async def start(self) -> None:
+        """Read the persisted states and start all bridges. Raises StartupError."""
         try:
             kept = await self._states.read()
             for bridge in self.bridges:
@@ -46,9 +47,11 @@ class BridgeService:
             raise StartupError(f"bridge: {error}") from error
 
     def addresses(self) -> Sequence[str]:
+        """None: a bridge connects to others."""
         return []
 
     async def stop(self) -> None:
+        """Disconnect all bridges; their states are persisted."""
         for bridge in self.bridges:
             await bridge.stop()
 

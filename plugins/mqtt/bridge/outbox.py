@@ -41,6 +41,7 @@ class Sent:
 
     @property
     def size_bytes(self) -> int:
+        """Bytes held in memory for it."""
         return len(self.forward.payload) + len(self.forward.name) if self.forward else 0
 
 

@@ -61,6 +61,8 @@ class Receiver:
     async def publish_came(
         self, name: str, payload: bytes, qos: int, packet_id: int, *, again: bool, retain: bool
     ) -> None:
+        """A PUBLISH of the remote broker: store it unless it was seen. Waits while too much is
+        being stored, which stops reading from the socket."""
         inbox, answer = self._inbox, Answer(qos, packet_id)
         if inbox.seen(answer, again=again):
             if packet_id in inbox.unreleased:

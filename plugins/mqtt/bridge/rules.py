@@ -28,10 +28,12 @@ class Rule:
 
     @property
     def local_filter(self) -> str:
+        """The filter with the local prefix."""
         return self.local_prefix + self.topic_filter
 
     @property
     def remote_filter(self) -> str:
+        """The filter with the remote prefix."""
         return self.remote_prefix + self.topic_filter
 
 

@@ -282,22 +282,27 @@ class Bridge:
     async def publish_came(
         self, name: str, payload: bytes, qos: int, packet_id: int, *, again: bool, retain: bool
     ) -> None:
+        """See `Peer`."""
         await self.receiver.publish_came(name, payload, qos, packet_id, again=again, retain=retain)
 
     def puback_came(self, packet_id: int) -> None:
+        """See `Peer`."""
         if self.outbox.acked(packet_id):
             self._wake.set()
 
     def pubrec_came(self, packet_id: int) -> None:
+        """See `Peer`."""
         if self.outbox.received(packet_id, _now_ms()):
             self._releases.append(packet_id)
             self._wake.set()
 
     def pubcomp_came(self, packet_id: int) -> None:
+        """See `Peer`."""
         if self.outbox.completed(packet_id):
             self._wake.set()
 
     def pubrel_came(self, packet_id: int) -> None:
+        """See `Peer`."""
         self.inbox.released(packet_id)
         self._completions.append(packet_id)
         self._wake.set()

@@ -50,6 +50,7 @@ class Source:
 
     @property
     def unreadable(self) -> int:
+        """Records that could not be decoded."""
         return self._reader.unreadable
 
     def open_cursors(self, *, first: bool) -> None:

@@ -93,6 +93,7 @@ class Member:
 
     @property
     def assigned(self) -> dict[TopicPartition, int]:
+        """Partitions that it owns."""
         return {at: epoch for at, epoch in self.owned.items() if at not in self.revoking}
 
     def succeeded_at(self, now_ms: int) -> bool:
@@ -102,6 +103,7 @@ class Member:
         return waits and not self.away
 
     def assignment(self) -> Assignment:
+        """Its assignment as it is sent to it."""
         return Assignment(self.epoch, self.revision, self.sequence, self.assigned)
 
 
@@ -124,6 +126,7 @@ class ConsumerGroup:
 
     @property
     def topics(self) -> frozenset[str]:
+        """Topics that any member subscribes to."""
         return frozenset().union(*(member.topics for member in self.members.values()))
 
     @property

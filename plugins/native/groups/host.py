@@ -95,6 +95,7 @@ class GroupHost:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
+        """Load committed offsets and start expiring sessions and offsets."""
         await self.offsets.load()
         # Offsets of decided transactions are in force before anybody joins or commits.
         self._broker.transactions.register_participant(OFFSETS, OffsetsParticipant(self))
@@ -104,6 +105,7 @@ class GroupHost:
         ]
 
     async def stop(self) -> None:
+        """End all streams of members."""
         for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -113,6 +115,7 @@ class GroupHost:
 
     @property
     def rebalances(self) -> int:
+        """Rebalances of the groups that are in memory."""
         return sum(group.rebalances for group in self._coordinator.groups.values())
 
     async def _tick(self) -> None:

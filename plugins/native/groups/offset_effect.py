@@ -40,11 +40,14 @@ Change = tuple[Committed | None, Committed | None]
 
 @dataclass(frozen=True, slots=True)
 class OffsetsAsked:
+    """Offsets to commit with a transaction."""
+
     request: pb.CommitOffsetsRequest
     principal: Principal
 
 
 def encode_changes(group: str, changes: Mapping[TopicPartition, Change]) -> bytes:
+    """The effect of a transaction on the offsets of a group, as bytes."""
     parts = [_HEAD.pack(_VERSION, len(changes))]
     for place, (before, after) in changes.items():
         key = encode_key(OffsetKey(group, place))
@@ -132,9 +135,11 @@ class OffsetsParticipant:
         return Decision(encode_changes(group, changes), undo)
 
     def restore(self, data: bytes) -> None:
+        """Take an effect of a transaction that was prepared before a restart."""
         self._due(data)
 
     async def apply(self, data: bytes) -> None:
+        """Make the offsets of a committed transaction durable."""
         group, due = self._due(data)
         if due:
             await self._host.offsets.write(group, due)

@@ -23,6 +23,8 @@ _VALUE: Final = struct.Struct("<Bqqq16s")
 
 
 class OffsetKey(NamedTuple):
+    """Key of a committed offset."""
+
     group: str
     place: TopicPartition
 
@@ -41,6 +43,7 @@ class Committed:
 
 
 def encode_key(key: OffsetKey) -> bytes:
+    """A key's bytes in the topic of offsets."""
     group, topic = key.group.encode(), key.place.topic.encode()
     head = _KEY_HEAD.pack(_VERSION, len(group), len(topic))
     return b"".join((head, group, topic, _KEY_TAIL.pack(key.place.partition)))
@@ -61,6 +64,7 @@ def decode_key(data: bytes) -> OffsetKey:
 
 
 def encode_value(committed: Committed) -> bytes:
+    """A committed offset's bytes in the topic of offsets."""
     return (
         _VALUE.pack(
             _VERSION, committed.offset, committed.epoch, committed.committed_ms,
@@ -105,9 +109,11 @@ class OffsetTable:
             self._groups.pop(group, None)
 
     def groups(self) -> list[str]:
+        """Names of groups that have committed offsets."""
         return sorted(self._groups)
 
     def of(self, group: str) -> Mapping[TopicPartition, Committed]:
+        """Committed offsets of a group."""
         return self._groups.get(group, {})
 
     def offset(self, group: str, place: TopicPartition, topic_id: str) -> int:

@@ -26,9 +26,11 @@ class QueueConsumer:
 
     @property
     def takes_deliveries(self) -> bool:
+        """Whether a delivery may be buffered: at most one is."""
         return self.is_open and not self._delivery_waits
 
     def send(self, response: pb.QueueResponse) -> None:
+        """Buffer a response for the stream."""
         if response.HasField("delivery"):
             self._delivery_waits = True
         self._waiting.append(response)

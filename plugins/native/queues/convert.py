@@ -16,10 +16,12 @@ def given_settings(message: pb.QueueSettings) -> dict[str, Any]:
 
 
 def settings_message(settings: QueueSettings) -> pb.QueueSettings:
+    """Settings as protobuf."""
     return pb.QueueSettings(**asdict(settings))
 
 
 def queue_message(queue: RunningQueue) -> pb.Queue:
+    """State of a queue as protobuf."""
     return pb.Queue(
         group=queue.group,
         topic=queue.topic.name,

@@ -61,6 +61,7 @@ class DeadLetterWriter:
             self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
+        """Stop writing; what was begun is finished by the next writer of the partition."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

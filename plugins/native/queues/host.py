@@ -70,15 +70,18 @@ class QueueHost:
                 )
 
     async def stop(self) -> None:
+        """Stop all running queues."""
         queues, self._running = list(self._running.values()), {}
         await asyncio.gather(*(queue.stop() for queue in queues))
 
     # -- what metrics read
 
     def queues(self) -> Iterable[RunningQueue]:
+        """The running queues."""
         return list(self._running.values())
 
     def dead_letters(self) -> int:
+        """Dead letters written since the broker started."""
         return sum(
             each.written for queue in self.queues() for each in queue.dead_letter_writers.values()
         )
@@ -188,6 +191,7 @@ class QueueHost:
     async def describe(
         self, request: pb.DescribeQueuesRequest, principal: Principal
     ) -> list[pb.Queue]:
+        """Queues that the principal may see; those led elsewhere are left out."""
         found = []
         for name in sorted(self._store.settings):
             if request.group not in ("", name[0]) or request.topic not in ("", name[1]):

@@ -47,6 +47,7 @@ class QueuePartitionRuntime:
 
     @property
     def log(self) -> PartitionLog:
+        """The log that the queue reads."""
         return self.source.log
 
     # -- on disk

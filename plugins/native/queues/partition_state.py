@@ -104,6 +104,7 @@ class QueuePartitionState:
 
     @property
     def held(self) -> int:
+        """How many records are acquired."""
         return sum(map(len, self._held.values()))
 
     @property
@@ -359,6 +360,7 @@ class QueuePartitionState:
     # -- what to keep
 
     def snapshot(self) -> Snapshot:
+        """What to persist."""
         return Snapshot(self.topic_id, self.start, compact(self._runs()), self.dead_letter_batch)
 
     def _runs(self) -> Iterator[Run]:

@@ -83,6 +83,7 @@ class RunningQueue:
     # -- life
 
     def add_partition(self, snapshot: Snapshot, number: int) -> QueuePartitionRuntime:
+        """Run a partition from a snapshot."""
         key = QueueKey(self.group, self.topic.name, number)
 
         async def keep(snapshot: Snapshot) -> None:
@@ -105,6 +106,7 @@ class RunningQueue:
         return partition
 
     def change_settings(self, settings: QueueSettings) -> None:
+        """Apply settings to all partitions."""
         self.settings = settings
         for partition in self.partitions.values():
             partition.state.settings = settings
@@ -126,6 +128,7 @@ class RunningQueue:
     # -- consumers
 
     def join(self, consumer: QueueConsumer) -> None:
+        """Add a consumer; the first one starts deliveries."""
         self.consumers[consumer.number] = consumer
         if self._pump is None:
             self._pump = asyncio.create_task(self._run())
@@ -165,6 +168,7 @@ class RunningQueue:
     # -- the pump
 
     def wake(self) -> None:
+        """Deliver now: something changed."""
         self._woken.set()
 
     def _readable(self, _: Sequence[CommittedBatch]) -> None:

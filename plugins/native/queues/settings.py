@@ -70,6 +70,7 @@ def agreed(settings: QueueSettings, given: dict[str, str | int]) -> None:
 
 
 def encode_settings(settings: QueueSettings) -> bytes:
+    """Settings as JSON."""
     return json.dumps(asdict(settings)).encode()
 
 

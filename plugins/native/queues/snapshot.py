@@ -80,6 +80,7 @@ class QueueKey(NamedTuple):
 
 
 def encode_key(key: QueueKey) -> bytes:
+    """A key's bytes in the topic of queues."""
     group, topic = key.group.encode(), key.topic.encode()
     tail = b"" if key.partition < 0 else _KEY_TAIL.pack(key.partition)
     return b"".join((_KEY_HEAD.pack(_VERSION, len(group), len(topic)), group, topic, tail))
@@ -101,6 +102,7 @@ def decode_key(data: bytes) -> QueueKey:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """A snapshot's bytes in the topic of queues."""
     dead_letter_batch = snapshot.dead_letter_batch
     pieces = [_HEAD.pack(_VERSION, bytes.fromhex(snapshot.topic_id), snapshot.start)]
     pieces.append(_varints(_flat(snapshot.runs)))

@@ -36,6 +36,7 @@ class SourceRecord(NamedTuple):
 
     @property
     def size(self) -> int:
+        """About the bytes that it takes in a batch."""
         return len(self.key or b"") + len(self.value or b"") + len(self.headers) + 32
 
 

@@ -141,12 +141,14 @@ class ConnectionGuard:
             self._hurried.set()
 
     def start(self, port: int) -> None:
+        """Watch the connections of a port."""
         self._thread = threading.Thread(
             target=self._run, args=(port,), name="native-connections", daemon=True
         )
         self._thread.start()
 
     async def stop(self) -> None:
+        """End watching."""
         self._stopping.set()
         self._hurried.set()
         if self._thread is not None:

@@ -45,6 +45,7 @@ _STATUS: Final[dict[type[LakeMQError], grpc.StatusCode]] = {
 
 
 def status_of(error: LakeMQError) -> grpc.StatusCode:
+    """The gRPC status code of an error."""
     for kind in type(error).__mro__:
         if kind in _STATUS:
             return _STATUS[kind]
@@ -65,6 +66,7 @@ def trailers_of(error: LakeMQError) -> tuple[tuple[str, str], ...]:
 
 
 def error_message(error: LakeMQError) -> pb.Error:
+    """An error as protobuf, in answers of streams."""
     message = pb.Error(code=error.code, message=str(error), retriable=error.retriable)
     if isinstance(error, NotLeader):
         message.leader, message.leader_address = error.leader, error.address

@@ -113,6 +113,8 @@ class NativeListener:
         meter.create_observable_gauge("lakemq.native.group.lag.left_out", [left_out])
 
     async def start(self) -> None:
+        """Load state, then listen. Raises ConfigError (TLS files), StartupError (address in
+        use)."""
         settings = self._settings
         server = grpc.aio.server(
             options=[
@@ -162,9 +164,11 @@ class NativeListener:
         return server.add_secure_port(address, credentials)
 
     def addresses(self) -> Sequence[str]:
+        """The address that clients are told."""
         return [f"{self._settings.advertised_host or self._settings.host}:{self._port}"]
 
     async def stop(self) -> None:
+        """Refuse new calls, end streams, then close."""
         self._service.stopping = True
         await self._service.groups.stop()
         await self._queues.host.stop()

@@ -48,12 +48,14 @@ class MetadataService(MetadataServicer):
         self._removals: list[Callable[[], None]] = []
 
     def start(self) -> None:
+        """Begin to follow topics and nodes."""
         self._removals = [
             self._broker.watch_topics(self._topic_changed),
             self._broker.watch_nodes(self._nodes_changed),
         ]
 
     async def stop(self) -> None:
+        """End following, and all watchers."""
         self._stopping = True
         for remove in self._removals:
             remove()

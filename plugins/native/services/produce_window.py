@@ -24,6 +24,7 @@ class Window(Generic[T]):
         self._room.set()
 
     def add(self, request_id: int, size: int, outcome: asyncio.Future[T] | LakeMQError) -> None:
+        """Add a batch that is being appended."""
         self._bytes += size
         if self._bytes >= self._bytes_max:
             self._room.clear()
@@ -31,13 +32,16 @@ class Window(Generic[T]):
         self._changed.set()
 
     async def room(self) -> None:
+        """Wait until another batch may be read from the stream."""
         await self._room.wait()
 
     def end(self) -> None:
+        """No more batches come."""
         self._ended = True
         self._changed.set()
 
     async def next(self) -> tuple[int, int, asyncio.Future[T] | LakeMQError] | None:
+        """The next outcome, in the order of requests; None: that was the last."""
         while not self._pending:
             if self._ended:
                 return None
@@ -46,6 +50,7 @@ class Window(Generic[T]):
         return self._pending.popleft()
 
     def answered(self, size: int) -> None:
+        """The bytes of an answered batch make room."""
         self._bytes -= size
         if self._bytes < self._bytes_max:
             self._room.set()
