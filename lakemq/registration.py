@@ -104,7 +104,8 @@ class Registration:
 
     def _note(self, state: str) -> None:
         if state != self._state and self._state:
-            _log.warning("the cluster says that this node is %s", state)
+            level = logging.WARNING if state == "fenced" else logging.INFO
+            _log.log(level, "node %s is %s", self._wanted.node_id, state)
         self._state = state
         if state != "fenced":
             self._active.set()
