@@ -190,16 +190,16 @@ async def test_a_renewed_certificate_is_taken_into_use(
     install("first")
     settings = listener(**{name: str(file) for name, file in files.items()})
     async with running_server(**settings) as (server, _, _):
-        certificates = server.listeners[0]._certificates
+        certificates = server.listeners[0]._tls
         assert certificates is not None
         port = server.port("other")
         assert await shown(port) == "CN=first"
-        assert not certificates.renew()
+        assert not certificates.refresh()
         files["tls_key"].write_text("half written")
-        assert not certificates.renew()
+        assert not certificates.refresh()
         assert await shown(port) == "CN=first"
         install("second")
-        assert certificates.renew()
+        assert certificates.refresh()
         assert await shown(port) == "CN=second"
 
 
