@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lakemq.plugins.mqtt.bridge.inbox import Answer, Arrival, Inbox
-from lakemq.plugins.mqtt.bridge.outbox import Forward, Lane, Outbox
+from lakemq.plugins.mqtt.bridge.outbox import Forward, Outbox, PartitionCursor
 
 RECORDS = 40
 
@@ -63,11 +63,11 @@ class Outwards:
             self.to_remote.append((kind, one.packet_id, one.offset, one.resent))
 
     def pump(self) -> None:
-        lane: Lane = self.outbox.lanes["t", 0]
+        cursor: PartitionCursor = self.outbox.cursors["t", 0]
         taken = []
-        while self.outbox.room and lane.next_offset < RECORDS:
-            offset = lane.next_offset
-            taken.append(self.outbox.take(lane, offset, self.forward(offset), 0))
+        while self.outbox.room and cursor.next_offset < RECORDS:
+            offset = cursor.next_offset
+            taken.append(self.outbox.take(cursor, offset, self.forward(offset), 0))
         releases, self.releases = self.releases, []
         if releases or (self.qos == 2 and taken):
             self.keep()
@@ -113,7 +113,7 @@ class Outwards:
             doings = [*steps, self.connect, lambda: self.begin(self.kept), self.keep]
             act = self.random.choices(doings, [*weights[:3], 0, 0, 1] if calm else weights)[0]
             act()
-            if calm and not len(self.outbox) and self.outbox.lanes["t", 0].next_offset == RECORDS:
+            if calm and not len(self.outbox) and self.outbox.cursors["t", 0].next_offset == RECORDS:
                 return
         raise AssertionError("it does not come to an end")
 

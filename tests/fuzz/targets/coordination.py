@@ -80,8 +80,8 @@ STATE = OwnerState(
     ),
 )  # fmt: skip
 QUEUE = queues.Snapshot(
-    ID, 7, (queues.Run(3, None), queues.Run(300, queues.Fate(2, 1))),
-    queues.Burial(9, "dead", 1, (8, 300)),
+    ID, 7, (queues.Run(3, None), queues.Run(300, queues.DeliveryState(2, 1))),
+    queues.DeadLetterBatch(9, "dead", 1, (8, 300)),
 )  # fmt: skip
 
 Pair = tuple[Callable[[bytes], Any], Callable[[Any], bytes]]
