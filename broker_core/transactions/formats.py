@@ -1,4 +1,4 @@
-"""Keys and values of the coordinator's own topics: bytes <-> values. Pure.
+"""Keys and values of the coordinator's own topics: bytes <-> values.
 
 `docs/formats/transactions.md` gives every byte. Little-endian; a CRC-32C guards the batch around.
 """

@@ -1,9 +1,9 @@
-"""Offsets that are committed with a transaction. Edge: awaits the offsets topic.
+"""Offsets that are committed with a transaction (KIP-98, `sendOffsetsToTransaction`).
 
-They are in force when the commit is decided: the table shows them from then on, and the commit's
-record holds them, with what was committed before. Writing them to the offsets topic comes after
-and may come twice, after a crash even late: a partition whose committed offset is neither the one
-before nor ours has been committed by somebody since, and is left alone.
+They are in force when the commit is decided: the table has them from then on, and the commit's
+record holds them, with those that were committed before. They are written to the offsets topic
+afterwards, perhaps twice, and after a crash late: a partition whose committed offset is neither the
+one before nor ours has been committed again since, and is left alone.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ OFFSETS: Final = "offsets"
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct("<BI")
 _ROW: Final = struct.Struct("<HHH")
-_NOTHING: Final = 0xFFFF
-"""Length of a value that is not there."""
+_ABSENT: Final = 0xFFFF
+"""Length that stands for an absent value."""
 
 Change = tuple[Committed | None, Committed | None]
 """(before, from now on)"""
@@ -52,7 +52,7 @@ def encode_changes(group: str, changes: Mapping[TopicPartition, Change]) -> byte
     for place, (before, after) in changes.items():
         key = encode_key(OffsetKey(group, place))
         values = [None if each is None else encode_value(each) for each in (before, after)]
-        sizes = [_NOTHING if each is None else len(each) for each in values]
+        sizes = [_ABSENT if each is None else len(each) for each in values]
         parts += (_ROW.pack(len(key), *sizes), key, *(each for each in values if each is not None))
     return b"".join(parts)
 
@@ -70,8 +70,8 @@ def decode_changes(data: bytes) -> tuple[str, dict[TopicPartition, Change]]:
             group, place = decode_key(data[at - key_bytes : at])
             found: list[Committed | None] = []
             for size in sizes:
-                value = None if size == _NOTHING else decode_value(data[at : at + size])
-                at += 0 if size == _NOTHING else size
+                value = None if size == _ABSENT else decode_value(data[at : at + size])
+                at += 0 if size == _ABSENT else size
                 found.append(value)
             changes[place] = (found[0], found[1])
     except struct.error as error:
@@ -82,7 +82,7 @@ def decode_changes(data: bytes) -> tuple[str, dict[TopicPartition, Change]]:
 def still_due(
     changes: Mapping[TopicPartition, Change], now: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, Committed | None]:
-    """What is to be written: all but what was committed by somebody since."""
+    """What is to be written: all but the partitions that were committed again since."""
     return {
         place: after
         for place, (before, after) in changes.items()
@@ -145,7 +145,7 @@ class OffsetsParticipant:
             await self._host.offsets.write(group, due)
 
     def _due(self, data: bytes) -> tuple[str, dict[TopicPartition, Committed | None]]:
-        """What is to be written, in the table already."""
+        """The group and what is to be written; puts it into the table."""
         group, changes = decode_changes(data)
         table = self._host.offsets.table
         due = still_due(changes, table.of(group))

@@ -8,6 +8,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,7 @@ def test_an_operator_reads_all_but_what_is_not_decided_yet(node: NodeProcess) ->
     with lakemq.connect(node.native, **login) as client:
         client.reset_offsets("by-hand", {lakemq.TopicPartition("mqtt", 0): 0})
         assert any(b"by-hand" in (each.key or b"") for each in client.consume(OFFSETS))
+        client.schedules.send("mqtt", b"later", delay=timedelta(hours=1), partition=0)
         for hidden in ("_lakemq_staged", "_lakemq_delayed"):
             with pytest.raises(lakemq.NotAuthorized, match="nobody may read it"):
                 list(client.consume(hidden))
