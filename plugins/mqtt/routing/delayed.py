@@ -9,6 +9,7 @@ that no topic takes has no such record, so there the removal comes first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -18,6 +19,7 @@ from lakemq.broker_core.api.errors import LakeMQError, NotAuthorized, StorageFul
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
 from lakemq.broker_core.api.scheduling.due_queue import DueQueue
 from lakemq.broker_core.api.types import Acks, Principal
+from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.shares import Holdings
 from lakemq.plugins.mqtt.state.appends import PLUGIN, AppendCallback, Appends, Outcome
 from lakemq.plugins.mqtt.state.kept_values import VERSION, BadSnapshot, number, text, unpacked
@@ -256,8 +258,13 @@ class DelayHub(Protocol):
     ledger: Ledger | None
     """None: nothing is kept beyond the process."""
 
+    check_leader: Callable[[str, bytes], None]
+
     @property
     def outbox(self) -> Outgoing: ...
+
+    def binding(self, topic: str) -> Binding | None:
+        """The binding that a topic name falls under."""
 
 
 def delay(
@@ -271,7 +278,11 @@ def delay(
     headers: bytes = b"",
 ) -> bool:
     """Keep a publish until it is due. True: `client` is told when it is on disk. Raises
-    StorageFull."""
+    StorageFull, and NotLeader when another node leads the partition that it is due in."""
+    binding = hub.binding(packet.topic)
+    if binding is not None and binding.takes(packet.qos):
+        key = client_id if binding.key_is_client_id else packet.topic
+        hub.check_leader(binding.topic, key.encode())
     one = hub.delays.new(packet, delay_s, client_id, principal, now_ms)
     if hub.ledger is None:
         hub.delays.schedule(one)

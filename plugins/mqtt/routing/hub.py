@@ -135,6 +135,9 @@ class Hub:
     redirects: Mapping[str, str] = MappingProxyType({})
     """Listener -> address of the other node that leads all that is bound, if one does."""
 
+    check_leader: Callable[[str, bytes], None] = staticmethod(lambda topic, key: None)
+    """Raises NotLeader when another node leads the partition of a key in a topic."""
+
     def __init__(
         self,
         *,

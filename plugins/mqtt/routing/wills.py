@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
-from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal
 from lakemq.plugins.mqtt.routing.delayed import (
     PREFIX,
@@ -23,6 +23,9 @@ from lakemq.plugins.mqtt.wire.reasons import MqttError
 class WillCounters(Protocol):
     publishes_refused: int
     wills_published: int
+
+    def failed(self, error: LakeMQError) -> None:
+        """A will was not stored."""
 
 
 class WillOutbox(Outgoing, Protocol):
@@ -71,6 +74,9 @@ def publish_will(
     except AuthorizationPending as unanswered:
         again = partial(publish_will, hub, will, client_id, principal)
         hub.outbox.questions.append((unanswered.question, again))
+        return
+    except NotLeader as error:
+        hub.counters.failed(error)
         return
     except (LakeMQError, MqttError):
         allowed = False

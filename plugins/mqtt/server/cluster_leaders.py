@@ -7,10 +7,12 @@ spread over nodes no server is the right one; publishes to other nodes' partitio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from lakemq.broker_core.api.errors import UnknownTopic
 from lakemq.broker_core.api.ports import Broker
+from lakemq.broker_core.api.records.partitioner import partition_of
 from lakemq.broker_core.api.types import NodeInfo, TopicInfo
 from lakemq.plugins.mqtt.routing.hub import Hub
 
@@ -46,11 +48,16 @@ class ClusterLeaders:
 
     def start(self) -> list[Callable[[], None]]:
         """Follow topics and nodes from now on; returns the removals."""
+        self._hub.check_leader = self._check
         self._update()
         return [
             self._broker.watch_topics(self._topic_changed),
             self._broker.watch_nodes(self._update),
         ]
+
+    def _check(self, topic: str, key: bytes) -> None:
+        with suppress(UnknownTopic):  # found out when the publish is due
+            self._broker.partition(topic, partition_of(key, self._broker.topic(topic).partitions))
 
     def _topic_changed(self, name: str, topic: TopicInfo | None) -> None:
         if name not in self._topics:

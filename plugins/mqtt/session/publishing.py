@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lakemq.broker_core.api.errors import StorageFull
+from lakemq.broker_core.api.errors import NotLeader, StorageFull
 from lakemq.broker_core.api.types import Acks, Operation
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.delayed import PREFIX, delay, is_for_clients, split_delayed
@@ -203,7 +203,7 @@ def _delay(connection: Connection, packet: Publish, delay_s: int, now_ms: int) -
     try:
         if delay(hub, packet, delay_s, client_id, principal, now_ms, connection, headers):
             return
-    except StorageFull as error:
+    except (StorageFull, NotLeader) as error:
         outcome = error
     connection.on_result(packet.packet_id, packet.qos, len(packet.payload), outcome, now_ms)
 

@@ -148,7 +148,7 @@ def test_a_client_of_version_5_is_sent_to_the_node_that_leads(
     there.close()
 
 
-@pytest.mark.parametrize("name", ["room/1", "loose/1"])
+@pytest.mark.parametrize("name", ["room/1", "loose/1", "$delayed/1/room/1"])
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("retain", [False, True])
 def test_an_older_client_gets_no_acknowledgement_and_is_closed(
@@ -209,7 +209,7 @@ def spread(nodes: dict[str, NodeProcess]) -> None:
 
 
 @pytest.mark.usefixtures("spread")
-@pytest.mark.parametrize("name", ["room/{}"])
+@pytest.mark.parametrize("name", ["room/{}", "$delayed/1/room/{}"])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_publish_for_another_nodes_partition_is_refused(
     nodes: dict[str, NodeProcess], name: str, qos: int
