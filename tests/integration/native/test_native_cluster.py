@@ -11,14 +11,28 @@ import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import pytest
 
 import lakemq
-from lakemq.plugins.native.proto import metadata_pb2, native_pb2
+from lakemq.broker_core.api.records.batch import encode
+from lakemq.broker_core.api.types import Columns
+from lakemq.plugins.native.proto import (
+    admin_pb2,
+    metadata_pb2,
+    native_pb2,
+    queues_pb2,
+    schedules_pb2,
+    transactions_pb2,
+)
+from lakemq.plugins.native.proto.admin_pb2_grpc import AdminStub
 from lakemq.plugins.native.proto.metadata_pb2_grpc import MetadataStub
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
+from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesStub
+from lakemq.plugins.native.proto.schedules_pb2_grpc import SchedulesStub
+from lakemq.plugins.native.proto.transactions_pb2_grpc import TransactionsStub
 from tests.support.node.node import NodeProcess
 from tests.support.node.ports import free_ports
 
@@ -137,6 +151,90 @@ async def test_the_wrong_node_names_the_leader(nodes: dict[str, NodeProcess]) ->
             (answer,) = [each async for each in stub.FetchMany(many)]
             assert answer.error.code == "STALE_EPOCH" and answer.error.leader == "a"
             assert answer.error.leader_epoch == ours.leader_epoch
+
+
+async def test_nothing_is_done_with_a_partition_of_another_node(
+    nodes: dict[str, NodeProcess],
+) -> None:
+    """Every request that appends, reads, deletes or stages, at a node that does not lead."""
+    async with lakemq.Client(nodes["a"].native, timeout_s=20) as client:
+        partitions = await spread(client, "refused")
+        theirs = next(each.partition for each in partitions if each.leader == "b")
+        ours = [each.partition for each in partitions if each.leader == "a"]
+        opened = {name: await opened_sink(nodes[name], "s") for name in NAMES}
+    home = next(name for name in NAMES if opened[name] is not None)
+    batch = encode(Columns([b"x"]), now_ms=time.time_ns() // 1_000_000)
+    async with grpc.aio.insecure_channel(nodes["a"].native) as channel:
+        stub = NativeStub(channel)
+        produce = native_pb2.ProduceRequest(topic="refused", partition=theirs, batch=batch, acks=1)
+        (answer,) = [each async for each in stub.Produce(iter([produce]))]
+        assert (answer.error.code, answer.error.leader) == ("NOT_LEADER", "b")
+        assert answer.error.leader_address == nodes["b"].native
+        offsets = native_pb2.OffsetsForTimestampRequest(topic="refused", timestamp_ms=0)
+        assert sorted((await stub.OffsetsForTimestamp(offsets)).offsets) == sorted(ours)
+        deletion = admin_pb2.DeleteRecordsRequest(topic="refused", before={theirs: -1})
+        deleted = await AdminStub(channel).DeleteRecords(deletion)
+        assert deleted.errors[theirs].code == "NOT_LEADER" and not deleted.log_start_offsets
+        for refused in (
+            stub.TieredSegments(
+                native_pb2.TieredSegmentsRequest(topic="refused", partition=theirs)
+            ),
+            SchedulesStub(channel).Schedule(
+                schedules_pb2.ScheduleRequest(
+                    schedule_id="i", topic="refused", partition=theirs, batch=batch, delay_ms=1
+                )
+            ),
+            _first(QueuesStub(channel).ConsumeQueue(iter([queues_pb2.QueueRequest(
+                open=queues_pb2.OpenQueue(group="q", topic="refused")
+            )]))),
+        ):  # fmt: skip
+            with pytest.raises(grpc.RpcError) as error:
+                await refused
+            assert dict(error.value.trailing_metadata())["lakemq-error"] == "NOT_LEADER"
+    elsewhere = next(each for each in partitions if each.leader != home)
+    async with grpc.aio.insecure_channel(nodes[home].native) as channel:
+        stage = transactions_pb2.StageRequest(
+            owner=transactions_pb2.Owner(kind=1, name="s"), epoch=opened[home], batch_id=0,
+            topic="refused", partition=elsewhere.partition, batch=batch,
+        )  # fmt: skip
+        (staged,) = [each async for each in TransactionsStub(channel).Stage(iter([stage]))]
+        assert (staged.error.code, staged.error.leader) == ("NOT_LEADER", elsewhere.leader)
+
+
+async def opened_sink(node: NodeProcess, name: str) -> int | None:
+    """The epoch, at the node that is the home of the sink; None at the others."""
+    async with grpc.aio.insecure_channel(node.native) as channel:
+        owner = transactions_pb2.Owner(kind=1, name=name)
+        try:
+            request = transactions_pb2.OpenOwnerRequest(owner=owner)
+            return int((await TransactionsStub(channel).OpenOwner(request)).epoch)
+        except grpc.aio.AioRpcError as error:
+            assert dict(error.trailing_metadata() or ())["lakemq-error"] == "NOT_LEADER"
+            return None
+
+
+async def _first(answers: Any) -> object:
+    return await anext(aiter(answers))
+
+
+async def test_a_group_commits_offsets_of_any_partition_where_it_has_joined(
+    nodes: dict[str, NodeProcess],
+) -> None:
+    async with lakemq.Client(nodes["a"].native, timeout_s=20) as client:
+        partitions = await spread(client, "committed")
+    theirs = next(each.partition for each in partitions if each.leader == "b")
+    async with grpc.aio.insecure_channel(nodes["a"].native) as channel:
+        stub = NativeStub(channel)
+        commit = native_pb2.CommitOffsetsRequest(
+            group="committed",
+            offsets=[native_pb2.OffsetCommit(topic="committed", partition=theirs, offset=7)],
+        )
+        await stub.CommitOffsets(commit)
+        described = await stub.DescribeGroups(
+            native_pb2.DescribeGroupsRequest(groups=["committed"])
+        )
+        (offset,) = described.groups[0].offsets
+        assert (offset.committed_offset, offset.high_watermark) == (7, -1)
 
 
 async def test_metadata_is_told_first_whole_then_by_changes(nodes: dict[str, NodeProcess]) -> None:
