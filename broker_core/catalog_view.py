@@ -80,7 +80,7 @@ class CatalogView:
 
     async def _apply_until_possible(self, described: TopicDescription) -> None:
         """`apply`, repeated while it fails with what may pass: no file descriptor or no space is
-        left. Until then clients are told that the topic's partitions are unknown."""
+        left. Until then clients get UnknownPartition."""
         backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random)
         while True:
             try:

@@ -16,7 +16,7 @@ from lakemq.meta_service.api.types import MetaClient, NodeRegistration
 _log: Final = logging.getLogger(__name__)
 _POLL_S: Final = 2.0
 _NATIVE: Final = "native"
-"""Listener whose addresses clients are told."""
+"""Listener whose address errors name."""
 
 
 class ClusterNodes:

@@ -14,7 +14,7 @@ from lakemq.meta_service.api.errors import AlreadyExists, InvalidArgument, MetaE
 
 
 def broker_error(error: MetaError, name: str) -> LakeMQError:
-    """What a client is told; `name`: the topic, or whatever else the request was about."""
+    """The error for clients; `name`: the topic, or what else the request was about."""
     if isinstance(error, AlreadyExists):
         return TopicExists(f"topic {name!r} exists already")
     if isinstance(error, NotFound):

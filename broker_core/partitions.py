@@ -69,7 +69,7 @@ class Partitions:
         self._topics[topic.name] = topic
 
     def close(self, topic: TopicInfo) -> None:
-        """Forget a topic that was deleted: its logs are reached by nobody any more."""
+        """Remove a topic that was deleted: `log` refuses its partitions from now on."""
         del self._topics[topic.name]
         for number in range(topic.partitions):
             self._logs.pop((topic.name, number), None)

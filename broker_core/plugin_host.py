@@ -82,7 +82,7 @@ class PluginHost:
         errors: list[ConfigError] = []
         written = self._source.data.get("plugins", {})
         if not isinstance(written, Mapping):
-            return errors  # told of already
+            return errors  # reported before
         for name in written:
             if name not in self._points:
                 known = ", ".join(sorted(self._points))
@@ -116,7 +116,7 @@ class PluginHost:
         name = plugin.name
         try:
             module = self._points[name].load()
-        except Exception as error:  # whatever an import of somebody's code raises
+        except Exception as error:  # importing a plugin may raise anything
             raise PluginError(f"plugin {name}: {type(error).__name__}: {error}") from error
         try:
             self._manager.register(module, name)
@@ -149,7 +149,7 @@ class PluginHost:
     ) -> list[tuple[LoadedPlugin, Any]]:
         """Call a hook of every enabled plugin: (plugin, what it returned), Nones left out.
 
-        Errors that are not ours are told as PluginError with the plugin's name.
+        Other errors than LakeMQError become PluginError with the plugin's name.
         """
         found = []
         for plugin in self.enabled():
@@ -159,7 +159,7 @@ class PluginHost:
                 value = self._call(plugin.name, hook, **arguments(plugin))
             except PluginError:
                 raise
-            except Exception as error:  # somebody's code
+            except Exception as error:  # a plugin may raise anything
                 raise PluginError(
                     f"plugin {plugin.name}: {hook}: {type(error).__name__}: {error}"
                 ) from error
@@ -179,7 +179,7 @@ class PluginHost:
                 raise PluginError(f"{where}: it returned {_shown(group)}; it must return a list")
             try:
                 objects = list(group)
-            except Exception as error:  # somebody's generator
+            except Exception as error:  # so may its generator
                 raise PluginError(f"{where}: {type(error).__name__}: {error}") from error
             for each in objects:
                 if not isinstance(each, kind) or inspect.isclass(each):

@@ -166,7 +166,7 @@ class SchemaRegistry:
             return
         schema_id, payload = unframed(value)
         if schema_id not in ids:
-            raise SchemaMismatch(f"schema {schema_id} is no version of {subject}")
+            raise SchemaMismatch(f"schema {schema_id} is not a version of {subject}")
         self._formats[schema_id].check(payload, steps_max)
 
     def check_batch(self, topic: TopicInfo, batch: bytes, steps_max: int | None = None) -> None:
@@ -192,7 +192,7 @@ class SchemaRegistry:
                     subject, schema_type, text, expected_version=latest
                 )
             except meta_errors.CompareFailed:
-                continue  # somebody was quicker: look again
+                continue  # another node registered one meanwhile: look again
             except meta_errors.MetaError as error:
                 raise _translated(error, subject) from None
             return _info(made)
@@ -206,7 +206,7 @@ class SchemaRegistry:
     async def _problems(
         self, known: Subject | None, subject: str, schema_type: str, text: str
     ) -> list[str]:
-        """Raises InvalidRequest when the text is no schema at all."""
+        """Raises InvalidRequest when the text is not a schema."""
         new = await self._in_thread(open_schema, schema_type, text)
         if known is None or not known.versions:
             return []
@@ -235,7 +235,7 @@ class SchemaRegistry:
             found = await self._version(subject, version)
         if found is None:
             wanted = f"id {schema_id}" if schema_id else f"version {version or 'latest'}"
-            raise UnknownSchema(f"there is no schema {subject or ''} {wanted}")
+            raise UnknownSchema(f"schema {subject or ''} {wanted} does not exist")
         return _info(found)
 
     async def check_subject(self, subject: str) -> None:
@@ -315,7 +315,7 @@ def _info(schema: Schema) -> SchemaInfo:
 
 def _translated(error: meta_errors.MetaError, what: str) -> LakeMQError:
     if isinstance(error, meta_errors.NotFound):
-        return UnknownSchema(f"there is no subject or version {what!r}")
+        return UnknownSchema(f"subject or version {what!r} does not exist")
     if isinstance(error, meta_errors.InvalidArgument):
         return InvalidRequest(str(error))
     if not error.definite:

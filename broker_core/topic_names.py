@@ -1,4 +1,4 @@
-"""What a topic may be called, and its config as the catalog keeps it. Pure."""
+"""Rules for topic names, and topic configs as the catalog stores them."""
 
 from __future__ import annotations
 

@@ -272,10 +272,11 @@ class NotLeader(LakeMQError):
     def __init__(self, message: str = "", *, leader: str = "", address: str = "", epoch: int = 0):
         super().__init__(message)
         self.leader = leader
-        """Node id; empty: nobody, or not known."""
+        """Node id; empty: no node leads it, or the leader is unknown."""
         self.address = address
-        """`host:port` of its native listener; empty: not known."""
+        """`host:port` of its native listener; empty: unknown."""
         self.epoch = epoch
+        """Leader epoch."""
 
 
 class StaleEpoch(NotLeader):
@@ -325,4 +326,4 @@ def _tree(root: type[LakeMQError]) -> list[type[LakeMQError]]:
 
 
 BY_CODE: dict[str, type[LakeMQError]] = {error.code: error for error in _tree(LakeMQError)}
-"""Error classes by the code that stands for them on the wire."""
+"""Error classes by the code that protocols send."""

@@ -224,7 +224,7 @@ class Exchange(Protocol):
     async def step(self, data: bytes) -> Challenge | Accepted:
         """What the client said -> what to ask it next, or who it is. The first call takes the
         initial response, `b""` when the client sent none. Raises NotAuthenticated, also for data
-        that is no message of the mechanism; the exchange is over then."""
+        that is not a message of the mechanism; the exchange is over then."""
 
 
 @runtime_checkable

@@ -173,7 +173,7 @@ class CommittedBatch:
     """Exactly one record batch, header stamped."""
     columns: Columns | None = field(default=None, compare=False)
     """Its records, each with its timestamp, where the log still has them as they were published:
-    then nobody need open `data`."""
+    then `data` need not be opened."""
 
 
 class Placed(NamedTuple):

@@ -1,4 +1,4 @@
-"""One TOML file (and `LAKEMQ_...` variables) -> validated sections. Strict: a key nobody knows is
+"""One TOML file (and `LAKEMQ_...` variables) -> validated sections. Strict: an unknown key is
 an error that names file, line and the nearest known key.
 
 A variable overrides one setting: `LAKEMQ_NODE__DATA_DIR=/var/lib/lakemq` or
@@ -157,7 +157,7 @@ def checked_config(source: ConfigSource) -> tuple[Config | None, list[ConfigErro
 
 
 def read_source(path: Path | None, environment: Mapping[str, str]) -> ConfigSource:
-    """`path` None: defaults. Raises ConfigError: not there, or not TOML."""
+    """Read and validate the file; `path` None: defaults. Raises ConfigError."""
     variables = {
         name: text
         for name, text in environment.items()

@@ -1,4 +1,4 @@
-"""What is wrong with a setting, in words: pydantic's findings, nearest names. Pure."""
+"""Messages for wrong settings: pydantic's errors as sentences, and the nearest known names."""
 
 from __future__ import annotations
 

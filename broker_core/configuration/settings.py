@@ -27,7 +27,7 @@ class NodeSettings(Section):
 
     loop_stall_ms: int = Field(default=200, ge=0, le=60_000)
     """What holds the event loop for longer is named in the log and counted
-    (`lakemq_node_loop_stalls`): nobody is served meanwhile (ms); 0: nothing is."""
+    (`lakemq_node_loop_stalls`): it serves no client meanwhile (ms); 0: not at all."""
 
 
 class TopicSettings(Section):

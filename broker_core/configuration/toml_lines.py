@@ -1,4 +1,4 @@
-"""Where a setting stands in a TOML text: `tomllib` tells values, not lines. Pure."""
+"""Finds the line of a setting in a TOML text, which `tomllib` does not tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client's batch passes before a log takes it: sizes, CRCs, times, columns, schema. Edge.
+"""Admits clients' batches: checks sizes, CRCs, timestamps, columns and the schema.
 
 What is cheap is looked at at once, the rest in a thread, in the order of calls (`ordered_checks`).
 """

@@ -1,4 +1,4 @@
-"""What a producer's batch must be like before a topic takes it. Pure.
+"""Checks of a producer's batch before a topic accepts it.
 
 The header, both CRCs and the sizes are checked first, then the columns: in bulk, so that the cost
 grows with the bytes and not with Python calls for records.
@@ -173,7 +173,7 @@ def _check_in_bulk(heads: _Bytes, at: _Places, ends: _Places, reserved: frozense
 
 def _need(fits: npt.NDArray[np.bool_]) -> None:
     if not fits.all():
-        raise CorruptBatch("record headers end behind their length")
+        raise CorruptBatch("record headers end after their length")
 
 
 def _check_names(heads: _Bytes, starts: _Places, ends: _Places) -> None:

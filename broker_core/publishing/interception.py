@@ -19,7 +19,7 @@ from lakemq.broker_core.api.types import Columns, Principal
 _log = logging.getLogger(__name__)
 
 SLOW_S: Final = 0.1
-"""A call that takes longer is told of."""
+"""A call that takes longer is logged."""
 SEARCH_S: Final = 0.1
 """How long it is looked for the records of a group that an interceptor refuses; who is not told
 apart by then is refused with them."""
@@ -105,7 +105,7 @@ class Interception:
             passed = interceptor.intercept(topic, columns, principal)
         except (LakeMQError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # somebody's code: a hook that exits must not end the node
+        except BaseException as error:  # a plugin's hook that exits must not end the node
             raise self._failed(plugin, calls, topic, error) from error
         finally:
             self._took(plugin, calls, topic, self._clock() - before)

@@ -1,4 +1,4 @@
-"""Checks that take long run on few threads, and what waits for them keeps its order. Edge.
+"""Runs slow checks on a few threads and keeps the order of what waits for them.
 
 A batch that is decompressed, or whose values are compared with a schema, may take longer than a
 turn of the event loop should. At most `_THREADS` are looked at at a time, which also bounds the
@@ -66,7 +66,7 @@ class OrderedChecks:
                 if before is not None:
                     await before
             outcome = then()
-        except Exception as error:  # It is told to whoever asked, whatever it is.
+        except Exception as error:  # the caller gets it, whatever it is
             if not answer.done():
                 answer.set_exception(error)
             return
@@ -94,6 +94,6 @@ def _copy(done: asyncio.Future[T], answer: asyncio.Future[T]) -> None:
 
 
 def _looked_at(done: asyncio.Future[T]) -> None:
-    """Who asked may be gone: nobody is to be warned about an error that was not taken."""
+    """The caller may be gone: asyncio must not warn that the error was never retrieved."""
     if not done.cancelled():
         done.exception()

@@ -1,4 +1,4 @@
-"""Gives out producer ids, from blocks of the catalog, and knows whose each is."""
+"""Allocates producer ids from blocks of the catalog, and checks whose they are."""
 
 from __future__ import annotations
 

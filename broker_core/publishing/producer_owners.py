@@ -1,4 +1,4 @@
-"""Whose a producer id is: the id itself says so, by a keyed hash. Pure.
+"""Binds producer ids to principals: the id itself holds a keyed hash of its owner.
 
 bit 63   0: the id of an idempotent producer is not negative
 bit 62   1: given to a client; 0: the broker's own, or given before ids had owners
@@ -30,7 +30,7 @@ class ProducerOwners:
         self._unowned_until_ms = unowned_until_ms
 
     def id_for(self, number: int, principal: Principal) -> int:
-        """The id that stands for the number in the hands of the principal."""
+        """The id made of the number for the principal."""
         if number > _NUMBER_MASK:
             raise Unavailable("there are no producer ids left")
         return _GIVEN | self._tag(number, principal) << _NUMBER_BITS | number

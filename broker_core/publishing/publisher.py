@@ -134,7 +134,7 @@ class Publisher:
         partition: int | None,
         done: PublishDone,
     ) -> None:
-        """Gather records, which must not be changed from now on; somebody calls `flush`. `done`
+        """Gather records, which must not be changed from now on; the caller calls `flush`. `done`
         gets one outcome a record, in order, once, from the log's answer and not a turn later."""
         count = len(columns.values)
         if not count:

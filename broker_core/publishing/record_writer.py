@@ -1,4 +1,4 @@
-"""Writes of clients and plugins: authorized, intercepted, checked, then appended by whoever leads.
+"""Writes of clients and plugins: authorized, intercepted, checked, appended where this node leads.
 
 Single records (`publish`) are gathered into batches; whole batches (`append`) stay as their
 producer made them.

@@ -8,7 +8,7 @@ Four bounds, each of which may be off:
 - those that have not authenticated yet, so that they can never take the place of those that have,
 - those of one peer that have not authenticated yet.
 
-A peer is an IPv4 address, or an IPv6 /64: whoever has one address of a /64 has all of them.
+A peer is an IPv4 address, or an IPv6 /64: a host that has one address of a /64 has all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IPV6_PREFIX: Final = 64
 
 
 def peer_of(host: str) -> str:
-    """What connections of `host` are counted under. IPv4 in IPv6 is IPv4; what is no address (a
+    """What connections of `host` are counted under. IPv4 in IPv6 is IPv4; what is not an address (a
     Unix socket) is a peer of its own."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
@@ -65,7 +65,7 @@ class ConnectionLimiter:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.refused: Counter[Bound] = Counter()
-        """How often each bound refused somebody."""
+        """How often each limit refused a connection."""
         self._peers: Counter[str] = Counter()
         self._waiting: Counter[str] = Counter()
         self._open = 0

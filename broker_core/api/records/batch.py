@@ -2,7 +2,7 @@
 
 A batch is a fixed 80-byte little-endian header and a body of columns, described byte by byte in
 `docs/formats/record-batch.md`. Two CRC-32C sums guard it: the producer's over the body, and one
-over the header, which the broker makes anew when it stamps the base offset, so stamping never
+over the header, which the broker recomputes when it stamps the base offset, so stamping never
 touches the body.
 """
 
@@ -190,7 +190,7 @@ def split(data: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]]:
     while position < end:
         header = read_header(data, position)
         if position + header.total_bytes > end:
-            raise CorruptBatch(f"batch at byte {position} ends behind byte {end}")
+            raise CorruptBatch(f"batch at byte {position} ends after byte {end}")
         yield position, header
         position += header.total_bytes
 
@@ -356,7 +356,7 @@ def raw_body(header: BatchHeader, body: bytes | memoryview) -> bytes | memoryvie
 def _decompress(stored: bytes | memoryview, codec: Compression, raw_bytes: int) -> bytes:
     """Decompress exactly `raw_bytes`, which the header check has bounded, and take no more memory.
 
-    The body is one frame of its codec, and nothing behind it.
+    The body is one frame of its codec, and nothing after it.
     """
     try:
         raw = (_decompress_zstd if codec is Compression.ZSTD else _decompress_lz4)(
@@ -400,7 +400,7 @@ class ColumnPlaces(NamedTuple):
     value_lengths: int
     header_lengths: int
     blobs: int
-    """First byte behind the fixed columns: key bytes, then value bytes, then header bytes."""
+    """First byte after the fixed columns: key bytes, then value bytes, then header bytes."""
 
 
 def column_places(header: BatchHeader) -> ColumnPlaces:
@@ -421,7 +421,7 @@ def column_places(header: BatchHeader) -> ColumnPlaces:
 class RecordBatch:
     """A batch opened for reading: CRC checked, body decompressed, columns cut on demand.
 
-    `data` may hold more behind the batch. Raises CorruptBatch. With `columns_later` the body is
+    `data` may hold more after the batch. Raises CorruptBatch. With `columns_later` the body is
     left where it lies in `data`, and lengths and offsets, which take long to look through, are
     checked when a column method is called: for who reads `view` and checks them by other means.
     """

@@ -12,7 +12,7 @@ from lakemq.broker_core.api.errors import CorruptBatch
 from lakemq.broker_core.api.types import Headers
 
 NULL_LENGTH: Final = 0xFFFF_FFFF
-"""Length that stands for null."""
+"""Length that encodes null."""
 _KEY: Final = struct.Struct("<H")
 _VALUE: Final = struct.Struct("<I")
 

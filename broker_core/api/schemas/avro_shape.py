@@ -1,4 +1,4 @@
-"""What an Avro schema lets a few bytes of a value cost. Pure.
+"""How much work and memory a few bytes of a value can cost under an Avro schema.
 
 A schema that holds itself takes values of any depth. What takes no bytes (`null`, `fixed` of size
 0, a record of such fields) has no bound as the item of an array, and records of it that hold each

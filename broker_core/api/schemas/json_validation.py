@@ -29,7 +29,7 @@ _DATA: Final = ("const", "enum", "default", "examples")
 
 
 class TooManySteps(SchemaMismatch):
-    """The value may fit: nobody knows."""
+    """Whether the value fits can't be decided within the limit."""
 
 
 _Keyword = Callable[[Any, Any, Any, Any], Any]
@@ -37,7 +37,7 @@ _work = threading.local()
 
 
 class JsonValidator:
-    """A schema ready for use, from any thread. InvalidRequest: the text is no schema that is taken;
+    """A schema ready for use, from any thread. InvalidRequest: the text is not an accepted schema;
     ImportError."""
 
     def __init__(self, text: str) -> None:
@@ -55,7 +55,7 @@ class JsonValidator:
             raise InvalidRequest(f"schema: {error.json_path}: {error.message[:300]}") from None
         except (InvalidRequest, ImportError):
             raise
-        except Exception as error:  # what a text that is no schema makes the library raise
+        except Exception as error:  # an invalid schema makes the library raise anything
             raise InvalidRequest(f"schema: {type(error).__name__}: {error}"[:300]) from None
         self.schema: Any = schema
         # The library takes what `$schema` names wherever it meets it, in place of our kind; so it

@@ -1,7 +1,7 @@
-"""Whether a reader of one schema can read what was written with another. Pure.
+"""Whether a reader of one schema can read what was written with another.
 
 Avro: the checker of Apache's own library. JSON Schema and Protobuf have none in Python, so the
-rules are here, on the safe side: what can't be shown to fit is told as a problem.
+rules are here, on the safe side: what can't be shown to fit is reported as a problem.
 """
 
 from __future__ import annotations

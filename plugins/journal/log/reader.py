@@ -10,7 +10,7 @@ from typing import Final
 
 from lakemq.broker_core.api.errors import OffsetOutOfRange, Unavailable
 from lakemq.broker_core.api.ports import Tap
-from lakemq.broker_core.api.tiered import SEGMENTS_MAX, TieredSegments
+from lakemq.broker_core.api.records.tiered import SEGMENTS_MAX, TieredSegments
 from lakemq.broker_core.api.types import CommittedBatch, FetchResult, Offset
 from lakemq.plugins.journal.log.context import LogContext
 from lakemq.plugins.journal.log.folder import LogFolder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakemq.broker_core.api.tiered import TieredSegment, TieredSegments
+from lakemq.broker_core.api.records.tiered import TieredSegment, TieredSegments
 from lakemq.plugins.journal.log.folder import LogFolder
 from lakemq.plugins.journal.segment.manifest import Manifest, RemotePlace, SegmentInfo
 from lakemq.plugins.journal.tiering.object_store import object_name

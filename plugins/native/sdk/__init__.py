@@ -39,8 +39,8 @@ from lakemq.broker_core.api.errors import (
     UnknownTransaction,
 )
 from lakemq.broker_core.api.records.batch import RecordBatch
+from lakemq.broker_core.api.records.tiered import TieredSegment, TieredSegments
 from lakemq.broker_core.api.schemas.types import SchemaInfo
-from lakemq.broker_core.api.tiered import TieredSegment, TieredSegments
 from lakemq.broker_core.api.transactions.types import CommitOutcome
 from lakemq.broker_core.api.types import (
     Acks,

@@ -16,7 +16,7 @@ from lakemq.broker_core.api.records.batch import (
     check_body,
     read_header,
 )
-from lakemq.broker_core.api.tiered import TieredSegment
+from lakemq.broker_core.api.records.tiered import TieredSegment
 from lakemq.plugins.native.sdk.consumer.corrupt import CorruptCallback
 
 ReadAt = Callable[[int, int], bytes]

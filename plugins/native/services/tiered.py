@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.ports import PartitionLog
-from lakemq.broker_core.api.tiered import SEGMENTS_MAX, TieredLog, TieredSegment
+from lakemq.broker_core.api.records.tiered import SEGMENTS_MAX, TieredLog, TieredSegment
 from lakemq.plugins.native.proto import native_pb2 as pb
 
 

@@ -217,7 +217,7 @@ def test_owners_are_listed_fenced_and_forgotten(client: lakemq.SyncClient, topic
 def test_nobody_reads_what_is_staged(client: lakemq.SyncClient, topic: str) -> None:
     session = client.staging.open_sink(topic)
     stage(client, session, 0, 0, topic, b"secret")
-    with pytest.raises(lakemq.NotAuthorized, match="belongs to the broker"):
+    with pytest.raises(lakemq.NotAuthorized, match="is internal; only operators"):
         list(client.consume("_lakemq_staged"))
     with (
         client.subscribe("_lakemq_staged", group=topic) as consumer,

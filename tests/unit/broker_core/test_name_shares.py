@@ -29,7 +29,9 @@ class Node:
             try:
                 self.make(principal, f"{principal.name} {len(self.names)} {count}")
             except InvalidRequest as error:
-                assert f"{principal.name} has {count} queues, the share of one user" in str(error)
+                assert f"{principal.name} has {count} queues, the maximum for one user" in str(
+                    error
+                )
                 return count
         raise AssertionError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from lakemq.broker_core.api.errors import CorruptBatch, LakeMQError, NotLeader, UnknownPartition
 from lakemq.broker_core.api.records.batch import RecordBatch, split
-from lakemq.broker_core.api.tiered import TieredSegments
+from lakemq.broker_core.api.records.tiered import TieredSegments
 from lakemq.broker_core.api.transactions.types import TRANSACTION
 from lakemq.broker_core.api.types import Acks, Compression, Record, TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.records.headers import encode_headers
-from lakemq.broker_core.api.tiered import TieredSegment, TieredSegments
+from lakemq.broker_core.api.records.tiered import TieredSegment, TieredSegments
 from lakemq.broker_core.api.types import Columns, TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
