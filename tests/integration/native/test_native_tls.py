@@ -220,7 +220,7 @@ class Witness:
 
         self.transactions = self
 
-    def take_part(self, *others: object) -> None:
+    def register_participant(self, *others: object) -> None:
         """Transactions: there are none."""
 
     def topics(self) -> list[TopicInfo]:
