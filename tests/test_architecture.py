@@ -8,9 +8,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 from pydantic import BaseModel
 
@@ -22,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("lakemq", "meta_service", "broker_core", "plugins", "spark_plugin", "pyspark_lakemq")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
+FOLDER_MODULES_MAX = 15
 LARGE_FILES: dict[str, int] = {}
 """Files over the limit, with their size: an entry may only shrink."""
 LONG_FUNCTIONS: dict[str, int] = {}
@@ -93,6 +97,60 @@ def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
         size -= (first.end_lineno or first.lineno) - first.lineno + 1
     return size
+
+
+def test_folders_hold_few_modules() -> None:
+    """Modules of its own; those of inner folders, generated code and `__init__` do not count."""
+    modules = Counter(
+        str(path.relative_to(ROOT).parent)
+        for room in (*ROOMS, "tests", "tools", "benchmarks")
+        for path in (ROOT / room).rglob("*.py")
+        if "_pb2" not in path.name and path.name not in ("__init__.py", "conftest.py")
+    )
+    over = {folder: count for folder, count in modules.items() if count > FOLDER_MODULES_MAX}
+    assert over == {}, "give the folder inner packages"
+
+
+def test_no_import_cycle() -> None:
+    """`TYPE_CHECKING` counts too: who needs a name to be typed, knows the module."""
+    graph = grimp.build_graph("lakemq", "pyspark_lakemq", cache_dir=None)
+    imports = {each: graph.find_modules_directly_imported_by(each) for each in graph.modules}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail("import cycle: " + " <- ".join(error.args[1]))
+
+
+def glossary() -> list[tuple[str, str]]:
+    """(term, words that are not said for it) of CONTRIBUTING.md's glossary."""
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("## Glossary")[1]
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")]
+    return [(row[0].strip(), row[3].strip()) for row in rows[1:]]
+
+
+def test_the_glossary_names_meaning_and_source() -> None:
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("## Glossary")[1]
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")]
+    assert len(rows) > 30
+    assert [row for row in rows if len(row) != 4 or not all(map(str.strip, row[:3]))] == []
+
+
+def test_the_code_uses_the_words_of_the_glossary() -> None:
+    """In names, messages, comments and docstrings; a name is read by its words."""
+    banned = [word.strip() for _, words in glossary() for word in words.split(",") if word.strip()]
+    pattern = re.compile(rf"(?<![a-z])(?:{'|'.join(map(re.escape, banned))})(?![a-z])")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {match[0]}"
+        for path in sources()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for match in pattern.finditer(spoken(line))
+    ]
+    assert found == [], "CONTRIBUTING.md's glossary has the term"
+
+
+def spoken(line: str) -> str:
+    """Names taken apart into lower-case words: `_openLane` and `open_lane` are `open lane`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", line).replace("_", " ").lower()
 
 
 @pytest.mark.parametrize("hook", HOOKS)
