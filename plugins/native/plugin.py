@@ -17,7 +17,7 @@ def register_settings() -> type[PluginSettings]:
 
 @hookimpl
 def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Listener]:
-    from lakemq.plugins.native.server.server import NativeListener
+    from lakemq.plugins.native.listener import NativeListener
 
     assert isinstance(context.settings, NativeSettings)
     return [NativeListener(broker, context.settings, context.meter)]

@@ -27,7 +27,7 @@ from lakemq.broker_core.security.authn.certificates import CertificateAuthentica
 from lakemq.broker_core.security.settings import CertificateSettings
 from lakemq.plugins.native.cli.commands import topic as topic_command
 from lakemq.plugins.native.config import NativeSettings
-from lakemq.plugins.native.server.server import NativeListener
+from lakemq.plugins.native.listener import NativeListener
 from tests.support.node.node import PORTS_FREE, NodeProcess
 
 _SIGNS = x509.KeyUsage(
