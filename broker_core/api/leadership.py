@@ -18,7 +18,7 @@ def leadership(topic: TopicInfo, partition: int) -> Leadership:
 def leads(node_id: str, topic: TopicInfo, partition: int) -> bool:
     """Whether the node leads the partition. Where the catalog names no leader, the nodes that hold
     a replica do, so that a fenced node goes on with what only it has. A partition without replicas
-    is led by nobody: it was created before any node had registered, and the catalog gives it to the
+    has no leader: it was created before any node had registered, and the catalog gives it to the
     first one that does."""
     lead = leadership(topic, partition)
     if lead.leader is None:

@@ -31,7 +31,7 @@ class ProducerIds:
 
     async def start(self, *, fresh: bool) -> None:
         """Learn the secret; the first node makes it. `fresh`: the cluster has no topics yet, so
-        there is nobody who got an id before ids had owners. Raises MetaError."""
+        no id was given out before ids had owners. Raises MetaError."""
         kept = await self._meta.get(_KEY)
         if kept is None:
             until_ms = 0 if fresh else self._now_ms() + UNOWNED_MS

@@ -14,7 +14,7 @@ Read = Callable[[], int]
 
 
 def register_metrics(meter: Meter, security: Security) -> None:
-    """One instrument per number; nothing is done until somebody reads them."""
+    """One instrument per number; nothing is done until they are read."""
     access, checker = security.access, security.checker
     growing: dict[str, tuple[Read, str]] = {
         "logins.accepted": (lambda: access.accepted, "clients let in; with native, each call"),

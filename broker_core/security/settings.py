@@ -227,7 +227,7 @@ def _certificates_then_users() -> list[AuthenticatorSettings]:
 
 
 class QuotaSettings(Section):
-    """How much somebody may use a second on this node. Who uses more has to wait: MQTT clients and
+    """What a principal may use a second on this node. Who uses more has to wait: MQTT clients and
     producers are read more slowly, readers are answered later."""
 
     who: str = Field(pattern=r"^(user:.+|role:.+|anonymous|any)$")
@@ -252,7 +252,7 @@ class SecuritySettings(Section):
     nowhere, or everywhere."""
     authenticators: list[AuthenticatorSettings] = Field(default_factory=_certificates_then_users)
     """Who is asked who a client is, in this order, after plugins. The first that knows decides; a
-    user or token that nobody knows is refused."""
+    unknown user or token is refused."""
     authorizers: list[HttpRulesSettings] = Field(default_factory=list)
     """Who is asked what an MQTT client may do, in this order, after plugins and before the rules.
     The first that says yes or no decides."""
@@ -269,7 +269,7 @@ class SecuritySettings(Section):
     """What holds for what no rule is about; empty: `deny` where `rules` or `rules_file` is written,
     else `allow`."""
     quotas: list[QuotaSettings] = Field(default_factory=list)
-    """How much somebody may use, together with the quotas that the MetaService keeps (`lakemq
+    """How much a principal may use, together with the quotas that the MetaService keeps (`lakemq
     quota`), which hold where both are about the same."""
     password_threads: int = Field(default=2, ge=1, le=64)
     """Threads that check passwords."""

@@ -29,7 +29,7 @@ async def asked(authenticator: Authenticator, credentials: Credentials) -> Princ
 
 class AuthenticatorContract:
     """Give three fixtures: `authenticator`, `accepted` (credentials that it accepts) and `refused`
-    (credentials that are its to judge, and wrong). `foreign` are some that it must leave to the
+    (credentials that it handles, and that are wrong). `foreign` are some that it must leave to the
     next authenticator: override it when anonymous ones of protocol `contract` are not.
     """
 
@@ -37,12 +37,12 @@ class AuthenticatorContract:
 
     @pytest.fixture
     def refused(self) -> Sequence[Credentials]:
-        """None: right for an authenticator that refuses nobody, but leaves all to the next."""
+        """None: right for an authenticator that refuses none, but leaves all to the next."""
         return ()
 
     @pytest.fixture
     def foreign(self) -> Sequence[Credentials]:
-        return [Credentials("contract", "somebody", "192.0.2.1")]
+        return [Credentials("contract", "a-user", "192.0.2.1")]
 
     async def test_accepted_credentials_make_a_principal(
         self, authenticator: Authenticator, accepted: Credentials

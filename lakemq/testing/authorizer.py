@@ -35,12 +35,12 @@ class Question(NamedTuple):
 
 
 async def answered(authorizer: Authorizer, question: Question) -> bool | None:
-    """What it answers, after `decide` where it has to ask somebody."""
+    """What it answers, after `decide` where it has to ask another service."""
     try:
         return authorizer.authorize(*question)
     except Undecided:
         assert isinstance(authorizer, AskingAuthorizer), "only an AskingAuthorizer is undecided"
-        assert question.resource.kind == "topic_name", "of other kinds nobody waits for `decide`"
+        assert question.resource.kind == "topic_name", "only these wait for `decide`"
     async with asyncio.timeout(DECIDE_MAX_S):
         await authorizer.decide(*question)
     return authorizer.authorize(*question)
@@ -95,8 +95,10 @@ class AuthorizerContract:
     async def test_the_anonymous_are_not_taken_for_users_of_that_name(
         self, authorizer: Authorizer, allowed: Sequence[Question]
     ) -> None:
-        """Whoever is not known chooses its own client id, and that may be a user's name."""
+        """An anonymous client chooses its own client id, and that may be a user's name."""
         for each in allowed:
             if each.principal.kind == "user" and not each.principal.attributes:
-                nobody = Principal(each.principal.name, "anonymous")
-                assert await answered(authorizer, each._replace(principal=nobody)) is not True, each
+                anonymous = Principal(each.principal.name, "anonymous")
+                assert await answered(authorizer, each._replace(principal=anonymous)) is not True, (
+                    each
+                )

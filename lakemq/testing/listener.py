@@ -59,7 +59,7 @@ class ListenerContract:
         with taken_port() as port, pytest.raises(StartupError, match=str(port)):
             await make_listener(broker, port).start()
 
-    async def test_after_stop_nobody_is_accepted_and_the_port_is_free(
+    async def test_after_stop_no_client_is_accepted_and_the_port_is_free(
         self, broker: Broker, make_listener: MakeListener
     ) -> None:
         async with started(make_listener(broker, 0)) as listener:

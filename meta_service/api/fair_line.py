@@ -39,7 +39,7 @@ class FairLine(Generic[Job]):
         return job
 
     def give_way(self, peer: str) -> Job | None:
-        """Take out the newest job of who has most, for one of `peer`; None: nobody has so many
+        """Take out the newest job of who has most, for one of `peer`; None: none has so many
         more that this would be fair."""
         if not self._jobs:
             return None

@@ -148,7 +148,7 @@ async def backup(
 
 
 class _BackupFile:
-    """A file that appears under its name only when it is whole, and that nobody else may read: it
+    """A file that appears under its name only when it is whole, and only its owner may read: it
     holds what passwords are checked against."""
 
     def __init__(self, path: Path) -> None:

@@ -282,7 +282,7 @@ class RaftNode(Elections, SnapshotTransfer):
     log_snapshots = 0
 
     def stop(self) -> None:
-        """Leave nothing half written. Whoever waits hears that the outcome is unknown."""
+        """Leave nothing half written. Waiting calls fail with an unknown outcome."""
         self._fail_waiting(OUTCOME_UNKNOWN)
         self._fail_reads()
         self._end_transfers()

@@ -73,7 +73,7 @@ def names_of(context: Context) -> tuple[list[str], list[str]] | None:
 class CertificateCheck(grpc.aio.ServerInterceptor):
     """Asks `Allowed` before any method of any service runs, and before a single request is read:
     it is taken as a stream of one message, of which gRPC holds no more than the stream's window
-    until somebody reads it. Without certificates, which is so on loopback alone, few calls have
+    until it is read. Without certificates, which is so on loopback alone, few calls have
     their first message read at a time, and each connection has its turn."""
 
     def __init__(self, allowed: Allowed) -> None:

@@ -1,7 +1,7 @@
 """How a node that starts with an empty disk finds its group: it asks around at the addresses that
 it was given, each of which may be a DNS name behind which several members are.
 
-A group that is there is joined. Where nobody has one yet and as many nodes as expected see each
+A group that is there is joined. Where no node has one yet and as many nodes as expected see each
 other, the one with the smallest id founds it, alone, and the others join: however differently
 they see each other, no two of them ever count each other's votes in different groups.
 """

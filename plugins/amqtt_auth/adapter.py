@@ -60,7 +60,7 @@ def _load(settings: AmqttPluginSettings) -> BaseAuthPlugin | BaseTopicPlugin:
         made: BaseAuthPlugin | BaseTopicPlugin = kind(context)
     except DaciteError as error:
         raise PluginError(f"{settings.path}: config: {error}") from None
-    except Exception as error:  # whatever somebody's constructor raises
+    except Exception as error:  # whatever the plugin's constructor raises
         raise PluginError(f"{settings.path}: {type(error).__name__}: {error}") from error
     return made
 
@@ -74,7 +74,7 @@ def _session(client_id: str, username: str | None, host: str) -> Session:
 
 
 class AmqttAuthenticator:
-    """Asks authentication plugins about whoever shows up, as amqtt's broker does: one that says no
+    """Asks authentication plugins about each client, as amqtt's broker does: one that says no
     is obeyed, and one yes is needed."""
 
     def __init__(self, plugins: Sequence[BaseAuthPlugin]) -> None:
@@ -93,7 +93,7 @@ class AmqttAuthenticator:
         for plugin in self._plugins:
             try:
                 verdict = await plugin.authenticate(session=session)
-            except Exception as error:  # somebody's code: what fails lets nobody in
+            except Exception as error:  # a plugin that fails authenticates no client
                 _log.error("%s: %s", type(plugin).__name__, type(error).__name__)
                 verdict = False
             if verdict is not None and not verdict:
@@ -138,7 +138,7 @@ def _asked(plugin: BaseTopicPlugin, session: Session, name: str, action: Action)
         asking.send(None)
     except StopIteration as answer:
         return None if answer.value is None else bool(answer.value)
-    except Exception as error:  # somebody's code: what fails allows nothing
+    except Exception as error:  # a plugin that fails allows nothing
         _log.error("%s: %s", type(plugin).__name__, type(error).__name__)
         return False
     asking.close()

@@ -1,4 +1,4 @@
-"""The journal's metrics: plain numbers, read when somebody asks."""
+"""The journal's metrics: plain numbers, read on demand."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The storage engine: all partition logs of this node. Implements the `Storage` port.
 
 On disk, below the plugin's folder: `topics/<topic id>/<partition>/`, so that a topic that was
-deleted and created anew is told from the old one by its id; `deleted/` for topics on their way out;
-`lock`; `clean-shutdown` while nobody runs and the last one stopped in good order.
+deleted and created again differs from the old one by its id; `deleted/` for topics on their way out;
+`lock`; `clean-shutdown` while no node runs and the last one stopped in good order.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class JournalStorage:
         return Recovery(self._recovery, self._folder_of(key)).run()
 
     def _try_recover(self, key: _Key) -> Recovered | None:
-        """A partition that can't be recovered must not keep the others from starting: whoever
+        """A partition that can't be recovered must not keep the others from starting: a task that
         opens it is told."""
         try:
             return self._recover(key)

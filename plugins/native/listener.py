@@ -47,7 +47,7 @@ _UNAUTHENTICATED: Final = (
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.absolute_max_metadata_size", 32 * 1024),
 )
-"""What bounds a stream that nobody reads from: 16 KiB of its message, a window that does not grow
+"""What bounds a stream that is not read: 16 KiB of its message, a window that does not grow
 with the speed of the line, the size of its headers, and how many calls wait to be looked at."""
 
 

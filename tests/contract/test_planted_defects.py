@@ -212,7 +212,7 @@ async def test_authenticator(kind: type[Right], noticed: set[str]) -> None:
     found = await failures(
         AuthenticatorContract, authenticator=kind, accepted=ANN,
         refused=[replace(ANN, password=b"battery staple")],
-        foreign=[Credentials("contract", "somebody", "h")],
+        foreign=[Credentials("contract", "a-user", "h")],
     )  # fmt: skip
     assert found >= noticed and bool(found) == bool(noticed), found
 

@@ -1,7 +1,7 @@
 """How many names of one kind (transactional ids, groups, queues) one user may occupy.
 
 Each user has a share (`user_shares`). Owners are known to this process only: names that existed at
-its start are charged to nobody, and the shares are of what those leave.
+its start are charged to no user, and the shares are of what those leave.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A topic is internal by its name alone: it begins with `__`, or with `_lakemq_` as the first ones do
 (`OLDER_NAMES`, which are kept so that every build finds its data). The host refuses them to clients
 of every protocol (`Broker.authorize`); plugins reach their own as a principal of kind `node`. An
-operator (`admins`) may read them, and nobody else may see them.
+operator (`admins`) may read them; they are hidden from all others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OLDER_NAMES: Final = frozenset(
 )
 """All names with the older prefix that there are: no other is given."""
 UNDECIDED: Final = (STAGED, SCHEDULES)
-"""Topics whose records nobody reads: they belong to other topics, and may never get there."""
+"""Topics whose records no client may read: they belong to other topics, and may never get there."""
 _OPERATORS_MAY: Final = (Operation.READ, Operation.DESCRIBE)
 
 
@@ -53,5 +53,5 @@ def refusal(topic: str, operation: Operation, *, is_operator: bool) -> str:
     if not is_operator or operation not in _OPERATORS_MAY:
         return f"topic {topic} is internal; only operators may read it"
     if topic in UNDECIDED and operation is Operation.READ:
-        return f"topic {topic} holds records that are not committed yet; nobody may read it"
+        return f"topic {topic} holds records that are not committed yet; it cannot be read"
     return ""

@@ -88,7 +88,7 @@ class HttpAuthenticator:
         if known is None or known[0] <= now_ms:
             try:
                 answer = answer_of(_Answer, *await self._calls.ask(body))
-                outcome = self._judged(answer, credentials)
+                outcome = self._recheckd(answer, credentials)
             except NoAnswer as error:
                 self.failures += 1
                 _log.warning("%s: no answer: %s", self._settings.url, error)
@@ -113,7 +113,7 @@ class HttpAuthenticator:
             if len(self._known) > _KNOWN_MAX:
                 self._known.popitem(last=False)
 
-    def _judged(
+    def _recheckd(
         self, answer: _Answer, credentials: Credentials
     ) -> Principal | None | NotAuthenticated:
         if answer.result == "ignore":

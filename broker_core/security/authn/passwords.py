@@ -30,7 +30,7 @@ _KNOWN_MAX: Final = 10_000
 _HASHER: Final = PasswordHasher(
     time_cost=2, memory_cost=19 * 1024, parallelism=1, hash_len=32, salt_len=16, type=Type.ID
 )
-"""19 MiB, 2 passes, 1 lane: what OWASP's cheat sheet for password storage recommends at least."""
+"""19 MiB, 2 passes, parallelism 1: the minimum of OWASP's cheat sheet for password storage."""
 
 
 def password_hash(password: str) -> str:

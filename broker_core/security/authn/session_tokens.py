@@ -82,7 +82,7 @@ class SessionTokens:
         record: UserRecord | None = None
         for users in self._users:
             record = record or users.find(name)
-        if record is None:  # somebody whom a plugin's mechanism knew
+        if record is None:  # a user of a plugin's mechanism
             if any(users.any_known() for users in self._users):
                 raise NotAuthenticated("the token's user is gone")
             return Principal(name, roles=roles, expires_ms=expires_ms)

@@ -171,7 +171,7 @@ class Writes:
         await asyncio.gather(*map(send, batch))
 
     async def close(self) -> None:
-        """Whoever waits is cancelled."""
+        """Waiting calls are cancelled."""
         queue, self._queue = self._queue, collections.deque()
         for waiting in queue:
             waiting.answer.cancel()

@@ -1,6 +1,6 @@
 """One partition's folder: its manifest, and the indexes of its segments. Thread-safe.
 
-Whoever changes the set of segments (roll, retention, compaction, tiering) holds `changing`; who
+A task that changes the set of segments (roll, retention, compaction, tiering) holds `changing`; who
 reads takes the manifest of the moment and goes on with it. A file that is gone meanwhile is a
 reason to look again, not an error.
 """
@@ -110,7 +110,7 @@ class LogFolder:
         self._manifest = manifest
 
     def adopt(self, topic: str) -> None:
-        """Name the topic where a manifest made anew can't; on disk with the next change."""
+        """Name the topic where a rebuilt manifest can't; on disk with the next change."""
         if not self._manifest.topic:
             self._manifest = replace(self._manifest, topic=topic)
 
@@ -160,7 +160,7 @@ class LogFolder:
         return index
 
     def index_of(self, segment: SegmentInfo, read: Read) -> SparseIndex:
-        """The segment's index: from memory, from its file, or made anew from the segment."""
+        """The segment's index: from memory, from its file, or rebuilt from the segment."""
         if not segment.sealed and self.active_index.base_offset == segment.base_offset:
             return self.active_index
         path = self.path / segment.index_name
@@ -241,7 +241,7 @@ class LogFolder:
         return damage
 
     def corrupt(self, segment: SegmentInfo, damage: Damage) -> CorruptLog:
-        """The error for whoever asked for a record that is damaged."""
+        """The error for a read of a record that is damaged."""
         return CorruptLog(describe_damage(damage, segment, self.covered_end(segment)))
 
     def covered_end(self, segment: SegmentInfo) -> int:

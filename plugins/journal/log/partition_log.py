@@ -285,7 +285,7 @@ class JournalLog:
         self._flushing, self._pending = self._pending, []
 
     def write_flush(self) -> None:
-        """With `sync_flush`, on one flush thread: nobody else touches the writer."""
+        """With `sync_flush`, on one flush thread: no other thread touches the writer."""
         now_ms = self._context.now_ms()
         self._outcome = FlushOutcome(0, (), None)
         if self._housekeeping_wanted:
@@ -381,7 +381,7 @@ class JournalLog:
         return self._writer.checkpoint_offset
 
     async def close(self) -> None:
-        """Take no more appends, flush what is there, wake whoever waits. Files stay as they are."""
+        """Take no more appends, flush what is there, wake all that wait. Files stay as they are."""
         self._closing = True
         self._reader.close()
         while self._pending or not self._idle.is_set():

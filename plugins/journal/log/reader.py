@@ -58,7 +58,7 @@ class LogReader:
         return bool(self._taps)
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Answer no request any more."""
         self.closed = True
         self._wake_polls()
 

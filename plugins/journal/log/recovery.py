@@ -116,7 +116,7 @@ class Recovery:
             return None
         if manifest is not None:
             manifest = self._with_remote_segments(manifest)
-            self._notes.append(f"the manifest {reason}; made anew from the files that are there")
+            self._notes.append(f"the manifest {reason}; rebuilt from the files that are there")
             replace_file(self._files, path, encode_manifest(manifest))
             self._files.sync_folder(self._path)
         return manifest

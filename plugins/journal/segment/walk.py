@@ -144,7 +144,7 @@ def _check_whole(read: Read, cut: _Cut, header: BatchHeader, end: int) -> None:
 
 
 def _refill(read: Read, cut: _Cut, end: int, size: int) -> None:
-    """Begin the buffer anew where the cut stands: nothing before it is wanted."""
+    """Restart the buffer at the cut: nothing before it is wanted."""
     cut.start += cut.at
     cut.at = 0
     cut.buffer = read(cut.start, min(end - cut.start, size))

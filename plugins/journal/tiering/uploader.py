@@ -56,7 +56,7 @@ class Tier:
         name = object_name(folder.manifest, segment.log_name)
         with closing(folder.files.open(folder.path / segment.log_name)) as handle:
             for _ in walk(handle.read_at, 0, segment.size_bytes):
-                pass  # Each batch is checked: damage must not leave for where nobody looks.
+                pass  # Each batch is checked: damage must not be uploaded unnoticed.
             store.put(name, _chunks(handle, segment.size_bytes))
 
             def same(position: int, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""`lakemq journal verify|dump|stats`: look into a journal's folder, also while nobody runs."""
+"""`lakemq journal verify|dump|stats`: look into a journal's folder, also while no node runs."""
 
 from __future__ import annotations
 

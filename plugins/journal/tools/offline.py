@@ -230,16 +230,16 @@ class PartitionCheck:
         """Entries may lie closer or wider apart than ours would: each must lie on a batch."""
         name = segment.index_name
         if name not in self._names:
-            self._found(WARNING, f"{name} is missing; it is made anew when it is needed")
+            self._found(WARNING, f"{name} is missing; it is rebuilt when it is needed")
             return
         try:
             index = decode_index(self._files.read(self._path / name), right.interval_bytes)
         except BadIndex as error:
-            self._found(WARNING, f"{name} cannot be read: {error}; it is made anew")
+            self._found(WARNING, f"{name} cannot be read: {error}; it is rebuilt")
             return
         ends = (index.base_offset, index.covered_bytes, index.next_offset)
         if ends[:2] != (segment.base_offset, segment.size_bytes):
-            self._found(WARNING, f"{name} is of another segment: {ends}; it is made anew")
+            self._found(WARNING, f"{name} is of another segment: {ends}; it is rebuilt")
         elif len(index.times) and not self._entries_hold(segment, index, read):
             self._found(ERROR, f"{name} points to places where no batch begins; delete it")
 

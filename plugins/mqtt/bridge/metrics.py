@@ -1,4 +1,4 @@
-"""Metrics of the bridges, read from plain numbers when somebody asks."""
+"""Metrics of the bridges, read from plain numbers on demand."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ Read = Callable[[], int]
 
 
 def register_metrics(meter: Meter, hub: Hub) -> None:
-    """One instrument per number; nothing is done until somebody reads them."""
+    """One instrument per number; nothing is done until they are read."""
     for name, (read, description) in _growing(hub).items():
         meter.create_observable_counter(f"mqtt.{name}", [_callback(read)], description=description)
     for name, (read, description) in _levels(hub).items():

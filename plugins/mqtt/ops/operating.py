@@ -27,7 +27,7 @@ def enforce(hub: Hub, ban: Ban, now_ms: int) -> int:
     found = [
         one
         for one in hub.connections
-        if alone.judge(one.client_id, one.principal.name, one.peer_host, now_ms)
+        if alone.reason_to_refuse(one.client_id, one.principal.name, one.peer_host, now_ms)
     ]
     for connection in found:
         connection.close(Reason.BANNED, "banned by an operator", now_ms)

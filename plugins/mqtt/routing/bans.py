@@ -54,7 +54,7 @@ def check_ban(ban: Ban) -> Ban:
 
 
 class Bans:
-    """Judges each CONNECT."""
+    """Checks each CONNECT against the bans."""
 
     def __init__(self, rules: BanRules) -> None:
         self._rules = rules
@@ -66,7 +66,9 @@ class Bans:
         self.flapped = 0
         """Bans for flapping so far."""
 
-    def judge(self, client_id: str, user: str | None, host: str, now_ms: int) -> str | None:
+    def reason_to_refuse(
+        self, client_id: str, user: str | None, host: str, now_ms: int
+    ) -> str | None:
         """Why this client may not connect; None: it may. Counts the attempt."""
         rules = self._rules
         if client_id in rules.client_ids:

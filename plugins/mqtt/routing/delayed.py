@@ -252,7 +252,7 @@ class Outgoing(Protocol):
 
 
 class DelayHub(Protocol):
-    """The hub, as whoever delays a publish needs it."""
+    """What a delayed publish needs of the hub."""
 
     delays: Delays
     ledger: Ledger | None

@@ -85,7 +85,7 @@ class History:
         self.start = start
         self.cursors = {key: Cursor(*key, offset) for key, offset in positions.items()}
         self.reading = False
-        """Somebody fetches its next records."""
+        """A fetch of its next records is under way."""
         self.generation = 0
         """Grows when what is being fetched is not wanted any more."""
         self.rest: tuple[Cursor, Iterator[Message], int] | None = None

@@ -216,7 +216,7 @@ class Hub:
         return True
 
     def access_changed(self) -> None:
-        """Rules of who may do what have changed: let connections ask anew."""
+        """Access rules have changed: let connections ask again."""
         self.rights.changed()
 
     def same_principal(self, principal: Principal) -> Principal:
@@ -258,7 +258,7 @@ class Hub:
         return True
 
     def has_room_for_filter(self, session: Session, topic_filter: str) -> bool:
-        """Whether a filter may get a shape of its own: nobody has all shapes that the index can
+        """Whether a filter may get a shape of its own: no user has all shapes that the index can
         bear. One that is there already costs nothing."""
         shape, index = shape_of(topic_filter), self.index
         if shape is None or index.knows(shape):
@@ -424,7 +424,7 @@ class Hub:
         stored; `headers` are put behind those of its record."""
         binding = self.binding(packet.topic)
         if not self.has_room_to_retain(packet, principal, now_ms):
-            packet.retain = False  # nobody is there to be told
+            packet.retain = False  # no subscriber is connected
         if binding is None or not binding.takes(packet.qos):
             self.route(message_of(packet, now_ms, client_id), now_ms)
             return

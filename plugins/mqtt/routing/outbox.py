@@ -1,6 +1,6 @@
 """The effects of what the core handled: bytes to write, records to append, questions to ask.
 
-The core never performs them. Whoever feeds it input (the engine, or a test) calls `Outbox.take`
+The core never performs them. The caller that feeds it (the engine, or a test) calls `Outbox.take`
 after that input and carries out what it gets, as the driver of websockets does with `data_to_send`
 and that of etcd's raft with `Ready`. Nothing else leaves the core.
 """

@@ -63,7 +63,7 @@ class Replay:
             known.append(delays.kept_positions)
         key = (topic, partition)
         if not any(name == topic for positions in known for name, _ in positions):
-            self._new_topics.add(topic)  # bound since now: its history is nobody's
+            self._new_topics.add(topic)  # bound since now: it has no history
             return high_watermark
         return min(positions.get(key, 0) for positions in known)
 

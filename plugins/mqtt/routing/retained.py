@@ -47,7 +47,7 @@ class Retained:
         self.changes: dict[str, Message | None] = {}
         """What changed since `take_changes`; None: forgotten. Grows only where `tracking`."""
         self.tracking = False
-        """`$SYS` is never tracked: it is made anew."""
+        """`$SYS` is never tracked: it is rebuilt."""
         self.shares = UserShares()
         self._held, self._held_bytes = Holdings(), Holdings()
         self._awaited: dict[str, _Awaited] = {}
@@ -67,7 +67,7 @@ class Retained:
         return node.message if node is not None else None
 
     def owner_of(self, topic: str) -> Owner | None:
-        """Whose share the topic's message is of; None: nobody's."""
+        """Whose share the topic's message counts in; None: no user's."""
         node = self._find(topic)
         return node.owner if node is not None else None
 

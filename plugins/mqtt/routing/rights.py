@@ -3,7 +3,7 @@
 A connection ends with the credentials that opened it: when they expire, when its user is removed
 or has another password. When rules change, subscriptions are judged
 again, a bounded number a second; a client that loses one is disconnected, so that it learns of it
-when it subscribes anew. MQTT knows no other way to tell it.
+when it subscribes again. MQTT knows no other way to tell it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Rights:
         self._principals.pop(connection, None)
 
     def changed(self) -> None:
-        """Rules have changed: ask anew where clients may publish, and soon what they may read."""
+        """Rules have changed: ask again where clients may publish, and soon what they may read."""
         self._suspects = list(self._hub.connections)
         for connection in self._suspects:
             connection.routes_until_ms = 0
@@ -111,7 +111,7 @@ class Rights:
 
     def withdraw(self, session: Session) -> list[str]:
         """Take from a session the subscriptions that its principal has no right to (any more).
-        Those that somebody must be asked about stay until there is an answer."""
+        Those that are pending stay until there is an answer."""
         lost, open_ = [], []
         for text in session.subscriptions:
             try:
@@ -121,7 +121,7 @@ class Rights:
                 open_.append(text)
         self._take(session, lost)
         if open_:
-            self._judge(session, open_, 0)
+            self._recheck(session, open_, 0)
         return lost
 
     def _may_read(self, session: Session, text: str) -> bool:
@@ -137,14 +137,14 @@ class Rights:
             self.withdrawn += len(lost)
             session.touch()
 
-    def _judge(self, session: Session, texts: list[str], now_ms: int) -> None:
-        """Judge these subscriptions, one question at a time; the last one first."""
+    def _recheck(self, session: Session, texts: list[str], now_ms: int) -> None:
+        """Authorize these subscriptions again, one question at a time; the last one first."""
         while texts and self._hub.sessions.get(session.client_id) is session:
             text = texts[-1]
             try:
                 lost = text in session.subscriptions and not self._may_read(session, text)
             except AuthorizationPending as unanswered:
-                again = partial(self._judge, session, texts)
+                again = partial(self._recheck, session, texts)
                 self._hub.outbox.questions.append((unanswered.question, again))
                 return
             texts.pop()

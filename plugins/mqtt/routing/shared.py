@@ -47,7 +47,7 @@ class Group:
         members: list[Subscription] | None = None,
     ) -> Subscription | None:
         """The member (one of `members` where given) that gets `message`: one that is connected if
-        there is any, else one whose session keeps it; None when nobody can take it."""
+        there is any, else one whose session keeps it; None when no member can take it."""
         members = self.members if members is None else members
         if not members:
             return None

@@ -21,7 +21,7 @@ class Holdings:
         return self._amounts.get(owner, 0)
 
     def add(self, owner: Owner | None, amount: int = 1) -> None:
-        """`amount` below 0: gives back. None: nobody's."""
+        """`amount` below 0: gives back. None: no user's."""
         if owner is None:
             return
         self._amounts[owner] += amount

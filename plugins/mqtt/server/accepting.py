@@ -44,10 +44,10 @@ class Admission(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether nobody shall be accepted for a moment."""
+        """Whether accepting is paused."""
 
     def admit(self, host: str) -> AdmittedConnection | None:
-        """None: whoever comes from there is not taken."""
+        """None: connections of this peer are refused."""
 
     def link(self, admitted: AdmittedConnection) -> asyncio.Protocol:
         """What serves the connection; tells `admitted` when it is closed."""

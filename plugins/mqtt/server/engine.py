@@ -138,7 +138,7 @@ class MqttEngine:
         self._busy: dict[str, int] = {}
         """Appends under way, by topics of one partition."""
         self._all_appended: asyncio.Event | None = None
-        """Set when nothing is being appended any more; None: nobody waits for that."""
+        """Set when nothing is being appended any more; None: no task waits for that."""
         self._exchanges: WeakKeyDictionary[Dialogue, Exchange] = WeakKeyDictionary()
         self._homes: dict[str, str] = {}
         """Topic name -> the topic it is bound to."""

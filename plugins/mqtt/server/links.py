@@ -22,7 +22,7 @@ from lakemq.plugins.mqtt.state.traffic import Arrival
 from lakemq.plugins.mqtt.wire.proxy import ProxyError, parse_proxy_header
 
 UNKNOWN_HOST: Final = "unknown"
-"""Stands for the address of a client that nobody vouches for; it is no loopback address."""
+"""Stands for the address of a client whose address is not known; it is no loopback address."""
 LINGER_S: Final = 1.0
 """How long a client may go on sending while it reads why its connection ends."""
 LINGER_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -128,7 +128,7 @@ class SocketLink(asyncio.Protocol):
 
     def _hold(self, size: int = 0) -> bool:
         """Count bytes of a client that is not let in. Where the listener holds too many of them,
-        whoever sent most is dropped. False: that was this one, or it sent too much by itself."""
+        the client that sent most is dropped. False: that was this one, or it alone sent too much."""
         self._received_bytes += size
         settings, waits = self.engine.settings, self.transport.get_write_buffer_size()
         most = settings.connect_max_bytes + SENT_BEHIND_CONNECT_MAX_BYTES

@@ -125,7 +125,7 @@ class MqttListener:
 
     def admit(self, host: str) -> AdmittedConnection | None:
         """None: there are too many, they come too fast, or it is not the proxy. Who is behind a
-        proxy is counted under nobody's address until the PROXY header is there."""
+        proxy is counted under no address until the PROXY header is there."""
         hub = self.engine.hub
         if self.trusted:
             if not any(ipaddress.ip_address(host) in each for each in self.trusted):

@@ -85,7 +85,7 @@ def accepted(
         connection.authenticated(principal, now_ms)
         return
     if (principal.kind, principal.name) != (connection.principal.kind, connection.principal.name):
-        connection.close(Reason.NOT_AUTHORIZED, "authenticated as somebody else", now_ms)
+        connection.close(Reason.NOT_AUTHORIZED, "authenticated as another principal", now_ms)
         return
     connection.hub.rights.note(connection, principal)
     principal = connection.hub.same_principal(principal)

@@ -31,7 +31,7 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
     connection.bridge = packet.bridge
     connection.connect = packet
     if properties.user_properties:
-        properties.user_properties = ()  # nobody asks for them; they would take memory meanwhile
+        properties.user_properties = ()  # not used after CONNECT; they would take memory
     connection.wants_reasons = properties.request_problem_information != 0
     _obey_client_limits(connection, properties)
     if hub.limits.server_reference and hub.limits.redirect != "on_stop":
@@ -53,7 +53,9 @@ def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
     if len(hub.connections) > hub.limits.connections_max:
         raise ProtocolError("too many connections", Reason.SERVER_BUSY)
     connection.client_id = packet.client_id or hub.new_client_id()
-    banned = hub.bans.judge(connection.client_id, packet.username, connection.peer_host, now_ms)
+    banned = hub.bans.reason_to_refuse(
+        connection.client_id, packet.username, connection.peer_host, now_ms
+    )
     if banned is not None:
         hub.counters.connections_refused += 1
         raise ProtocolError(banned, Reason.BANNED)

@@ -49,11 +49,11 @@ _NOWHERE_SPECIAL: Final = Arrival()
 
 
 def _nothing() -> None:
-    """What `on_admit` does where nobody listens."""
+    """What `on_admit` does without a callback."""
 
 
 def _cautious_decoder(hub: Hub) -> Decoder:
-    """For somebody unknown: small packets, and one by one, until `Connection.admit`."""
+    """Before authentication: small packets, and one by one, until `Connection.admit`."""
     limits = hub.limits
     decoder = Decoder(min(limits.connect_max_bytes, limits.packet_max_bytes), hub.names)
     decoder.one_by_one = True
@@ -125,7 +125,7 @@ class Connection:
         self.enhanced: Enhanced | None = None
         """None: CONNECT named no authentication method."""
         self.asking = False
-        """Whether somebody is asked what the client may do; what it sends meanwhile is pending."""
+        """Whether an authorizer is asked; what the client sends meanwhile is pending."""
         self.subscribing: Progress | None = None
         """A SUBSCRIBE that waits for such an answer."""
         self.connect: Connect | None = None

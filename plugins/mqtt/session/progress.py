@@ -19,7 +19,7 @@ class Dialogue:
     said: bytes | None = None
     """What the client said last, while an answer to it is awaited; None: the client's turn."""
     again: bool = False
-    """Whether the client is connected and authenticates anew."""
+    """Whether the client is connected and re-authenticates."""
     steps: int = 0
 
 

@@ -40,7 +40,7 @@ ROUTES_MAX: Final = 4096
 
 
 def forget_routes(connection: Connection, now_ms: int) -> None:
-    """Ask anew who may publish where, so that changed rules are obeyed."""
+    """Ask again who may publish where, so that changed rules are obeyed."""
     connection.routes_until_ms = now_ms + connection.hub.limits.access_cache_ms
     connection.routes.clear()
     connection.express.clear()
@@ -79,7 +79,7 @@ def _route(connection: Connection, topic: str) -> Route:
 
 
 def _plain_home(connection: Connection, binding: Binding | None) -> str | None:
-    """The topic of a binding, where nobody counts what is unacknowledged."""
+    """The topic of a binding, where unacknowledged publishes are not counted."""
     counted = connection.hub.limits.receive_maximum_exceeded == "disconnect"
     return None if binding is None or counted else binding.topic
 

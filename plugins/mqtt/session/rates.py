@@ -55,7 +55,7 @@ class Throttle:
         self._publishes = Bucket(publishes_per_s, now_ms)
         self._bytes = Bucket(bytes_per_s, now_ms)
         self.wait_ms = 0
-        """How long nothing shall be read from the client; whoever waited sets it to 0."""
+        """How long to pause reading from the client; the reader sets it to 0 after the pause."""
 
     def pay(self, publishes: int, size_bytes: int, now_ms: int) -> None:
         """The client sent this."""

@@ -38,7 +38,7 @@ _OPTIONS_KEPT = 0x0F
 
 
 def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
-    """Add subscriptions, answer, then send what is retained for them. When somebody must be asked
+    """Add subscriptions, answer, then send retained messages. When an authorizer must be asked
     about one of them, this is called again with the answer and goes on with that one."""
     identifiers = packet.properties.subscription_identifiers
     identifier = identifiers[0] if identifiers else 0

@@ -1,4 +1,4 @@
-"""Values of stored records, each checked as it is read: whoever wrote them, what comes out has the
+"""Values of stored records, each checked as it is read: what comes out has the
 types and bounds that the rest of the broker relies on.
 
 Every function returns its value or raises BadSnapshot, so that a record is refused as a whole where

@@ -51,7 +51,7 @@ class Ledger:
         self.urgent.setdefault(client_id, []).append(Waiting(connection, action))
 
     def schedule_write(self, client_id: str) -> None:
-        """Write the session soon; nobody waits."""
+        """Write the session soon; no caller waits."""
         self.urgent.setdefault(client_id, [])
 
     def touch(self, client_id: str) -> None:

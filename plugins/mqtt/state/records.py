@@ -35,7 +35,7 @@ DELAYED_ID: Final = "mqtt.delayed_id"
 """Key of the delayed record that a publish was: tells after a crash that it was published."""
 _RESERVED: Final = "mqtt."
 BROKERS_OWN: Final = (CLIENT, QOS_2_ID, DELAYED_ID)
-"""Headers that are believed, so nobody else may write them into bound topics."""
+"""Headers that are believed, so clients may not write them into bound topics."""
 _ESCAPED: Final = "mqtt.user."
 """In front of a user property whose own name begins with `mqtt.`."""
 _PARSED_MAX: Final = 4096

@@ -45,7 +45,7 @@ class Replay(Protocol):
 
 
 def _nothing(session: Session) -> None:
-    """What nobody is told of."""
+    """A callback that does nothing."""
 
 
 class Subscription:

@@ -136,7 +136,7 @@ def message_of(packet: Publish, now_ms: int, origin: str | None) -> Message:
 
 
 def forwarded(packet: Publish) -> bytes:
-    """Its properties without those that the server makes anew for each subscriber."""
+    """Its properties without those that the server sets for each subscriber."""
     bare = packet.properties
     if bare == _NONE:
         return b""

@@ -21,7 +21,7 @@ EXCLUSIVE: Final = "$exclusive/"
 REPLAY: Final = "$replay/"
 """`$replay/<start>/<filter>`: a subscription that begins in the past."""
 REMEMBERED_CHARS_MAX: Final = 512
-"""Longer topic names are looked at anew each time, so that caches stay small."""
+"""Longer topic names are parsed each time, so that caches stay small."""
 
 
 class TopicTooDeep(ProtocolError):

@@ -211,7 +211,7 @@ class ConsumerGroup:
         return tells | self._rebalance(now_ms) if gone else tells
 
     def stalled(self, gap_ms: int, now_ms: int) -> None:
-        """The coordinator itself stood still: nobody's heartbeat could be seen in that time."""
+        """The coordinator itself stood still: heartbeats could not be received in that time."""
         for member in self.members.values():
             member.seen_ms = min(now_ms, member.seen_ms + gap_ms)
             member.revoke_deadline_ms += gap_ms
@@ -247,7 +247,7 @@ class ConsumerGroup:
         member.commit_sequence = sequence
 
     def withdraw(self, places: frozenset[TopicPartition], but: str) -> None:
-        """Members other than `but` that own one of these lose them, and have to join anew: they
+        """Members other than `but` that own one of these lose them, and have to rejoin: they
         began to read from an offset that did not hold."""
         for member in self.members.values():
             wrong = places & member.owned.keys()
@@ -284,7 +284,7 @@ class ConsumerGroup:
         return next((m for m in self.members.values() if m.instance_id == instance_id), None)
 
     def _succeed(self, old: Member, new: Member, now_ms: int) -> None:
-        """A static member is back: it has what it had, and nobody else is disturbed."""
+        """A static member is back: it has what it had, and no other member is disturbed."""
         if not old.away:
             old.wanted_ms = now_ms
             raise InstanceInUse(
@@ -344,7 +344,7 @@ class ConsumerGroup:
 
     def _revoke(self, member: Member, places: Collection[TopicPartition], now_ms: int) -> None:
         if places and member.away:
-            for place in places:  # nobody is there to give them up, nobody hands them out
+            for place in places:  # no member owns them, none is given them
                 del member.owned[place]
         elif places:
             if not member.revoking:

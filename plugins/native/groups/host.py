@@ -127,7 +127,7 @@ class GroupHost:
             await asyncio.sleep(_TICK_S)
 
     async def _expire_offsets(self) -> None:
-        """Forget groups that nobody has used for `group_offsets_retention_ms`."""
+        """Delete groups that have been unused for `group_offsets_retention_ms`."""
         while True:
             await asyncio.sleep(self._expiry.interval_ms / 1000)
             now_ms, wall_ms = _now_ms(), time.time_ns() // 1_000_000
@@ -305,7 +305,7 @@ class GroupHost:
         return request.member_epoch if request.member_id else 0, offsets
 
     def withdraw(self, name: str, places: Iterable[TopicPartition], member_id: str) -> None:
-        """Offsets that the table showed for a moment were not committed after all: whoever but
+        """Offsets that the table showed were not committed after all: a client other than
         `member_id` has begun to read there must not commit."""
         group = self._coordinator.groups.get(name)
         if group is not None:
@@ -403,7 +403,7 @@ class GroupHost:
         await self.offsets.delete(name)
 
     def lags(self) -> dict[tuple[str, str], int]:
-        """(group, topic) -> records that were committed by nobody yet, of what was committed."""
+        """(group, topic) -> records that were not committed yet, of what was committed."""
         found: dict[tuple[str, str], int] = {}
         for name in self.offsets.table.groups():
             for place, lag in self._lags_of(name).items():
@@ -412,7 +412,7 @@ class GroupHost:
 
     def largest_lags(self, most: int) -> dict[tuple[str, str], int]:
         """As `lags`, the largest alone: clients choose the names of groups, and each is a series of
-        its own to whoever keeps metrics."""
+        its own to the metrics."""
         lags = self.lags()
         self.lags_left_out = max(0, len(lags) - most)
         if not self.lags_left_out:

@@ -11,7 +11,7 @@ from lakemq.plugins.native.queues.queue import RunningQueue
 
 
 def observe_queues(meter: Meter, host: QueueHost) -> None:
-    """Register the instruments; they read plain numbers when somebody asks."""
+    """Register the instruments; they read plain numbers on demand."""
     counters = host.counters
 
     def counter(name: str, read: Callable[[], int]) -> None:

@@ -45,7 +45,7 @@ class PartitionOffsets:
     segments: int = 0
     detail: str = ""
     leader: str = ""
-    """Node id; empty: nobody leads it now."""
+    """Node id; empty: it has no leader now."""
     leader_epoch: int = 0
     leader_address: str = ""
     """`host:port` of its native listener; empty: not known."""
@@ -162,7 +162,7 @@ class ClusterDescription:
     """Of the node that answered."""
     nodes: tuple[NodeDescription, ...]
     meta_leader: str
-    """Member of the MetaService that leads; empty: nobody does."""
+    """Member of the MetaService that leads; empty: there is no leader."""
     meta_members: tuple[str, ...]
     revision: int
     plugins: tuple[PluginDescription, ...]

@@ -114,7 +114,7 @@ class Reconciler:
 
 class ConnectionGuard:
     """Looks at the connections of a port four times a second, and more often in a hurry. In a
-    thread of its own: a busy event loop must not give time to whoever keeps it busy."""
+    thread of its own: a busy event loop must not give time to the client that keeps it busy."""
 
     def __init__(self, limits: ConnectionLimits, timeout_s: float) -> None:
         self.reconciler = Reconciler(limits, timeout_s)
@@ -125,7 +125,7 @@ class ConnectionGuard:
 
     @contextmanager
     def hurry(self) -> Iterator[None]:
-        """While somebody who is not known is read from: it may send much in little time."""
+        """While an unauthenticated client is read from: it may send much in little time."""
         self._hurries += 1
         self._hurried.set()
         try:

@@ -103,7 +103,7 @@ def _bytes_received(message: bytes) -> int:
 
 
 def shut_down(inodes: Collection[int]) -> None:
-    """End these connections of this process; whoever holds them sees their end."""
+    """End these connections of this process; their owners see the end."""
     wanted = set(inodes)
     for name in os.listdir("/proc/self/fd") if wanted else ():
         try:

@@ -1,4 +1,4 @@
-"""Metrics of staged batches and transactions: plain numbers, read when somebody looks."""
+"""Metrics of staged batches and transactions: plain numbers, read on demand."""
 
 from __future__ import annotations
 

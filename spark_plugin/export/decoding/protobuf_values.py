@@ -32,7 +32,7 @@ _WRAPPERS: Final = (
 )  # fmt: skip
 _JSON: Final = ("Struct", "Value", "ListValue")
 _MICROS: Final = 1_000_000
-_UNFIT: Final = (ValueError, TypeError, OverflowError, RecursionError, json_format.Error)
+_INCONVERTIBLE: Final = (ValueError, TypeError, OverflowError, RecursionError, json_format.Error)
 """What a value outside of a column's range raises, such as a time in the year 300,000; Arrow's own
 errors are among them."""
 
@@ -72,20 +72,20 @@ class ProtobufDecoder:
         rows, messages, bad = decode_each(values, "not_protobuf", self._class.FromString)
         try:
             table = self._table(messages)
-        except _UNFIT:
+        except _INCONVERTIBLE:
             kept = []
             for row, message in zip(rows, messages, strict=True):
                 try:
                     self._table([message])
                     kept.append((row, message))
-                except _UNFIT as error:
+                except _INCONVERTIBLE as error:
                     bad.append(BadRow(row, "wrong_type", str(error)[:ERROR_CHARS_MAX]))
             rows = [row for row, _ in kept]
             table = self._table([message for _, message in kept])
         return Decoded(pa.array(rows, pa.int64()), table, sorted(bad))
 
     def _table(self, messages: Sequence[object]) -> pa.Table:
-        """Raises what `_UNFIT` names for a message that its columns can't hold."""
+        """Raises what `_INCONVERTIBLE` names for a message that its columns can't hold."""
         import pyarrow as pa
 
         columns = [column.build(_cells(each, messages)) for each, column in self._fields]

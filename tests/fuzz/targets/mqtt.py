@@ -233,7 +233,7 @@ def snapshots(data: bytes) -> None:
         bans = Bans(BanRules())
         with contextlib.suppress(BadSnapshot, InvalidRequest):
             bans.impose(read_ban("client_id", "c", each))
-        bans.judge("c", "u", "::1", 5)
+        bans.reason_to_refuse("c", "u", "::1", 5)
         bans.list_all(5)
     with contextlib.suppress(InvalidRequest):
         check_ban(Ban("host", data.decode("latin-1")))

@@ -119,7 +119,7 @@ def test_verify_reports_what_is_missing_short_or_stray(data_dir: Path) -> None:
         f"error: {folder(data_dir)}: {first.name} is missing",
         f"{second.name} has ",
         f"warning: {folder(data_dir)}: {last.name}: 4 bytes behind position",
-        "index is missing; it is made anew",
+        "index is missing; it is rebuilt",
         "99999999999999999999-000000.log does not belong to the log",
     ):
         assert text in output

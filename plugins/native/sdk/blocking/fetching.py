@@ -69,7 +69,7 @@ class SyncRoutes:
     def fetch(
         self, request: pb.FetchRequest, opened: Callable[[object], bool], timeout_s: float
     ) -> Iterator[pb.FetchResponse]:
-        """Answers of a Fetch, from whoever leads the partition.
+        """Answers of a Fetch, from the leader of the partition.
 
         `opened` is given every call that is made, and says whether to go on with it.
         """

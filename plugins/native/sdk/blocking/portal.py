@@ -71,7 +71,7 @@ class Portal:
 
     async def _end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            with suppress(Exception):  # nobody could be told; what it leaves is cancelled below
+            with suppress(Exception):  # no caller is left; its tasks are cancelled below
                 await last()
             await _drained()
         finally:

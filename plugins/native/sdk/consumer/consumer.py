@@ -400,7 +400,7 @@ class Consumer:
 
     async def _give_up(self, revoked: Partitions) -> None:
         if self._auto_commit:
-            with suppress(LakeMQError):  # whoever gets them reads from the last commit on
+            with suppress(LakeMQError):  # the next owner reads from the last commit
                 await self.commit()
         await self._call("revoked", revoked)
         self._drop(revoked)
@@ -488,7 +488,7 @@ class Consumer:
 
     def gave_up_since(self, moment_ms: float) -> bool:
         """Whether partitions were lost or given up since then (`now_ms` of the group stream), or
-        are about to be: what was made of their records is somebody else's to make."""
+        are about to be: what was made of their records is for another member to make."""
         changes = self._membership.changes()
         return self._given_up_ms >= moment_ms or bool(changes.lost)
 

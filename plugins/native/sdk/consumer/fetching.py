@@ -89,7 +89,7 @@ class FetchLoop:
         self._tasks.clear()
 
     def _restart_soon(self) -> None:
-        """A stream broke, or a partition moved: begin all anew in a moment."""
+        """A stream broke, or a partition moved: restart all of them shortly."""
         if self._again is None:
             loop = asyncio.get_running_loop()
             self._again = loop.call_later(next(self._pauses), lambda: self.restart(self.places))

@@ -120,7 +120,7 @@ class Membership:
                 self._lost.add(place)
 
     def expelled(self, member_id: str, new_member_id: str, *, known: bool) -> None:
-        """The coordinator does not take `member_id` (any more): join anew. `known`: it may still
+        """The coordinator does not take `member_id` (any more): rejoin. `known`: it may still
         count partitions as ours."""
         if member_id != self.member_id:
             return

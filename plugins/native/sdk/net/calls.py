@@ -63,7 +63,7 @@ CHANNEL_OPTIONS: Final[list[tuple[str, int | str]]] = [
 ]
 """Room for the largest record batch (256 MiB) and its envelope; a broker that is back is found
 within a second, until then reads are tried again and other calls fail at once. Large frames, and a
-window that is not measured anew all the time, take a quarter less CPU to receive."""
+window that is not measured all the time, take a quarter less CPU to receive."""
 
 FETCH_MAX_BYTES: Final = 8 * 1024 * 1024
 
@@ -220,7 +220,7 @@ def columns_given(records: Columns | Sequence[NewRecord], now_ms: int) -> Column
 
 
 def columns_of(records: Sequence[NewRecord], now_ms: int) -> Columns:
-    """Rows -> columns; a column that nobody uses is left out."""
+    """Rows -> columns; an unused column is left out."""
     count = len(records)
     if not count:
         return Columns([], timestamps_ms=[])

@@ -39,7 +39,7 @@ class ClusterView:
         """Topic -> (leader, epoch) by partition."""
 
     def connected(self, node_id: str) -> None:
-        """Everything is told anew, by this node."""
+        """Metadata is complete again, from this node."""
         self.node_id = node_id
         self._leaders.clear()
         self.version += 1

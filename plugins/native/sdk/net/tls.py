@@ -80,7 +80,7 @@ def target_of(bootstrap: str) -> str:
 
 
 def _check_host(address: str) -> None:
-    """InvalidRequest: nobody knows the host. What may pass, such as a resolver without an answer,
+    """InvalidRequest: the host is unknown. What may pass, such as a resolver without an answer,
     is left to gRPC, which tries again."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal():

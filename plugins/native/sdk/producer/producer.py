@@ -108,7 +108,7 @@ class Producer:
         """What the newest stream failed with, until another gets an answer."""
         self._loop = asyncio.get_running_loop()
         self._deadline_ms = 0
-        """Of the records that are taken now; made anew with every flush."""
+        """Of the records that are taken now; replaced with every flush."""
         connection.routes.start()
         self._view_version = 0
         self._stream_to("")
@@ -198,7 +198,7 @@ class Producer:
         if batch.maybe_appended:
             return False
         _log.warning(
-            "%s partition %d does not know this producer any more; its numbers begin anew",
+            "%s partition %d does not know this producer any more; its sequence numbers restart",
             batch.topic, batch.partition,
         )  # fmt: skip
         batch.maybe_appended = True  # should even new numbers be refused, it is something else

@@ -79,7 +79,7 @@ class QueueRecord:
         await self._settle(pb.SETTLEMENT_RETRY, delay_ms)
 
     async def release(self) -> None:
-        """Not tried: somebody gets it at once, and this time does not count. Raises as `ack`."""
+        """Not tried: another consumer gets it at once; the attempt does not count. Raises as `ack`."""
         await self._settle(pb.SETTLEMENT_RELEASE)
 
     async def reject(self) -> None:
@@ -88,7 +88,7 @@ class QueueRecord:
         await self._settle(pb.SETTLEMENT_REJECT)
 
     async def extend(self) -> None:
-        """Still at it: the lock's time begins anew. Raises as `ack`."""
+        """Still at it: the lock is extended. Raises as `ack`."""
         await self._settle(pb.SETTLEMENT_EXTEND)
 
     async def _settle(

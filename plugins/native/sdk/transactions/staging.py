@@ -41,7 +41,7 @@ _NAMES: Final = {number: name for name, number in _KINDS.items()}
 
 
 class SinkHandle(NamedTuple):
-    """The right to act for a sink or transactional id, until somebody opens it again. Plain
+    """The right to act for a sink or transactional id, until it is opened again. Plain
     values: send it to tasks in other processes."""
 
     kind: str

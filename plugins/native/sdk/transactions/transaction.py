@@ -95,7 +95,7 @@ class TransactionalProducer:
 
 
 class Transaction:
-    """Records and offsets of one transaction. Nobody sees any of it before it is committed."""
+    """Records and offsets of one transaction. No reader sees any of it before it is committed."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class Transaction:
             await self.abort()
 
     def _offsets(self) -> list[CommitOffsetsRequest]:
-        """Made anew for every try, for a member's commits carry a growing sequence."""
+        """Made for every try, for a member's commits carry a growing sequence."""
         requests = list(self._groups)
         for consumer, member_id, offsets in self._consumers:
             self._check_member(consumer)

@@ -115,24 +115,24 @@ def test_who_is_banned() -> None:
         (ipaddress.ip_network("10.1.0.0/16"), ipaddress.ip_network("2001:db8::/32")),
     )  # fmt: skip
     bans = Bans(rules)
-    assert bans.judge("bad-id", None, "127.0.0.1", 0)
-    assert bans.judge("c", "mallory", "127.0.0.1", 0)
-    assert bans.judge("c", None, "10.1.2.3", 0)
-    assert bans.judge("c", None, "2001:db8::1", 0)
+    assert bans.reason_to_refuse("bad-id", None, "127.0.0.1", 0)
+    assert bans.reason_to_refuse("c", "mallory", "127.0.0.1", 0)
+    assert bans.reason_to_refuse("c", None, "10.1.2.3", 0)
+    assert bans.reason_to_refuse("c", None, "2001:db8::1", 0)
     for host in ("10.2.0.1", "unix", "::1", "fe80::1%eth0"):
-        assert bans.judge("c", "alice", host, 0) is None
+        assert bans.reason_to_refuse("c", "alice", host, 0) is None
 
 
 def test_flapping_is_banned_for_a_time() -> None:
     bans = Bans(BanRules(flapping_connects=3, flapping_window_ms=1000, flapping_ban_ms=5000))
-    assert [bans.judge("c", None, "::1", n * 100) is None for n in range(4)] == [
+    assert [bans.reason_to_refuse("c", None, "::1", n * 100) is None for n in range(4)] == [
         True, True, True, False,
     ]  # fmt: skip
-    assert bans.judge("other", None, "::1", 400) is None
-    assert bans.judge("c", None, "::1", 5299) is not None
-    assert bans.judge("c", None, "::1", 5300) is None
+    assert bans.reason_to_refuse("other", None, "::1", 400) is None
+    assert bans.reason_to_refuse("c", None, "::1", 5299) is not None
+    assert bans.reason_to_refuse("c", None, "::1", 5300) is None
     for n in range(10):  # slow enough
-        assert bans.judge("slow", None, "::1", 10_000 + n * 500) is None
+        assert bans.reason_to_refuse("slow", None, "::1", 10_000 + n * 500) is None
     bans.forget(100_000)
     assert (bans.until, bans._connects, bans.flapped) == ({}, {}, 1)
 

@@ -214,8 +214,8 @@ def test_a_ban_ends_connections_and_refuses_new_ones(ban: Ban) -> None:
 
 def test_flapping_clients_are_listed() -> None:
     bans = Bans(BanRules(flapping_connects=1))
-    bans.judge("c", None, "::1", 0)
-    bans.judge("c", None, "::1", 1)
+    bans.reason_to_refuse("c", None, "::1", 0)
+    bans.reason_to_refuse("c", None, "::1", 1)
     assert [(one.kind, one.value) for one in bans.list_all(2)] == [("client_id", "c")]
 
 
@@ -232,7 +232,7 @@ def test_wrong_bans(ban: Ban) -> None:
 def test_no_name_makes_judging_fail(client_id: str, user: str, host: str) -> None:
     bans = Bans(BanRules())
     bans.impose(Ban("host", "10.0.0.0/8"))
-    assert bans.judge(client_id, user, host, 0) is None
+    assert bans.reason_to_refuse(client_id, user, host, 0) is None
 
 
 def test_versions_are_told_apart() -> None:
