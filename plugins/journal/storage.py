@@ -1,7 +1,7 @@
 """The storage engine: all partition logs of this node. Implements the `Storage` port.
 
 On disk, below the plugin's folder: `topics/<topic id>/<partition>/`, so that a topic that was
-deleted and created again differs from the old one by its id; `deleted/` for topics on their way out;
+deleted and created again has another id; `deleted/` for topics on their way out;
 `lock`; `clean-shutdown` while no node runs and the last one stopped in good order.
 """
 

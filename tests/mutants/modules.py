@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _UNIT: Final = "tests/unit/"
-_SIMULATION: Final = "tests/simulation/test_raft_"
+_SIMULATION: Final = "tests/simulation/raft/test_raft_"
 _BATCH: Final = (
     "broker_core/records/test_record_batch", "broker_core/records/test_record_batch_later",
     "broker_core/records/test_record_headers", "broker_core/records/test_batch_check",

@@ -128,7 +128,7 @@ class SocketLink(asyncio.Protocol):
 
     def _hold(self, size: int = 0) -> bool:
         """Count bytes of a client that is not let in. Where the listener holds too many of them,
-        the client that sent most is dropped. False: that was this one, or it alone sent too much."""
+        the client that sent most is dropped. False: that was this one."""
         self._received_bytes += size
         settings, waits = self.engine.settings, self.transport.get_write_buffer_size()
         most = settings.connect_max_bytes + SENT_BEHIND_CONNECT_MAX_BYTES

@@ -14,9 +14,9 @@ from lakemq.meta_service.api.errors import StartupFailed
 from lakemq.meta_service.storage.snapshot_stream import FolderSink, FolderSource
 from lakemq.meta_service.storage.snapshots import SnapshotMaker
 from lakemq.meta_service.storage.store import Store
+from tests.support.meta.catalog_rig import Catalog, stored
 from tests.support.meta.disk import MemoryStore
 from tests.support.seeds import examples
-from tests.unit.meta_service.meta_catalog_rig import Catalog, stored
 from tests.unit.meta_service.test_meta_catalog import put
 
 

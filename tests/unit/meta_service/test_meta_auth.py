@@ -24,7 +24,7 @@ from lakemq.meta_service.api.remote.auth_calls import entry_message, entry_of
 from lakemq.meta_service.catalog.auth import KINDS, decode_entry, identify, put_command
 from lakemq.meta_service.catalog.command_codec import encode_command
 from lakemq.meta_service.catalog.commands import SetFeatureLevel
-from tests.unit.meta_service.meta_catalog_rig import Catalog
+from tests.support.meta.catalog_rig import Catalog
 
 SCRAM = ScramCredential("SCRAM-SHA-256", b"s" * 16, 4096, b"k" * 32, b"v" * 32)
 ARGON2 = "$argon2id$v=19$m=65536,t=3,p=4$c29tZXNhbHQ$YWhhc2g"

@@ -23,8 +23,8 @@ from lakemq.meta_service.catalog.moves import FinishMoves, SetRebalance, StartMo
 from lakemq.meta_service.catalog.partitions import UNCLEAN, settle, settle_topic
 from lakemq.meta_service.catalog.tables import REPLICA_COUNTS, decode_number
 from lakemq.meta_service.control.balance import PlannedMove, plan
+from tests.support.meta.catalog_rig import Catalog
 from tests.support.seeds import examples
-from tests.unit.meta_service.meta_catalog_rig import Catalog
 
 TOPIC_ID = "0" * 32
 

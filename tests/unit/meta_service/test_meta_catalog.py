@@ -41,8 +41,8 @@ from lakemq.meta_service.catalog.tables import (
     pack,
 )
 from lakemq.meta_service.catalog.topics import topic_key
+from tests.support.meta.catalog_rig import Catalog
 from tests.support.seeds import examples
-from tests.unit.meta_service.meta_catalog_rig import Catalog
 
 CLIENT = b"c" * 16
 TOPIC_ID = "0" * 32

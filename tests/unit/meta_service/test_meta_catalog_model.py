@@ -55,8 +55,8 @@ from lakemq.meta_service.catalog.tables import (
     unpack,
 )
 from lakemq.meta_service.catalog.topics import decode_topic, topic_key
+from tests.support.meta.catalog_rig import Catalog
 from tests.support.seeds import examples
-from tests.unit.meta_service.meta_catalog_rig import Catalog
 
 IDS = {"t": "a" * 32, "u": "b" * 32}
 _nodes = st.sampled_from(["n1", "n2", "n3"])

@@ -33,8 +33,8 @@ from lakemq.meta_service.control.failure_detector import (
     FailureDetector,
     NodeStateChange,
 )
+from tests.support.meta.catalog_rig import Catalog
 from tests.support.seeds import examples
-from tests.unit.meta_service.meta_catalog_rig import Catalog
 
 TOPIC_ID = "0" * 32
 NODES = ("a", "b", "c")

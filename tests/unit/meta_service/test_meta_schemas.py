@@ -21,8 +21,8 @@ from lakemq.meta_service.catalog.schemas import (
     decode_schema,
     decode_subject,
 )
+from tests.support.meta.catalog_rig import Catalog
 from tests.support.seeds import examples
-from tests.unit.meta_service.meta_catalog_rig import Catalog
 
 
 def ready() -> Catalog:

@@ -79,7 +79,7 @@ class QueueRecord:
         await self._settle(pb.SETTLEMENT_RETRY, delay_ms)
 
     async def release(self) -> None:
-        """Not tried: another consumer gets it at once; the attempt does not count. Raises as `ack`."""
+        """Not tried: another consumer gets it; the attempt does not count. Raises as `ack`."""
         await self._settle(pb.SETTLEMENT_RELEASE)
 
     async def reject(self) -> None:

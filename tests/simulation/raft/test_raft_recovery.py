@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.simulation.test_raft_rules import followers, hear, node_of, submit
 
 from lakemq.meta_service.raft.engine import Peer
 from lakemq.meta_service.raft.membership import Refused
 from tests.simulation.test_meta_simulation import run
-from tests.simulation.test_raft_rules import followers, hear, node_of, submit
 from tests.support.meta.cluster import Cluster, Member
 from tests.support.seeds import seeds
 
