@@ -141,7 +141,7 @@ def test_a_session_that_comes_back_keeps_what_is_asked_about_until_the_answer() 
     device = bench.connect("c", version=V5, clean=False, properties=kept)
     assert set(session.subscriptions) == {"a", "b"}
     asked = bench.answer_questions() + bench.answer_questions()
-    assert sorted(asked) == ["a", "b"] and not bench.hub.rights.questions
+    assert sorted(asked) == ["a", "b"] and not bench.hub.outbox.questions
     assert set(session.subscriptions) == {"a"}
     assert device.closed, "a client learns of a right that it lost"
 
