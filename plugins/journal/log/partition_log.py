@@ -391,7 +391,7 @@ class JournalLog:
         """Fail what has not been handed to a flush thread: the topic is being deleted."""
         self._closing = True
         if self._pending:
-            self._fail(self._pending, error)
+            self._fail([], error)
 
     def close_files(self, *, checkpoint: bool) -> None:
         """Blocking; after `close`. `checkpoint`: so that the next start need not scan."""

@@ -209,6 +209,9 @@ class Compactor:
                 after = segments[at + len(group) :]
                 manifest = folder.manifest.with_segments(*segments[:at], merged, *after)
                 folder.commit(manifest.discarding(group) if merged.remote is None else manifest)
-        for segment in group if unchanged else [merged]:
-            if segment.generation != merged.generation or not unchanged:
+        # Files of the group go only where `merged` has taken their place. A `merged` of the group's
+        # own generation is the original, of which nothing went: it has no files of its own.
+        own_files = all(segment.generation != merged.generation for segment in group)
+        if own_files:
+            for segment in group if unchanged else [merged]:
                 folder.drop_files(segment)

@@ -370,6 +370,13 @@ def test_records_are_answered_at_once_from_memory_and_refused_when_full(rig: Rig
     assert rig.log.log_end_offset == 1
 
 
+def test_appends_of_a_deleted_topic_fail_once(rig: Rig) -> None:
+    told: list[object] = []
+    rig.log.append_records(Columns([b"a"]), rig.now, Acks.LEADER, told.append)
+    rig.log.discard_appends(Unavailable("the topic is deleted"))
+    assert [str(outcome) for outcome in told] == ["the topic is deleted"]
+
+
 def test_a_callback_that_raises_does_not_stop_the_log(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -247,6 +248,31 @@ def test_compaction_keeps_the_latest_of_every_key(make_rig: Callable[..., Rig]) 
     rig.lose_power()
     assert rows(rig) == after
     assert rig.append_durably(b"next", keys=[b"k0"]).base_offset == 40
+
+
+def test_a_segment_that_changes_while_nothing_of_it_goes_keeps_its_file(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that tiering has uploaded meanwhile."""
+    rig = make_rig(cleanup="compact")
+    for number in range(60):
+        rig.append_durably(b"%03d" % number, keys=[b"k%03d" % number])
+    before = rows(rig)
+    copy = Compactor._copy
+
+    def changed_meanwhile(self: Compactor, *arguments: Any) -> None:
+        copy(self, *arguments)
+        folder = rig.log.folder
+        segments = [
+            replace(each, sealed_ms=each.sealed_ms + 1) for each in folder.manifest.segments
+        ]
+        folder.commit(folder.manifest.with_segments(*segments))
+
+    monkeypatch.setattr(Compactor, "_copy", changed_meanwhile)
+    compact(rig)
+    assert rows(rig) == before
+    names = {name for name in rig.disk.names(FOLDER) if name.endswith(".log")}
+    assert names == {each.log_name for each in rig.log.folder.manifest.segments}
 
 
 def test_compacted_segments_are_merged(make_rig: Callable[..., Rig]) -> None:
