@@ -66,6 +66,8 @@ class DataFolder:
             )
 
     def close(self) -> None:
+        """Release the lock. The lock file stays: deleting it would let two processes lock different
+        files."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -279,6 +279,7 @@ class Node:
         return {**found, **self._member.addresses()}
 
     def describe(self) -> dict[str, Any]:
+        """What `/api/v1/node` says of this node, ready for JSON."""
         return {
             "node_id": self.node_id,
             "cluster_id": self._member.cluster_id,

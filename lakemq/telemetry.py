@@ -30,6 +30,7 @@ class Telemetry:
         )
 
     def meter(self, name: str) -> Meter:
+        """The meter of one component; the same name gives the same meter."""
         return self._provider.get_meter(name)
 
     def prometheus_text(self) -> bytes:
@@ -37,4 +38,5 @@ class Telemetry:
         return generate_latest(self._registry)
 
     def close(self) -> None:
+        """Shut the provider down; instruments then do nothing."""
         self._provider.shutdown()

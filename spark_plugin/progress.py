@@ -52,10 +52,12 @@ class ExportProgress:
             self._bar.stop()
 
     def cleaned(self, attempts: list[str]) -> None:
+        """Print the orphaned folders that the start deleted."""
         for name in attempts:
             self._console.print(f"{self._topic}: deleted orphaned files of attempt {name}")
 
     def committed(self, report: CommitReport) -> None:
+        """Move the bar, and print one line on the commit."""
         self._records += report.records
         self._rows += report.rows
         self._dead += report.dead_letters
@@ -77,11 +79,13 @@ class ExportProgress:
         )
 
     def compacted(self, done: Compacted) -> None:
+        """Print one line on a compaction."""
         self._console.print(
             f"{self._topic}: compacted {done.removed:,} files into {done.added:,}", highlight=False
         )
 
     def finished(self) -> None:
+        """Print the totals of a run that has caught up."""
         took_s = time.monotonic() - self._began_s
         dead = f", {self._dead:,} of them dead letters" if self._dead else ""
         queried = self._records != self._rows + self._dead

@@ -54,6 +54,7 @@ class AdminConnections:
         )
 
     def addresses(self) -> list[str]:
+        """`host:port` of the sockets that are bound; none before `listen`."""
         if self._listening is None:
             return []
         names = [each.getsockname() for each in self._listening.sockets]
@@ -88,6 +89,7 @@ class AdminConnection(asyncio.Protocol):
         """Came with the last of the TLS handshake."""
 
     def connection_made(self, base: asyncio.BaseTransport) -> None:
+        """Admit the connection or abort it, then begin with its TLS handshake or with HTTP."""
         transport = cast(asyncio.Transport, base)  # uvloop's is not a subclass
         peer = transport.get_extra_info("peername")
         try:
@@ -144,6 +146,8 @@ class AdminConnection(asyncio.Protocol):
             self._transport.abort()
 
     def answered(self, authenticated: bool) -> None:
+        """A request was answered: an authenticated connection has no deadline any more, another one
+        gets a new one."""
         if self._admitted is None:
             return
         if authenticated:
@@ -153,25 +157,30 @@ class AdminConnection(asyncio.Protocol):
             self._arm()
 
     def data_received(self, data: bytes) -> None:
+        """Hand bytes to aiohttp, or keep them until it is there."""
         if self._handler is not None:
             self._handler.data_received(data)
         else:
             self._early += data
 
     def eof_received(self) -> bool | None:
+        """Hand the end of input to aiohttp."""
         if self._handler is not None:
             self._handler.eof_received()
         return None
 
     def pause_writing(self) -> None:
+        """Hand the back pressure of the socket to aiohttp."""
         if self._handler is not None:
             self._handler.pause_writing()
 
     def resume_writing(self) -> None:
+        """Hand the end of the back pressure to aiohttp."""
         if self._handler is not None:
             self._handler.resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        """Give back the place in the limits, and tell aiohttp."""
         self._disarm()
         if self._admitted is not None:
             self._admitted.close()

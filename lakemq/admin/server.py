@@ -59,6 +59,7 @@ class AdminListener:
         self.ready = False
 
     async def start(self) -> None:
+        """Listen. StartupError if the port is taken."""
         middlewares: list[Middleware] = [errors_as_json, self._access.middleware()]
         middlewares.insert(0, self._counted())
         app = web.Application(client_max_size=_BODY_MAX_BYTES, middlewares=middlewares)
@@ -94,9 +95,11 @@ class AdminListener:
         self._runner = runner
 
     def addresses(self) -> list[str]:
+        """`host:port` of the sockets that are bound; none before `start`."""
         return self._connections.addresses() if self._connections is not None else []
 
     async def stop(self) -> None:
+        """Accept no more, then end the connections; requests under way have 1 s."""
         if self._connections is not None:
             self._connections.close()
         if self._runner is not None:

@@ -36,6 +36,7 @@ def put_user(path: Path, user: UserRecord) -> None:
 
 
 def remove_user(path: Path, name: str) -> None:
+    """Remove one user's line, leaving all other lines as they are. Raises ConfigError."""
     _rewrite(path, name, None)
 
 

@@ -14,6 +14,8 @@ from lakemq.cli.user_file import put_user, remove_user, users_of
 
 
 class UserStore(Protocol):
+    """Where users are kept: list, find, put (which replaces) and delete them by name."""
+
     def users(self) -> Sequence[UserRecord]: ...
 
     def find(self, name: str) -> UserRecord | None: ...
@@ -30,15 +32,19 @@ class FileStore:
         self._path = path
 
     def users(self) -> Sequence[UserRecord]:
+        """All users of the file; none if it does not exist."""
         return list(users_of(self._path).values())
 
     def find(self, name: str) -> UserRecord | None:
+        """The user of that name, or None."""
         return users_of(self._path).get(name)
 
     def put(self, user: UserRecord) -> None:
+        """Add the user, or replace the one of that name."""
         put_user(self._path, user)
 
     def delete(self, name: str) -> None:
+        """Delete the user; one that does not exist is no error."""
         remove_user(self._path, name)
 
 
@@ -49,14 +55,18 @@ class MetaStore:
         self._members = members
 
     def users(self) -> Sequence[UserRecord]:
+        """All users in the catalog."""
         return [record_of(user) for user in ask_meta(self._members, lambda meta: meta.users())]
 
     def find(self, name: str) -> UserRecord | None:
+        """The user of that name, or None."""
         user = ask_meta(self._members, lambda meta: meta.user(name))
         return None if user is None else record_of(user)
 
     def put(self, user: UserRecord) -> None:
+        """Add the user, or replace the one of that name, on all nodes."""
         ask_meta(self._members, lambda meta: meta.put_user(user_of(user)))
 
     def delete(self, name: str) -> None:
+        """Delete the user on all nodes."""
         ask_meta(self._members, lambda meta: meta.delete_user(name))

@@ -42,11 +42,13 @@ class AuthenticatorContract:
 
     @pytest.fixture
     def foreign(self) -> Sequence[Credentials]:
+        """Credentials that are left to the next authenticator, which answers None."""
         return [Credentials("contract", "a-user", "192.0.2.1")]
 
     async def test_accepted_credentials_make_a_principal(
         self, authenticator: Authenticator, accepted: Credentials
     ) -> None:
+        """A principal has a name, a known kind, and sorted roles."""
         principal = await asked(authenticator, accepted)
         assert isinstance(principal, Principal), f"it answered {principal!r}"
         assert principal.name, "a principal has a name: rules go by it"
@@ -56,6 +58,7 @@ class AuthenticatorContract:
     async def test_the_same_credentials_get_the_same_answer(
         self, authenticator: Authenticator, accepted: Credentials, refused: Sequence[Credentials]
     ) -> None:
+        """Also at once, and after refusals of others."""
         first = await asked(authenticator, accepted)
         for each in refused:
             await asked(authenticator, each)
@@ -65,6 +68,7 @@ class AuthenticatorContract:
     async def test_wrong_credentials_are_refused(
         self, authenticator: Authenticator, refused: Sequence[Credentials]
     ) -> None:
+        """NotAuthenticated, whose text holds no secret: it reaches clients and logs."""
         for each in refused:
             with pytest.raises(NotAuthenticated) as raised:
                 await authenticator.authenticate(each)
@@ -85,6 +89,7 @@ class AuthenticatorContract:
     async def test_a_changed_secret_is_not_accepted(
         self, authenticator: Authenticator, accepted: Credentials
     ) -> None:
+        """Also when the right one was accepted just before."""
         await asked(authenticator, accepted)
         for changed in with_other_secrets(accepted):
             answer = await asked(authenticator, changed)
@@ -93,12 +98,14 @@ class AuthenticatorContract:
     async def test_what_is_not_its_own_is_left_to_the_next(
         self, authenticator: Authenticator, foreign: Sequence[Credentials]
     ) -> None:
+        """The answer None, not a refusal."""
         for each in foreign:
             assert await authenticator.authenticate(each) is None
 
     async def test_hostile_credentials_raise_nothing_else(
         self, authenticator: Authenticator, accepted: Credentials
     ) -> None:
+        """Any text or bytes in any field: an answer or NotAuthenticated."""
         for text in HOSTILE_TEXTS:
             await asked(authenticator, replace(accepted, client_id=text))
             await asked(authenticator, replace(accepted, username=text))

@@ -56,6 +56,7 @@ class AuthorizerContract:
 
     @pytest.fixture
     def foreign(self) -> Sequence[Question]:
+        """Questions that are not the authorizer's own, which it answers None; by default none."""
         return ()
 
     async def test_it_answers_true_false_or_none(
@@ -65,6 +66,7 @@ class AuthorizerContract:
         denied: Sequence[Question],
         foreign: Sequence[Question],
     ) -> None:
+        """Each sample gets exactly the answer that the fixtures promise."""
         for questions, wanted in ((allowed, True), (denied, False), (foreign, None)):
             for each in questions:
                 answer = await answered(authorizer, each)
@@ -73,6 +75,7 @@ class AuthorizerContract:
     async def test_no_answer_depends_on_what_was_asked_before(
         self, authorizer: Authorizer, allowed: Sequence[Question], denied: Sequence[Question]
     ) -> None:
+        """A cache must not let one answer stand for another question."""
         for first, second in itertools.product(allowed, denied):
             for _ in range(2):
                 assert await answered(authorizer, second) is False, second
@@ -81,6 +84,8 @@ class AuthorizerContract:
     async def test_any_question_gets_an_answer(
         self, authorizer: Authorizer, allowed: Sequence[Question]
     ) -> None:
+        """Unknown kinds, odd names and every operation: True, False or None, and no exception but
+        Undecided."""
         principals = [ANONYMOUS, Principal(""), *(each.principal for each in allowed[:1])]
         asked = itertools.product(principals, Operation, KINDS, NAMES)
         for principal, operation, kind, name in asked:

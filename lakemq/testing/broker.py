@@ -42,6 +42,7 @@ class RunningBroker:
 
     @property
     def broker(self) -> Broker:
+        """The `Broker` port, as hooks get it."""
         return self._node.broker
 
     @property

@@ -41,23 +41,29 @@ class InterceptorContract:
 
     @pytest.fixture
     def topic(self) -> str:
+        """The topic that records are shown under."""
         return "contract"
 
     @pytest.fixture
     def principal(self) -> Principal:
+        """Who sends the records."""
         return Principal("ann")
 
     @pytest.fixture
     def samples(self) -> Sequence[Columns]:
+        """Groups of records that it changes and must not refuse; by default none."""
         return ()
 
     @pytest.fixture
     def refused(self) -> Sequence[Columns]:
+        """Groups of records that it must refuse; by default none."""
         return ()
 
     async def test_what_it_gives_can_be_stored(
         self, interceptor: Interceptor, topic: str, principal: Principal, samples: Sequence[Columns]
     ) -> None:
+        """As many rows in each column as came, headers that decode, and values that survive a
+        record batch."""
         for columns in (*samples, *ORDINARY):
             given = intercepted(interceptor, topic, columns, principal)
             if given is None:
@@ -83,6 +89,8 @@ class InterceptorContract:
     async def test_records_shown_again_or_by_halves_come_out_the_same(
         self, interceptor: Interceptor, topic: str, principal: Principal, samples: Sequence[Columns]
     ) -> None:
+        """The broker shows records again after a refusal, by halves, until it has found the bad
+        one."""
         for columns in (*samples, *ORDINARY):
             whole = intercepted(interceptor, topic, columns, principal)
             if whole is None:
@@ -101,6 +109,7 @@ class InterceptorContract:
     async def test_refusals_are_errors_of_lakemq(
         self, interceptor: Interceptor, topic: str, principal: Principal, refused: Sequence[Columns]
     ) -> None:
+        """A LakeMQError, not another exception."""
         for columns in refused:
             assert intercepted(interceptor, topic, columns, principal) is None, columns
 

@@ -38,12 +38,14 @@ class ListenerContract:
 
     @pytest_asyncio.fixture
     async def broker(self, tmp_path: Path) -> AsyncIterator[Broker]:
+        """A broker that has started, with its data below `tmp_path`."""
         async with running_broker(tmp_path / "broker") as running:
             yield running.broker
 
     async def test_it_says_where_it_listens(
         self, broker: Broker, make_listener: MakeListener
     ) -> None:
+        """`addresses` names the ports that are bound, and clients can connect to them."""
         async with started(make_listener(broker, 0)) as listener:
             assert isinstance(listener, Listener)
             assert listener.name
@@ -56,12 +58,14 @@ class ListenerContract:
     async def test_a_port_that_is_taken_is_a_startup_error(
         self, broker: Broker, make_listener: MakeListener
     ) -> None:
+        """StartupError that names the port."""
         with taken_port() as port, pytest.raises(StartupError, match=str(port)):
             await make_listener(broker, port).start()
 
     async def test_after_stop_no_client_is_accepted_and_the_port_is_free(
         self, broker: Broker, make_listener: MakeListener
     ) -> None:
+        """A second listener can bind the same port at once."""
         async with started(make_listener(broker, 0)) as listener:
             ((host, port), *_) = endpoints(listener)
         with pytest.raises(OSError):
@@ -88,6 +92,7 @@ class ListenerContract:
     async def test_garbage_of_one_client_leaves_the_others_alone(
         self, broker: Broker, make_listener: MakeListener
     ) -> None:
+        """Random bytes end their own connection, and no other one."""
         rng = random.Random(1)
         async with started(make_listener(broker, 0)) as listener:
             ((host, port), *_) = endpoints(listener)
@@ -107,6 +112,7 @@ class ListenerContract:
     async def test_its_admin_routes_are_well_formed(
         self, broker: Broker, make_listener: MakeListener
     ) -> None:
+        """Known methods and relative paths, of a listener that is `Administered`."""
         listener = make_listener(broker, 0)
         if isinstance(listener, Administered):
             for route in listener.admin_routes():

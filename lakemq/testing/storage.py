@@ -93,6 +93,7 @@ class StorageContract:
     async def test_what_was_acknowledged_is_read_back_in_order(
         self, make_storage: MakeStorage
     ) -> None:
+        """Appends made at once get successive offsets, and fetches of any size return them all."""
         storage = make_storage()
         await storage.start()
         log = await storage.open_partition(TOPIC, 0)
@@ -109,6 +110,7 @@ class StorageContract:
         await storage.stop()
 
     async def test_data_outlives_stop_and_start(self, make_storage: MakeStorage) -> None:
+        """Also an append that had no answer when `stop` was called."""
         storage = make_storage()
         await storage.start()
         log = await storage.open_partition(TOPIC, 2)
@@ -125,6 +127,7 @@ class StorageContract:
         await storage.stop()
 
     async def test_partitions_are_apart(self, make_storage: MakeStorage) -> None:
+        """Two partitions share no offsets; a partition that is open is opened once."""
         storage = make_storage()
         await storage.start()
         first, second = [await storage.open_partition(TOPIC, number) for number in (0, 1)]
@@ -134,6 +137,7 @@ class StorageContract:
         await storage.stop()
 
     async def test_long_poll_ends_with_the_next_record(self, make_storage: MakeStorage) -> None:
+        """All polls that wait get it."""
         storage = make_storage()
         await storage.start()
         log = await storage.open_partition(TOPIC, 0)
@@ -149,6 +153,7 @@ class StorageContract:
         await storage.stop()
 
     async def test_fetch_at_the_end_answers_empty(self, make_storage: MakeStorage) -> None:
+        """At the high watermark no data, beyond it and below 0 OffsetOutOfRange."""
         storage = make_storage()
         await storage.start()
         log = await storage.open_partition(TOPIC, 0)
@@ -162,6 +167,8 @@ class StorageContract:
         await storage.stop()
 
     async def test_offset_for_timestamp(self, make_storage: MakeStorage) -> None:
+        """The first record at or after the time, also where timestamps are not in order; else the
+        end."""
         storage = make_storage()
         await storage.start()
         log = await storage.open_partition(TOPIC, 0)
@@ -172,6 +179,7 @@ class StorageContract:
         await storage.stop()
 
     async def test_taps_see_what_becomes_readable(self, make_storage: MakeStorage) -> None:
+        """Every batch, in order, until the tap is removed."""
         storage = make_storage()
         await storage.start()
         log = await storage.open_partition(TOPIC, 1)
@@ -188,6 +196,8 @@ class StorageContract:
     async def test_records_become_a_batch_and_taps_get_them_before_the_answer(
         self, make_storage: MakeStorage
     ) -> None:
+        """`append_records` within `together`: one batch, the default timestamp, the tap called
+        first."""
         storage = make_storage()
         await storage.start()
         log = await storage.open_partition(TOPIC, 1)
@@ -214,6 +224,7 @@ class StorageContract:
         await storage.stop()
 
     async def test_deleted_records_are_gone_for_good(self, make_storage: MakeStorage) -> None:
+        """Also after a restart; the log start never goes back."""
         storage = make_storage()
         await storage.start()
         log = await storage.open_partition(TOPIC, 0)
@@ -233,6 +244,8 @@ class StorageContract:
         await storage.stop()
 
     async def test_idempotent_append(self, make_storage: MakeStorage) -> None:
+        """A repeated sequence number is answered as the first one was, a gap is OutOfOrderSequence
+        (KIP-98), also after a restart."""
         storage = make_storage()
         await storage.start()
         log = await storage.open_partition(TOPIC, 0)
@@ -252,6 +265,8 @@ class StorageContract:
     async def test_deleted_topic_is_gone_and_told_from_its_successor(
         self, make_storage: MakeStorage
     ) -> None:
+        """The topic id tells them apart, not the name; polls of the deleted one end with
+        Unavailable."""
         storage = make_storage()
         await storage.start()
         old = await storage.open_partition(TOPIC, 0)
@@ -275,6 +290,7 @@ class StorageContract:
         await storage.stop()
 
     async def test_status_tells_offsets_and_size(self, make_storage: MakeStorage) -> None:
+        """Of a partition with one segment."""
         storage = make_storage()
         await storage.start()
         log = await storage.open_partition(TOPIC, 1)

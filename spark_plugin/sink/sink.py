@@ -77,7 +77,8 @@ class _Sink:
         return dict(self.__dict__)
 
     def stage(self, iterator: Iterator[pa.RecordBatch], batch_id: int) -> Staged:
-        """Write one task's rows, in an executor."""
+        """Write one task's rows, in an executor. Raises OptionError for a batch older than the
+        newest committed one."""
         session = self._session
         context = TaskContext.get()
         if session is None or context is None:
@@ -105,7 +106,8 @@ class _Sink:
         return Staged(tuple(session), batch_id, tuple(winner))
 
     def commit_staged(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit what the tasks staged, in the driver."""
+        """Commit what the tasks staged, in the driver. ExportError if only some tasks found the
+        batch committed."""
         staged = [each for each in messages if isinstance(each, Staged)]
         winners = [StagedWinner(*each.winner) for each in staged if each.winner is not None]
         if not staged or len(winners) < len(staged):
@@ -140,9 +142,11 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
     """`df.write.format("lakemq")`. Without `sinkId` every write is one of its own."""
 
     def sink_name(self) -> str:
+        """Option `sinkId`, or a random name of this write alone."""
         return self.options.sink_id or f"spark-batch-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage one task's rows (Spark calls it in an executor)."""
         return self.stage(iterator, self._batch_id())
 
     def _batch_id(self) -> int:
@@ -152,10 +156,12 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         return self._session.last_batch_id + 1
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit what all tasks staged (Spark calls it once, in the driver)."""
         self.commit_staged(messages)
         self._delete_unnamed()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Discard what the tasks staged: the job failed."""
         self.abort_staged(messages)
         self._delete_unnamed()
 
@@ -172,6 +178,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     checkpoint, so a new checkpoint is a new sink."""
 
     def sink_name(self) -> str:
+        """`sinkId` and the query's id, joined by a dot. OptionError if there is neither."""
         query = query_id(self.options.checkpoint)
         if not query and not self.options.sink_id:
             raise OptionError(
@@ -181,6 +188,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         return ".".join(filter(None, (self.options.sink_id, query)))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage one task's rows under Spark's number of the micro-batch."""
         context = TaskContext.get()
         number = context.getLocalProperty(_BATCH_ID) if context is not None else None
         if number is None:
@@ -188,9 +196,12 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         return self.stage(iterator, int(number))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit what the tasks of a micro-batch staged; one that was committed before stays as it
+        is."""
         self.commit_staged(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Discard what the tasks of a micro-batch staged."""
         self.abort_staged(messages)
 
 

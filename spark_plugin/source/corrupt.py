@@ -33,6 +33,7 @@ class SkippedBatches:
         )
 
     def record(self, wanted: OffsetRange, span: Run, error: CorruptBatch) -> None:
+        """Count a batch and log a warning, unless it was seen before."""
         key = (wanted.topic_id, wanted.partition, span.start)
         if key in self._seen:
             return

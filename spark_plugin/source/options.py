@@ -49,6 +49,7 @@ class Boundary:
 
     @property
     def by_timestamp(self) -> bool:
+        """Whether offsets must be looked up by time."""
         return self.timestamp_ms is not None or bool(self.timestamps_ms)
 
 

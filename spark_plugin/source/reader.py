@@ -101,6 +101,7 @@ class _JournalReader:
         return found
 
     def plan(self, ranges: list[OffsetRange]) -> list[InputPartition]:
+        """Split ranges into Spark partitions as the options ask."""
         pieces = planning.split(
             ranges,
             pieces_min=self.options.partitions_min,
@@ -109,6 +110,7 @@ class _JournalReader:
         return [RangePartition(piece) for piece in pieces]
 
     def read_range(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """The records of a range as Arrow batches, in an executor."""
         return read_arrow(
             client_of(self.options.bootstrap, self.options.access), wanted, columns=self.columns,
             batch_rows=self.options.batch_rows, fetch_bytes=self.options.fetch_bytes,
@@ -122,6 +124,8 @@ class BatchReader(_JournalReader, DataSourceReader):
     """`spark.read.format("lakemq")`: a fixed range of offsets."""
 
     def partitions(self) -> list[InputPartition]:
+        """Plan the read, in the driver: the ranges between the two boundaries, split into tasks.
+        Raises OffsetsError for a boundary that the journal does not hold."""
         view = self.view()
         start = self.resolve(self.options.starting, "starting", planning.earliest(view), view)
         end = self.resolve(self.options.ending, "ending", planning.latest(view), view)
@@ -136,6 +140,7 @@ class BatchReader(_JournalReader, DataSourceReader):
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one task's range, in an executor."""
         # Spark calls with an InputPartition of its own when there is nothing to read.
         if isinstance(partition, RangePartition):
             yield from self.read_range(partition.offsets)
@@ -148,10 +153,13 @@ class FilteringReader(BatchReader):
     wanted = pushdown.Pushed()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Note the filters that narrow the read; returns all of them, so that Spark applies them
+        too."""
         self.wanted = pushdown.pushed(filters)
         return filters  # Spark applies them all again
 
     def narrowed(self, ranges: list[OffsetRange], view: dict[str, TopicView]) -> list[OffsetRange]:
+        """The ranges without partitions and offsets that the filters exclude."""
         found = pushdown.narrow(ranges, self.wanted)
         if self.wanted.since_ms is None:
             return found
@@ -159,6 +167,7 @@ class FilteringReader(BatchReader):
         return pushdown.without_older(found, self._offsets_by_time(boundary, view))
 
     def read_range(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """The records of a range, with the keys that the filters name if they name any."""
         return read_arrow(
             client_of(self.options.bootstrap, self.options.access), wanted, columns=self.columns,
             batch_rows=self.options.batch_rows, fetch_bytes=self.options.fetch_bytes,
@@ -177,6 +186,8 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
         self._last_batch_s = time.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint starts: option `startingOffsets`, by default the
+        topics' ends."""
         view = self.view()
         latest = planning.latest(view)
         boundary = self.options.starting
@@ -188,6 +199,7 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
         return cursor_to_json(repaired.cursor)
 
     def prepareForTriggerAvailableNow(self) -> None:
+        """Note the ends of the partitions now: the query stops there."""
         self._target = planning.latest(self.view())
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -202,6 +214,8 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next micro-batch within `limit`; `start` itself while there is too little
+        to begin one."""
         view = self.view()
         before = cursor_from_json(start)
         now = planning.repair(before, view, self.options.fail_on_data_loss).cursor
@@ -231,9 +245,11 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
         return {name: topic for name, topic in self._target.items() if name in end}
 
     def reportLatestOffset(self) -> dict[str, Any]:
+        """The ends of the partitions now, for Spark's metrics."""
         return cursor_to_json(planning.latest(self.view()))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Plan one micro-batch, in the driver; the same offsets each time it is run."""
         view, strict = self.view(), self.options.fail_on_data_loss
         first = planning.repair(cursor_from_json(start), view, strict).cursor
         last = cursor_from_json(end)
@@ -242,6 +258,7 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
         return self.plan(planning.ranges_between(first, last, planning.earliest(view)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one task's range, in an executor."""
         if isinstance(partition, RangePartition):
             yield from self.read_range(partition.offsets)
 

@@ -17,12 +17,14 @@ class LakeMQSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """The name of the format: `lakemq`."""
         return "lakemq"
 
     def _options(self, *, streaming: bool) -> ReadOptions:
         return parse_options(dict(self.options), streaming=streaming)
 
     def schema(self) -> StructType:
+        """The columns that the options ask for. Raises OptionError."""
         # Spark does not say here whether the query streams; the columns are the same.
         relevant = {
             name: value
@@ -32,16 +34,20 @@ class LakeMQSource(DataSource):
         return spark_schema(parse_options(relevant, streaming=False).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
+        """For `spark.read`; takes filters with option `pushdown`."""
         options = self._options(streaming=False)
         kind = FilteringReader if options.pushdown else BatchReader
         return kind(options, columns_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """For `df.write`. OptionError for mode overwrite."""
         options = parse_sink_options(dict(self.options), streaming=False)
         return batch_writer(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """For `df.writeStream`; rows are appended, whatever the output mode."""
         return StreamWriter(parse_sink_options(dict(self.options), streaming=True), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
+        """For `spark.readStream`."""
         return StreamReader(self._options(streaming=True), columns_of(schema))

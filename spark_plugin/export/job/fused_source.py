@@ -37,12 +37,15 @@ class FusedSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """The name of the format; it is of use to `run_tasks` alone."""
         return "lakemq_export"
 
     def schema(self) -> str:
+        """One binary column: a `TaskResult` in its wire form."""
         return _SCHEMA
 
     def reader(self, schema: StructType) -> FusedReader:
+        """The reader of the tasks in option `tasks` (JSON)."""
         return FusedReader(self.options["tasks"], self.options.get(_ACCESS, ""))
 
 
@@ -54,9 +57,11 @@ class FusedReader(DataSourceReader):
         self._access = access
 
     def partitions(self) -> list[InputPartition]:
+        """One Spark partition for each task, so each task is tried again on its own."""
         return [InputPartition(task) for task in json.loads(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Run one task in an executor; yields its results in their wire form, one to a row."""
         for result in write_task.run(
             WriteTask.from_json(partition.value), Access.from_json(self._access)
         ):

@@ -114,6 +114,7 @@ class LandingTable:
         self.columns.refresh()
 
     def compact(self, settings: ExportSettings, key: ExportKey, epoch: int) -> Compacted | None:
+        """Compact small files if there are more than `compact_files`; None if not."""
         return compact(
             self.table, key, epoch, files_max=settings.compact_files,
             file_bytes=settings.file_max_bytes,
@@ -137,15 +138,20 @@ class OneTable:
         self._epoch = 0
 
     def start(self, key: ExportKey, now: Progress) -> list[str]:
+        """Note the epoch; there are no other tables to take it in, and none to clean up."""
         self._epoch = now.epoch
         return []
 
     def prepare(self, key: ExportKey, now: Progress) -> None:
+        """Create the folder for the attempt that follows `now`, with one for staged files if there
+        is a query."""
         self._table.columns.refresh()  # others may have changed the table
         inner = _STAGED if self._query is not None else ""
         self._table.prepare(key, self._epoch, now, inner)
 
     def assign_destination(self, task: WriteTask) -> WriteTask:
+        """The task with the attempt's folder (with a query, the folder of staged files) and the
+        table's columns."""
         columns, path = self._table.columns, self._table.attempt_path
         return replace(
             task,
@@ -158,12 +164,15 @@ class OneTable:
     def evolve_schema(
         self, key: ExportKey, now: Progress, results: Sequence[TaskResult]
     ) -> Progress | None:
+        """Add the columns that the results ask for, and delete what was written; None if there are
+        none. The progress stays as it was: this is no commit of the export."""
         if not self._table.columns.extend(results):
             return None
         self._table.restart()
         return now
 
     def finish(self, results: Sequence[TaskResult]) -> Files:
+        """The data files of the results; with a query, the files of its result."""
         files = [result.file for result in results if isinstance(result, DataFile)]
         if self._query is not None:
             files = self._run_query(self._query, [file.path for file in files])
@@ -180,15 +189,20 @@ class OneTable:
         return files
 
     def commit(self, key: ExportKey, files: Files, before: Progress, after: Progress) -> None:
+        """Add the files and set the progress, in one commit of the table. Raises ExportFenced,
+        TableError."""
         self._table.commit(key, files[""], before, after)
 
     def invalidate(self) -> None:
+        """Forget the attempt's folder without deleting it: the commit may have been applied."""
         self._table.attempt_path = ""  # every attempt reloads the table
 
     def compact(self, key: ExportKey) -> Compacted | None:
+        """Compact small files if there are too many; None if not."""
         return self._table.compact(self._settings, key, self._epoch)
 
     def tables(self) -> list[LakeTable]:
+        """The table alone."""
         return [self.head]
 
     def close(self) -> None:

@@ -43,6 +43,7 @@ class ExportMetrics:
     """Time of the last commit (s since 1970); 0: there was none."""
 
     def committed(self, report: CommitReport) -> None:
+        """Add what one commit did to the totals; the lag is what was left after it."""
         self.rows += report.rows
         self.bytes += report.size_bytes
         self.commits += 1

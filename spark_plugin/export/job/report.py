@@ -50,6 +50,7 @@ class CommitReport:
 
     @property
     def skipped_count(self) -> int:
+        """Offsets in corrupt batches, over all partitions."""
         return sum(map(size, self.skipped.values()))
 
     def skipped_sentence(self) -> str:

@@ -246,6 +246,7 @@ class DeadRows:
         return self._file
 
     def close(self) -> list[WrittenFile]:
+        """Finish the file; the files that were written, none if there were no new bad records."""
         return self._file.close() if self._file is not None else []
 
 

@@ -65,6 +65,8 @@ class PartitionAudit:
 
     @property
     def complete(self) -> bool:
+        """Whether no offset is missing, twice or unknown and the counts by key agree; skipped
+        offsets do not count against it."""
         return not (self.missing or self.twice or self.unknown or self.keys)
 
     def sentence(self, topic: str) -> str:

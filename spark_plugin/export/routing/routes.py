@@ -140,9 +140,12 @@ class Routes:
         )
 
     def invalidate(self) -> None:
+        """An attempt failed: the next `prepare` reloads every table and its progress."""
         self._key = None
 
     def prepare(self, key: ExportKey, now: Progress) -> None:
+        """Create a folder for the next attempt in every table that has none yet; after a failure,
+        from the table's newest state."""
         for route in self._open.values():
             if key != self._key:
                 route.landing.reload()
@@ -151,6 +154,8 @@ class Routes:
         self._key = key
 
     def assign_destination(self, task: WriteTask) -> WriteTask:
+        """The task with its routing: the tables of all routes, each with the offset that it has
+        everything below."""
         settings = self._settings
         routing = Routing(
             settings.route_by, settings.route_default, settings.routes_max, settings.target.format,
@@ -170,6 +175,9 @@ class Routes:
     def evolve_schema(
         self, key: ExportKey, now: Progress, results: Sequence[TaskResult]
     ) -> Progress | None:
+        """Create the columns and tables that the results ask for. Returns the progress of the
+        ledger, which new routes are committed to before their tables exist; None: nothing was asked
+        for."""
         changed = False
         for route in self._open.values():
             changed |= route.landing.columns.extend(
@@ -199,6 +207,7 @@ class Routes:
             route.landing.restart()
 
     def finish(self, results: Sequence[TaskResult]) -> Files:
+        """The data files of the results by route."""
         files: dict[str, list[WrittenFile]] = {}
         for result in results:
             if isinstance(result, DataFile):
@@ -232,6 +241,7 @@ class Routes:
         return Compacted(sum(each.removed for each in done), sum(each.added for each in done))
 
     def tables(self) -> list[LakeTable]:
+        """The tables of all routes, without the ledger."""
         return [route.landing.table for route in self._open.values()]
 
     def close(self) -> None:

@@ -64,6 +64,7 @@ class Routing(NamedTuple):
 
     @classmethod
     def of_json(cls, value: Sequence[Any]) -> Routing:
+        """Routing from the list that its JSON form is."""
         routing = cls(*value)
         return routing._replace(targets=tuple(RouteTarget(*each) for each in routing.targets))
 

@@ -98,9 +98,11 @@ class DeltaLakeTable:
         return pa.schema([field for field in self._columns() if field.name not in left_out])
 
     def reload(self) -> None:
+        """See the newest version, read from the end of the log that was seen before."""
         self._table.update_incremental()
 
     def progress(self, key: ExportKey) -> Progress:
+        """Progress as app transactions hold it (Delta protocol, "Transaction Identifiers")."""
         read = self._table.transaction_version
         found = {
             partition: read(f"{_APP}/{key.export_id}/{key.topic_id}/{partition}")
@@ -117,9 +119,11 @@ class DeltaLakeTable:
         )
 
     def data_files(self) -> list[str]:
+        """Paths of the files of the version seen."""
         return [path_of(uri) for uri in self._table.file_uris()]
 
     def live_files(self) -> list[LiveFile]:
+        """The files of the version seen, with rows (0 where the log does not say) and sizes."""
         import pyarrow as pa
 
         root = Folder(self.location)
@@ -141,12 +145,16 @@ class DeltaLakeTable:
         return [(dict(zip(names, values, strict=True)), paths) for values, paths in found.items()]
 
     def partition_columns(self) -> list[str]:
+        """Names of the partition columns, in the order of the table."""
         return list(self._table.metadata().partition_columns)
 
     def partition_by(self) -> str:
+        """The partitioning as `--partition-by` has it."""
         return partition_text(self.partition_columns(), self._columns())
 
     def add_columns(self, schema: pa.Schema) -> None:
+        """Add the columns that are missing, or widen types, in a commit of their own. TableError if
+        a type does not fit."""
         from deltalake import write_deltalake
 
         partition_by = self._table.metadata().partition_columns
@@ -169,6 +177,8 @@ class DeltaLakeTable:
         return before - len(self._table.history())
 
     def reachable_files(self) -> set[str]:
+        """Paths of the files of the version seen; those of older versions are left to delta-rs' own
+        vacuum."""
         return set(self.data_files())
 
     def vacuum(self, retention_s: float) -> list[str]:
@@ -206,6 +216,8 @@ class DeltaLakeTable:
         after: Progress,
         removed: Sequence[LiveFile] = (),
     ) -> None:
+        """Add files and set the progress in one commit of the log. TableConflict if the export's
+        app transactions changed since; ValueError for `removed`."""
         if removed:
             raise ValueError("Delta tables are compacted by `compact`")
         from deltalake import CommitProperties, Transaction

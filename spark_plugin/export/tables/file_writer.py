@@ -104,6 +104,7 @@ class FileWriter:
         self._writer = None
 
     def close(self) -> list[WrittenFile]:
+        """Write what is gathered and finish the file; every file that was written, in order."""
         self.flush()
         if self._writer is not None:
             self._finish_file()
@@ -168,6 +169,7 @@ class PartitionedWriter:
         return writer
 
     def close(self) -> list[WrittenFile]:
+        """Finish the files of all partitions; every file that was written."""
         for writer in self._writers.values():
             self._files += writer.close()
         self._writers = {}

@@ -51,9 +51,11 @@ class Folder:
 
     @property
     def filesystem(self) -> fs.FileSystem:
+        """The pyarrow file system of the folder."""
         return self._files
 
     def full_path(self, path: str) -> str:
+        """The path as the file system has it."""
         return posixpath.join(self._root, path) if path else self._root
 
     def uri(self, path: str) -> str:
@@ -61,12 +63,15 @@ class Folder:
         return self.full_path(path) if self.local else f"{self._location}/{path}"
 
     def create(self, path: str) -> None:
+        """Create a folder and those above it; one that exists is left as it is."""
         self._files.create_dir(self.full_path(path), recursive=True)
 
     def delete(self, path: str) -> None:
+        """Delete a folder with all that is in it. Raises FileNotFoundError, OSError."""
         self._files.delete_dir(self.full_path(path))
 
     def delete_file(self, path: str) -> None:
+        """Delete one file. Raises FileNotFoundError, OSError."""
         self._files.delete_file(self.full_path(path))
 
     def names(self, path: str) -> list[str]:
@@ -88,13 +93,16 @@ class Folder:
         }
 
     def open_output(self, path: str) -> pa.NativeFile:
+        """A stream that creates or truncates a file. On a local disk the folder must exist."""
         return self._files.open_output_stream(self.full_path(path))
 
     def read(self, path: str) -> bytes:
+        """The content of a small file. Raises FileNotFoundError, OSError."""
         with self._files.open_input_stream(self.full_path(path)) as file:
             return bytes(file.read())
 
     def exists(self, path: str) -> bool:
+        """Whether there is a file or folder."""
         from pyarrow import fs
 
         kind = self._files.get_file_info(self.full_path(path)).type
@@ -158,6 +166,7 @@ def path_of(uri: str) -> str:
 
 
 def export_folder(key: ExportKey) -> str:
+    """The folder of one export of one topic, relative to the table's location."""
     return f"{PREFIX}{key.export_id}/{key.topic}"
 
 

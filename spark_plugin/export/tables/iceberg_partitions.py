@@ -37,6 +37,7 @@ def add_fields(update: UpdateSpec, fields: Sequence[PartitionField]) -> None:
 
 
 def field_names(table: Table) -> list[str]:
+    """Names of the fields of the table's current spec, in order."""
     return [field.name for field in table.spec().fields]
 
 

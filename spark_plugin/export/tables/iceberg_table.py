@@ -100,9 +100,11 @@ class IcebergTable:
         return pa.schema([_small(field) for field in schema_to_pyarrow(self._table.schema())])
 
     def reload(self) -> None:
+        """Load the newest metadata from the catalog."""
         self._table = self._catalog.load_table(self._table.name())
 
     def progress(self, key: ExportKey) -> Progress:
+        """Progress as the table properties hold it."""
         ours, properties = _prefix(key), self._table.properties
         found = {
             partition: properties.get(f"lakemq/{key.export_id}/{key.topic_id}/{partition}")
@@ -119,9 +121,12 @@ class IcebergTable:
         )
 
     def data_files(self) -> list[str]:
+        """Paths of the data files of the current snapshot."""
         return [path_of(task.file.file_path) for task in self._table.scan().plan_files()]
 
     def live_files(self) -> list[LiveFile]:
+        """The data files of the current snapshot that no delete file applies to, with their
+        partition values."""
         return [
             LiveFile(
                 path_of(task.file.file_path), task.file.record_count, task.file.file_size_in_bytes,
@@ -132,14 +137,18 @@ class IcebergTable:
         ]  # fmt: skip
 
     def partition_by(self) -> str:
+        """The partitioning as `--partition-by` has it."""
         return spec_text(self._table)
 
     def add_columns(self, schema: pa.Schema) -> None:
+        """Add the columns that are missing, by name, and widen types where Iceberg allows it (spec,
+        "Schema Evolution")."""
         with self._table.update_schema() as update:
             update.union_by_name(schema)
         self.reload()
 
     def expire(self, before_s: float) -> int:
+        """Expire snapshots older than `before_s` (s since 1970); returns how many."""
         from datetime import UTC, datetime
 
         before = len(self._table.metadata.snapshots)
@@ -149,6 +158,7 @@ class IcebergTable:
         return before - len(self._table.metadata.snapshots)
 
     def reachable_files(self) -> set[str]:
+        """Paths of the data files of all snapshots in the metadata."""
         files = self._table.inspect.all_data_files()
         return {path_of(uri) for uri in files.column("file_path").to_pylist()}
 
@@ -159,6 +169,8 @@ class IcebergTable:
         after: Progress,
         removed: Sequence[LiveFile] = (),
     ) -> None:
+        """Add files, take `removed` out and set the progress, in one snapshot. TableConflict if the
+        branch has moved since it was read."""
         from pyiceberg.exceptions import CommitFailedException, ValidationException
 
         data_files = [self._data_file(file) for file in files]

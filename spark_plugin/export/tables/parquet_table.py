@@ -80,6 +80,7 @@ class ParquetTable:
         self.reload()
 
     def arrow_schema(self) -> pa.Schema:
+        """The newest schema in the manifests, columns of partition values included."""
         return self._schema
 
     def reload(self) -> None:
@@ -106,6 +107,7 @@ class ParquetTable:
             raise TableError(f"{self.location}/{path} can't be read: {error}") from None
 
     def progress(self, key: ExportKey) -> Progress:
+        """Progress in the newest manifest of the export; offsets only of the same topic id."""
         found = self._exports.get(_name(key.export_id, key.topic))
         if found is None:
             return Progress()
@@ -126,6 +128,8 @@ class ParquetTable:
         after: Progress,
         removed: Sequence[LiveFile] = (),
     ) -> None:
+        """Create the next manifest, which adds files, takes others out and sets the progress.
+        TableConflict if another process has created it."""
         number = self._number + 1
         manifest = {
             "v": VERSION, "number": number, "committed_ms": time.time_ns() // 1_000_000,
@@ -149,9 +153,11 @@ class ParquetTable:
         self.reload()
 
     def data_files(self) -> list[str]:
+        """Paths of the files that the manifests leave in the table."""
         return [file.path for file in self.live_files()]
 
     def live_files(self) -> list[LiveFile]:
+        """The files that the manifests leave in the table: those added and not removed later."""
         found: dict[str, LiveFile] = {}
         for number in range(1, self._number + 1):
             manifest = self._read(number)
@@ -165,9 +171,12 @@ class ParquetTable:
         return list(found.values())
 
     def partition_by(self) -> str:
+        """The partitioning as `--partition-by` has it, from the first manifest."""
         return partition_text(self._read(1)["partition_by"], self._schema)
 
     def add_columns(self, schema: pa.Schema) -> None:
+        """Create a manifest with the merged schema, behind the manifests of others; none if nothing
+        is new. TableError if a type does not fit."""
         while True:
             merged = fitting(self.location, self._schema, schema, "widen")
             if merged is None:
@@ -182,9 +191,11 @@ class ParquetTable:
                 self.reload()
 
     def expire(self, before_s: float) -> int:
+        """Always 0: there are no snapshots to expire."""
         return 0  # only the newest state can be read
 
     def reachable_files(self) -> set[str]:
+        """Paths of the files of the newest state."""
         return set(self.data_files())
 
 
