@@ -101,6 +101,8 @@ class _BatchView:
                 self._lengths[name] = self._column(place, np.dtype("<u4"))
         self._blobs = self._blob_places()
         if header.attributes & SPARSE:
+            # Offsets with gaps, as after compaction. That they ascend is what lets `searchsorted`
+            # be used below.
             deltas = self._column(places.offset_deltas, np.dtype("<u4"))
             if deltas[-1] != header.last_offset_delta or (deltas[1:] <= deltas[:-1]).any():
                 raise CorruptBatch(f"offset deltas do not ascend to {header.last_offset_delta}")
@@ -120,6 +122,7 @@ class _BatchView:
             found[name] = at
             nulls = int(np.count_nonzero(lengths == NULL_LENGTH))
             at += int(lengths.sum(dtype=np.int64)) - nulls * NULL_LENGTH
+        # Lengths come from the wire or disk: this bounds every slice below before one is made.
         if at != len(self._batch.view):
             raise CorruptBatch(f"columns end at byte {at}, body at byte {len(self._batch.view)}")
         return found
@@ -152,10 +155,13 @@ class _BatchView:
         absent = lengths == NULL_LENGTH
         validity = None
         if absent.any():
+            # Arrow's validity bitmap: least significant bit first, 1 for present.
             validity = pa.py_buffer(np.packbits(~absent, bitorder="little").tobytes())
             lengths = np.where(absent, np.uint32(0), lengths)
+        # Arrow's 32-bit offsets suffice: a body is 256 MiB at most.
         ends = np.zeros(self._count + 1, dtype=np.int32)
         np.cumsum(lengths, out=ends[1:], dtype=np.int32)
+        # No copy: the Arrow array keeps the batch's bytes alive.
         body = pa.py_buffer(self._batch.view)
         blob = body.slice(self._blobs[name], int(ends[-1]))
         buffers = [validity, pa.py_buffer(ends), blob]

@@ -93,6 +93,7 @@ class SyncClient:
             self._closed = True
             opened, self._opened = self._opened, None
         if opened is not None:
+            # Outside the lock: ending waits for coroutines whose callbacks may use this client.
             opened.end()
         self._routes.close()
         self._channel.close()
@@ -128,8 +129,12 @@ class SyncClient:
             with self._lock:
                 if self._closed:
                     raise InvalidRequest(CLOSED)
+                # Checked again under the lock: two threads may both have found it missing.
                 if self._opened is None:
                     made = _Opened(self.bootstrap, self.timeout_s, self.tls, self.login)
+                    # A client that is dropped without `close` ends its thread. It must not wait: a
+                    # finalizer may run on that very thread. At exit the clients in `_open` are
+                    # closed instead.
                     weakref.finalize(self, made.end, wait_s=0.0).atexit = False
                     self._opened = made
                 opened = self._opened

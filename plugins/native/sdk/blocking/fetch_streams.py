@@ -44,6 +44,7 @@ class FetchStream:
     def _opened(self, call: object) -> bool:
         with self._lock:
             self._call = call  # type: ignore[assignment]  # grpc's call can be cancelled
+            # Closed before the call was made, by another thread: `close` had no call to cancel.
             if self._closed:
                 self._cancel()
             return not self._closed
@@ -83,6 +84,7 @@ class FetchStream:
                     if batch is not None:
                         yield batch
         except LakeMQError:
+            # A cancelled call fails; the caller closed the stream: iteration just ends.
             if not self._closed:
                 raise
         finally:
@@ -98,6 +100,8 @@ class ParallelFetch:
 
     def __init__(self, streams: Mapping[int, FetchStream]) -> None:
         self._streams = streams
+        # Bounded: threads wait here when the reader is slow, and HTTP/2's window then stops the
+        # broker.
         self._arrived: queue.Queue[_Item] = queue.Queue(maxsize=4 * len(streams) + 4)
         self._ended = threading.Event()
         self._threads = [
@@ -124,6 +128,8 @@ class ParallelFetch:
             try:
                 item = self._arrived.get(timeout=_POLL_S)
             except queue.Empty:
+                # Asked only when the queue is empty: what a thread put there before it ended is
+                # handed out first.
                 if not any(thread.is_alive() for thread in self._threads):
                     return
                 yield -1, None

@@ -82,8 +82,10 @@ class SyncRoutes:
                 return
             try:
                 for answer in call:
+                    # Progress: the time-out counts from the last answer.
                     give_up_s = time.monotonic() + timeout_s
                     yield answer
+                    # Behind the yield: only what the caller has taken is not asked for again.
                     request.offset = answer.next_offset
                 return
             except LakeMQError as error:

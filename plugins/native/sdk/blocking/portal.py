@@ -26,6 +26,7 @@ class Portal:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._closing = False
+        # A fork copies the loop but not its thread: calls in the child would wait for ever.
         self._process = os.getpid()
         self._thread = threading.Thread(
             target=_serve, args=(self._loop,), name="lakemq-sdk", daemon=True
@@ -43,6 +44,8 @@ class Portal:
         except CancelledError:
             raise InvalidRequest(CLOSED) from None
         except BaseException:
+            # KeyboardInterrupt, for instance: the coroutine must not go on behind a caller who
+            # thinks that it ended.
             future.cancel()
             raise
 
@@ -64,8 +67,10 @@ class Portal:
         `wait_s`. On the portal's own thread it does not wait."""
         if self._closing or self._process != os.getpid():
             return
+        # Set before the last coroutine is scheduled, so that no call gets in behind it.
         self._closing = True
         asyncio.run_coroutine_threadsafe(self._end(last), self._loop)
+        # A finalizer may run on any thread, this one too; a thread can't join itself.
         if threading.current_thread() is not self._thread:
             self._thread.join(wait_s)
 
@@ -146,5 +151,7 @@ def blocking(
     call.__name__ = method.__name__
     call.__qualname__ = method.__qualname__
     call.__doc__ = method.__doc__
+    # Signature and docstring of a blocking method are those of its asyncio twin; the reference is
+    # generated from them.
     call.__wrapped__ = method  # type: ignore[attr-defined]  # for inspect.signature
     return call

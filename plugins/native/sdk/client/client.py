@@ -86,6 +86,8 @@ class Client:
         self.schemas = Schemas(connection.channel, timeout_s)
         """The registry of schemas, and values with it."""
 
+        # Weak: a consumer that the application has dropped is not kept alive until the client is
+        # closed.
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
@@ -149,6 +151,7 @@ class Client:
         answer = await self._stub.OffsetsForTimestamp(request, timeout=self.timeout_s)
         offsets = dict(answer.offsets)
         described = await self.describe_topic(topic)
+        # A node answers for the partitions that it leads; the rest is asked of their leaders.
         others = {each.leader_address for each in described.partitions
                   if each.partition not in offsets and each.leader_address}  # fmt: skip
         for address in others:

@@ -160,6 +160,8 @@ class Consumer:
         if held and self._stream.failed is None:
             if self._auto_commit:
                 with suppress(LakeMQError):
+                    # Commit before `revoked` is called and the group is left: from then on another
+                    # member may have the partitions.
                     await self.commit()
             await self._call("revoked", held)
         self._fetch.stop()
@@ -168,6 +170,8 @@ class Consumer:
             await asyncio.gather(self._watch, return_exceptions=True)
         if self._pattern is not None:
             await self._pattern.stop()
+        # The coordinator hears of the departure last, behind the commit that the next owner starts
+        # from.
         await self._stream.leave()
 
     @property
@@ -212,10 +216,14 @@ class Consumer:
             chunk = Chunk(arrived.place, held, [], -1, 0.0, self._rewinds)
             self._unfinished = True
             for batch, end in with_ends(arrived):
+                # Each yield may have taken long: a batch of a partition that was lost meanwhile is
+                # not handed out.
                 if not self.may_hand_out(chunk) and not await self.between(chunk):
                     break
                 first = self._positions[arrived.place]
                 found = self._arrow_of(arrived.place, batch, first, columns)
+                # Before the yield: a commit inside the loop's body counts the batch in hand as
+                # handled.
                 self._in_hand = Span(arrived.place, first, end)
                 if found is None:
                     self._came_back()
@@ -260,10 +268,13 @@ class Consumer:
 
     async def _arrived(self) -> Arrived | None:
         """The next batches of a partition that is still ours; None: look what has changed."""
+        # What was left of its chunk is neither handled nor queued any more, so it is fetched again.
         if self._unfinished:  # A loop over the records was left, this is another one.
             self._unfinished = False
             self._read_again(self._positions)
         arrived = await self._next_arrived()
+        # Identity, not equality: a restart from the same offset makes another `Reading`, and what
+        # was asked for before it would come twice.
         if arrived is None or self._fetch.places.get(arrived.place) is not arrived.reading:
             return None
         if arrived.error is not None:
@@ -291,6 +302,7 @@ class Consumer:
             held = self._membership.held.get(chunk.place)
             if held is None or held.epoch != chunk.grant.epoch or chunk.rewinds != self._rewinds:
                 return False
+            # Read after `_settle`, whose awaits may have let the membership change.
             chunk.version, chunk.check_ms = self._membership.version, self._check_ms()
             if self._membership.may_hand_out(chunk.place, now_ms()):
                 return True
@@ -312,6 +324,8 @@ class Consumer:
         if isinstance(in_hand, Span):
             return in_hand
         place, offset = TopicPartition(in_hand.topic, in_hand.partition), in_hand.offset
+        # Behind the last record of a chunk the position jumps over what was filtered out, compacted
+        # away or corrupt: else those would be fetched again.
         if (place, offset) == self._last[:2]:
             return self._last
         return Span(place, offset, offset + 1)
@@ -320,6 +334,7 @@ class Consumer:
         """None: something has changed meanwhile."""
         if not self._fetch.arrived.empty():
             return self._fetch.arrived.get_nowait()
+        # A cancelled `Queue.get` loses nothing: it takes its item only when it returns.
         arrival = asyncio.ensure_future(self._fetch.arrived.get())
         change = asyncio.ensure_future(self._changed.wait())
         try:
@@ -349,6 +364,8 @@ class Consumer:
             except CorruptBatch as error:
                 self._corrupt.note(*place, batch.header.base_offset, error)
         end = max(first, arrived.next_offset)
+        # Nothing to hand out, yet the offsets were looked at: a commit may pass them, or the lag
+        # would never shrink.
         if not records:
             self._positions[place] = end
             return None
@@ -364,6 +381,8 @@ class Consumer:
             return
         if not isinstance(error, OffsetOutOfRange):
             raise error
+        # Retention has overtaken the position, or the log was truncated: go on where `start` says,
+        # as with Kafka's auto.offset.reset.
         described = await self._connection.describe_topic(place.topic)
         reading = Reading(described.topic_id, self._first(described, place.partition))
         self._positions[place] = reading.position
@@ -381,7 +400,11 @@ class Consumer:
             raise self._stream.failed
         if self._fetch.failed is not None:
             raise self._fetch.failed
+        # Cleared before the changes are read: one that comes in between sets it again, and the next
+        # wait returns at once.
         self._changed.clear()
+        # Each step awaits, and meanwhile the coordinator may change its mind: read again after
+        # every one. Lost ones go first, since nothing may be committed for them.
         while changes := self._membership.changes():
             self.counters.rebalances += 1
             self.counters.partitions_lost += len(changes.lost)
@@ -405,6 +428,8 @@ class Consumer:
         await self._call("revoked", revoked)
         self._drop(revoked)
         self._membership.released(revoked)
+        # Others wait for these partitions (KIP-848): the coordinator is told at once that they are
+        # free.
         self._stream.heartbeat_now()
 
     def _drop(self, places: Partitions) -> None:
@@ -429,6 +454,7 @@ class Consumer:
                 first = self._first(described, place.partition)
             self._positions[place] = self._taken_at[place] = first
             readings[place] = Reading(described.topic_id, first)
+        # `taken` keeps only grants that still hold: `describe_topic` awaited.
         self._membership.taken(assigned)
         for place in assigned.keys() - self._membership.held.keys():
             del self._positions[place], readings[place]  # taken back while we asked
@@ -462,8 +488,12 @@ class Consumer:
         Returns when it is on the broker's disk. `offsets`: other ones (of the next record to
         read). Raises MemberFenced or UnknownMember when a partition is another member's by now.
         """
+        # Checked here, since the request carries the epoch and the id of a rejoin, not those that
+        # the positions belong to.
         if self._membership.changes().lost:
             raise MemberFenced("the session has ended; others may have the partitions by now")
+        # One at a time: the coordinator refuses a commit that a later one has overtaken
+        # (MemberFenced).
         async with self._commit_lock:
             wanted = dict(offsets) if offsets is not None else self.positions()
             fresh = {at: each for at, each in wanted.items() if self._committed.get(at) != each}
@@ -495,6 +525,7 @@ class Consumer:
     def rewind(self) -> None:
         """Go back to where was committed last in every partition, or where this member began:
         everything since is handed out again."""
+        # Else the next `_came_back` would move the position behind the record in hand.
         self._in_hand = None
         self._positions.update(self._taken_at)
         self._read_again(self._positions)
@@ -520,6 +551,8 @@ class Consumer:
         member_id = self._membership.member_id
         deadline_ms = now_ms() + self._connection.timeout_s * 1000
         for pause_s in backoff_s():
+            # A new sequence number for every try: one whose answer was lost may arrive late, and is
+            # then refused as older.
             request = self.commit_request(offsets)
             try:
                 await self._stub.CommitOffsets(request, timeout=self._connection.timeout_s)
@@ -528,6 +561,8 @@ class Consumer:
                 failure = error
             if not failure.retriable or now_ms() + pause_s * 1000 > deadline_ms:
                 raise failure
+            # Between two tries the member rejoined under another id: the commit must not be made in
+            # its name.
             if self._membership.member_id != member_id:
                 raise UnknownMember(f"the session ended before the commit was taken: {failure}")
             await asyncio.sleep(pause_s)

@@ -57,6 +57,8 @@ class FetchLoop:
         corrupt: CorruptPolicy | None = None,
     ) -> None:
         self.places: dict[TopicPartition, Reading] = {}
+        # Bounded: a slow application stops `_take`, which stops reading the stream, and HTTP/2's
+        # window stops the broker.
         self.arrived: asyncio.Queue[Arrived] = asyncio.Queue(_AHEAD)
         self.failed: LakeMQError | None = None
         self._routes = routes
@@ -70,6 +72,8 @@ class FetchLoop:
     def restart(self, places: Mapping[TopicPartition, Reading]) -> None:
         """Read these from now on, each from its leader; what arrived stays."""
         self.places = dict(places)
+        # Queued answers stay. Each carries its `Reading`: the consumer drops those whose reading
+        # was replaced, so no lock is needed between the two.
         self.stop()
         by_address: dict[str, list[TopicPartition]] = {}
         for at in self.places:
@@ -92,6 +96,8 @@ class FetchLoop:
         """A stream broke, or a partition moved: restart all of them shortly."""
         if self._again is None:
             loop = asyncio.get_running_loop()
+            # One timer for all streams: when a node dies, the streams that break together cause one
+            # restart.
             self._again = loop.call_later(next(self._pauses), lambda: self.restart(self.places))
 
     async def _run(self, address: str, places: Sequence[TopicPartition]) -> None:
@@ -127,11 +133,13 @@ class FetchLoop:
     async def _take(self, answer: FetchedPartition) -> None:
         place = TopicPartition(answer.topic, answer.partition)
         reading = self.places.get(place)
+        # Dropped since the request was sent.
         if reading is None:
             return
         if answer.error is not None:
             error = error_of(answer.error)
             address = self._routes.route(*place).address
+            # Handed on in order, behind the records before it: the application sees those first.
             if not error.retriable and not may_lag(error, address):
                 await self.arrived.put(Arrived(place, reading, (), error=error))
                 return
@@ -145,7 +153,11 @@ class FetchLoop:
         corrupt: CorruptBatch | None = None
         try:
             for position, header in split(answer.fetched.batches):
+                # If this batch turns out corrupt, reading stops before it, not behind the whole
+                # answer.
                 next_offset = header.base_offset
+                # Control batches mark transactions and hold no records, but their offsets are
+                # passed.
                 if not header.attributes & CONTROL:
                     opened = self._corrupt.open(answer.fetched.batches, position, *place)
                     if opened is not None:
@@ -156,4 +168,6 @@ class FetchLoop:
         await self.arrived.put(Arrived(place, reading, tuple(batches), next_offset))
         if corrupt is not None:
             await self.arrived.put(Arrived(place, reading, (), error=corrupt))
+        # Last: cancelled while it waits for room, it has advanced nothing, and the restart asks
+        # again. The same object as in `places`, so a restart goes on from here.
         reading.position = next_offset

@@ -78,6 +78,8 @@ class GroupStream:
         self._hurry.set()
         if self._driver is not None:
             with suppress(TimeoutError):
+                # Leaving is a courtesy: without it the coordinator waits for the session time-out,
+                # so a broker that is away must not hold up the caller.
                 async with asyncio.timeout(_LEAVE_S):
                     await asyncio.wait([self._driver])
             self._driver.cancel()
@@ -93,6 +95,8 @@ class GroupStream:
                     pauses = backoff_s()
                     self._told(answer)
             except LakeMQError as failure:
+                # A stream that breaks is no expulsion: the member goes on under its id until the
+                # coordinator says that its session has ended.
                 if not failure.retriable:
                     self._fail(failure)
                     return
@@ -112,13 +116,18 @@ class GroupStream:
     async def _beats(self) -> AsyncIterator[pb.GroupHeartbeat]:
         membership = self.membership
         while True:
+            # Until they leave or time out, earlier ids of ours hold partitions that this member
+            # waits for.
             for member_id in membership.abandoned:
                 yield self._leave_beat(member_id, pb.INTENT_LEAVE)
             membership.abandoned.clear()
             if self._leaving:
+                # KIP-345: the partitions of a static member that means to return are not moved.
                 intent = pb.INTENT_AWAY if self._instance_id else pb.INTENT_LEAVE
                 yield self._leave_beat(membership.member_id, intent)
                 return
+            # Cleared before the heartbeat is made: a change that comes while it is sent hurries the
+            # next one.
             self._hurry.clear()
             yield self._message(membership.beat(now_ms()))
             with suppress(TimeoutError):
@@ -169,6 +178,8 @@ class GroupStream:
             self.heartbeat_now()
             self._on_change()
         elif not isinstance(error, InstanceInUse) and not error.retriable:
+            # InstanceInUse passes when the other process with that instance id ends or times out;
+            # the next heartbeat asks again.
             self._fail(error)
 
 

@@ -100,12 +100,17 @@ class Membership:
         if member_id != self.member_id:
             return
         if sequence in self._sent_ms:
+            # Counted from when the heartbeat was sent, not from its answer: the coordinator's clock
+            # for this member started no earlier than that.
             self.lease_until_ms = max(self.lease_until_ms, self._sent_ms[sequence] + self._lease_ms)
+            # This answer covers the earlier ones; their own answers, if they come, tell nothing
+            # new.
             for older in [each for each in self._sent_ms if each < sequence]:
                 del self._sent_ms[older]
             if not self._confirmed:
                 self._confirmed = True
                 self.version += 1
+        # Assignments never go back.
         if revision < self._revision:
             return
         self.version += revision > self._revision
@@ -115,6 +120,8 @@ class Membership:
         self._given = dict(given)
         for place, grant in list(self._held.items()):
             now = given.get(place)
+            # Given again under another epoch: in between another member may have had it, so the
+            # position here is out of date.
             if now is not None and now.epoch != grant.epoch:
                 del self._held[place]
                 self._lost.add(place)
@@ -126,9 +133,13 @@ class Membership:
             return
         if known:
             self.abandoned.append(member_id)
+        # The session has ended: others may have all of them by now, so nothing is revoked in order
+        # and nothing committed.
         self._lost |= self._held.keys()
         self._held.clear()
         self._given = {}
+        # Sequence numbers restart below: entries of the old id would be taken for heartbeats of the
+        # new one.
         self._sent_ms.clear()
         self.version += 1
         self._joined = self._confirmed = False
@@ -166,6 +177,8 @@ class Membership:
 
     def may_hand_out(self, place: TopicPartition, now_ms: float) -> bool:
         """Whether a record of `place` may go to the application at this moment."""
+        # The guarantee that no record is handled by two members: the lease ends here before it ends
+        # at the coordinator.
         if not self._confirmed or now_ms >= self.lease_until_ms or self._lost:
             return False
         held, given = self._held.get(place), self._given.get(place)

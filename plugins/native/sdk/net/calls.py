@@ -52,6 +52,8 @@ CHANNEL_OPTIONS: Final[list[tuple[str, int | str]]] = [
     ("grpc.service_config", _SERVICE_CONFIG),
     ("grpc.max_receive_message_length", 288 * 1024 * 1024),
     ("grpc.max_send_message_length", 288 * 1024 * 1024),
+    # A dead peer is noticed within 30 s, also by a stream that only listens. The listener permits
+    # pings every 5 s; gRPC would end a connection that pings more often than its peer permits.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -72,6 +74,7 @@ def native_stub(channel: Any) -> Any:
     """NativeStub or NativeAsyncStub, whose `Fetch` answers with `Fetched` and `FetchMany` with
     `FetchedPartition`, which have the fields of the messages."""
     stub: Any = NativeStub(channel)
+    # In place of the generated ones, whose messages would copy every batch twice.
     stub.Fetch = channel.unary_stream(
         "/lakemq.native.v1.Native/Fetch",
         request_serializer=pb.FetchRequest.SerializeToString,
@@ -134,6 +137,8 @@ def merge_described(answer: pb.DescribeResponse, others: Sequence[pb.DescribeRes
         for each in topic.partitions:
             if each.leader in ("", answer.node_id):
                 continue
+            # Only the leader knows the high watermark and size; a node that once led would answer
+            # with old ones.
             truth = told.get((topic.name, each.partition))
             if truth is not None:
                 address = each.leader_address
@@ -225,6 +230,7 @@ def columns_of(records: Sequence[NewRecord], now_ms: int) -> Columns:
     if not count:
         return Columns([], timestamps_ms=[])
     values, keys, headers, times = zip(*records, strict=True)
+    # `list.count` runs in C; a generator over every record would dominate a large batch.
     if not times.count(None):
         moments = list(times)
     elif times.count(None) == count:

@@ -32,6 +32,8 @@ class _Channel:
 
     def close(self, *arguments: Any) -> Any:
         """Awaitable if the channel is asyncio's. Calls raise InvalidRequest from now on."""
+        # Before the channel is closed: a call that begins now gets InvalidRequest, not an error of
+        # gRPC's.
         self._closed = True
         return self._channel.close(*arguments)
 
@@ -41,6 +43,7 @@ class _Channel:
         try:
             return call(*arguments, **options)
         except ValueError:
+            # gRPC raises it when a call begins on a channel that is closed.
             if self._closed:  # by another thread, just now
                 raise InvalidRequest(CLOSED) from None
             raise
@@ -104,6 +107,7 @@ class AsyncStream:
         when the call has ended already, as after a broken connection, and Python logs a pending
         task when it is collected."""
         self._call.cancel()
+        # A private name of grpc.aio; a version without it only logs the warning.
         poller = getattr(self._call, "_async_request_poller", None)
         if poller is not None:
             poller.cancel()

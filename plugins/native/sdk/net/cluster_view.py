@@ -41,6 +41,7 @@ class ClusterView:
     def connected(self, node_id: str) -> None:
         """Metadata is complete again, from this node."""
         self.node_id = node_id
+        # Addresses are kept: the update that follows replaces them where it carries any.
         self._leaders.clear()
         self.version += 1
 
@@ -76,6 +77,7 @@ class ClusterView:
         leader, epoch = leaders[partition]
         if leader in ("", self.node_id):
             return Route("", epoch)
+        # A leader without a known address: ask the bootstrap node, whose refusal carries it.
         return Route(self._addresses.get(leader, ""), epoch)
 
     def learn(self, topic: str, partition: int, error: NotLeader) -> bool:
@@ -88,6 +90,8 @@ class ClusterView:
         while len(leaders) <= partition:
             leaders.append(("", 0))
         known = leaders[partition]
+        # Leader epochs only grow (KIP-101): a node that is behind must not take us back to a former
+        # leader.
         if error.epoch < known[1] or known == (error.leader, error.epoch):
             return False
         leaders[partition] = (error.leader, error.epoch)

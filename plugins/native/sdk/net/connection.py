@@ -75,6 +75,8 @@ class Connection:
         elsewhere = wire.led_elsewhere(answer)
         if elsewhere:
             asked = [self._describe_at(*each) for each in elsewhere.items()]
+            # All leaders at once: one that is away costs its time-out once, and its partitions are
+            # shown as offline.
             others = await asyncio.gather(*asked)
             wire.merge_described(answer, [each for each in others if each is not None])
         return [wire.topic_offsets(topic) for topic in answer.topics]

@@ -86,6 +86,7 @@ def parse_fetch_many_response(data: bytes) -> FetchedPartition:
     try:
         begin = _fetched_at(data)
     except DecodeError:
+        # Not our layout, but perhaps valid protobuf: let protobuf decide, and raise if it is not.
         begin = None
     message = pb.FetchManyResponse.FromString(data if begin is None else data[: begin[0]])
     fetched = message.fetched
@@ -104,6 +105,8 @@ def parse_fetch_many_response(data: bytes) -> FetchedPartition:
 def _parse(data: memoryview) -> Fetched:
     begin, end = _batches_in(data)
     message = pb.FetchResponse.FromString(bytes(data[end:]))
+    # Protobuf says that the last occurrence of a field wins: another `batches` behind the first one
+    # replaces it.
     batches: bytes | memoryview = message.batches or data[begin:end]
     return Fetched(batches, message.next_offset, message.high_watermark, message.log_start_offset)
 

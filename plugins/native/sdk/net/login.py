@@ -89,6 +89,7 @@ class _Session:
             both = f"{login.username}:{login.password}".encode()
             self.metadata = (("authorization", f"Basic {base64.b64encode(both).decode()}"),)
         else:
+            # SCRAM: no metadata until the first exchange.
             self.renew_s = 0.0
 
     @property
@@ -110,6 +111,8 @@ class _Session:
         client.check(answer.data)
         if not answer.token:
             raise NotAuthenticated("the broker gave no token")
+        # `expires_ms` is the broker's clock: the wall clock is read once, from here on the
+        # monotonic clock counts.
         left_s = max(0.0, answer.expires_ms / 1000 - time.time_ns() / 1e9)
         self.renew_s = time.monotonic() + _RENEW_AT * left_s
         self.metadata = (("authorization", f"Bearer {answer.token}"),)
@@ -161,6 +164,8 @@ class AsyncLogin(_Session):
         if not self.due:
             return
         async with self._lock:
+            # Asked again under the lock: of several calls that saw it due, the first logs in for
+            # all.
             if self.due:
                 await self._log_in()
                 if self._renewer is None:
@@ -210,6 +215,7 @@ class _WithMetadata:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         given = tuple(options.pop("metadata", None) or ())
+        # Read at each call, not when the stub was made: the token is renewed meanwhile.
         return self._callable(*arguments, metadata=(*given, *self._current()), **options)
 
 
@@ -240,6 +246,8 @@ class _Channel:
         if isinstance(login, AsyncLogin):
             if name == "unary_unary":
                 return lambda *a, **o: _Awaited(made(*a, **o), login)
+            # Streams of grpc.aio are made without awaiting, so they can't log in themselves:
+            # `Client.__aenter__` has, and the renewer keeps the token fresh.
             return lambda *a, **o: _WithMetadata(made(*a, **o), lambda: login.metadata)
         return lambda *a, **o: _WithMetadata(made(*a, **o), login.current)
 

@@ -22,6 +22,7 @@ async def retrying(call: Callable[[], Awaitable[T]], timeout_s: float) -> T:
             return await call()
         except LakeMQError as error:
             elsewhere = isinstance(error, NotLeader)
+            # A pause that would end behind the deadline is not begun: the error is known now.
             if elsewhere or not error.retriable or time.monotonic() + pause_s > deadline:
                 raise
         await asyncio.sleep(pause_s)

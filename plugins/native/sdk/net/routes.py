@@ -85,6 +85,7 @@ class Routes:
                     pauses = backoff_s()
                     self._told(update)
             except Unimplemented:
+                # Not retried: the broker would be asked for ever for a method that it lacks.
                 return  # an older broker: only errors say who leads
             except LakeMQError:
                 pass

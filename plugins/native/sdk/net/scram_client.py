@@ -25,6 +25,7 @@ class ScramClient:
         self._digest = HASHES[mechanism]
         self._password = unicodedata.normalize("NFKC", password).encode()
         self._nonce = nonce
+        # RFC 5802, section 5.1: `=` first, or the escapes would be escaped.
         name = user.replace("=", "=3D").replace(",", "=2C")
         self._bare = f"n={name},r={nonce}"
         self._proof_of_server = b""
@@ -43,6 +44,8 @@ class ScramClient:
             salt = base64.b64decode(fields.get("s", ""), validate=True)
         except ValueError:  # binascii.Error, and what is not ASCII
             salt = b""
+        # The broker must extend our nonce (RFC 5802, section 5): else an old exchange could be
+        # replayed to us.
         if not nonce.startswith(self._nonce) or nonce == self._nonce or not salt:
             raise NotAuthenticated("SCRAM: the broker's answer is none")
         is_number = count.isdecimal() and len(count) <= _COUNT_DIGITS_MAX
@@ -62,5 +65,6 @@ class ScramClient:
 
     def check(self, said: bytes) -> None:
         """Whether the broker knows the user too. Raises NotAuthenticated."""
+        # In constant time, so that the time tells nothing of the expected bytes.
         if not hmac.compare_digest(said, self._proof_of_server):
             raise NotAuthenticated("SCRAM: the broker could not prove that it knows the user")

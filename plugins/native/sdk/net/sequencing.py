@@ -42,6 +42,8 @@ class SequenceNumbers:
     def advance(self, topic: str, partition: int, records: int) -> None:
         """The broker has appended a batch of that many records."""
         place = (topic, partition)
+        # Advanced only by an append that was acknowledged, never on sending: a batch that is
+        # refused hands its number to the next one.
         self._next[place] = (self._next.get(place, 0) + records) % _SEQUENCE_LIMIT
 
 

@@ -145,6 +145,7 @@ class RecordAccumulator:
     def ready(self, now_ms: int) -> Iterator[ProducerBatch]:
         """Batches to send now: one for every partition that has records and no batch in flight."""
         for (topic, number), partition in self._partitions.items():
+            # A loop, for a batch that is rejected leaves the partition free for the next one.
             while partition.in_flight is None and partition.waiting:
                 batch = self._start(topic, number, partition, now_ms)
                 if batch is not None:
@@ -167,9 +168,13 @@ class RecordAccumulator:
         else:
             pending, size = self._gather(partition.waiting, self._record_bytes_max(topic))
             columns = columns_of([item.record for item in pending], now_ms)
+        # Peeked, not used up: a batch that can't be encoded must leave no gap in the sequence,
+        # which the broker would refuse as OutOfOrderSequence.
         stamp = self.sequences.next(topic, number)
         try:
             data = encoded(columns, now_ms=now_ms, producer=stamp, compression=self._compression)
+            # A block that is too large, or one record: `_gather` keeps several below the limit. The
+            # broker would refuse it anyway; so it costs no round trip.
             if len(data) > self.bytes_max.get(topic, BATCH_MAX_BYTES):
                 raise BatchTooLarge(
                     f"a batch of {len(data)} bytes; topic {topic} takes {self.bytes_max[topic]}"
@@ -202,6 +207,8 @@ class RecordAccumulator:
         size = 0
         while waiting and len(pending) < RECORDS_MAX:
             item = waiting[0]
+            # A block ends the batch: its columns become a batch of their own, in order. `pending
+            # and`: a single record that is too large must still leave the queue, to be rejected.
             if isinstance(item, PendingBlock) or (pending and size + item.bytes > bytes_max):
                 break
             size += item.bytes
@@ -232,6 +239,7 @@ class RecordAccumulator:
         firsts = [
             partition.in_flight.pending[0] if partition.in_flight else partition.waiting[0]
             for partition in self._partitions.values()
+            # The oldest of each partition: in flight first, then by the time of the call.
             if partition.in_flight or partition.waiting
         ]
         return min((each.deadline_ms for each in firsts), default=None)
@@ -247,6 +255,8 @@ class RecordAccumulator:
         pending: Sequence[PendingRecord | PendingBlock] = batch.pending
         for item, outcome in zip(pending, outcomes, strict=False):  # a block has but one
             item.outcome = outcome
+        # Where the topic was created again since, its numbers restarted: these records went to the
+        # old one.
         if not self.is_outdated(batch):
             self.sequences.advance(batch.topic, batch.partition, batch.count)
         return self._close(batch)
@@ -261,6 +271,7 @@ class RecordAccumulator:
         header = read_header(batch.data)._replace(
             producer_epoch=stamp.epoch, base_sequence=stamp.base_sequence
         )
+        # Only the header changes; the body, which may be compressed, stays as it is.
         batch.data = pack_header(header) + batch.data[HEADER_BYTES:]
         batch.producer_epoch = stamp.epoch
 
@@ -273,6 +284,8 @@ class RecordAccumulator:
         return self._close(batch)
 
     def _close(self, batch: ProducerBatch) -> list[PendingRecord] | list[PendingBlock]:
+        # Only now may the next batch of the partition go out: with two in flight, a retry of the
+        # first would come behind the second.
         del self._in_flight[batch.request_id]
         self._partitions[batch.topic, batch.partition].in_flight = None
         self.buffered_bytes -= batch.buffered_bytes

@@ -26,6 +26,7 @@ def check_record(record: NewRecord) -> None:
     if type(record) is not NewRecord:
         _check_shape(record)
     value, key, headers, timestamp_ms = record
+    # Exact types first: these checks run for every record, and `bytes` is what nearly all have.
     if type(value) is not bytes:
         _check_bytes("value", value)
     if key is not None and type(key) is not bytes:
@@ -61,6 +62,7 @@ def _check_headers(headers: Any) -> None:
     for name, value in pairs:
         if not isinstance(name, str):
             raise InvalidRequest(f"a header's name is {_kind(name)}; it takes a str")
+        # The length of a name takes 16 bits in a record batch.
         if len(name.encode()) > 0xFFFF:
             raise InvalidRequest(f"a header's name is {len(name)} characters long")
         _check_bytes(f"header {name!r}", value)
@@ -81,6 +83,8 @@ def encoded(
     try:
         return encode(columns, now_ms=now_ms, producer=producer, compression=compression)
     except _REFUSED as error:
+        # Encoding checks as it goes, so that well-formed records pay nothing; only here is it worth
+        # finding out what was wrong.
         blobs = (columns.values, columns.keys or (), columns.headers or ())
         size = sum(len(cell) for blob in blobs for cell in blob if isinstance(cell, _BYTES))
         if size > BODY_MAX_BYTES:

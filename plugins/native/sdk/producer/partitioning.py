@@ -27,9 +27,11 @@ class StickyPartitioner:
 
     def split(self, columns: Columns, partitions: int) -> dict[int, Columns]:
         """Columns -> columns per partition, order kept."""
+        # All of it to one partition, and no copy: most batches have no keys.
         if partitions == 1 or columns.keys is None:
             self._turn += 1
             return {(self._turn - 1) % partitions: columns}
+        # One turn for the whole call: keyless records among keyed ones share a partition.
         homes = [self.of(key, partitions) for key in columns.keys]
         self._turn += 1
         return {home: _only(columns, [each == home for each in homes]) for home in set(homes)}

@@ -146,11 +146,17 @@ class Producer:
     ) -> asyncio.Future[RecordMetadata]:
         """Take one record; the future is its ack. Waits while the buffer is full. Raises
         InvalidRequest, naming what no record can be made of."""
+        # Before the first await: a bad record must not wait for room, nor be noticed in a batch of
+        # good ones.
         check_record(record)
+        # Asked first, since awaiting a set event still costs a coroutine on the path of every
+        # record.
         if not self._has_space.is_set():
             await self._has_space.wait()
         if self.failed is not None:
             raise self.failed
+        # For a known partition of a known topic nothing is awaited from here to `add`: records
+        # enter it in the order of the calls.
         count = self._partition_counts.get(topic)
         if count is None:
             count = await self._partitions_of(topic)
@@ -163,6 +169,8 @@ class Producer:
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
         batches = self._accumulator
         batches.add(topic, partition, PendingRecord(record, self._deadline_ms, future))
+        # The record that fills the buffer is still taken: one larger than the whole buffer would
+        # wait for ever.
         if batches.buffered_bytes >= self._buffer_max_bytes:
             self._has_space.clear()
         return future
@@ -179,6 +187,8 @@ class Producer:
     async def _topic_recreated(self, batch: ProducerBatch) -> bool:
         """Whether a batch was refused because its topic is another one than it was, of the same
         name; then it gets numbers that the new one takes."""
+        # Another partition's batch may have found out first: then the new numbers are there
+        # already, and a second restart would outdate its batch in turn.
         if not self._accumulator.is_outdated(batch):
             try:
                 found = await self._connection.describe_topic(batch.topic)
@@ -238,6 +248,8 @@ class Producer:
         for home, share in homes.items():
             for part in cut(share, self._batch_max_bytes):
                 futures.append(await self._enqueue_block(topic, home, part))
+        # Without return_exceptions the first failure would return while later batches are still
+        # under way.
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -271,11 +283,14 @@ class Producer:
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
+            # One clock reading for all records of a flush, not one for each.
             self._deadline_ms = _now_ms() + self._delivery_timeout_ms
             loop = self._loop
             if self._linger_s:
                 loop.call_later(self._linger_s, self._flush)
             else:
+                # Even without linger the flush waits for the end of this loop turn: records of all
+                # tasks that run in it share a batch.
                 loop.call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -287,6 +302,7 @@ class Producer:
             self._partition_counts.clear()  # a topic may take larger batches by now
             self.counters.records_failed += len(self._accumulator.rejected)
             self._settle(self._accumulator.drain_rejected())
+        # KIP-480: records without keys stay on one partition for a batch, so that batches fill.
         self._partitioner.next_batch()
 
     def _refresh_partition_counts(self) -> None:
@@ -301,6 +317,8 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until every record taken so far has its outcome; outcomes stay in the futures."""
+        # One batch a partition is in flight, so outcomes come in order: the last future of each is
+        # enough.
         last = [each.future for each in self._accumulator.last()]
         if last:
             await asyncio.wait(last)
@@ -309,6 +327,7 @@ class Producer:
         """Flush, then stop."""
         await self.flush()
         await self._end_streams()
+        # Set last: records that were taken before are still sent by the flush.
         self.failed = InvalidRequest("this producer is closed")
 
     async def abandon(self) -> None:
@@ -346,6 +365,8 @@ class Producer:
             try:
                 call = self._connection.routes.stub(stream.address).Produce(self._requests(stream))
                 async for answer in call:
+                    # An answer proves that the node is back: the next failure begins with short
+                    # pauses again.
                     pauses = backoff_s()
                     self.last_failure = None
                     await self._answered(answer)
@@ -356,12 +377,16 @@ class Producer:
                 if call is not None:
                     call.cancel()
             self.last_failure = failure
+            # The oldest record decides. A batch that may have been appended keeps its sequence
+            # number, so a later one must not be sent in place of one that is given up.
             if not failure.retriable or self._expired():
                 self._fail_all(failure)
                 return
             await asyncio.sleep(next(pauses))
             self.counters.reconnects += 1
             self._resend(stream)
+            # The stream to the bootstrap node is kept: it serves all partitions whose leader is
+            # unknown.
             if stream.address and stream.outgoing.empty():  # its partitions have another leader
                 del self._streams[stream.address]
                 return
@@ -382,9 +407,13 @@ class Producer:
             )
 
     def _resend(self, stream: ProduceStream) -> None:
+        # A new queue, for the generator of the broken call may still wait on the old one and would
+        # take a batch that is then never sent.
         stream.outgoing = asyncio.Queue()
         for batch in self._accumulator.in_flight():
             if batch.address == stream.address:
+                # It was sent, or at least queued, and there is no answer: only the same sequence
+                # number keeps a second append from making duplicates (KIP-98).
                 batch.maybe_appended = True
                 self.counters.retries += 1
                 self._dispatch(batch)
@@ -392,6 +421,7 @@ class Producer:
 
     async def _answered(self, answer: pb.ProduceResponse) -> None:
         batch = self._accumulator.batch(answer.request_id)
+        # An answer to a batch that was settled meanwhile, as by `abandon`.
         if batch is None:
             return
         if not answer.HasField("error"):
@@ -402,10 +432,12 @@ class Producer:
         behind = may_lag(error, batch.address) and batch.attempts < _BEHIND_ATTEMPTS
         if (error.retriable or behind) and _now_ms() < batch.pending[0].deadline_ms:
             batch.attempts += 1
+            # NotLeader and the definite errors say that the batch was not appended.
             batch.maybe_appended |= not isinstance(error, (*_DEFINITE, NotLeader))
             self.counters.retries += 1
             if isinstance(error, NotLeader):
                 self._connection.routes.learn(batch.topic, batch.partition, error)
+            # Not awaited here: answers for other partitions of this stream come in meanwhile.
             asyncio.get_running_loop().call_later(
                 min(1.0, 0.05 * 2**batch.attempts), self._retry, batch
             )
@@ -447,6 +479,8 @@ class Producer:
     def _fail_all(self, failure: LakeMQError) -> None:
         """Nothing gets through: everything fails, and so does this producer from now on."""
         in_flight = self._accumulator.in_flight()
+        # A TLS handshake that fails lets no batch through: the outcome is known, and the caller is
+        # shown the mistake itself.
         unsent = isinstance(failure, TlsFailed) and not any(
             each.maybe_appended for each in in_flight
         )
@@ -458,4 +492,5 @@ class Producer:
             len(each.columns.values) if isinstance(each, PendingBlock) else 1 for each in pending
         )
         self._settle(pending)
+        # Callers that wait for room wake up and find `failed`.
         self._has_space.set()

@@ -124,6 +124,8 @@ class Queue:
         NotAuthorized, UnknownTopic, InvalidRequest (a setting that does not hold)."""
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._drive()), asyncio.create_task(self._extend())]
+        # Errors such as NotAuthorized come as the stream's first answer, so that they are raised
+        # here and not by the first record.
         while not self._settling.is_connected and self._failed is None:
             self._changed.clear()
             await self._changed.wait()
@@ -142,6 +144,7 @@ class Queue:
                 await self._settling.settle(waiting, pb.SETTLEMENT_RELEASE)
         if self._settling.is_connected:
             # So that the broker knows that we are gone, when this returns.
+            # Half-closes the stream; the broker then ends it from its side.
             self._settling.finish()
             await asyncio.wait(self._tasks[:1], timeout=_RELEASE_S)
         for task in self._tasks:
@@ -172,6 +175,8 @@ class Queue:
             finally:
                 if self._call is not None:
                     self._call.cancel()
+                # On every end of a stream, whatever its reason: locks do not outlive the
+                # connection, and the broker hands the records to others.
                 self._lost()
             if self._closing:
                 return
@@ -196,6 +201,8 @@ class Queue:
         self._changed.set()
 
     def _deliver(self, delivery: pb.QueueDelivery) -> None:
+        # The remaining lock is sent as a duration, so clocks need not agree. It began before it
+        # arrived here, so `until` may lie slightly too late; then LockLost says so.
         until = monotonic() + delivery.lock_ms / 1000
         life = self._settling.life
         batch = RecordBatch(delivery.batch)
@@ -232,9 +239,12 @@ class Queue:
         has not come for the next one for that long: then others shall have them."""
         while True:
             lock_s = self._settling.lock_s or 1.0
+            # Two extensions may be lost before a lock ends.
             await asyncio.sleep(lock_s / 3)
             waiting = [each for each in self._buffer if each.is_held]
             kind = pb.SETTLEMENT_EXTEND
+            # An application that hangs must not keep records from others by extensions that it
+            # knows nothing of.
             if monotonic() - self._came_s > lock_s:
                 self._buffer.clear()
                 kind = pb.SETTLEMENT_RELEASE
@@ -254,6 +264,7 @@ class Queue:
             self._came_s = monotonic()
             while self._buffer:
                 message = self._buffer.popleft()
+                # Its lock may have ended in the buffer: it would be handled here and elsewhere.
                 if message.is_held:
                     return message
             if self._closing:

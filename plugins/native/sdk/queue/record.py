@@ -137,6 +137,7 @@ class Settling:
         waiting = [*self._groups.values(), *self._sent.values()]
         self._groups.clear()
         self._sent.clear()
+        # A new queue: requests of the old connection name locks that have ended.
         self._out = asyncio.Queue()
         for group in waiting:
             if not group.future.done():
@@ -152,10 +153,14 @@ class Settling:
         delay_ms: int | None = None,
     ) -> list[_Lost]:
         """Settle messages; those that are not ours any more."""
+        # Taken before the request is sent: a lock that is extended never seems longer here than at
+        # the broker.
         asked_at = monotonic()
         lost: list[_Lost] = []
         groups: dict[int, _Group] = {}
         for message in messages:
+            # It came over an earlier connection: the broker has given it to others since, whose
+            # lock must not be settled.
             if message._life != self.life:
                 lost.append(_Lost(message.partition, message.offset))
                 continue
@@ -163,6 +168,8 @@ class Settling:
             group.offsets.append(message.offset)
             groups[message.partition] = group
         for partition, group in groups.items():
+            # Shielded, for several callers share one group: cancelling one must not cancel the
+            # answer of the others.
             gone = await asyncio.shield(group.future)
             if gone:
                 mine = {each.offset for each in messages if each.partition == partition}
@@ -179,6 +186,8 @@ class Settling:
         if group is None:
             loop = asyncio.get_running_loop()
             if not self._groups:
+                # At the end of this loop turn: what many tasks settle in it becomes one request for
+                # each partition and kind.
                 loop.call_soon(self._flush)
             group = self._groups[key] = _Group(loop.create_future())
         return group

@@ -54,6 +54,8 @@ class StagedBatches:
             gathered = self._gathered[place] = _Gathered([])
         gathered.records.append(record)
         gathered.size_bytes += len(record.value or b"") + len(record.key or b"") + 32
+        # Checked behind the append: a batch is cut after the record that fills it, so one record is
+        # always taken.
         full = gathered.size_bytes >= self._batch_max_bytes
         if full or len(gathered.records) >= RECORDS_MAX:
             return self.flush(topic, partition, now_ms)
@@ -76,11 +78,14 @@ class StagedBatches:
         self, topic: str, partition: int, columns: Columns, now_ms: int
     ) -> list[OutgoingStaged]:
         """Columns as a batch of their own, behind what was gathered for that partition."""
+        # Single records that came earlier go first: order within the partition.
         batches = self.flush(topic, partition, now_ms)
         return [*batches, self._made(topic, partition, columns, now_ms)]
 
     def _made(self, topic: str, partition: int, columns: Columns, now_ms: int) -> OutgoingStaged:
         data = encoded(columns, now_ms=now_ms, compression=self._compression)
+        # No producer stamp in the data: staged batches are told apart by attempt and number, and
+        # have no offsets before they are committed.
         batch = OutgoingStaged(self.made, topic, partition, data)
         self.made += 1
         self.records += len(columns.values)

@@ -121,6 +121,8 @@ class Staging:
         except NotLeader as error:
             if not error.address:
                 raise
+            # The id may have another coordinator than the bootstrap node; the handle carries its
+            # address to tasks in other processes.
             address = error.address
             answer = await self._call(self._stub(address).OpenOwner, lambda: request)
         return SinkHandle(kind, name, answer.epoch, answer.last_batch_id, address)
@@ -169,6 +171,7 @@ class Staging:
                 offsets=offsets(),
             )
 
+        # Safe to repeat: the coordinator compares the batch id with the newest committed one.
         answer = await self._call(self._stub(session.address).CommitStaged, request)
         return CommitResult(CommitOutcome(answer.outcome), answer.last_batch_id, answer.applied)
 
@@ -339,6 +342,7 @@ class StagedWriter:
             self._partitioner.next_batch()
             if self._driver is None:
                 self._driver = asyncio.create_task(self._drive())
+        # Waits after sending, so one batch may exceed the buffer, and none waits for ever.
         while self._batches.buffered_bytes > self._buffer_max_bytes:
             await self._wait()
 
@@ -359,14 +363,19 @@ class StagedWriter:
         while True:
             before = self._batches.unanswered()
             failure = await self._stream()
+            # The oldest batch got its answer: progress, so time and pauses start from the
+            # beginning.
             if self._batches.unanswered()[:1] != before[:1]:
                 pauses, since = backoff_s(), time.monotonic()
+            # NotLeader ends the attempt although it is retriable: batches are staged at the
+            # coordinator that the session was opened at.
             final = not failure.retriable or isinstance(failure, NotLeader)
             if final or time.monotonic() - since > self._connection.timeout_s:
                 self._failed = failure
                 self._changed.set()
                 return
             await asyncio.sleep(next(pauses))
+            # A new queue: the generator of the broken stream may still wait on the old one.
             self._outgoing = asyncio.Queue()
             for batch in self._batches.unanswered():
                 self._outgoing.put_nowait(batch)
@@ -396,6 +405,8 @@ class StagedWriter:
         while True:
             batch = await outgoing.get()
             yield pb.StageRequest(
+                # Numbered from 0 within the attempt: the broker recognises a batch that is sent
+                # again.
                 request_id=batch.number,
                 owner=owner,
                 epoch=self._session.epoch,

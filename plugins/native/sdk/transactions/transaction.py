@@ -83,6 +83,8 @@ class TransactionalProducer:
             compression=self._compression, batch_max_bytes=self._batch_max_bytes,
         )  # fmt: skip
         self._open = Transaction(self, self._staging, self._next, writer, consumer)
+        # Also the number of a transaction that is aborted is used up: its staged batches may still
+        # arrive.
         self._next += 1
         return self._open
 
@@ -183,6 +185,8 @@ class Transaction:
         member's by now, TransactionAborted when it took too long: nothing has taken effect then.
         OutcomeUnknown: no answer came; a new producer of that id finds out."""
         try:
+            # Before the batches are finished: where the consumer stands now is what these records
+            # were made of.
             if self._consumer is not None:
                 self.commit_offsets(self._consumer)
             winner = await self._writer.finish()
@@ -196,8 +200,12 @@ class Transaction:
             await self._failed_commit(error)
             raise
         except BaseException:
+            # Cancelled in the middle: the commit may have been taken, and this producer must not
+            # use the next number before it knows.
             self._end(failed=OutcomeUnknown("the commit was cancelled; make a new producer"))
             raise
+        # ALREADY_COMMITTED is success: an earlier try of this commit was taken, its answer lost.
+        # OLDER means that another producer of this id is ahead.
         if result.outcome is CommitOutcome.OLDER:
             failure = OutcomeUnknown(f"batch {result.last_batch_id} was committed by another")
             self._end(failed=failure)
@@ -214,6 +222,8 @@ class Transaction:
             )
 
     async def _failed_commit(self, error: LakeMQError) -> None:
+        # An abort now could come behind a commit that was taken, and make the consumer handle its
+        # records twice: only a new producer, which fences this one, finds out.
         if error.retriable:  # it may have been taken
             self._end(failed=OutcomeUnknown(f"no answer to the last commit: {error}"))
         else:
@@ -223,6 +233,8 @@ class Transaction:
         """Made for every try, for a member's commits carry a growing sequence."""
         requests = list(self._groups)
         for consumer, member_id, offsets in self._consumers:
+            # Asked at every try: a rebalance during the retries would commit offsets that are
+            # another member's by now.
             self._check_member(consumer)
             if consumer.member_id != member_id:
                 raise UnknownMember("the session of the consumer ended before the commit")
@@ -234,12 +246,16 @@ class Transaction:
         if self._ended:
             return
         await self._writer.close()
+        # Ended before anything is awaited again: whatever the broker answers, the records can't
+        # appear, since no commit names them.
         self._end()
         if self._consumer is not None:
             self._consumer.rewind()
         try:
             await self._staging.abort(self._producer.session, self.batch_id)
         except LakeMQError as error:
+            # Fenced, for instance. If the broker did not answer, the staged batches expire by
+            # themselves.
             if not error.retriable:
                 self._producer.ended(failed=error)
 
