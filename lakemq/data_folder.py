@@ -30,10 +30,14 @@ class DataFolder:
         """Raises StartupError: not writable, locked by another process, or another node's."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o750)
+            # Opened without O_TRUNC: the number of the process that holds the lock is read from it
+            # below.
             descriptor = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StartupError(f"data folder {self.path}: {error.strerror}") from None
         try:
+            # The kernel releases it when the process dies, however it dies: no stale lock keeps a
+            # node from starting.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "?"
@@ -50,6 +54,8 @@ class DataFolder:
 
     def _check_identity(self) -> None:
         file = self.path / _IDENTITY
+        # Written durably before any data: a folder with data and without identity can't come from a
+        # crash.
         if not file.exists():
             _write_durably(file, json.dumps({"format": FORMAT, "node_id": self._node_id}) + "\n")
             return
@@ -80,6 +86,8 @@ def storage_id(folder: Path) -> str:
     try:
         if not file.exists():
             folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+            # The file is on disk before the id is told to the catalog, or a crash could leave data
+            # under an id that is lost.
             drawn = uuid.uuid4().hex
             _write_durably(file, json.dumps({"format": FORMAT, "storage_id": drawn}) + "\n")
         stored = json.loads(file.read_text())
@@ -102,6 +110,8 @@ def _write_durably(file: Path, text: str) -> None:
         out.write(text)
         out.flush()
         os.fsync(out.fileno())
+    # fsync before the rename, so that the name never leads to half a file; of the folder after it,
+    # so that the name itself survives.
     fresh.rename(file)
     directory = os.open(file.parent, os.O_RDONLY)
     try:

@@ -58,13 +58,21 @@ class LoopWatchdog:
         self._timer = loop.call_later(self.threshold_s / 2, self._note, loop)
 
     def _watch(self, thread: int) -> None:
+        # No lock: `_noted_s` is one float, which one thread writes and another reads.
         while not self._stopping.wait(self.threshold_s / 4):
             noted_s = self._noted_s
+            # The loop notes the time every half threshold: 1.5 thresholds without a note are a
+            # stall of one threshold at least.
             if time.monotonic() - noted_s < 1.5 * self.threshold_s:
                 continue
+            # Taken while the loop stands still; the frame may run on, but its line is where the
+            # time went.
             place = place_of(sys._current_frames().get(thread))
+            # Wait for its end, to report a stall once and with its length.
             while self._noted_s == noted_s and not self._stopping.wait(self.threshold_s / 20):
                 pass
+            # A note would have been due half a threshold after the last one: that part was no
+            # stall.
             self._report(time.monotonic() - noted_s - self.threshold_s / 2, place)
 
     def _report(self, held_s: float, place: str) -> None:

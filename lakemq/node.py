@@ -78,6 +78,8 @@ class Node:
         try:
             await self._start()
         except BaseException:
+            # Also when cancelled: the lock of the data folder and the sockets must not outlive a
+            # start that failed.
             await self._stack.aclose()
             raise
 
@@ -86,9 +88,12 @@ class Node:
         for warning in check_together(self.config, self.plugins.enabled()):
             _log.warning("%s", warning)
         folder = DataFolder(self.data_dir, self.node_id)
+        # Before the MetaService and the storage: both write below it, and two processes must not.
         folder.open()
         self._stack.callback(folder.close)
         self._stack.callback(self.telemetry.close)
+        # Before storage and security, which take the catalog's client; the stack closes in reverse,
+        # so the catalog outlives all that use it.
         await self._start_meta()
         storage, storage_folder = self._storage()
         await storage.start()
@@ -103,14 +108,18 @@ class Node:
         plugin_listeners = self._plugin_listeners()
         for plugin, listener in plugin_listeners:
             await self._start_listener(listener, f"plugin {plugin.name}: ")
+        # The admin is last: its routes are those of the listeners that have started.
         for listener in self._admin([each for _, each in plugin_listeners]):
             await self._start_listener(listener)
+        # Only now, with every port bound: the catalog may give this node partitions as soon as it
+        # is registered.
         await self._register(storage_id(storage_folder))
 
     async def _start_listener(self, listener: Listener, owner: str = "") -> None:
         try:
             await listener.start()
         except (LakeMQError, OSError):
+            # These name their cause already.
             raise
         except Exception as error:  # code of a plugin
             raise PluginError(
@@ -125,6 +134,8 @@ class Node:
         if threshold_ms:
             watchdog = LoopWatchdog(threshold_ms / 1000)
             watchdog.observe(self.telemetry.meter("lakemq.node"))
+            # Called when the start is over, since loading plugins and recovery hold the loop
+            # without being a fault.
             watchdog.start()
             self._stack.callback(watchdog.stop)
 
@@ -134,6 +145,7 @@ class Node:
             settings,
             node_id=self.node_id,
             host=settings.host or node.host,
+            # A folder of its own: plugins have theirs by name.
             data_dir=self.data_dir / "meta",
             meter=self.telemetry.meter("meta_service"),
         )
@@ -157,6 +169,7 @@ class Node:
         found = self.plugins.collect(
             "register_storage", lambda plugin: {"context": self._context(plugin)}
         )
+        # With two engines it would be chance which one holds a topic.
         if len(found) != 1:
             names = ", ".join(plugin.name for plugin, _ in found) or "none is"
             raise PluginError(f"exactly one storage plugin must be on; on: {names}")
@@ -266,6 +279,7 @@ class Node:
         return {"disk_used_ratio": usage.used / max(1, usage.used + usage.free)}
 
     def _fail(self, reason: str) -> None:
+        # Storage and registration may both fail: the first reason is shown.
         if not self.failed.done():
             self.failed.set_result(StartupError(reason))
 

@@ -51,6 +51,7 @@ class Registration:
         except MetaError as error:
             raise StartupError(f"this node can't register: {error}") from error
         self._task = asyncio.create_task(self._run())
+        # A start does not fail when it takes longer: a fenced node becomes active later.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ACTIVE_MAX_S):
                 await self._active.wait()
@@ -61,6 +62,8 @@ class Registration:
             try:
                 return await self._register()
             except CompareFailed as error:
+                # The catalog still counts a process of this id as alive: after a crash that is this
+                # node's former self, until its heartbeats have been missing long enough.
                 if time.monotonic() > deadline:
                     raise
                 _log.warning("waiting to register: %s", error)
@@ -81,9 +84,13 @@ class Registration:
                 _log.warning("registering again: %s", error)
                 registered = False
             except (AlreadyExists, CompareFailed) as error:
+                # Registered once, and refused now: another process took this id meanwhile. Two
+                # nodes of one id would both lead its partitions.
                 self._on_refused(str(error))
                 return
             except MetaError as error:
+                # No quorum, for instance. The catalog fences this node by itself if it lasts;
+                # clients are served until then.
                 _log.warning("the registration is not renewed: %s", error)
                 await asyncio.sleep(_PAUSE_S)
 
@@ -94,6 +101,8 @@ class Registration:
         async with contextlib.aclosing(beats):
             async for state in beats:
                 self._note(state)
+                # A rolling upgrade: members that were too old at the registration have the level
+                # now that keeps storage ids.
                 if not node.storage_id and await self._can_keep_storage():
                     break
         return False
@@ -118,4 +127,6 @@ class Registration:
         await asyncio.gather(self._task, return_exceptions=True)
         with contextlib.suppress(MetaError, TimeoutError):
             async with asyncio.timeout(LEAVE_MAX_S):
+                # With the epoch, so that a late request can't fence the process that came after.
+                # Without it others wait for missing heartbeats.
                 await self._client.leave(self._node.node_id, self._node.broker_epoch)

@@ -39,6 +39,7 @@ def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
 def settle() -> None:
     """Call once the node is started: objects that exist now are kept out of garbage collection."""
     gc.collect()
+    # After a collection, so that no garbage is kept for ever.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL_S)

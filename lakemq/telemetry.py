@@ -21,10 +21,13 @@ class Telemetry:
         resource = Resource.create(
             {"service.name": "lakemq", "service.version": version, "service.instance.id": node_id}
         )
+        # Not Prometheus' global registry: several nodes in one process, as in tests, must not meet
+        # in it.
         self._registry = CollectorRegistry()
         readers = []
         if settings.prometheus:
             readers.append(PrometheusMetricReader(registry=self._registry))
+        # `close` shuts it down; a handler at exit would keep every provider of a process alive.
         self._provider = MeterProvider(
             metric_readers=readers, resource=resource, shutdown_on_exit=False
         )

@@ -93,8 +93,10 @@ class AdminConnection(asyncio.Protocol):
         transport = cast(asyncio.Transport, base)  # uvloop's is not a subclass
         peer = transport.get_extra_info("peername")
         try:
+            # Counted before the handshake, which is what an attacker would spend our CPU with.
             self._admitted = self._connections.limiter.admit(str(peer[0]) if peer else "")
         except ConnectionRefused:
+            # Without an answer: a peer over its limit must cost no TLS handshake and no request.
             transport.abort()
             return
         self._transport = transport
@@ -102,6 +104,7 @@ class AdminConnection(asyncio.Protocol):
         if self._connections.tls is None:
             self._begin(transport)
         else:
+            # `start_tls` must read the handshake itself, from its first byte.
             transport.pause_reading()
             self._handshake = asyncio.get_running_loop().create_task(
                 self._shake_hands(transport, self._connections.tls)
@@ -125,6 +128,8 @@ class AdminConnection(asyncio.Protocol):
     def _begin(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._handler = self._connections.server()
+        # aiohttp knows its own protocol only: by it the middleware finds the connection of a
+        # request.
         self._connections.by_handler[self._handler] = self
         self._handler.connection_made(transport)
         early, self._early = self._early, b""
@@ -154,6 +159,8 @@ class AdminConnection(asyncio.Protocol):
             self._disarm()
             self._admitted.authenticate()
         elif not self._admitted.authenticated:
+            # Once authenticated, an anonymous request such as /healthz on the same connection
+            # changes nothing.
             self._arm()
 
     def data_received(self, data: bytes) -> None:
@@ -161,6 +168,7 @@ class AdminConnection(asyncio.Protocol):
         if self._handler is not None:
             self._handler.data_received(data)
         else:
+            # Bounded by what one read of the TLS layer brings.
             self._early += data
 
     def eof_received(self) -> bool | None:

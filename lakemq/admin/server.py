@@ -88,6 +88,7 @@ class AdminListener:
         try:
             await self._connections.listen(self._host, settings.port)
         except OSError as error:
+            # The runner is set up already: a node that can't start must leave no tasks.
             await runner.cleanup()
             raise StartupError(
                 f"admin: cannot listen on {self._host}:{settings.port}: {error.strerror}"
@@ -116,6 +117,7 @@ class AdminListener:
                 if self._connections is not None:
                     who = request.get(PRINCIPAL)
                     known = who is not None and who.kind != "anonymous"
+                    # In `finally`: refusals are answers too.
                     self._connections.answered(request, authenticated=known)
 
         return count
@@ -132,8 +134,10 @@ class AdminListener:
             for number in range(topic.partitions)
             if self._broker.partition_status(topic.name, number).state not in ("online", "remote")
         ]
+        # Partitions in state `remote` are another node's to answer for.
         if bad:
             status: dict[str, Any] = {"status": "degraded"}
+            # /readyz is open to load balancers; names of topics are not for all.
             if await self._access.may_describe(request):
                 status["partitions"] = bad
             return web.json_response(status, status=503)
@@ -196,6 +200,7 @@ class AdminListener:
         async def answer(request: web.Request) -> web.StreamResponse:
             body: object = {}
             if route.method != "GET":
+                # Before the body is read: who may not change anything costs no memory.
                 self._access.check_change(request)
                 body = await _json_body(request)
             if not isinstance(body, dict):
@@ -214,6 +219,8 @@ async def _json_body(request: web.Request) -> object:
     except TimeoutError:
         raise InvalidRequest(f"the body did not come within {_BODY_MAX_S:.0f} s") from None
     except RecursionError:
+        # json parses nested values recursively: a body of brackets must not reach the log as an
+        # internal error.
         raise InvalidRequest("the body is nested too deeply") from None
     except ValueError as error:  # neither UTF-8 nor JSON
         raise InvalidRequest(f"the body is not valid JSON: {error}") from None

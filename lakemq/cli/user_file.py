@@ -44,6 +44,7 @@ def _rewrite(path: Path, name: str, line: str | None) -> None:
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     kept, written = [], False
     for each in lines:
+        # Comments and lines that do not parse stay: only the named user's line is ours to change.
         if each.startswith("#") or each.split()[:1] != [name]:
             kept.append(each)
         elif line is not None:
@@ -65,7 +66,11 @@ def _replace(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         if path.exists():
+            # `mkstemp` makes a file for its owner alone; a mode that the operator gave the old one,
+            # such as group read for the broker, is kept.
             os.chmod(temporary, path.stat().st_mode & 0o777)
+        # In the same folder, so that the rename is atomic: a broker that reads the file sees the
+        # old or the new one whole.
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
