@@ -83,6 +83,8 @@ class _Sink:
         context = TaskContext.get()
         if session is None or context is None:
             raise AssertionError("rows are written in Spark's executors")
+        # A query that continues repeats its last batch: Spark may have died between this sink's
+        # commit and the entry in its own commit log.
         if batch_id <= session.last_batch_id:
             check_replayed(self._name, batch_id, session.last_batch_id)
             for _ in iterator:  # Spark wants its rows taken
@@ -110,6 +112,8 @@ class _Sink:
         batch committed."""
         staged = [each for each in messages if isinstance(each, Staged)]
         winners = [StagedWinner(*each.winner) for each in staged if each.winner is not None]
+        # Either all tasks staged or all found the batch committed: they share the handle, and with
+        # it the newest batch id.
         if not staged or len(winners) < len(staged):
             if winners:
                 raise ExportError("some tasks of a batch found it committed, others did not")
@@ -123,6 +127,7 @@ class _Sink:
         for each in messages:
             if isinstance(each, Staged):
                 client = client_of(self.options.bootstrap, self.options.access)
+                # Once is enough: an abort discards all attempts of the batch.
                 client.staging.abort(SinkHandle(*each.session), each.batch_id)
                 return
 

@@ -53,6 +53,7 @@ def client_of(bootstrap: str, access: Access = _ANONYMOUS) -> SyncClient:
     """This process's client of a broker. Python workers live longer than tasks, so the connection
     is kept; a worker is a process of its own and serves one task at a time."""
     key = bootstrap if access == _ANONYMOUS else (bootstrap, access)
+    # No lock: a Python worker of Spark runs one task at a time, in one thread.
     if key not in _clients:
         _clients[key] = open_client(bootstrap, access)
     return _clients[key]
@@ -89,6 +90,8 @@ class RetryTimer:
     def pause_after(self, error: LakeMQError) -> None:
         """Wait before the next try. Raises the error if there shall be none."""
         now = time.monotonic()
+        # Counted from the first failure without progress, not from the start: a long range may take
+        # hours.
         self._deadline = self._deadline or now + self._timeout_s
         pause_s = self._backoff.next_s()
         if not error.retriable or now + pause_s > self._deadline:
@@ -146,6 +149,8 @@ def read_batches(
                 topic_id=wanted.topic_id, bytes_max=fetch_bytes, on_corrupt=on_corrupt,
                 **filtered,
             ):  # fmt: skip
+                # Before the yield: a failure later on asks from behind this batch, which the caller
+                # has.
                 offset = batch.header.last_offset + 1
                 timer.progressed()
                 yield batch
@@ -153,6 +158,8 @@ def read_batches(
                 _check_still_held(client, wanted, offset)
                 return
         except (OffsetOutOfRange, UnknownTopic, UnknownPartition) as error:
+            # Records of a planned range are gone: retention or a deletion was quicker than the
+            # task.
             if fail_on_data_loss:
                 raise _loss(wanted, offset, str(error)) from error
             _log.warning("%s", _loss(wanted, offset, str(error)))
@@ -212,6 +219,7 @@ def read_arrow(
 
     def corrupt(first: int, last: int, error: CorruptBatch) -> None:
         span = span_of(first, last, wanted)
+        # A retry reads the batch again; one outside the range is for the task that has its offsets.
         if first in reported or span.start >= span.end:
             return
         reported.add(first)
@@ -219,6 +227,7 @@ def read_arrow(
         if on_skipped is not None:
             on_skipped(span)
 
+    # The broker's filter works on whole batches, so keys are compared here once more.
     asked = tuple(columns) if keys is None or "key" in columns else (*columns, "key")
     gathered: list[pa.RecordBatch] = []
     rows, size, offset = 0, 0, wanted.start

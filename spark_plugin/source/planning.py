@@ -174,6 +174,8 @@ def repair(cursor: Cursor, view: View, fail_on_data_loss: bool) -> Repaired:
     topic, records under the log start, a journal that ends before the cursor) is a DataLossError,
     or with `fail_on_data_loss` off a sentence in `losses` and a cursor past the gap.
     """
+    # Topics and partitions that the cursor does not know begin at their log start: no record
+    # between two batches is missed.
     repaired, losses = earliest(view), []
     for name, before in cursor.items():
         now = view.get(name)
@@ -260,6 +262,8 @@ def limit(
     )
     if share >= 1.0:
         return dict(end)
+    # The minimum of one offset a partition could exceed `rows_max`: the room is given out to the
+    # longest lags first.
     room = rows_max or rows
     lags = {
         (name, partition): max(0, stop - start[name].offsets[partition])
@@ -333,7 +337,9 @@ def split(
         count = -(-wanted * length // total) if pieces_min else 1
         if rows_max:
             count = max(count, -(-length // rows_max))
+        # No empty pieces.
         count = min(count, length)
+        # Integer arithmetic, so that the last cut is exactly the end.
         cuts = [each.start + length * index // count for index in range(count + 1)]
         pieces += [each._replace(start=first, end=last) for first, last in pairwise(cuts)]
     return pieces

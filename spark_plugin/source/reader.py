@@ -218,6 +218,8 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
         to begin one."""
         view = self.view()
         before = cursor_from_json(start)
+        # A checkpoint may be days old: what retention took since is reported before a batch is
+        # planned over it.
         now = planning.repair(before, view, self.options.fail_on_data_loss).cursor
         end = self._end(view)
         options = self.options
@@ -242,6 +244,7 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
         end = planning.latest(view)
         if self._target is None:
             return end
+        # Without topics that were deleted since: nothing of them is left to read.
         return {name: topic for name, topic in self._target.items() if name in end}
 
     def reportLatestOffset(self) -> dict[str, Any]:

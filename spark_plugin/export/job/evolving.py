@@ -78,6 +78,7 @@ class EvolvingColumns:
 
         found: dict[str, Type] = {}
         found_fields = [each for each in results if isinstance(each, NewFields)]
+        # In a fixed order: the columns then come out the same however the tasks were scheduled.
         for each in sorted(found_fields, key=lambda each: (each.partition, each.start)):
             found = merge_found(found, dict(parse_schema(each.columns)))
         if not found:

@@ -92,18 +92,27 @@ class Exporter:
             self._owner.check_free()
         epoch = before.epoch
         if self._dead is not None:
+            # A table that was deleted and created again starts at epoch 0: its process must still
+            # fence the earlier ones, whose epochs the dead letters hold.
             epoch = max(epoch, self._dead.epoch(key))
         after = replace(before, epoch=epoch + 1, process=new_token(), commit=new_token())
         if before.topic_mark is None:
             first = self._first_offsets(topic)
+            # The start offsets are committed with the epoch, so that a crash before the first rows
+            # can't make the next run start elsewhere. The mark says which topic they belong to.
             mark = lake.topic_mark(key.topic_id) if first else None
             after = replace(after, topic_mark=mark, offsets=first)
+        # The epoch is in the table before anything else happens: from here on no earlier process
+        # can commit, so what it left behind may be deleted.
         lake.commit(self._table, key, [], before, after, pause)
         self._started = after
+        # After the epoch: the record of the owner is for people, the epoch is what counts.
         self._owner.take()
         if self.settings.trigger_s is None:
             self._target = planning.latest({key.topic: topic})
         delete_strays(self._folder, key, after.epoch, self._table.reachable_files)
+        # Only now, under a committed epoch: before it, a folder might have belonged to a commit
+        # under way.
         deleted = delete_orphans(self._folder, key, after.epoch, before.attempt)
         deleted += self._dead.start(key, after) if self._dead is not None else []
         return deleted + self._landing.start(key, after)
@@ -140,6 +149,7 @@ class Exporter:
         topic = self._describe_topic()
         key = self._key(topic)
         before = self._progress(key)
+        # Before any work: the commit would fail all the same, but a whole Spark job later.
         self._check_epoch(key, before)
         self._check_topic(key, before)
         ranges, lag = self._plan(topic, before)
@@ -148,6 +158,7 @@ class Exporter:
         try:
             return self._export(key, topic, before, ranges, lag)
         except ExportFenced:
+            # Nothing is deleted here: the folders are now for the process that took over.
             self._invalidate()
             raise
         except Exception:
@@ -176,6 +187,8 @@ class Exporter:
         started = time.monotonic()
         folder, known = "", {}
         if self._dead is not None:
+            # Dead letters that an earlier run committed and whose rows did not follow: tasks leave
+            # them out.
             known = self._dead.known(key, before.offsets)
             folder = self._dead.new_folder(key)
         tasks = self._tasks(ranges, topic, folder, known)
@@ -185,12 +198,16 @@ class Exporter:
             lambda: self._run_tasks([self._landing.assign_destination(task) for task in tasks]),
             folder,
         )
+        # A last line of defence: a bug or a lost result must fail the attempt, not leave a gap
+        # behind offsets that are committed.
         check_complete(ranges, results)
         files = self._landing.finish(results)
         written = time.monotonic()
         after = self._after(key, before, ranges)
         dead = [result.file for result in results if isinstance(result, DeadLetterFile)]
         if self._dead is not None:
+            # Dead letters first. After a crash in between they are ahead, and the next run skips
+            # them; the other way round they would be lost for good.
             self._dead.commit(key, dead, folder, after.offsets)
         self._landing.commit(key, files, before, after)
         all_files = [file for each in files.values() for file in each]
@@ -240,6 +257,8 @@ class Exporter:
                 return before, results
             before = now
             if self._dead is not None and dead_folder:
+                # The range is read again and writes its dead letters again: those of this round
+                # must not be committed beside them.
                 self._dead.folder.delete(dead_folder)
                 self._dead.folder.create(dead_folder)
         raise ExportError(
@@ -263,6 +282,8 @@ class Exporter:
         key = self._key(self._describe_topic())
         before = self._progress(key)
         self._check_epoch(key, before)
+        # Which letters have landed is read before the attempt and again in `outcome`: the tables
+        # themselves are the only record of it.
         letters = DeadLetterReplay(key, self._landing.tables(), self._dead.table, before.offsets)
         nowhere = OffsetRange(key.topic, key.topic_id, -1, 0, 0)
         task = replace(self._task(nowhere, ""), evolve="strict" if self.settings.sql else evolve)
@@ -308,7 +329,11 @@ class Exporter:
         name, settings = self.settings.topic, self.settings
         view = {name: topic}
         cursor = {name: TopicCursor(topic.topic_id, before.offsets)}
+        # The same checks as the stream source: an export must not pass silently over records that
+        # retention deleted.
         start = planning.repair(cursor, view, settings.fail_on_data_loss).cursor
+        # Without a trigger the export stops at the ends that it found at its start, though
+        # producers go on.
         end = self._target or planning.latest(view)
         if settings.as_of:
             bound = parse_bound("--as-of-offset", settings.as_of)
@@ -333,6 +358,8 @@ class Exporter:
             (each.end - each.start) * topic.partitions[each.partition].record_bytes
             for each in ranges
         )
+        # A small commit gets few tasks: each costs a file for every table and partition that it
+        # writes.
         pieces = min(self._parallelism, max(1, int(size / _TASK_MIN_BYTES)))
         return [
             replace(
@@ -340,6 +367,7 @@ class Exporter:
                 dlq_known=tuple(
                     each
                     for each in known.get(piece.partition, ())
+                    # Only its own, for the list travels with every task.
                     if piece.start <= each < piece.end
                 ),
             )
@@ -366,6 +394,8 @@ class Exporter:
         return replace(
             before,
             attempt=before.attempt + 1,
+            # Never derived from the content: a process that computes the same commit must not take
+            # another's for its own.
             commit=new_token(),
             topic_mark=lake.topic_mark(key.topic_id),
             offsets={**before.offsets, **{each.partition: each.end for each in ranges}},

@@ -79,6 +79,8 @@ def run_tasks(spark: SparkSession, access: Access, tasks: Sequence[WriteTask]) -
     spark.dataSource.register(FusedSource)
     text = json.dumps([task.to_json() for task in tasks])
     try:
+        # `collect` returns the rows of the winning attempt of each task only; files of the others
+        # become strays.
         reader = spark.read.format(FusedSource.name()).option("tasks", text)
         rows = reader.option(_ACCESS, access.to_json()).load().collect()
     except (PySparkException, Py4JError) as error:
@@ -91,6 +93,7 @@ _RAISED = re.compile(r"^(?:\w+\.)+(\w+): (.+)$", re.MULTILINE)
 
 def error_of_task(text: str) -> Exception:
     """The error that a task raised, found in what Spark says of it."""
+    # The last match is the innermost one: Spark quotes the Python traceback behind its own errors.
     for name, message in reversed(_RAISED.findall(text)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, SparkPluginError):

@@ -85,6 +85,8 @@ class LandingTable:
 
     def prepare(self, key: ExportKey, epoch: int, before: Progress, inner: str = "") -> None:
         """Make the folder for the attempt that follows, with a folder `inner` in it."""
+        # The folder of an attempt without rows is kept for the next one, so an idle table costs no
+        # calls to the store.
         if not self.attempt_path:
             self.attempt_path = attempt_folder(key, epoch, before.attempt + 1)
             self.folder.create(f"{self.attempt_path}/{inner}" if inner else self.attempt_path)
@@ -108,8 +110,11 @@ class LandingTable:
     ) -> None:
         """Add the files."""
         path, self.attempt_path = self.attempt_path, ""  # from here on `restart` must not delete it
+        # The folder's entries must be durable before a commit refers to its files.
         self.folder.sync(path)
         lake.commit(self.table, key, files, before, after, self._pause)
+        # Only after the commit: before it, every file in the folder is an orphan, and goes with the
+        # folder.
         note_strays(self.folder, path, {file.path for file in files})
         self.columns.refresh()
 
@@ -168,6 +173,7 @@ class OneTable:
         none. The progress stays as it was: this is no commit of the export."""
         if not self._table.columns.extend(results):
             return None
+        # What was written lacks the new columns, and the ranges are read again anyway.
         self._table.restart()
         return now
 
@@ -185,6 +191,7 @@ class OneTable:
             staged, self.head.location, path, self.head.arrow_schema(), settings.file_max_bytes,
             settings.partition_by,
         )  # fmt: skip
+        # Before the commit, or the staged files would count as strays of the attempt.
         self._table.folder.delete(f"{path}/{_STAGED}")
         return files
 

@@ -54,6 +54,7 @@ def read_state(ledger: LakeTable, export_id: str = "", topic: str = "") -> Ledge
     files = dataset.dataset(
         paths, ledger_schema(), "parquet", filesystem=Folder(ledger.location).filesystem
     )
+    # Files come in no order; the attempt number orders what they say.
     rows = sorted(files.to_table().to_pylist(), key=lambda row: row["attempt"])
     if export_id:
         rows = [row for row in rows if (row["export"], row["topic"]) == (export_id, topic)]

@@ -41,6 +41,8 @@ class Owner:
         if other is None or other.get("run") == self._run:
             return
         silent_s = max(0.0, time.time_ns() / 1e9 - float(other.get("beat_s", 0)))
+        # Compared by wall clocks of two machines, which may be wrong: that is harmless, since the
+        # epoch in the table decides who commits.
         if silent_s > SILENCE_MAX_S or _is_dead_here(other):
             return
         raise ExportRunning(
@@ -63,6 +65,7 @@ class Owner:
         self._ended.set()
         self._thread.join()
         other = self._read()
+        # Another process may have taken over: its record must stay.
         if other is not None and other.get("run") == self._run:
             with contextlib.suppress(OSError):
                 self._folder.delete_file(self._path)
@@ -94,6 +97,7 @@ def _is_dead_here(other: dict[str, Any]) -> bool:
     if other.get("host") != socket.gethostname() or not isinstance(other.get("pid"), int):
         return False
     try:
+        # Signal 0 sends nothing and only checks that the process exists.
         os.kill(other["pid"], 0)
     except ProcessLookupError:
         return True

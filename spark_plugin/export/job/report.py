@@ -94,6 +94,7 @@ def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult])
             if isinstance(result, RangeRead) and result.partition == wanted.partition
         ]
         for result in sorted(done, key=lambda each: each.start):
+            # A gap: the offset stays where it is, and the check below fails.
             if result.start != offset:
                 break
             offset = result.end
@@ -106,5 +107,6 @@ def check_complete(ranges: Sequence[OffsetRange], results: Sequence[TaskResult])
     kept = sum(
         result.file.rows for result in results if isinstance(result, DataFile | DeadLetterFile)
     )
+    # Counted at both ends: a writer that drops rows is found before the commit.
     if read != kept:
         raise ExportError(f"{read} records were read, {kept} written")

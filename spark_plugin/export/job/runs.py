@@ -39,6 +39,7 @@ def merge(runs: Iterable[Run]) -> tuple[list[Run], list[Run]]:
         if merged and run.start <= merged[-1].end:
             last = merged[-1]
             if run.start < last.end:
+                # Only the overlap is twice; runs that just touch are neighbours.
                 _add(twice, Run(run.start, min(run.end, last.end)))
             merged[-1] = Run(last.start, max(last.end, run.end))
         else:
@@ -76,6 +77,8 @@ def outside(offsets: npt.NDArray[np.int64], runs: Sequence[Run]) -> npt.NDArray[
     """For each offset, whether it is in none of the runs (normal)."""
     if not runs:
         return np.ones(len(offsets), dtype=bool)
+    # Runs are normal, so the only one that can hold an offset is the last that starts at or below
+    # it.
     starts = np.array([run.start for run in runs], dtype=np.int64)
     ends = np.array([run.end for run in runs], dtype=np.int64)
     index = np.searchsorted(starts, offsets, side="right") - 1

@@ -231,6 +231,8 @@ class DeadRows:
     def write(self, batch: pa.RecordBatch, bad: Sequence[BadRow]) -> int:
         """How many of them are new."""
         offsets = batch.column("offset")
+        # Committed by an earlier run whose rows did not follow: written again they would be there
+        # twice.
         new = [each for each in bad if offsets[each.row].as_py() not in self._known]
         if new:
             self._open().write(dead_letter_rows(batch, new, self._task.offsets.topic_id))
@@ -286,6 +288,8 @@ class _DecodedRows:
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         decoded = self._decoder.decode(batch.column("value"), batch.column("key"))
+        # Nothing is written any more: the driver adds the columns and the range is read again, so
+        # more rows would only be deleted.
         if self._decoder.has_new_fields():
             self.new_fields = {"": schema_text(self._decoder.found.items())}
             return

@@ -44,6 +44,7 @@ def choose(files: Sequence[LiveFile], file_bytes: int) -> list[list[LiveFile]]:
     groups: list[list[LiveFile]] = []
     open_groups: dict[tuple[str | None, ...], list[LiveFile]] = {}
     for file in files:
+        # Larger ones stay: rewriting them costs more than it saves.
         if file.size_bytes >= file_bytes // 2:
             continue
         group = open_groups.setdefault(file.partition_values, [])
@@ -74,6 +75,7 @@ def _rewrite(
     table: LakeTable, key: ExportKey, epoch: int, groups: list[list[LiveFile]], file_bytes: int
 ) -> Compacted:
     before = table.progress(key)
+    # Another process took over, and deletes folders of earlier epochs as orphans.
     if before.epoch != epoch:
         raise TableConflict(f"epoch {before.epoch} began after {epoch}")
     after = replace(before, attempt=before.attempt + 1, commit=new_token())
@@ -84,6 +86,7 @@ def _rewrite(
     written: list[WrittenFile] = []
     for number, group in enumerate(groups):
         files = _write_together(folder, attempt_path, f"c{number:05d}", schema, group, file_bytes)
+        # Checked before the commit, for the old files are deleted in the end.
         if sum(file.rows for file in files) != sum(file.rows for file in group):
             raise TableError(f"{table.location}: rows were lost in compaction; nothing was changed")
         written += files
@@ -92,9 +95,11 @@ def _rewrite(
     try:
         table.append(key, written, after, removed)
     except TableConflict:
+        # Not applied, for sure; compaction is not urgent, so it is given up.
         folder.delete(attempt_path)
         raise
     except Exception:
+        # The answer was lost, perhaps not the commit.
         if not _is_committed(table, key, after):
             raise
     return Compacted(len(removed), len(written))

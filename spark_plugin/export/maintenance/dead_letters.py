@@ -61,9 +61,12 @@ class DeadLetters:
         unless a commit fails (`invalidate`)."""
         if self._known is None:
             now = self._progress(key)
+            # The two tables are fenced apart: a process may have taken this one and not the other
+            # one yet.
             if not lake.owns(self._now, now):
                 raise lake.taken_over(key, self.table, now, self._now.epoch)
             self._now, here = now, now.offsets
+            # Normally empty, and then no data file is read.
             ahead = {
                 partition: next_offsets.get(partition, 0)
                 for partition, offset in here.items()
@@ -86,6 +89,7 @@ class DeadLetters:
         self, key: ExportKey, files: list[WrittenFile], folder: str, offsets: Mapping[int, int]
     ) -> None:
         """Add the files; without any, delete the attempt's folder."""
+        # No commit, so the offsets here stay behind the table's: only being ahead has a meaning.
         if not files:
             self.folder.delete(folder)
             return

@@ -57,6 +57,7 @@ class DeadLetterReplay:
 
     def write(self, task: WriteTask) -> list[TaskResult]:
         """Write the rows of those that have not landed yet, as the task says."""
+        # Called again when columns were added: the counts are those of the last round.
         self._fresh = self._before = 0
         self._bad = _CountedBad()
         return list(write(task, "replay", self._batches(), self._bad))

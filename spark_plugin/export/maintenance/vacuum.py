@@ -40,6 +40,8 @@ def vacuum(table: LakeTable, retention_s: float) -> Vacuumed:
         if path.endswith(".parquet") and changed_s < before_s
     ]
     table.reload()
+    # After listing the folders: a file that is committed meanwhile is named, one that is written
+    # meanwhile is too young.
     named = table.reachable_files()
     unnamed = [path for path in old if path not in named]
     for path in unnamed:

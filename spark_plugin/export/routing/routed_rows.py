@@ -92,6 +92,7 @@ class RoutedRows:
         values = route_values(self._by, batch, table, records)
         route_indexes, names = routes_of(values, self._routing.table_format)
         targets = [self._target(name) for name in names]
+        # Only names are looked for from now on; the range is read again once the tables exist.
         if self.new_routes:
             return
         bad, nowhere = list(bad), np.zeros(len(route_indexes), dtype=bool)
@@ -113,6 +114,7 @@ class RoutedRows:
         if name is not None and name in self._targets:
             return self._targets[name]
         if name is not None and len(self._targets) < self._routing.routes_max:
+            # Bounded, for keys may be as many as records.
             if len(self.new_routes) < self._routing.routes_max:
                 self.new_routes.add(name)
             return None
@@ -123,6 +125,7 @@ class RoutedRows:
     ) -> list[BadRow]:
         """Write the rows of one route; answers which of their records are bad."""
         offsets = batch.column("offset").to_numpy()[rows.records.to_numpy()]
+        # After a crash between two commits this table may have the first of these rows already.
         self._write(target, rows.table, mine & (offsets >= target.skip_below))
         return []
 
@@ -160,6 +163,7 @@ class RoutedRows:
 
     def close(self) -> list[tuple[str, list[WrittenFile]]]:
         """No files if there are new routes."""
+        # Closed in any case, or their file handles would stay open.
         closed = [(route, writer.close()) for route, writer in self._writers.items()]
         return [] if self.new_routes else closed
 
@@ -194,6 +198,7 @@ class OwnColumnRows(RoutedRows):
         records = rows.records.filter(pa.array(mine))
         its = batch.take(records)
         decoded = decoder.decode(its.column("value"), its.column("key"))
+        # The other routes go on, so that one round finds the new columns of all tables.
         if decoder.has_new_fields():
             self.new_fields[target.name] = schema_text(decoder.found.items())
             return []

@@ -74,11 +74,14 @@ class Routes:
         deleted = [each for name in known.routes for each in self._add(key, name, now.offsets)]
         rule = _rule_of(self._settings)
         if known.rule != rule:
+            # A table that is ahead skips the records that it has. Under another rule they would go
+            # to another table, and be in both, or in none.
             if known.rule and self._is_ahead(now.offsets):
                 raise OptionError(
                     "the last run ended between the commits of two tables: run the export once "
                     f"as it was ({_difference(known.rule, rule)}), then change where records go"
                 )
+            # Noted before the first record is routed by it.
             now = self._note(key, now, RULE, [rule])
         default = self._settings.route_default
         if default and default not in self._open:
@@ -88,12 +91,16 @@ class Routes:
     def _note(self, key: ExportKey, before: Progress, kind: str, values: Sequence[str]) -> Progress:
         """Commit rows of the ledger."""
         after = replace(before, attempt=before.attempt + 1, commit=new_token())
+        # Attempt numbers are used up by commits of the ledger's own rows too, so no two attempts
+        # share one.
         files = write_rows(self.head, key, after.epoch, after.attempt, kind, values)
         lake.commit(self.head, key, files, before, after, self._pause)
         return after
 
     def _add_new(self, key: ExportKey, before: Progress, names: Sequence[str]) -> Progress:
         """Create tables for routes, which are in the ledger first."""
+        # The ledger first: a table that a crash left without a ledger entry would be unknown to
+        # every later run.
         after = self._note(key, before, ROUTE, names)
         for name in names:
             self._add(key, name, after.offsets)
@@ -123,6 +130,7 @@ class Routes:
         self, key: ExportKey, before: Progress, offsets: Mapping[int, int], attempt: int
     ) -> Progress:
         """Offsets only ever grow: a table may be ahead of the others after a crash."""
+        # Offsets of a table never go back, or rows above them would be written again.
         reached = {**before.offsets}
         for partition, offset in offsets.items():
             reached[partition] = max(offset, reached.get(partition, 0))
@@ -147,6 +155,8 @@ class Routes:
         """Create a folder for the next attempt in every table that has none yet; after a failure,
         from the table's newest state."""
         for route in self._open.values():
+            # The first attempt, or an earlier one failed: a commit may have been applied all the
+            # same, so the tables tell where they are.
             if key != self._key:
                 route.landing.reload()
                 route.progress = route.landing.table.progress(key)
@@ -197,6 +207,8 @@ class Routes:
         """Routes that get a table: those that tasks found, in a fixed order, up to `routes_max`."""
         met: dict[str, None] = {}
         found = [each for each in results if isinstance(each, NewRoutes)]
+        # In a fixed order, for with `routes_max` it decides who gets a table; a run after a crash
+        # must decide the same.
         for each in sorted(found, key=lambda each: (each.partition, each.start)):
             met |= dict.fromkeys(each.names)
         room = self._settings.routes_max - len(self._open)
@@ -221,14 +233,19 @@ class Routes:
             route = self._open[name]
             reached = self._after(key, route.progress, after.offsets, route.progress.attempt + 1)
             route.landing.commit(key, mine, route.progress, reached)
+            # At once, and not after all tables: if a later one fails, this one stays ahead and
+            # skips what it has.
             route.progress = reached
             self._grown.append(route)
+        # Last. Its offsets are the lowest of all, so that a run after a crash reads everything that
+        # a table may lack.
         lake.commit(self.head, key, [], before, after, self._pause)
 
     def compact(self, key: ExportKey) -> Compacted | None:
         """Only the tables that the last commit grew."""
         done = []
         for route in self._grown:
+            # The folder belongs to the attempt number that the compaction's commit takes.
             route.landing.restart()
             each = route.landing.compact(self._settings, key, self._started.epoch)
             if each is not None:

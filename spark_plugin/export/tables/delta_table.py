@@ -78,6 +78,7 @@ class DeltaLakeTable:
             if not DeltaTable.is_deltatable(self.location):
                 if schema is None:
                     raise NoTable(f"there is no Delta table at {self.location}")
+                # "ignore": two exports may create the table at the same time.
                 DeltaTable.create(
                     self.location, schema, mode="ignore", partition_by=self._partition_by
                 )
@@ -226,6 +227,8 @@ class DeltaLakeTable:
         versions = _transactions(key, after)
         properties = CommitProperties(
             custom_metadata={"lakemq": json.dumps(_readable(key, after))},
+            # All of them in every commit: two commits from the same state then always share one,
+            # and the second fails.
             app_transactions=[Transaction(app_id, version) for app_id, version in versions.items()],
         )
         try:

@@ -51,6 +51,8 @@ def rewrite(table: DeltaTable, location: str, schema: pa.Schema) -> None:
     for _ in range(_TRIES):
         table.update_incremental()
         attempt_path = f"{PREFIX}widened/{uuid.uuid4().hex}"
+        # Outside the exports' attempt folders, which a process that starts would delete; what a
+        # crash leaves is for the vacuum.
         actions = _write(table, Folder(location), attempt_path, schema, partition_by)
         try:
             table.create_write_transaction(

@@ -73,6 +73,7 @@ class FileWriter:
 
         if not self._gathered_rows:
             return
+        # Concatenated without copies; one cast and one row group in place of many.
         table = pa.concat_tables(self._gathered).cast(self._schema)
         if self._writer is None:
             path = f"{self._path}/{self._name}-{len(self._files)}.parquet"
@@ -89,6 +90,7 @@ class FileWriter:
         metadata = self._writer.writer.metadata
         size_bytes = self._output.tell()
         self._output.close()
+        # Synced by the executor that wrote it: the driver only syncs the folder.
         self._folder.sync(self._current)
         footer = io.BytesIO()
         metadata.write_metadata_file(footer)
@@ -156,6 +158,8 @@ class PartitionedWriter:
             each.flush()
 
     def _writer(self, values: Values) -> FileWriter:
+        # Popped and put back: a dict keeps the order of insertion, which makes it a list by last
+        # use.
         writer = self._writers.pop(values, None)
         if writer is None:
             if len(self._writers) >= _OPEN_FILES_MAX:

@@ -114,6 +114,7 @@ class Folder:
             with self.open_output(path) as file:
                 file.write(data)
             return
+        # fsync before the rename: otherwise a crash could leave the new name on an empty file.
         staged = f"{self.full_path(path)}.{os.getpid()}.tmp"
         with open(staged, "wb") as file:
             file.write(data)
@@ -137,9 +138,11 @@ class Folder:
             file.flush()
             os.fsync(file.fileno())
         try:
+            # Unlike a rename, a link fails if the name exists, and the file behind it is whole.
             os.link(staged, self.full_path(path))
         finally:
             os.unlink(staged)
+        # The new name itself must be on disk before the commit counts.
         self.sync("", posixpath.dirname(path))
 
     def sync(self, *paths: str) -> None:
@@ -172,6 +175,7 @@ def export_folder(key: ExportKey) -> str:
 
 def new_token() -> int:
     """A random number: 60 bits, since Delta stores integers only; never 0."""
+    # 0 stands for a version without tokens.
     return secrets.randbits(60) or 1
 
 
@@ -191,6 +195,8 @@ def delete_orphans(folder: Folder, key: ExportKey, epoch: int, committed_attempt
         numbers = _numbers(name)
         if numbers is None or name.endswith(_STRAYS):
             continue
+        # An older epoch can't commit any more, and attempt numbers only grow: neither this folder's
+        # commit is in the table, nor can it come.
         if numbers[0] < epoch and numbers[1] > committed_attempt:
             with contextlib.suppress(FileNotFoundError):  # another process that starts was quicker
                 folder.delete(f"{export_folder(key)}/{name}")
@@ -225,12 +231,14 @@ def _delete_noted(folder: Folder, note: str, named: Callable[[], Collection[str]
     paths = {f"{attempt}/{each}" for each in json.loads(folder.read(note))}
     strays = {path for path in paths if folder.full_path(path) in there}
     before_s = time.time_ns() / 1e9 - STRAY_AGE_MIN_S
+    # A task that lost may still be writing: wait until none of its files has changed for an hour.
     if any(there[folder.full_path(path)] > before_s for path in strays):
         return
     kept = named() if strays else ()
     for path in strays:
         if folder.full_path(path) not in kept:
             folder.delete_file(path)
+    # The note goes last: after a crash the next process deletes what is left.
     folder.delete_file(note)
 
 

@@ -65,6 +65,7 @@ class IcebergTable:
 
         properties = dict(catalog)
         self._catalog = load_catalog(properties.pop("name", "default"), **properties)
+        # `LakeTable` has no `close`: a table ends when it is dropped.
         weakref.finalize(self, self._catalog.close)  # its connections end with the table
         try:
             self._table: Table = self._catalog.load_table(name)
@@ -178,11 +179,14 @@ class IcebergTable:
         try:
             with _without_retries(self._table).transaction() as transaction:
                 snapshot = transaction.update_snapshot(snapshot_properties=properties)
+                # A fast append rewrites no manifests; an overwrite, which has to, is for compaction
+                # only.
                 with snapshot.overwrite() if removed else snapshot.fast_append() as change:
                     for data_file in data_files:
                         change.append_data_file(data_file)
                     for file in removed:
                         change.delete_data_file(file.handle)
+                # In the same transaction as the files: rows and offsets change together.
                 transaction.set_properties(properties)
         except (CommitFailedException, ValidationException) as error:
             raise TableConflict(str(error)) from None

@@ -87,6 +87,8 @@ class ParquetTable:
         """Read the manifests that came since; each names the progress of one export, or columns."""
         import pyarrow as pa
 
+        # Numbers have no gaps: each manifest is created exclusively under the number after the
+        # newest one.
         while self._folder.exists(_manifest(self._number + 1)):
             self._number += 1
             found = self._read(self._number)
@@ -147,6 +149,7 @@ class ParquetTable:
             "removed": [file.handle for file in removed],
         }  # fmt: skip
         try:
+            # The commit. Data files and their folder were synced before.
             self._folder.create_exclusively(_manifest(number), _encode(manifest))
         except FileExistsError:
             raise TableConflict(f"{_manifest(number)} exists") from None
@@ -162,6 +165,7 @@ class ParquetTable:
         for number in range(1, self._number + 1):
             manifest = self._read(number)
             for path in manifest.get("removed", ()):
+                # Removed by a compaction, whose manifest adds the merged files.
                 found.pop(path, None)
             for each in manifest["files"]:
                 path = each["path"]

@@ -177,13 +177,18 @@ def commit(
                 table.append(key, files, after)
                 return
         except TableConflict:
+            # Not applied, for sure: look below at who was first.
             pass
         except Exception:
+            # A time-out, for instance: the store may have applied the commit and lost the answer.
+            # Trying again blindly would add the files twice.
             if _landed(table, key, after):
                 return
             raise
         table.reload()
         now = table.progress(key)
+        # Ours, although it was answered as a conflict: a library or store may have repeated the
+        # request itself.
         if now.commit == after.commit:
             return
         if not _is_same_state(before, now):
@@ -214,6 +219,8 @@ def take_epoch(
             commit(table, key, [], before, after, pause)
             return before, after
         except ExportFenced:
+            # `before` is out of date: another process was quicker. The check above tells whether
+            # its epoch is a later one.
             continue
     raise TableError(f"{table.location}: {CONFLICTS_MAX} processes in a row began to commit here")
 
@@ -224,4 +231,6 @@ def _landed(table: LakeTable, key: ExportKey, after: Progress) -> bool:
         table.reload()
         return table.progress(key).commit == after.commit
     except Exception:
+        # Unknown is answered as not landed: the error is then raised, and the next run reads the
+        # table.
         return False

@@ -178,8 +178,8 @@ class GroupStream:
             self.heartbeat_now()
             self._on_change()
         elif not isinstance(error, InstanceInUse) and not error.retriable:
-            # InstanceInUse passes when the other process with that instance id ends or times out;
-            # the next heartbeat asks again.
+            # Not for InstanceInUse, which passes when the other process with that instance id
+            # leaves or times out: the next heartbeat asks again.
             self._fail(error)
 
 
