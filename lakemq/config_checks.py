@@ -82,6 +82,7 @@ def _certificates(file: str) -> list[x509.Certificate]:
 def _covers(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
     """Whether the certificate is that authority, or an intermediate signed by it, whose
     certificates the authority's clients accept too."""
+    # The same key under another name or validity signs the same certificates.
     if authority == certificate or authority.public_key() == certificate.public_key():
         return True
     try:

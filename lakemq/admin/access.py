@@ -100,6 +100,7 @@ class AdminAccess:
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
             if request.path not in OPEN:
                 await self._identify(request)
+                # Topics are checked one by one, by their own rights.
                 if not request.path.startswith("/api/v1/topics"):
                     self._authorize(request, Resource("cluster", "cluster"))
             return await handler(request)

@@ -59,6 +59,8 @@ Join = Annotated[
 def _load(file: Path | None, data_dir: Path | None = None, join: Sequence[str] = ()) -> Config:
     environment = dict(os.environ)
     if join:
+        # As environment variables, which come before the file: options have one way in, and are
+        # checked alike.
         environment["LAKEMQ_META__JOIN"] = json.dumps(list(join))
     if data_dir is not None:
         environment["LAKEMQ_NODE__DATA_DIR"] = str(data_dir)
@@ -91,6 +93,7 @@ async def _run(config: Config) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
+        # Before the start, so that a signal during recovery ends the node in order.
         loop.add_signal_handler(number, stop.set)
     await node.start()
     try:
@@ -100,6 +103,8 @@ async def _run(config: Config) -> None:
         node.watch_loop()
         typer.echo("ready")
         sys.stdout.flush()
+        # A node that can't go on, as after a failed write, stops with an error: the supervisor
+        # starts it again.
         node.failed.add_done_callback(lambda _: stop.set())
         await stop.wait()
         if node.failed.done():

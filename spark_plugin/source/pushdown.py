@@ -45,6 +45,7 @@ def pushed(filters: Iterable[Any]) -> Pushed:
         name = type(each).__name__
         path: tuple[str, ...] = getattr(each, "attribute", ())
         value = getattr(each, "value", None)
+        # A null on the right side matches nothing or, with `<=>`, null: left to Spark.
         if len(path) == 1 and value is not None:
             found = _narrowed(found, name, path[0], value)
     return found
@@ -81,6 +82,7 @@ def _offsets(found: Pushed, name: str, value: Any) -> Pushed:
     if chosen is None:
         return found
     if not chosen:
+        # `IN ()`, or only nulls: no offset can match.
         return replace(found, end=0)
     start, end = max(found.start, min(chosen)), min(found.end, max(chosen) + 1)
     return replace(found, start=start, end=end)
@@ -97,6 +99,7 @@ def _partitions(found: Pushed, name: str, value: Any) -> Pushed:
 
 
 def _times(found: Pushed, value: Any) -> Pushed:
+    # A time without a zone depends on the session's: not narrowed, Spark filters.
     if not isinstance(value, datetime) or value.tzinfo is None:
         return found
     since_ms = int(value.timestamp() * 1000) - 1  # floats are not exact to the ms

@@ -76,6 +76,8 @@ class Stores:
         key = url, tiered
         if self._now_s() < self._unavailable_until_s.get(key, 0.0) and tiered.mode != "always":
             raise StoreUnavailable("it could not be reached a moment ago")
+        # The name comes from the broker: it must not lead out of the store's prefix with this
+        # process's credentials.
         if ".." in segment.name.split("/"):
             raise StoreUnavailable(f"{segment.name!r} is not a valid object name")
         try:
@@ -96,6 +98,7 @@ class Stores:
         return read_at
 
     def _mark_unavailable(self, key: tuple[str, Tiered]) -> None:
+        # Opened again later, with credentials that may have been renewed.
         self._open.pop(key, None)
         self._unavailable_until_s[key] = self._now_s() + _UNAVAILABLE_S
 
@@ -134,6 +137,8 @@ def read_placed(
         try:
             found = find_segments(offset)
         except LakeMQError as error:
+            # `always` promises not to load the broker; an error that stays is raised by the read
+            # itself.
             if tiered.mode == "always" and error.retriable:
                 raise
             yield from over_grpc(rest)  # It retries, and handles lost records.
@@ -145,6 +150,7 @@ def read_placed(
                 yield from _read_piece(
                     piece.offsets, piece.segment, tiered, find_segments, over_grpc, here, on_corrupt
                 )
+            # Past the piece, also where it held fewer records: compacted segments have gaps.
             offset = piece.offsets.end
 
 
@@ -158,12 +164,16 @@ def _read_piece(
     try:
         read = here.reader(segment, tiered)
         for batch in stored_batches(read, segment, part.start, part.end, on_corrupt=on_corrupt):
+            # Before the yield: after a failure the broker is asked from here on, so no batch comes
+            # twice.
             offset = batch.header.last_offset + 1
             here.counters.batches += 1
             yield batch
         here.counters.segments += 1
         return
     except CorruptBatch as error:
+        # The object is damaged, or not the one that the broker means: the broker may still have the
+        # records.
         about, why = name, str(error)
     except StoreUnavailable as error:
         about, why = url, f"{name} cannot be read: {error}"

@@ -47,6 +47,7 @@ def stored_batches(
     try:
         while at < limit:
             behind = at - chunk_at
+            # A chunk may end within a header: the next one begins at this batch.
             if len(chunk) - behind < HEADER_BYTES:
                 size = min(max(chunk_bytes, HEADER_BYTES), limit - at)
                 chunk, chunk_at, behind = read(segment.position + at, size), at, 0
@@ -57,6 +58,8 @@ def stored_batches(
             size = header.total_bytes
             if at + size > limit:
                 raise CorruptBatch(f"a batch of {size} bytes, {limit - at} are there")
+            # Batches before the range are stepped over by their header, without reading or checking
+            # their body.
             if header.last_offset >= start:
                 if len(chunk) - behind < size:
                     wanted = min(max(size, chunk_bytes), limit - at)
@@ -81,6 +84,7 @@ def _opened(
     except CorruptBatch as error:
         if on_corrupt is None:
             raise
+        # Tells damage of the object (raised here) from a batch that was corrupt when it was stored.
         check_body(header, chunk[position + HEADER_BYTES : position + header.total_bytes])
         on_corrupt(header.base_offset, header.last_offset, error)
         return None
@@ -93,6 +97,8 @@ class _Chain:
         self._segment = segment
         self._exact = not segment.gaps
         self._next = segment.base_offset
+        # An index leads into the middle of the segment: the first batch there may begin before
+        # `start`, not behind it.
         self._first_max = max(start, segment.base_offset) if segment.read_position else None
         """Where reading begins within the segment: what the first batch may begin with at most."""
 

@@ -68,6 +68,7 @@ class CsvDecoder:
             else text
         )
         quotes = compute.count_substring(text, '"')
+        # An open quote would swallow the records behind it: such a record is parsed alone.
         odd = compute.not_equal(compute.bit_wise_and(quotes, 1), 0)
         alone = compute.or_(compute.match_substring(text, "\n"), odd)
         tables: list[tuple[pa.Array, pa.Table]] = []
@@ -100,6 +101,7 @@ class CsvDecoder:
             kind = "wrong_type" if "conversion error" in error or "large" in error else "not_csv"
             bad[row] = BadRow(row, kind, _ROW.sub("", error)[:ERROR_CHARS_MAX])
             return
+        # Halving finds the bad rows, since Arrow's row numbers count lines and not records.
         half = len(rows) // 2
         self._parse(text, rows.slice(0, half), bad, tables)
         self._parse(text, rows.slice(half), bad, tables)

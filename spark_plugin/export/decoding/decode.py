@@ -57,7 +57,8 @@ class JsonDecoder:
         self.found: dict[str, Type] = {}
         self.schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
         parsed = [(name, _parsed_type(kind)) for name, kind in self._columns]
-        # Without any column Arrow would not say how many rows there were.
+        # Without any column Arrow would not say how many rows there were. The name is one that no
+        # record has, so that the column stays null.
         self._parsed_schema = pa.schema(parsed or [("\0", pa.null())])
 
     def decode(self, values: pa.Array, keys: pa.Array | None = None) -> Decoded:
@@ -87,8 +88,12 @@ class JsonDecoder:
         except pa.ArrowInvalid:
             text = utf8_only(values, bad)
         if self._find_new:
+            # Inferring columns recurses over nested values: Arrow would overflow the stack of the
+            # whole process.
             text = _without_deep_ones(text, bad)
         plain = compute.match_substring_regex(text, _PLAIN)
+        # Nearly always: one regular expression over the block, and no value becomes a Python
+        # object.
         if compute.all(plain, skip_nulls=False).as_py():
             return text
         lines = text.to_pylist()
@@ -107,6 +112,7 @@ class JsonDecoder:
         error = ""
         try:
             table = self._parse_block(lines)
+            # Else a value held several objects: rows would no longer match their records.
             if table.num_rows == len(lines):
                 return [table]
             error = f"{table.num_rows} {_SEVERAL}"
@@ -117,6 +123,8 @@ class JsonDecoder:
             bad[row] = BadRow(row, _error_class(error), error[:ERROR_CHARS_MAX])
             self._note_needed(lines[0].as_py())
             return []
+        # Arrow does not say which row failed. Halving finds it in a logarithmic number of parses;
+        # small blocks are looked through row by row.
         if len(lines) <= _CHECKED_ROWS_MAX:
             kept = self._without_mismatches(lines, rows, bad)
             if len(kept) < len(lines):
@@ -180,6 +188,8 @@ class JsonDecoder:
             return self._read_json(lines, "ignore"), False
         known = Type("struct", self._columns)
         try:
+            # One pass that infers everything; only if it fails are unknown fields looked at value
+            # by value.
             table = self._read_json(lines, "infer")
         except pa.ArrowInvalid:
             # Perhaps only because a field that is not known has values of several types.
@@ -202,6 +212,7 @@ class JsonDecoder:
     def _look_at(self, lines: pa.Array) -> None:
         """Note what the columns lack for records of which one field may have several types."""
         known = Type("struct", self._columns)
+        # The first rows are enough: what others add is found when the range is read again.
         for line in lines.slice(0, _LOOKED_AT_ROWS_MAX).to_pylist():
             self._note(unknown_part(known, type_of_value(json.loads(line))))
         if not self._has_rest:
@@ -222,6 +233,8 @@ class JsonDecoder:
         joined = compute.binary_join(one, "\n")[0].as_buffer()
         return arrow_json.read_json(
             pa.BufferReader(joined),
+            # One block: Arrow infers the types of each block apart, and a row could be cut at its
+            # end.
             read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(joined) + 1),
             parse_options=arrow_json.ParseOptions(
                 explicit_schema=self._parsed_schema, unexpected_field_behavior=unknown
@@ -242,6 +255,8 @@ def _without_deep_ones(text: pa.Array, bad: dict[int, BadRow]) -> pa.Array:
     import pyarrow as pa
     from pyarrow import compute
 
+    # Counted over the block first, brackets within strings too: only the few suspects are scanned
+    # in Python.
     opened = compute.add(compute.count_substring(text, "{"), compute.count_substring(text, "["))
     suspects = compute.indices_nonzero(
         compute.fill_null(compute.greater(opened, _DEPTH_MAX), False)
@@ -327,6 +342,7 @@ def _fits(value: Any, kind: str) -> bool:
     """Whether a JSON value may be of a scalar type."""
     if kind in _INTEGERS:
         limit = 1 << (_INTEGERS[kind] - 1)
+        # `type`, for a bool is an int to isinstance.
         return type(value) is int and -limit <= value < limit
     if kind in ("float", "double", "timestamp_s"):
         return type(value) in (int, float)

@@ -78,6 +78,7 @@ def to_columns(
 
     wanted = pa.struct(list(schema))
     try:
+        # All at once; one by one only if that fails, to find out which.
         whole = pa.array(objects, parsed).cast(wanted)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         errors: dict[int, str] = {}

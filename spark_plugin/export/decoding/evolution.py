@@ -82,6 +82,7 @@ def _distinct(kind: Type) -> Type:
 def _joined(one: Type | None, other: Type | None) -> Type | None:
     if one is None or other is None:
         return one or other
+    # JSON has one kind of number: 1 and 1.5 are the same field.
     if {one.name, other.name} == {"bigint", "double"}:
         return Type("double")
     if one.name == other.name == "array":
@@ -101,6 +102,7 @@ def evolve(
         if name in known:
             known[name] = _grown(known[name], kind, widen)
         elif name == REST or (is_new(name, known) and len(known) < COLUMNS_MAX):
+            # `_rest` does not count: without it further fields would be lost.
             known[name] = _distinct(kind)
     return tuple(known.items())
 

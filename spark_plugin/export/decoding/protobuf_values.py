@@ -77,6 +77,7 @@ class ProtobufDecoder:
             kept = []
             for row, message in zip(rows, messages, strict=True):
                 try:
+                    # Once more one by one: Arrow does not say which message did not fit.
                     self._table([message])
                     kept.append((row, message))
                 except _INCONVERTIBLE as error:
@@ -121,6 +122,8 @@ def find_message(descriptors: bytes, name: str) -> Descriptor:
 def _cells(field: FieldDescriptor, messages: Sequence[Any]) -> list[Any]:
     """The field of every message, None where a message is None or has none."""
     name = field.name
+    # Without presence (proto3 scalars) the default can't be told from absence, so the default it
+    # is.
     if field.has_presence:
         return [
             getattr(each, name) if each is not None and each.HasField(name) else None
@@ -200,6 +203,8 @@ def _scalar_type(cpp_type: int, is_bytes: bool) -> pa.DataType:
         return pa.binary()
     return {
         FieldDescriptor.CPPTYPE_INT32: pa.int32(), FieldDescriptor.CPPTYPE_INT64: pa.int64(),
+        # Delta and Iceberg have no unsigned types: the next wider signed one, or a decimal, holds
+        # all values.
         FieldDescriptor.CPPTYPE_UINT32: pa.int64(),
         FieldDescriptor.CPPTYPE_UINT64: pa.decimal128(20, 0),
         FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(), FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
@@ -215,6 +220,7 @@ def _message(field: FieldDescriptor, message: Descriptor, above: tuple[str, ...]
         known = _well_known(message, name)
         if known is not None:
             return known
+    # A recursive message would make columns without end.
     if message.full_name in above:
         raise OptionError(
             f"--schema: field {field.full_name} is a {message.full_name} within itself, which no "

@@ -96,6 +96,7 @@ def _rest_text(known: Type, line: str) -> str | None:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """ValueError for a name that is there twice: a dict would keep its last value alone."""
     found = dict(pairs)
+    # The raw line is kept instead.
     if len(found) < len(pairs):
         raise ValueError("a name is there twice")
     return found

@@ -138,6 +138,7 @@ def _rows(address: dict[str, Any], value: bytes) -> list[dict[str, Any]]:
     payload = Payload.FromString(value)
     if payload.uuid == _COMPRESSED:
         seq = payload.seq
+        # Sparkplug 3.0: a payload with this uuid carries another one in its body, compressed.
         payload = Payload.FromString(_inflate(payload.body))
         payload.seq = payload.seq or seq
     shared = {
@@ -152,6 +153,7 @@ def _inflate(body: bytes) -> bytes:
     """GZIP or DEFLATE, which zlib tells apart. ValueError when it gets too large."""
     stream = zlib.decompressobj(wbits=47)
     found = stream.decompress(body, _BODY_MAX_BYTES)
+    # The limit stops a small message from taking all memory.
     if not stream.eof:
         raise ValueError(f"compressed payload is cut off, or above {_BODY_MAX_BYTES} bytes")
     return found
@@ -181,6 +183,7 @@ def _value(field: str, value: Any, datatype: str) -> dict[str, Any]:
         bits = _SIGNED_BITS.get(datatype)
         if bits is not None:
             return {"long_value": _signed(value, bits)}
+        # UInt64 has values that no signed column holds.
         if value >= 1 << 63:  # no bigint: its digits
             return {"string_value": str(value)}
         return {"long_value": value}

@@ -142,6 +142,7 @@ def audit(
         wanted = OffsetRange(key.topic, key.topic_id, partition, held.log_start, end)
         journal, journal_keys, result.skipped = _journal_rows(client, wanted, by_key)
         result.records = size(journal)
+        # Below the log start the journal can't be compared any more: the table outlives retention.
         comparable = clip(covered, held.log_start, held.high_watermark)
         result.missing = subtract(journal, comparable)
         # A routed export commits one table after the other: some may be ahead of the ledger.
@@ -149,6 +150,7 @@ def audit(
         known = merge([*journal, *result.skipped])[0]
         unknown = subtract(subtract(comparable, known), [under_way])
         result.unknown = unknown + clip(covered, held.high_watermark, 1 << 63)
+        # Counts of the whole table only compare with a journal that still has everything.
         if by_key and not held.log_start:
             counts = row_keys.get(partition, Counter()) + dead_keys.get(partition, Counter())
             result.keys = _differences(journal_keys, counts)
@@ -268,6 +270,7 @@ def _scan_files(
     from pyarrow import compute, dataset
 
     def column(name: str) -> Any:
+        # Delta keeps values of partition columns in the log: the files lack them.
         is_constant = not inside and name in constants
         return compute.scalar(constants[name]) if is_constant else dataset.field(*inside, name)
 

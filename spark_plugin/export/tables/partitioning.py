@@ -139,8 +139,11 @@ def split(table: pa.Table, fields: Sequence[PartitionField]) -> Iterator[tuple[V
     known: list[Values] = [()]
     for field in fields:
         codes, texts = _codes(table, field)
+        # Field by field, codes are combined to one number for each combination that occurs, so
+        # memory grows with these and not with their product.
         both, codes_of_rows = np.unique(codes_of_rows * len(texts) + codes, return_inverse=True)
         known = [(*known[pair // len(texts)], texts[pair % len(texts)]) for pair in both.tolist()]
+    # The usual case: records of one range are close in time. No copy.
     if len(known) == 1:
         yield known[0], table
         return

@@ -51,6 +51,8 @@ class CorruptPolicy:
         try:
             return RecordBatch(data, position, columns_later=True)
         except CorruptBatch as error:
+            # The header has a check of its own: offsets of a batch that is corrupt inside can be
+            # trusted.
             header = read_header(data, position)
             if self._tell is not None:
                 self._tell(header.base_offset, header.last_offset, error)
