@@ -78,7 +78,7 @@ class Admin:
     # -- queues
 
     async def queues(self, group: str = "", topic: str = "") -> list[QueueDescription]:
-        """Queues, of all groups and topics unless told otherwise."""
+        """All queues, or only those of a group or of a topic."""
         request = queues_pb2.DescribeQueuesRequest(group=group, topic=topic)
         answer = await self._queues.DescribeQueues(request, timeout=self._timeout_s)
         return [_queue(each) for each in answer.queues]
@@ -100,7 +100,7 @@ class Admin:
         await self._queues.ResetQueue(request, timeout=self._timeout_s)
 
     async def delete_queue(self, group: str, topic: str) -> None:
-        """Forget a queue without consumers. Raises UnknownGroup, GroupNotEmpty."""
+        """Delete a queue without consumers. Raises UnknownGroup, GroupNotEmpty."""
         request = queues_pb2.DeleteQueueRequest(group=group, topic=topic)
         await self._queues.DeleteQueue(request, timeout=self._timeout_s)
 

@@ -84,7 +84,7 @@ def partitions_given(partitions: object) -> int:
 
 
 def check_options(caller: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """InvalidRequest names an option that there is not, and the nearest that there is."""
+    """Raises InvalidRequest, naming an option that does not exist and the nearest one that does."""
     names = sorted(known)
     for name in given:
         if name in names:
@@ -122,7 +122,8 @@ def first_offset(start: str | int, log_start_offset: int, high_watermark: int) -
 
 
 def delay_ms(delay: object) -> int:
-    """InvalidRequest: no timedelta, or a negative one."""
+    """A timedelta in whole milliseconds. Raises InvalidRequest for anything else, and for a
+    negative one."""
     if not isinstance(delay, timedelta):
         raise InvalidRequest(f"delay is {delay!r:.60}; it takes a timedelta(seconds=...)")
     if delay < timedelta():

@@ -195,7 +195,7 @@ def _constant(kind: pa.DataType, value: str | int, count: int) -> pa.Array:
 
 
 def arrow_batches(table: object) -> list[pa.RecordBatch]:
-    """The record batches of a table. InvalidRequest: it is none."""
+    """The record batches of a table. Raises InvalidRequest if it is neither table nor batch."""
     import pyarrow as pa
 
     if isinstance(table, pa.RecordBatch):

@@ -120,13 +120,14 @@ class Schedules:
         return partition
 
     async def cancel(self, schedule_id: str) -> None:
-        """Forget records that wait: they never appear. UnknownSchedule: they did, or do now."""
+        """Cancel records that wait: they never appear. Raises UnknownSchedule if they have appeared
+        already."""
         await self._call(
             self._stub().CancelScheduled, pb.CancelScheduledRequest(schedule_id=schedule_id)
         )
 
     async def waiting(self, topic: str = "", *, count_max: int = 1000) -> list[Scheduled]:
-        """What waits, next first."""
+        """Records that wait, those that are due next first."""
         request = pb.ListScheduledRequest(topic=topic, count_max=count_max)
         answer = await self._call(self._stub().ListScheduled, request)
         return [

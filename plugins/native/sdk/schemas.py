@@ -26,7 +26,7 @@ class Serializer:
         self._format = open_schema(schema.schema_type, schema.text)
 
     def __call__(self, value: Any) -> bytes:
-        """Raises SchemaMismatch, naming the field."""
+        """The value, framed with the id of the schema. Raises SchemaMismatch, naming the field."""
         return framed(self.schema.schema_id, self._format.encode(value))
 
 
@@ -47,7 +47,7 @@ class Schemas:
         return _info(answer.schema)
 
     async def check(self, subject: str, schema_type: str, text: str) -> list[str]:
-        """Why `register` would refuse; empty: it would not."""
+        """The reasons for which `register` would refuse the schema; empty if it would not."""
         request = pb.CheckSchemaRequest(subject=subject, schema_type=schema_type, text=text)
         answer = await self._stub.CheckSchema(request, timeout=self._timeout_s)
         return list(answer.problems)
@@ -66,7 +66,7 @@ class Schemas:
         return _subjects(answer)
 
     async def delete(self, subject: str, version: int | None = None) -> None:
-        """Forget a version, or the whole subject. Raises UnknownSchema."""
+        """Delete a version, or the whole subject. Raises UnknownSchema."""
         request = pb.DeleteSchemaRequest(subject=subject, version=version or 0)
         await self._stub.DeleteSchema(request, timeout=self._timeout_s)
 

@@ -22,7 +22,7 @@ def open_decoder(
     delimiter: str = ",",
     evolve: Evolve = "strict",
 ) -> Decoder:
-    """The decoder of a format that decodes. OptionError if the schema is none."""
+    """The decoder of a format that decodes. OptionError if the schema is not valid for it."""
     if format == "json":
         from lakemq.spark_plugin.export.decoding.decode import JsonDecoder
 

@@ -15,7 +15,7 @@ TOPIC_PLACEHOLDER = "{topic}"
 
 
 def matching(pattern: str, topics: Iterable[str]) -> list[str]:
-    """Names that the pattern matches as a whole. OptionError if it is none."""
+    """Names that the pattern matches as a whole. OptionError if the pattern is not valid."""
     try:
         wanted = re.compile(pattern)
     except re.error as error:

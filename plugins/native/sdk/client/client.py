@@ -126,19 +126,21 @@ class Client:
         return await self._connection.topics()
 
     async def describe_topic(self, name: str) -> TopicOffsets:
-        """Raises UnknownTopic."""
+        """One topic: its configuration, and offsets, size and leader of its partitions. Raises
+        UnknownTopic."""
         return await self._connection.describe_topic(name)
 
     async def create_topic(
         self, name: str, partitions: int | None = None, config: Config | None = None
     ) -> TopicOffsets:
-        """Raises TopicExists, InvalidTopicName, InvalidRequest (a config value)."""
+        """Create a topic; `partitions` and `config` are the broker's defaults where they are left
+        out. Raises TopicExists, InvalidTopicName, InvalidRequest (a config value)."""
         request = wire.create_topic_request(name, partitions, config)
         answer = await self._stub.CreateTopic(request, timeout=self.timeout_s)
         return wire.topic_offsets(answer.topic)
 
     async def delete_topic(self, name: str) -> None:
-        """Raises UnknownTopic."""
+        """Delete a topic with all its records. Raises UnknownTopic."""
         await self._stub.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=self.timeout_s)
 
     async def offsets_for_timestamp(
@@ -211,7 +213,7 @@ class Client:
         return await self._describe_groups([])
 
     async def describe_group(self, name: str) -> GroupDescription:
-        """Raises UnknownGroup."""
+        """One consumer group: its state, members and committed offsets. Raises UnknownGroup."""
         return (await self._describe_groups([name]))[0]
 
     async def _describe_groups(self, names: Sequence[str]) -> list[GroupDescription]:

@@ -18,7 +18,7 @@ OnCorrupt = Literal["skip", "raise"]
 """`skip`: leave such a batch out, count it, and log it once a reader, at WARNING to `lakemq`;
 `raise`: raise CorruptBatch, naming topic, partition and offset."""
 CorruptCallback = Callable[[int, int, CorruptBatch], None]
-"""Is told first and last offset of such a batch, which is left out."""
+"""Called with first and last offset of such a batch, which is left out, and the error."""
 
 
 class CorruptPolicy:

@@ -1,4 +1,4 @@
-"""What a member of a consumer group may be told."""
+"""The options of a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ConsumerOptions(TypedDict, total=False):
     instance_id: str
     """Makes this a static member: a restart within the session time-out moves no partition."""
     session_timeout_ms: int
-    """Without contact for so long, others get this member's partitions. 10 s by default."""
+    """After this time without contact others get this member's partitions. 10 s by default."""
     rebalance_timeout_ms: int
     """How long one record may take while a rebalance waits for it. 60 s by default."""
     pattern: str

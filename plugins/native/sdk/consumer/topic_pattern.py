@@ -12,7 +12,7 @@ from lakemq.plugins.native.sdk.net.connection import Connection
 
 
 class TopicPattern:
-    """Tells `on_topics` the names of all topics that match, whenever they have changed."""
+    """Calls `on_topics` with the names of all topics that match, whenever they have changed."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Tells of topics that a consumer waits for because they are not there: perhaps a typing error."""
+"""Warns of topics that a consumer waits for because they do not exist: perhaps a typing error."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ class Bootstrap(str):
 
 
 def bootstrap_of(addresses: str | Sequence[str]) -> str:
-    """One or several addresses as one text, each with a port. InvalidRequest names what is none."""
+    """One or several addresses as one text, each with a port. Raises InvalidRequest, naming what is
+    not an address."""
     if isinstance(addresses, str):
         addresses = addresses.split(",")
     given: object = addresses

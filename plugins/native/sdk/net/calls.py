@@ -91,7 +91,7 @@ def native_stub(channel: Any) -> Any:
 def create_topic_request(
     name: str, partitions: int | None, config: Config | None
 ) -> pb.CreateTopicRequest:
-    """InvalidRequest names what no topic can be made of."""
+    """The request to create a topic. Raises InvalidRequest, naming the argument at fault."""
     return pb.CreateTopicRequest(
         name=name, partitions=partitions_given(partitions), config=config_given(config)
     )

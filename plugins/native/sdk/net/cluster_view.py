@@ -81,7 +81,7 @@ class ClusterView:
         return Route(self._addresses.get(leader, ""), epoch)
 
     def learn(self, topic: str, partition: int, error: NotLeader) -> bool:
-        """A node has told who leads; whether that is news that we can use."""
+        """Take the leader that a node named; whether that was new, and of use."""
         if not error.leader:
             return False
         if error.address:

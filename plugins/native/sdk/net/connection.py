@@ -66,7 +66,7 @@ class Connection:
         return await self._describe([])
 
     async def describe_topic(self, name: str) -> TopicOffsets:
-        """Raises UnknownTopic."""
+        """One topic, as its partitions' leaders describe it. Raises UnknownTopic."""
         return (await self._describe([name]))[0]
 
     async def _describe(self, names: Sequence[str]) -> list[TopicOffsets]:

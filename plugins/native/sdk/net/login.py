@@ -39,8 +39,8 @@ class Login:
     mechanism: Mechanism = "PLAIN"
 
     def check(self, bootstrap: str, secure: bool) -> None:
-        """Raises InvalidRequest for what does not fit, and for a secret that would travel over the
-        network in plain text."""
+        """Check that the fields fit together and that no secret would travel over the network in
+        plain text. Raises InvalidRequest."""
         if (self.username is None) != (self.password is None):
             raise InvalidRequest("username and password come together")
         if self.token is not None and self.username is not None:
@@ -58,7 +58,7 @@ class Login:
 def login_of(
     token: str | None, username: str | None, password: str | None, mechanism: Mechanism
 ) -> Login | None:
-    """None: the client says nothing of itself."""
+    """The login that the arguments of a client make; None if they name neither token nor user."""
     if token is None and username is None and password is None:
         return None
     return Login(token, username, password, mechanism)

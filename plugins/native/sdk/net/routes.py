@@ -55,7 +55,7 @@ class Routes:
         return self.view.route(topic, partition)
 
     def learn(self, topic: str, partition: int, error: NotLeader) -> bool:
-        """A node has told who leads; whether that is news."""
+        """Take the leader that a node named; whether that was new."""
         self.start()
         return self.view.learn(topic, partition, error)
 

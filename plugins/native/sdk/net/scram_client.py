@@ -35,7 +35,8 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, said: bytes) -> bytes:
-        """Raises NotAuthenticated when that is no answer to `first`."""
+        """The client-final-message (RFC 5802, section 3), which proves the password. Raises
+        NotAuthenticated when `said` does not answer `first`."""
         text = said.decode("utf-8", "replace")
         fields = dict(part.partition("=")[::2] for part in text.split(","))
         nonce = fields.get("r", "")

@@ -95,7 +95,8 @@ def _check_host(address: str) -> None:
 
 
 def open_channel(bootstrap: str, tls: Tls | None, login: Login | None = None) -> grpc.Channel:
-    """Raises InvalidRequest when `login` would show a secret on the way."""
+    """A blocking channel to the brokers of `bootstrap`. Raises InvalidRequest when `login` would
+    show a secret on the way."""
     if login is not None:
         for address in bootstrap.split(","):
             login.check(address.strip(), tls is not None)

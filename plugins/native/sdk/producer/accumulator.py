@@ -235,7 +235,7 @@ class RecordAccumulator:
         return found
 
     def oldest_deadline_ms(self) -> int | None:
-        """None: nothing waits for its outcome."""
+        """Deadline of the oldest record without an outcome (ms); None if there are none."""
         firsts = [
             partition.in_flight.pending[0] if partition.in_flight else partition.waiting[0]
             for partition in self._partitions.values()

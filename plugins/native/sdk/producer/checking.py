@@ -1,4 +1,4 @@
-"""What a record to be produced must be made of, told in words when it is not."""
+"""Checks what callers give as records, with errors that name the field that does not fit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REFUSED: Final = (TypeError, ValueError, AttributeError, struct.error, Overflow
 
 
 def check_record(record: NewRecord) -> None:
-    """InvalidRequest names the field that a record can't be made of."""
+    """Raises InvalidRequest, naming the field that no record can hold."""
     if type(record) is not NewRecord:
         _check_shape(record)
     value, key, headers, timestamp_ms = record
@@ -95,7 +95,7 @@ def encoded(
 
 
 def check_columns(columns: Columns) -> None:
-    """InvalidRequest names the column that holds something else than bytes and None."""
+    """Raises InvalidRequest, naming the column that holds something other than bytes and None."""
     named = (("value", columns.values), ("key", columns.keys), ("headers", columns.headers))
     for name, column in named:
         if column is not None and not _PLAIN.issuperset(map(type, column)):

@@ -56,12 +56,13 @@ class QueueOptions(TypedDict, total=False):
 
 
 def check_queue_options(options: Mapping[str, object]) -> None:
-    """InvalidRequest names an option that there is not."""
+    """Raises InvalidRequest, naming an option that does not exist."""
     check_options("queue", options, QueueOptions.__annotations__)
 
 
 def queue_settings(options: Mapping[str, object]) -> tuple[int, pb.QueueSettings]:
-    """(prefetch, the queue's own settings). InvalidRequest names what is none."""
+    """(prefetch, the queue's own settings). Raises InvalidRequest, naming the option that does not
+    fit."""
     check_queue_options(options)
     settings = dict(options)
     prefetch = settings.pop("prefetch", 100)

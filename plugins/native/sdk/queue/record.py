@@ -131,7 +131,7 @@ class Settling:
         self.lock_s = lock_s
 
     def disconnected(self) -> None:
-        """Who waits is told that it does not know."""
+        """The stream ended: whatever has no answer fails with OutcomeUnknown."""
         self.is_connected = False
         self.life += 1
         waiting = [*self._groups.values(), *self._sent.values()]

@@ -88,7 +88,7 @@ class StagingOwner(NamedTuple):
 
 
 def owner_message(kind: str, name: str) -> pb.Owner:
-    """Raises InvalidRequest."""
+    """A sink or transactional id for the wire. Raises InvalidRequest if `kind` is neither."""
     if kind not in _KINDS:
         raise InvalidRequest(f"kind is {kind!r}; it takes {SINK!r} or {TRANSACTION!r}")
     return pb.Owner(kind=_KINDS[kind], name=name)
