@@ -107,7 +107,7 @@ class AdminListener:
             await self._runner.cleanup()
 
     def _counted(self) -> Middleware:
-        """Tells the connection of each answer, and to whom it went."""
+        """Notes at the connection of each answer whether it went to an authenticated caller."""
 
         @web.middleware
         async def count(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -120,8 +120,8 @@ class Schedules:
         return partition
 
     async def cancel(self, schedule_id: str) -> None:
-        """Cancel records that wait: they never appear. Raises UnknownSchedule if they have appeared
-        already."""
+        """Cancel records that wait: they never appear. Raises UnknownSchedule if they have
+        appeared, or are appearing now."""
         await self._call(
             self._stub().CancelScheduled, pb.CancelScheduledRequest(schedule_id=schedule_id)
         )

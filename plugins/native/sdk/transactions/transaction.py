@@ -242,7 +242,7 @@ class Transaction:
         return requests
 
     async def abort(self) -> None:
-        """Forget everything. Whether or not the broker hears of it now, nothing takes effect."""
+        """Discard everything. Whether or not the broker hears of it now, nothing takes effect."""
         if self._ended:
             return
         await self._writer.close()
