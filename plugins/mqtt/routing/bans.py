@@ -15,6 +15,8 @@ CLIENTS_MAX: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class BanRules:
+    """Configured bans, and when a client id that flaps is banned."""
+
     client_ids: frozenset[str] = frozenset()
     users: frozenset[str] = frozenset()
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
@@ -95,11 +97,13 @@ class Bans:
             self._networks[ban.value] = ipaddress.ip_network(ban.value)
 
     def lift(self, kind: str, value: str) -> None:
+        """End a ban of an operator, if there is one."""
         self._imposed.pop((kind, value), None)
         if kind == "host":
             self._networks.pop(value, None)
 
     def knows(self, kind: str, value: str) -> bool:
+        """Whether an operator imposed that ban, ended or not."""
         return (kind, value) in self._imposed
 
     def list_all(self, now_ms: int) -> list[Ban]:
@@ -147,6 +151,7 @@ class Bans:
         times.append(now_ms)
         if len(times) <= rules.flapping_connects:
             return None
+        # The ban starts a new count when it ends.
         del self._connects[client_id]
         if len(self.until) >= CLIENTS_MAX:
             del self.until[next(iter(self.until))]
@@ -172,6 +177,7 @@ def _holds(ban: Ban, now_ms: int) -> bool:
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """None: a unix socket."""
     try:
+        # Without the zone of a link-local address (RFC 4007, 11), which networks do not have.
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return None

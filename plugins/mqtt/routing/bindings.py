@@ -20,6 +20,7 @@ class Binding:
     """QoS 0 is stored too; else it passes through memory alone."""
 
     def takes(self, qos: int) -> bool:
+        """Whether publishes of a QoS are stored."""
         return qos > 0 or self.stores_qos_0
 
 

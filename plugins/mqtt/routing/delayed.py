@@ -64,6 +64,8 @@ def is_for_clients(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DelayLimits:
+    """Bounds of delayed publishes: longest delay (s), count, and bytes held in memory."""
+
     delayed_max_s: int = 4_294_967
     delayed_count_max: int = 100_000
     delayed_max_bytes: int = 64 * 1024 * 1024
@@ -82,6 +84,7 @@ class Delayed:
 
     @property
     def size_bytes(self) -> int:
+        """About what it takes in memory."""
         return 200 + len(self.packet.topic) + len(self.packet.payload)
 
 
@@ -137,6 +140,8 @@ class Delays:
         publish may be in."""
         self.ready = True
         """Whether positions of this life are kept; nothing is published before."""
+        # Entries are not removed from the queue when they are forgotten: the queue asks whether
+        # they are still the ones.
         self._queue: DueQueue[Delayed] = DueQueue(lambda one: self.entries.get(one.key) is one)
         self._count = 0
 
@@ -166,6 +171,7 @@ class Delays:
         ) + one.size_bytes > most(limits.delayed_max_bytes, owner)
 
     def add(self, one: Delayed) -> None:
+        """Count one among those that wait, without scheduling it."""
         self.entries[one.key] = one
         self._count_bytes(one, 1)
 
@@ -187,12 +193,14 @@ class Delays:
         return found
 
     def forget(self, key: str) -> Delayed | None:
+        """Drop one that is finished or refused; None: it is not known."""
         one = self.entries.pop(key, None)
         if one is not None:
             self._count_bytes(one, -1)
         return one
 
     def take_leaving(self) -> list[Delayed]:
+        """Due publishes that go through memory alone, since the last call."""
         leaving, self.leaving = self.leaving, []
         return leaving
 
@@ -213,6 +221,8 @@ class Arriving(AppendCallback):
     def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
+        """Schedule the publish if it was stored, give up its room if not, then answer the
+        client."""
         if isinstance(outcome, LakeMQError):
             self._delays.forget(self._one.key)
         else:
@@ -233,6 +243,8 @@ class Leaving(AppendCallback):
     def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
+        """Finish the publish, or try it again after `AGAIN_MS`; without the right to publish it is
+        given up."""
         if isinstance(outcome, NotAuthorized):
             self._delays.refused += 1
             self._delays.finished(self._one.key)
@@ -282,7 +294,9 @@ def delay(
     binding = hub.binding(packet.topic)
     if binding is not None and binding.takes(packet.qos):
         key = client_id if binding.key_is_client_id else packet.topic
+        # Checked now, while the client can be told: when it is due, its client may be gone.
         hub.check_leader(binding.topic, key.encode())
+    # Room is taken before the append, so that publishes that are being stored count, too.
     one = hub.delays.new(packet, delay_s, client_id, principal, now_ms)
     if hub.ledger is None:
         hub.delays.schedule(one)

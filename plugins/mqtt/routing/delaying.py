@@ -107,11 +107,15 @@ def _release(hub: Hub, one: Delayed, now_ms: int) -> None:
     binding = hub.binding(packet.topic)
     if binding is not None and binding.takes(packet.qos):
         kept = hub.ledger is not None
+        # The record that it becomes names it: `Hub.note_stored` removes the delayed one when it
+        # sees that.
         mark = delayed_header(one.key) if kept else b""
         hub.publish_for(
             packet, one.client_id, one.principal, now_ms, Leaving(delays, one, kept), mark
         )
         return
+    # No record under its name would tell after a crash that it was published: so its own record is
+    # removed first, and a crash in between loses it rather than repeating it.
     delays.finished(one.key)
     delays.leaving.append(one)
     if hub.ledger is None:

@@ -110,6 +110,8 @@ class History:
             return CHUNK_COUNT_MAX
         if outbound.queue or outbound.resending:
             return 0
+        # Not before half of the window is free: else every PUBACK would start a fetch of one
+        # record.
         window, unacked = connection.window, outbound.unacked
         return min(CHUNK_COUNT_MAX, window - unacked) if 2 * unacked <= window else 0
 
@@ -125,6 +127,8 @@ class History:
 
     def pause(self) -> None:
         """The client is gone: whatever comes now lies in the journal for it."""
+        # A fetch that is under way must not deliver to the next connection what this one was to
+        # get.
         self.generation += 1
         self.reading, self.rest = False, None
         for cursor in self.cursors.values():
@@ -169,6 +173,7 @@ class History:
                 size += message.size_bytes
             if self.generation != generation:  # that was more than its connection could bear
                 return
+        # No room: what was fetched is handed over next time, so the journal is not read twice.
         self.rest = (cursor, messages, behind)
 
     def arrive(self, cursor: Cursor, end: int, now_ms: int) -> None:
@@ -198,6 +203,8 @@ class History:
             self.deliver(message, now_ms)
         elif cursor.held is not None:
             cursor.held.append(message)
+            # Slower than what comes: it goes back to reading, and loses nothing, since `offset` did
+            # not move.
             if len(cursor.held) > HELD_MAX:
                 cursor.held = None
 

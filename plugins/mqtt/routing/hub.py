@@ -125,6 +125,7 @@ class Unattended(AppendCallback):
     def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int
     ) -> None:
+        """Count a failure; there is no client to answer."""
         if isinstance(outcome, LakeMQError):
             self._counters.failed(outcome)
 
@@ -282,6 +283,7 @@ class Hub:
         return len(self.sessions) < limit and self.sessions_held.of(owner) < most
 
     def add_session(self, session: Session) -> None:
+        """Register a new or restored session and count it in its owner's share."""
         session.on_room, session.on_missing = self.resume_histories, self.outbox.load
         self.sessions[session.client_id] = session
         self.sessions_held.add(owner_of(session.principal))
@@ -301,6 +303,7 @@ class Hub:
     # -- publishes
 
     def binding(self, topic: str) -> Binding | None:
+        """The first binding whose filter takes a topic name; None: none does."""
         return binding_of(self.bindings, topic)
 
     def store(
@@ -360,6 +363,7 @@ class Hub:
         session = self.sessions.get(message.origin)
         if session is None or session.incarnation != incarnation:
             return
+        # Live, PUBREC may have gone out and PUBREL come already: then it is not to come back.
         unreleased = message.place.offset >= session.released.get(message.place[:2], 0)
         if unreleased and (recovering or packet_id in session.incoming):
             session.incoming[packet_id] = message.place
@@ -453,7 +457,7 @@ class Hub:
             session.connection.close(
                 Reason.SESSION_TAKEN_OVER, "the client connected elsewhere", now_ms
             )
-            session = self.sessions.get(client_id)
+            session = self.sessions.get(client_id)  # expiry 0: it ended with its connection
         if session is not None and (
             clean_start or owner_of(session.principal) != owner_of(principal)
         ):
@@ -467,6 +471,7 @@ class Hub:
             incarnation = f"{now_ms:x}-{self._incarnations:x}"
             session = Session(client_id, principal, self.delivery, self.ledger, incarnation)
             self.add_session(session)
+        # back before the will's delay is over: it is not published [MQTT-3.1.3-9]
         session.will = session.will_due_ms = session.ends_ms = None
         session.connection = connection
         return session, present, kept_before
@@ -485,9 +490,11 @@ class Hub:
         """The connection is gone: keep the session for its expiry interval, the will for its
         delay."""
         session.connection = None
-        if not with_will:
+        if not with_will:  # [MQTT-3.14.4-3]
             session.will = None
         if session.will is not None:
+            # The will is due at the end of its delay or of the session, whichever comes first
+            # (3.1.3.2.2).
             delay_s = min(session.will.properties.will_delay_s or 0, session.expiry_s)
             if delay_s:
                 session.will_due_ms = now_ms + 1000 * delay_s
@@ -567,7 +574,7 @@ class Hub:
         """Whatever time brings: wills, ends of sessions, keep-alive. Call about once a second."""
         while self._timers and self._timers[0][0] <= now_ms:
             session = heapq.heappop(self._timers)[2]
-            if (
+            if (  # timers are not cancelled: this one is stale
                 session.connection is not None
                 or self.sessions.get(session.client_id) is not session
             ):

@@ -18,7 +18,10 @@ from lakemq.plugins.mqtt.state.sessions import Session
 
 
 class Effects(NamedTuple):
-    """What is to be done, once, in this order."""
+    """Effects of one turn, each to be carried out once, in this order.
+
+    Writes come last, so that bytes queued by carrying out the others leave in the same turn.
+    """
 
     appends: list[PendingAppend]
     """Append these records; `PendingAppend.settle` takes the outcomes."""
@@ -76,6 +79,7 @@ class Outbox:
 
     def take(self, busy: Collection[str] = ()) -> Effects:
         """All effects since the last call, but for appends to topics that are `busy` with one."""
+        # Lists are replaced, not cleared: effects that are carried out may put new ones here.
         effects = Effects(
             self.appends.take(busy),
             self.loads,

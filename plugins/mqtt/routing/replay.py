@@ -65,6 +65,7 @@ class Replay:
         if not any(name == topic for positions in known for name, _ in positions):
             self._new_topics.add(topic)  # bound since now: it has no history
             return high_watermark
+        # The earliest that any session needs; each skips by `_wants` what it has already got.
         return min(positions.get(key, 0) for positions in known)
 
     def record(self, message: Message, meta: Meta, now_ms: int) -> None:
@@ -72,6 +73,8 @@ class Replay:
         place = message.place
         assert place is not None
         hub, key = self._hub, (place.topic, place.partition)
+        # Below it, retained messages were kept with what came later: an older record must not undo
+        # that.
         if message.retain and place.offset >= self._retained_from.get(key, 0):
             hub.retain(message)
         if meta.delayed_id is not None:
@@ -95,6 +98,7 @@ class Replay:
         return not self._there or place not in self._there.get(session, ())
 
     def _deliver(self, target: Target, message: Message, now_ms: int) -> None:
+        # QoS 0 is not kept for those who are away.
         if message.qos and target.qos and self._wants(target.session, _place(message)):
             self._hub.deliver(target, message, now_ms)
 

@@ -63,6 +63,7 @@ class Retained:
         return changes
 
     def get(self, topic: str) -> Message | None:
+        """The message retained under a topic name, expired or not; None: none is."""
         node = self._find(topic)
         return node.message if node is not None else None
 
@@ -87,6 +88,7 @@ class Retained:
             return False
         if owner is None:
             return True
+        # It takes the place of another owner's message: all of it counts in this one's share.
         if node is None or node.owner != owner:
             more, more_bytes = 1, size_bytes
         count, size = self._held.of(owner) + more, self._held_bytes.of(owner) + more_bytes
@@ -101,6 +103,7 @@ class Retained:
             if now_ms < one.until_ms:
                 break
             self._release(oldest)
+        # Several publishes to one name end as one message, so room is held for the largest alone.
         others = self._release(topic)
         if not self.has_room(topic, size_bytes, owner):
             self.refused += 1
@@ -160,6 +163,7 @@ class Retained:
         return True
 
     def forget(self, topic: str) -> None:
+        """Remove a topic name's message, if it has one, and branches left empty."""
         path: list[tuple[_Node, str]] = []
         node = self._root
         for level in topic.split("/"):
@@ -224,6 +228,7 @@ class Retained:
             stack += node.children.values()
 
     def drop_expired(self, now_ms: int) -> None:
+        """Forget messages whose expiry interval is over (3.3.1.3)."""
         gone = [
             message.topic
             for message in self._everything()

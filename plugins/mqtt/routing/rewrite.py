@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RewriteRule:
+    """One rule: where it applies and what it makes of a name."""
+
     source: str
     """Topic filter: `old/+/state/#`."""
     target: str
@@ -36,6 +38,7 @@ class RewriteRule:
 
 def _taken(pattern: list[str], levels: list[str]) -> list[list[str]] | None:
     """What each wildcard of the pattern takes of the levels; None: no match."""
+    # As in matching [MQTT-4.7.2-1].
     if levels[0].startswith("$") and pattern[0] in ("+", "#"):
         return None
     taken: list[list[str]] = []
@@ -43,6 +46,7 @@ def _taken(pattern: list[str], levels: list[str]) -> list[list[str]] | None:
         if level == "#":
             taken.append(levels[place:])
             return taken
+        # `#` in a client's filter stands for any number of levels, which one `+` cannot take.
         if place >= len(levels) or (level == "+" and levels[place] == "#"):
             return None
         if level == "+":

@@ -1,9 +1,9 @@
 """Rights that end, or are withdrawn, while clients are connected.
 
 A connection ends with the credentials that opened it: when they expire, when its user is removed
-or has another password. When rules change, subscriptions are judged
-again, a bounded number a second; a client that loses one is disconnected, so that it learns of it
-when it subscribes again. MQTT knows no other way to tell it.
+or has another password. When rules change, subscriptions are authorized again, a bounded number a
+second; a client that loses one is disconnected, so that it learns of it when it subscribes again:
+MQTT has no packet by which a server takes a subscription back.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class Charge(Protocol):
 
 
 class RightsOutbox(Protocol):
+    """The outbox, as rights need it."""
+
     questions: list[tuple[Question, Continuation]]
 
 
@@ -77,6 +79,7 @@ class Rights:
             self._ends_ms[connection] = principal.expires_ms
 
     def forget(self, connection: Peer) -> None:
+        """A connection has ended."""
         self._ends_ms.pop(connection, None)
         self._principals.pop(connection, None)
 
@@ -97,6 +100,7 @@ class Rights:
             session = self._hub.sessions.get(connection.client_id)
             if connection.ended or session is None or session.connection is not connection:
                 continue
+            # A connection without subscriptions is not free either.
             judged += 1 + len(session.subscriptions)
             principal = self._principals.get(connection)
             if principal is not None and self.withdrawn_from(principal):
@@ -112,6 +116,7 @@ class Rights:
     def withdraw(self, session: Session) -> list[str]:
         """Take from a session the subscriptions that its principal has no right to (any more).
         Those that are pending stay until there is an answer."""
+        # Collected first: `_take` changes the dict that is iterated.
         lost, open_ = [], []
         for text in session.subscriptions:
             try:

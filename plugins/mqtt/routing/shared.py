@@ -34,6 +34,7 @@ class Group:
         return 1
 
     def remove(self, subscription: Subscription) -> None:
+        """Remove the member of the subscription's session, if it is one."""
         self.members = [one for one in self.members if one.session is not subscription.session]
 
     def keepers(self) -> list[Subscription]:
@@ -54,6 +55,7 @@ class Group:
         chosen = members[strategy(self, members, message) % len(members)]
         if chosen.session.connection is not None:
             return chosen
+        # Built only when the first choice is away: as a rule all members are connected.
         online = [one for one in members if one.session.connection is not None]
         if online:
             return online[strategy(self, online, message) % len(online)]
@@ -76,6 +78,7 @@ def _spread(group: Group, members: list[Subscription], message: Message | None) 
 
 
 def _sticky(group: Group, members: list[Subscription], message: Message | None) -> int:
+    # The oldest member that is connected (`pick`), until it leaves.
     return 0
 
 

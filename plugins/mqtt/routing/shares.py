@@ -18,6 +18,7 @@ class Holdings:
         self._amounts: Counter[Owner] = Counter()
 
     def of(self, owner: Owner) -> int:
+        """How much an owner has."""
         return self._amounts.get(owner, 0)
 
     def add(self, owner: Owner | None, amount: int = 1) -> None:
@@ -25,6 +26,7 @@ class Holdings:
         if owner is None:
             return
         self._amounts[owner] += amount
+        # Owners come and go: an entry that is zero would stay forever.
         if not self._amounts[owner]:
             del self._amounts[owner]
 
@@ -36,12 +38,15 @@ class Kinds:
         self._kinds: dict[Owner, Counter[Hashable]] = {}
 
     def of(self, owner: Owner) -> int:
+        """How many different kinds an owner has."""
         return len(self._kinds.get(owner, ()))
 
     def add(self, owner: Owner, kind: Hashable) -> None:
+        """Count one more of a kind."""
         self._kinds.setdefault(owner, Counter())[kind] += 1
 
     def remove(self, owner: Owner, kind: Hashable) -> None:
+        """Count one less of a kind. Raises KeyError for an owner that has none."""
         kinds = self._kinds[owner]
         kinds[kind] -= 1
         if not kinds[kind]:

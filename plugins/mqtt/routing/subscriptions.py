@@ -128,7 +128,7 @@ class SubscriptionIndex:
         present = self._filters.get(text)
         if present is None:
             self._count_shape(text, 1)
-            if group is None:
+            if group is None:  # as a rule; `_Members` would cost two dicts for each filter
                 self._filters[text] = subscription
                 self._changed(text, 1)
                 return
@@ -193,6 +193,7 @@ class SubscriptionIndex:
         if shape_of(text) is None:
             self._matches.pop(text, None)
         else:
+            # The cache is by name: which of its names a wildcard filter matches is not known.
             self._matches.clear()
 
     def _candidates(self, name: str) -> Iterator[str]:
@@ -203,6 +204,7 @@ class SubscriptionIndex:
         for size, places, deep in self._shapes:
             if size > len(levels) or (not deep and size != len(levels)):
                 continue
+            # Wildcards at the first level do not match names that begin with `$`.
             if hidden and (places[:1] == (0,) or not size):
                 continue
             pattern = levels[:size]

@@ -21,6 +21,8 @@ from lakemq.plugins.mqtt.wire.reasons import MqttError
 
 
 class WillCounters(Protocol):
+    """The counters that wills add to."""
+
     publishes_refused: int
     wills_published: int
 
@@ -29,6 +31,8 @@ class WillCounters(Protocol):
 
 
 class WillOutbox(Outgoing, Protocol):
+    """The outbox, as wills need it."""
+
     questions: list[tuple[Question, Continuation]]
 
 
@@ -75,6 +79,7 @@ def publish_will(
         again = partial(publish_will, hub, will, client_id, principal)
         hub.outbox.questions.append((unanswered.question, again))
         return
+    # Counted as failed rather than refused: the client had the right, this node is the wrong one.
     except NotLeader as error:
         hub.counters.failed(error)
         return

@@ -78,6 +78,7 @@ async def listening_sockets(
             sockets.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
+                # The host's IPv4 address has a socket of its own, which would find the port taken.
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind(address)
             _listen(sock)
@@ -98,6 +99,7 @@ def unix_socket(path: str, mode: int) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.bind(path)
+        # Nothing can connect before `listen`, so the mode holds from the first connection on.
         os.chmod(path, mode)
         _listen(sock)
     except BaseException:
@@ -194,5 +196,6 @@ class Acceptor:
         except BaseException as error:
             admitted.close()
             accepted.close()
+            # A handshake that fails is the client's affair; what else is raised is a fault here.
             if not isinstance(error, OSError | TimeoutError | asyncio.CancelledError):
                 raise

@@ -60,6 +60,7 @@ _RECORDS_A_SLICE: Final = 64
 
 
 def _new_client_id() -> str:
+    # Not to be guessed: a client identifier names a session that may be taken over.
     return f"auto-{secrets.token_hex(10)}"
 
 
@@ -148,7 +149,8 @@ class MqttEngine:
         self._ticker: asyncio.TimerHandle | None = None
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch as of the start of the server, then monotonic."""
+        """Milliseconds since the epoch: wall clock at start, monotonic from then on, so that
+        setting the system's clock moves no timer."""
         return self._clock_base_ms + time.monotonic_ns() // 1_000_000
 
     # -- life
@@ -158,8 +160,12 @@ class MqttEngine:
         self._users += 1
         if self._users > 1:
             return
+        # Taps come before positions are read and anything is recovered. What is committed meanwhile
+        # is held in `_early` and delivered behind that; `_route` leaves out what lies below
+        # `positions`. So no record is missed and none is delivered twice.
         self.loop = asyncio.get_running_loop()
         self._early = []
+        # Reversed: the first binding of a topic says how it is created.
         for binding in {one.topic: one for one in reversed(self.settings.bindings)}.values():
             topic = binding.topic
             await self._ensure(binding)
@@ -195,6 +201,8 @@ class MqttEngine:
             return
         if self._ticker is not None:
             self._ticker.cancel()
+        # To close connections may publish wills: those are authorized and stored before sessions
+        # are written for the last time.
         for connection in list(self.hub.connections):
             if self.settings.server_reference:
                 connection.redirect(False, self.now_ms())
@@ -240,6 +248,7 @@ class MqttEngine:
             await asyncio.wait(journal.writing, timeout=CLOSE_LINGER_S)
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call back after `delay_s` seconds."""
         self.loop.call_later(delay_s, call)
 
     # -- turns of the loop
@@ -269,6 +278,8 @@ class MqttEngine:
 
     def _carry_out(self) -> None:
         """Perform what the core wants done."""
+        # Appends go first: the disk works while the rest is done. Writes go last, with what the
+        # others have added.
         appends, loads, retained, exchanges, reads, questions, writes = self.hub.outbox.take(
             self._busy
         )
@@ -318,7 +329,8 @@ class MqttEngine:
             text = f"{len(outcomes)} outcomes for {len(pending.tokens)} records"
             log.error("publishes to topic %s: %s", pending.topic, text)
             pending.fail(LakeMQError(text), now_ms)
-        if not self._in_turn:  # what is stored is said as soon as it is known
+        # What is stored is acknowledged at once; within a turn, its own last step does that.
+        if not self._in_turn:
             self._turn()
         if not self._appending and self._all_appended is not None:
             self._all_appended.set()
@@ -342,6 +354,7 @@ class MqttEngine:
         if self._early is not None:
             self._early.append((topic, batches))
             return
+        # In order: a batch goes out at once only when none before it waits for its turn.
         for batch in batches:
             few = batch.columns is not None and len(batch.columns.values) <= _RECORDS_A_SLICE
             if few and not self._arrived.waiting:
@@ -463,6 +476,7 @@ class MqttEngine:
             reason = connect_reason(error)
             authenticating.refused(connection, dialogue, reason, str(error), self.now_ms())
         else:
+            # `dialogue` tells them whether this exchange is still the one that counts.
             if isinstance(outcome, Challenge):
                 authenticating.challenged(connection, dialogue, outcome.data, self.now_ms())
             else:

@@ -92,6 +92,7 @@ class SocketLink(asyncio.Protocol):
         """Bytes that are still thrown away, once the connection is over."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Make the connection of a new socket; asyncio calls it after the TLS handshake."""
         engine, listener = self.engine, self.listener
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
@@ -185,6 +186,7 @@ class SocketLink(asyncio.Protocol):
     # -- bytes in
 
     def data_received(self, data: bytes) -> None:
+        """Take bytes of the socket: of a PROXY header, of MQTT, or to be thrown away."""
         if self._checked:
             self.received(data)
             return
@@ -281,6 +283,7 @@ class SocketLink(asyncio.Protocol):
         self.engine.resume_reading()
 
     def resume_reading(self) -> None:
+        """Read from the socket again, if that was paused."""
         self.engine.paused.discard(self)
         if self._paused and not self.transport.is_closing():
             self._paused = False
@@ -289,11 +292,13 @@ class SocketLink(asyncio.Protocol):
     # -- bytes out
 
     def pause_writing(self) -> None:
+        """The write buffer is full: the connection is blocked until it is empty enough."""
         self._full = True
         self.connection.blocked = True
         self.connection.traffic.blocked_ms = self.engine.now_ms()
 
     def resume_writing(self) -> None:
+        """The write buffer takes bytes again: send what waited for that."""
         self._full = False
         self.connection.unblocked(self.engine.now_ms())
         self.engine.resume_reading()
@@ -304,6 +309,7 @@ class SocketLink(asyncio.Protocol):
         connection = self.connection
         out = connection.out
         if out:
+            # One write for all packets of a turn: as a rule, one system call.
             data = out[0] if len(out) == 1 else b"".join(out)
             connection.traffic.packets_sent += len(out)
             connection.traffic.bytes_sent += len(data)
@@ -316,6 +322,7 @@ class SocketLink(asyncio.Protocol):
             self.finish()
 
     def send(self, data: bytes) -> None:
+        """Give bytes to the socket, whose buffer takes what it cannot send now."""
         self.transport.write(data)
 
     # -- the end
@@ -329,6 +336,7 @@ class SocketLink(asyncio.Protocol):
 
     def close(self) -> None:
         """Close once everything is written, or after `CLOSE_LINGER_S`."""
+        # A client that does not read would keep its socket, and the bytes for it, for ever.
         self.transport.close()
         if self.transport.get_write_buffer_size():
             self.engine.later(CLOSE_LINGER_S, self.abort)
@@ -364,9 +372,12 @@ class SocketLink(asyncio.Protocol):
             self.close()
 
     def abort(self) -> None:
+        """Close the socket at once; what was not sent is lost."""
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed, from whichever side: the connection ends, with its will unless it
+        had ended."""
         engine, connection = self.engine, self.connection
         self.listener.waiting.discard(self)
         self.admitted.close()

@@ -32,6 +32,7 @@ class Salvage:
         heard: Callable[[str], bool] | None = None,
     ) -> Iterator[tuple[Message, Meta]]:
         """As `RecordReader.read`; nothing of a batch that is corrupt inside."""
+        # Columns are as they were appended: no bytes are decoded that could be corrupt.
         if batch.columns is not None:
             return reader.read(batch, heard)
         return self._messages(reader, batch, heard)

@@ -86,6 +86,8 @@ class MqttJournal:
 
     async def recover(self) -> None:
         """Read what was kept, and match what came behind it again. Bound topics must exist."""
+        # Order: sessions before delayed publishes, which tell them of their QoS 2 publishes; both
+        # before the records of bound topics, which are matched against all of it.
         for topic in self._topics:
             await topic.ensure()
         sessions = await self._sessions.load()
@@ -148,6 +150,8 @@ class MqttJournal:
         hub = self._hub
         if hub.ledger is None or not hub.ledger.due:
             return
+        # `begin` and the reading of all state lie in one turn of the loop: what changes later makes
+        # the session urgent or lazy again.
         writing = hub.ledger.begin()
         entries: dict[bytes, bytes | None] = {}
         alive: set[str] = set()
@@ -193,6 +197,8 @@ class MqttJournal:
             topic.encode(): None if one is None else retained_bytes(one, owner_of(one.topic))
             for topic, one in changes.items()
         }
+        # In the same append as the changes: after a crash, records from these positions on are
+        # retained again, and none below.
         entries[_POSITIONS_KEY] = positions_bytes(hub.positions)
         written = functools.partial(self._retained_written, changes, hub.delivered)
         self._retained.write_all(entries, written)
@@ -206,6 +212,7 @@ class MqttJournal:
             return
         log.error("retained messages could not be kept yet: %s", error)
         for topic, message in changes.items():
+            # What has changed since is newer, and stays.
             self._hub.retained.changes.setdefault(topic, message)
 
     # -- loading
@@ -247,6 +254,8 @@ class MqttJournal:
                 continue
             end = source.high_watermark
             while waiting:
+                # A whole batch is read for one record, so all of its wanted records are taken from
+                # it. What is gone was reached, too, else this would not end.
                 reached = waiting[-1]
                 async for batch in committed_batches(
                     source, topic, partition, waiting[-1], min(end, waiting[-1] + 1)

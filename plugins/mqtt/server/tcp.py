@@ -130,6 +130,8 @@ class MqttListener:
         if self.trusted:
             if not any(ipaddress.ip_address(host) in each for each in self.trusted):
                 return None
+            # A name of its own for each: else all clients would count against the limit of one
+            # peer.
             self._strangers += 1
             host = f"behind a proxy, {self._strangers}"
         try:
@@ -141,9 +143,11 @@ class MqttListener:
         return None
 
     def link(self, admitted: AdmittedConnection) -> SocketLink:
+        """A link for an admitted connection, over TCP, a unix socket or WebSocket."""
         return self._make_link(admitted)
 
     def tls(self) -> ssl.SSLContext | None:
+        """The TLS context of this moment, which follows changed files; None: without TLS."""
         return self._tls.value if self._tls else None
 
     def _link_maker(self) -> Callable[[AdmittedConnection], SocketLink]:
@@ -176,11 +180,14 @@ class MqttListener:
         return MqttAdmin(self.engine).routes() if self.settings.name == first.name else ()
 
     def addresses(self) -> Sequence[str]:
+        """`host:port` or `unix:path` of each socket; empty before `start`."""
         if self._acceptor is None:
             return []
         return [_address(socket.getsockname()) for socket in self._acceptor.sockets]
 
     async def stop(self) -> None:
+        """Accept no more, close the engine if it was the last listener, and remove a unix
+        socket."""
         acceptor, self._acceptor = self._acceptor, None
         if acceptor is None:
             return

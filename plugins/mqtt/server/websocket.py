@@ -59,10 +59,12 @@ class WebSocketLink(SocketLink):
     # -- the handshake
 
     def received(self, data: bytes) -> None:
+        """Take bytes of the transport: the request's head first, then frames."""
         if self._head is None:
             self._take_frames(data)
             return
         head = self._head
+        # The end may lie across two reads, and is not searched for in the same bytes again.
         searched = max(0, len(head) - len(_HEAD_END) + 1)
         head += data
         end = head.find(_HEAD_END, searched)
@@ -136,6 +138,8 @@ class WebSocketLink(SocketLink):
     # -- frames
 
     def _take_frames(self, data: bytes) -> None:
+        # The library takes all it is given: in small pieces, bounds are checked before much of it
+        # is parsed.
         for start in range(0, len(data), _PIECE_BYTES):
             if self.admitted.authenticated:
                 self._handle_frames(data[start:])
@@ -182,6 +186,7 @@ class WebSocketLink(SocketLink):
             self.linger()
 
     def send(self, data: bytes) -> None:
+        """Send MQTT bytes in one binary frame; nothing once the WebSocket closes."""
         if self._frames.state is State.OPEN:
             self._frames.send_binary(data)
             self._write_frames()

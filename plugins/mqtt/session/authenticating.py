@@ -55,6 +55,7 @@ def auth(connection: Connection, packet: Auth, now_ms: int) -> None:
         raise ProtocolError("AUTH that was not asked for")
     if dialogue.steps >= STEPS_MAX:
         raise ProtocolError("authentication takes too many steps", Reason.NOT_AUTHORIZED)
+    # Re-authentication leaves the connection CONNECTED: the client may go on meanwhile (4.12.1).
     if not dialogue.again:
         connection.state = State.AUTHENTICATING
     _say(connection, enhanced, dialogue, data)
@@ -84,6 +85,7 @@ def accepted(
         enhanced.last_word = data
         connection.authenticated(principal, now_ms)
         return
+    # The session belongs to its principal, so its connection cannot change to another one.
     if (principal.kind, principal.name) != (connection.principal.kind, connection.principal.name):
         connection.close(Reason.NOT_AUTHORIZED, "authenticated as another principal", now_ms)
         return
@@ -92,6 +94,7 @@ def accepted(
     connection.principal = principal
     if connection.session is not None:
         connection.session.principal = principal
+    # The new credentials may allow less: routes ask again with the next bytes.
     connection.routes_until_ms = 0
     connection.send(Auth(Reason.SUCCESS, _properties(connection, data)))
 

@@ -26,6 +26,8 @@ _KEEP_ALIVE_GRACE: Final = 1.5
 
 def connect(connection: Connection, packet: Connect, now_ms: int) -> None:
     """Check CONNECT and ask who the client is; `welcome` goes on from there."""
+    # Order matters: what shapes an answer (version, reason strings, packet size) is set before the
+    # first check that may refuse, and the ban list comes before credentials, which cost time.
     hub, properties = connection.hub, packet.properties
     connection.version = packet.version
     connection.bridge = packet.bridge
@@ -81,10 +83,13 @@ def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
     """The client is known: open its session, and answer once that is kept."""
     hub, packet = connection.hub, connection.connect
     assert packet is not None
+    # Behind authentication, unlike `server_reference`: the address comes from the catalog.
     reference = hub.redirects.get(connection.arrival.listener)
     if reference and packet.version == V5:
         connection.redirect(False, now_ms, reference)
         return
+    # Behind authentication, too: a stranger must neither learn which client ids have sessions nor
+    # end one.
     if not hub.has_room_for_session(connection.client_id, principal):
         raise ProtocolError("too many sessions", Reason.QUOTA_EXCEEDED)
     if hub.is_anothers(connection.client_id, principal):
@@ -98,9 +103,12 @@ def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
     )
     connection.session = session
     if present:
+        # Its subscriptions were made under earlier rules, or as a principal with other rights.
         hub.rights.withdraw(session)
     session.expiry_s = _expiry_s(connection, packet)
     session.will = packet.will  # kept with the session, before CONNACK
+    # CONNACK promises the session, or that an older one is gone [MQTT-3.2.2-2] [MQTT-3.2.2-3]: so
+    # the record, or its tombstone, is durable first. `kept_before` is the case of the tombstone.
     if hub.ledger is not None and (session.durable or kept_before):
         hub.ledger.keep(
             connection.client_id, connection, partial(_answer, connection, packet, present)
@@ -118,6 +126,7 @@ def _answer(connection: Connection, packet: Connect, present: bool, now_ms: int)
     answer = Connack(told, 0, _connack_properties(connection, packet, keep_alive_s))
     if not connection.takes(answer):
         text = "CONNACK is larger than the client takes"
+        # Without CONNACK the client was never connected, so its will is not published.
         connection.close(Reason.PACKET_TOO_LARGE, text, now_ms, with_will=False)
         return
     connection.keep_alive_ms = int(1000 * _KEEP_ALIVE_GRACE * keep_alive_s)
@@ -128,6 +137,7 @@ def _answer(connection: Connection, packet: Connect, present: bool, now_ms: int)
     connection.connect = None
     connection.blocked = False
     hub.counters.connections_accepted += 1
+    # CONNACK is the first packet of all [MQTT-3.2.0-1]; what is resumed is queued behind it.
     connection.send(answer)
     session.outbound.resume(connection, now_ms)
     hub.resume_histories(session)
@@ -137,8 +147,8 @@ def _answer(connection: Connection, packet: Connect, present: bool, now_ms: int)
 
 
 def _expiry_s(connection: Connection, packet: Connect) -> int:
-    """How long the session outlives the connection; a 3.1.1 session that is not clean has no
-    interval of its own, so it gets the longest."""
+    """Seconds that the session outlives the connection; a 3.1.1 session that is not clean has no
+    interval of its own and gets the longest allowed."""
     limits = connection.hub.limits
     if packet.version == V5:
         return min(packet.properties.session_expiry_s or 0, limits.session_expiry_max_s)

@@ -234,6 +234,7 @@ class Connection:
 
     def unblocked(self, now_ms: int) -> None:
         """The socket takes bytes again."""
+        # A socket that takes bytes again does not open the gate before CONNACK [MQTT-3.2.0-1].
         self.blocked = self.state in BEFORE_CONNACK
         if self.session is not None and self.state is State.CONNECTED:
             self.note_blocked(now_ms)
@@ -364,6 +365,8 @@ class Connection:
         """End the connection from this side, telling the client as far as its version can."""
         if self.state is State.CLOSED:
             return
+        # Before CONNACK the reason goes into CONNACK; after it, only version 5 has a DISCONNECT
+        # from the server (3.14).
         if self.state in BEFORE_CONNACK:
             self._say_connack(reason, text, server_reference)
         elif self.version == V5:
@@ -382,6 +385,9 @@ class Connection:
             said = connack_reason(reason)
             self.send(Connack(False, said, self._why(text, server_reference)))
             return
+        # 3.1.1 has no return code for a packet that is wrong: it asks to close without CONNACK
+        # [MQTT-3.1.4-1 of 3.1.1]. Bytes that are no CONNECT of a known version get no answer
+        # either.
         unsayable = reason in (Reason.MALFORMED_PACKET, Reason.PROTOCOL_ERROR)
         known = self.decoder.version or reason is Reason.UNSUPPORTED_PROTOCOL_VERSION
         if known and not unsayable:
@@ -404,6 +410,7 @@ class Connection:
         self.pending.clear()
         self.connect = None
         session = self.session
+        # A session that was taken over has another connection by now: it must not lose that one.
         if session is not None and session.connection is self:
             self.hub.leave_session(session, now_ms, with_will=with_will)
 

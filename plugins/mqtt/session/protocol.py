@@ -53,6 +53,8 @@ class ServerProtocol(Connection):
         if now_ms >= self.routes_until_ms and self.state is State.CONNECTED and not self.asking:
             publishing.forget_routes(self, now_ms)
         before = counters.publishes_received
+        # Bytes are held undecoded, one copy of them: [MQTT-3.1.4-6] forbids processing them if the
+        # client is refused.
         if self.state is State.AUTHENTICATING:
             self.decoder.hold(data)
             return
@@ -91,14 +93,15 @@ class ServerProtocol(Connection):
             self._fail(self.decoder.error, now_ms)
 
     def _wait(self, wait_ms: int, now_ms: int) -> None:
-        """The principal is over its quota: read nothing for a while, but no longer than the client
-        does without an answer to its PINGREQ."""
+        """The principal is over its quota: read nothing for `wait_ms`, but no longer than half of
+        its client's keep-alive interval, which may wait for the answer to a PINGREQ."""
         if self.throttle is None:
             self.throttle = Throttle(0, 0, now_ms)
         bearable_ms = self.keep_alive_ms // 3 or _WAIT_MAX_MS
         wait_ms = min(wait_ms, bearable_ms)
         self.throttle.wait_ms = max(self.throttle.wait_ms, wait_ms)
         if self.keep_alive_ms:
+            # The pause is ours: it is not counted as silence of the client.
             self.silent_until_ms += wait_ms
 
     def authenticated(self, principal: Principal, now_ms: int) -> None:
@@ -114,6 +117,7 @@ class ServerProtocol(Connection):
 
     def proceed(self, now_ms: int) -> None:
         """The client may be heard again: handle what it sent meanwhile."""
+        # One packet at a time: each may close the connection, or ask again.
         while self.pending and not self.asking:
             self._handle((self.pending.popleft(),), now_ms)
         if self.decoder.error is None and self.state is not State.CLOSED:
@@ -141,9 +145,12 @@ class ServerProtocol(Connection):
                 handler(self, packet, now_ms)
             except AuthorizationPending as unanswered:
                 self.asking = True
+                # This packet and all behind it come again, in order, once the answer is there
+                # [MQTT-4.6.0-2].
                 self.pending.extendleft(reversed(packets[place:]))
                 self.hub.outbox.questions.append((unanswered.question, self._answered))
                 return
+            # [MQTT-4.13.1-1]: what is behind the wrong packet is not handled.
             except MqttError as error:
                 self._fail(error, now_ms)
                 return
@@ -172,13 +179,14 @@ def _disconnect(connection: Connection, packet: Disconnect, now_ms: int) -> None
     session = connection.session
     expiry_s = packet.properties.session_expiry_s
     if session is not None and expiry_s is not None:
-        if expiry_s and not session.expiry_s:
+        if expiry_s and not session.expiry_s:  # 3.14.2.2.2
             raise ProtocolError("session expiry cannot be set at DISCONNECT after 0 at CONNECT")
         connection.hub.set_expiry(session, expiry_s)
     connection.closing = "the client disconnected"
     connection.left = True
     if not connection.out:
         connection.hub.outbox.writes.append(connection)
+    # 0x04 asks for the will, and so does every failure (3.14.2.1); 0x00 alone discards it.
     connection.leave(now_ms, with_will=packet.reason != 0)
 
 

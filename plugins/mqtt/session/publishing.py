@@ -53,9 +53,12 @@ def _route(connection: Connection, topic: str) -> Route:
         delay_s, topic = split_delayed(topic)
     topic = hub.topic_name(topic)
     too_deep = topic.count("/") >= hub.limits.topic_levels_max
+    # Six answers, one for each QoS with and without retain: an authorizer may go by both. What no
+    # client may publish to is answered here, without asking it.
     allowed = [None if is_for_clients(topic) and not too_deep else False] * 6
     binding, client_id = hub.binding(topic), connection.client_id
     by_client = binding is not None and binding.key_is_client_id
+    # Encoded once for each name: for publishes without properties they differ in the QoS alone.
     plain = [
         record_headers(Publish(topic, b"", qos), client_id, key_is_client_id=by_client)
         for qos in range(3)
@@ -71,6 +74,7 @@ def _route(connection: Connection, topic: str) -> Route:
         delay_s,
         Reason.TOPIC_NAME_INVALID if too_deep else Reason.NOT_AUTHORIZED,
     )
+    # All or nothing: to evict single names would cost more than asking for the rights again.
     if len(written) <= REMEMBERED_CHARS_MAX:
         if len(routes) >= ROUTES_MAX:
             routes.clear()
@@ -119,6 +123,7 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
         return
     rewrites = route.topic != packet.topic
     packet.topic = route.topic
+    # From here on the packet counts: `AuthorizationPending` has been raised above or never will be.
     if packet.qos and not _begin(connection, packet):
         return
     if packet.retain:
@@ -131,6 +136,8 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
 
 def _store_plain(connection: Connection, packet: Publish, route: Route, topic: str) -> None:
     """Have a QoS 1 publish stored that nothing is particular about: what most devices send."""
+    # No PUBACK here: the server accepts ownership by it [MQTT-4.3.2-4], so it is written when the
+    # append has ended (`Connection.on_appended`), after fsync (`Acks.LEADER`).
     hub, inflow, payload = connection.hub, connection.inflow, packet.payload
     hub.counters.publishes_received += 1
     connection.traffic.received[1] += 1
@@ -151,6 +158,7 @@ def _pass_on(connection: Connection, packet: Publish, route: Route, now_ms: int)
     if route.delay_s is not None:
         _delay(connection, packet, route.delay_s, now_ms)
         return
+    # Delivered through memory alone: all subscribers have it, or have it queued, before the answer.
     hub.route(message_of(packet, now_ms, connection.client_id), now_ms)
     if packet.qos:
         connection.inflow.qos_1 -= packet.qos == 1
@@ -158,14 +166,18 @@ def _pass_on(connection: Connection, packet: Publish, route: Route, now_ms: int)
 
 
 def _may_retain(connection: Connection, packet: Publish, route: Route, now_ms: int) -> bool:
-    """Whether to go on with a publish that is to be retained. MQTT 5 is told that there is no room;
-    before that, and with QoS 0, there is no way: it is published, and not retained. A delayed one
-    is looked at when it is due."""
+    """Whether to go on with a publish that is to be retained.
+
+    An MQTT 5 client learns that there is no room. Before version 5, and with QoS 0, there is no
+    answer to say it with: the publish goes on without being retained. A delayed one is checked when
+    it is due.
+    """
     if route.delay_s is not None:
         return True
     if connection.hub.has_room_to_retain(packet, connection.principal, now_ms):
         return True
     if packet.qos and connection.version == V5:
+        # `on_result` takes these off again: it is told of an append that was never begun.
         error = StorageFull("no room for more retained messages")
         connection.inflow.appends += 1
         connection.inflow.appends_bytes += len(packet.payload)
@@ -185,6 +197,8 @@ def _store(connection: Connection, packet: Publish, binding: Binding, route: Rou
     else:
         headers = route.headers[packet.qos]
     session = connection.session
+    # The identifier lies in the record itself, so that one append makes both durable: a client that
+    # sends the PUBLISH again after a crash gets PUBREC, not a second record [MQTT-4.3.3-10].
     if packet.qos == 2 and session is not None and session.durable:
         headers += qos_2_header(session.incarnation, packet.packet_id)
     connection.hub.store(binding, connection.principal, route.key, packet, headers, connection)
@@ -222,6 +236,8 @@ def _begin(connection: Connection, packet: Publish) -> bool:
         inflow.qos_1 += 1
     else:
         inflow.qos_2.add(packet.packet_id)
+    # [MQTT-3.3.4-7] binds the client. A server that sees it broken may disconnect (0x93); this one
+    # by default reads more slowly (`Connection.overloaded`). 3.1.1 has no such bound.
     if (
         limits.receive_maximum_exceeded == "disconnect"
         and connection.version == V5
@@ -247,6 +263,8 @@ def _obey_properties(connection: Connection, packet: Publish) -> None:
         return
     if not 0 < alias <= connection.hub.limits.topic_alias_max:
         raise ProtocolError(f"topic alias {alias}", Reason.TOPIC_ALIAS_INVALID)
+    # Aliases end with the network connection [MQTT-3.3.2-7], so the connection holds them and the
+    # session does not.
     if packet.topic:
         connection.aliases[alias] = packet.topic
     elif alias in connection.aliases:
@@ -256,8 +274,8 @@ def _obey_properties(connection: Connection, packet: Publish) -> None:
 
 
 def _refuse(connection: Connection, packet: Publish, reason: Reason, now_ms: int) -> None:
-    """The client may not publish there. Version 5 is told; 3.1.1 knows only silence or the end of
-    the connection [MQTT-3.3.5-2 of 3.1.1]."""
+    """The client may not publish there. Version 5 has reason codes for it; 3.1.1 can only be
+    acknowledged as if nothing were wrong, or disconnected [MQTT-3.3.5-2 of 3.1.1]."""
     connection.hub.counters.publishes_refused += 1
     if connection.version == V5:
         if packet.qos:
@@ -279,6 +297,7 @@ def _acknowledge(
     assert session is not None
     session.incoming[packet_id] = place
     if place.topic == DELAYED:  # its record may be gone before the session is read again
+        # No connection is named: PUBREC goes to whichever the client has when the session is kept.
         session.keep(None, lambda _: _say_received(session, packet_id), now_ms)
     else:
         _say_received(session, packet_id)
@@ -312,6 +331,9 @@ def settled(
     A QoS 2 publish is the session's, not the connection's: a client that came back meanwhile and
     sends it again is answered on its new connection, and the publish is not stored twice.
     """
+    # `connection` is the one that the publish came on; its session may have another by now. PUBACK
+    # belongs to the network connection, so a QoS 1 publish of a lost one is answered to no one: its
+    # client sends it again and it is stored twice, which QoS 1 allows (4.3.2).
     live = connection.state is State.CONNECTED
     connection.inflow.qos_1 -= qos == 1
     if isinstance(outcome, Place):
@@ -321,12 +343,13 @@ def settled(
     connection.hub.counters.failed(outcome)
     connection.inflow.qos_2.discard(packet_id)
     if qos == 2 and connection.session is not None:
+        # The next PUBLISH under this identifier is a new one [MQTT-4.3.3-9].
         connection.session.incoming.pop(packet_id, None)
     if not qos or not live:
         return
     if connection.version == V5:
         _answer(connection, packet_id, qos, publish_reason(outcome), str(outcome))
-    else:  # 3.1.1 has no way to say no: without an ack the client sends it again
+    else:  # 3.1.1 cannot refuse: without an acknowledgement the client sends it again
         connection.close(Reason.SERVER_UNAVAILABLE, f"not stored: {outcome}", now_ms)
 
 
@@ -355,12 +378,17 @@ def acknowledgement(connection: Connection, packet: Acknowledgement, now_ms: int
     match packet.type:
         case PacketType.PUBACK | PacketType.PUBCOMP:
             outbound.acknowledge(packet_id, connection, now_ms)
+        # It counts as delivered and is never sent again [MQTT-4.4.0-2].
         case PacketType.PUBREC if packet.reason >= FAILURE:
             outbound.acknowledge(packet_id, connection, now_ms)
         case PacketType.PUBREC:
             release = PUBREL + packet_id.to_bytes(2, "big")
+            # PUBREL follows the durable note of PUBREC: a crash in between would otherwise send the
+            # PUBLISH again that PUBREL has already released [MQTT-4.3.3-6].
             if outbound.received(packet_id):
                 session.keep(connection, lambda _: connection.write(release), now_ms)
+            # Unknown identifier: 3.1.1 has no reason code for it, and a client that waits for
+            # PUBREL would wait forever.
             elif connection.version < V5:
                 connection.write(release)
             else:
@@ -374,11 +402,14 @@ def _release(connection: Connection, packet_id: int, now_ms: int) -> None:
     would make the next publish under this identifier look like the old one sent again."""
     session = connection.session
     assert session is not None
+    # 3.1.1 has no such reason: it falls through to a plain PUBCOMP, which ends the exchange.
     if packet_id not in session.incoming and connection.version == V5:
         _say(connection, PacketType.PUBCOMP, packet_id)
         return
     if session.incoming.get(packet_id, NOWHERE) is None:
         raise ProtocolError("PUBREL came before PUBREC was sent")
+    # `released` outlives the identifier: after a crash records are read again that the session had
+    # seen, and those below it are not taken for unreleased ones (`Hub.note_stored`).
     place = session.incoming.pop(packet_id, None)
     if place is not None:
         behind = max(place.offset + 1, session.released.get(place[:2], 0))
@@ -403,6 +434,7 @@ def _offer_express(connection: Connection, route: Route) -> None:
     express = connection.express
     if len(express) >= ROUTES_MAX:
         express.clear()
+    # `forget_routes` clears this dict, and the decoder shares it: changed rights hold for runs too.
     express[route.topic.encode()] = route.topic
 
 
@@ -423,7 +455,7 @@ def run(connection: Connection, packet: PublishRun, now_ms: int) -> None:
             hub.delivery.dropped_qos_0 += packet.count
             if peer is not None:
                 peer.traffic.dropped += packet.count
-        elif (
+        elif (  # it needs other bytes than came: decoded below
             (peer.version == V5) != version_5
             or target.identifiers
             or target.no_local

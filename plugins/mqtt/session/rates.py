@@ -33,6 +33,7 @@ class Bucket:
         if not self.per_second:
             return 0
         self._fill(now_ms)
+        # Rounded up, so that the caller does not come back a fraction of a millisecond too early.
         return 0 if self._level >= 0 else int(-self._level * 1000 / self.per_second) + 1
 
     def take(self, now_ms: int) -> bool:

@@ -38,8 +38,11 @@ _OPTIONS_KEPT = 0x0F
 
 
 def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
-    """Add subscriptions, answer, then send retained messages. When an authorizer must be asked
-    about one of them, this is called again with the answer and goes on with that one."""
+    """Add subscriptions, answer, then send retained messages.
+
+    When an authorizer must be asked about a filter, this is called again once the answer is there
+    and goes on with that filter; `Connection.subscribing` holds the codes until then.
+    """
     identifiers = packet.properties.subscription_identifiers
     identifier = identifiers[0] if identifiers else 0
     progress = connection.subscribing = connection.subscribing or Progress()
@@ -52,10 +55,13 @@ def subscribe(connection: Connection, packet: Subscribe, now_ms: int) -> None:
             fresh[wanted.topic_filter] = subscription
     connection.subscribing = None
     if connection.version < V5:
+        # 3.1.1 has one failure code, 0x80 [MQTT-3.9.3-2 of 3.1.1].
         codes = [code if code < FAILURE else FAILURE for code in codes]
     session = connection.session
     assert session is not None
 
+    # SUBACK promises the subscription, so it waits for the session's record. Retained messages come
+    # behind it: the index has the subscription already, so nothing published meanwhile is missed.
     def answer(later_ms: int) -> None:
         connection.send(Suback(packet.packet_id, tuple(codes)))
         _owe_retained(connection, fresh, later_ms)
@@ -85,8 +91,10 @@ def _add(
     before = session.subscriptions.get(text)
     kind = Beside if text.startswith((EXCLUSIVE, REPLAY)) else Subscription
     options = wanted.options & _OPTIONS_KEPT
+    # 3.1.1 has no such options: the bridge flag asks for both, as Mosquitto understands it.
     if connection.bridge:
         options |= RETAIN_AS_PUBLISHED | (NO_LOCAL if address.group is None else 0)
+    # A filter that is there already is replaced, not added to [MQTT-3.8.4-3].
     subscription = kind(session, address, options, identifier)
     hub.note_subscription(session, text, subscription)
     if start is not None:
@@ -97,6 +105,7 @@ def _add(
     hub.index.add(subscription)
     if text.startswith(EXCLUSIVE):
         hub.exclusive[address.topic_filter] = session
+    # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets none (4.8.2).
     due = wanted.retain_handling == 0 or (wanted.retain_handling == 1 and before is None)
     return wanted.qos, subscription, due and address.group is None
 
@@ -178,10 +187,12 @@ def _send_some(connection: Connection, one: Owed, room: _Room, now_ms: int) -> b
     retained, late = connection.hub.retained, one.messages is not None
     if one.messages is None:
         found = retained.match(one.subscription.address.topic_filter, now_ms)
+        # A copy: the tree changes between turns, and a generator over it would break.
         one.messages = iter(list(found))
         # what waits of them is no record behind the session's positions
         one.subscription.session.touch()
     for message in one.messages:
+        # Replaced or forgotten since the list was made.
         if late and retained.get(message.topic) is not message:
             continue
         _send_one_retained(one.subscription, message, now_ms)
@@ -205,6 +216,7 @@ def subscribe_automatically(connection: Connection, now_ms: int) -> None:
     assert session is not None
     for pattern, options in hub.auto_subscriptions:
         named = {"%c": connection.client_id, "%u": connection.principal.name}
+        # A client id like `a/#` would widen the filter that an operator wrote.
         if any(mark in pattern and set(name) & set("+#/") for mark, name in named.items()):
             continue
         text = pattern.replace("%c", named["%c"]).replace("%u", named["%u"])

@@ -81,6 +81,7 @@ class PendingAppend:
         token: tuple[AppendCallback | None, int, int],
     ) -> None:
         """One more record. `principal` must be the hub's one object for it."""
+        # By identity: to compare principals would cost more than the rest of this method.
         if principal is not self._principal:
             self._principal = principal
             self._starts.append((principal, len(self.values)))
@@ -97,6 +98,7 @@ class PendingAppend:
         return len(self.values) >= FULL_COUNT or self.size_bytes >= FULL_BYTES
 
     def columns(self) -> Columns:
+        """The records as columns, which share these lists."""
         return Columns(self.values, self.keys, self.headers)
 
     def principals(self) -> list[tuple[Principal, int]]:
@@ -106,8 +108,14 @@ class PendingAppend:
         return [(who, end - start) for (who, start), end in zip(self._starts, ends, strict=True)]
 
     def settle(self, outcomes: Sequence[Placed | LakeMQError], now_ms: int) -> None:
-        """Tell each publish's receiver its outcome. The place is told of QoS 2 alone; of the
-        others, that there is one."""
+        """Tell each publish's receiver its outcome.
+
+        QoS 2 alone is given its place, which its session keeps; the others get one that says only
+        that they are stored.
+        """
+        # QoS 1 publishes of one connection in a row share one call, which makes their PUBACKs one
+        # write; any other outcome ends the row, so that answers keep the order of publishing
+        # [MQTT-4.6.0-2].
         owner: AppendCallback | None = None
         run: list[int] = []
         size_bytes = 0
@@ -184,5 +192,5 @@ class Appends:
         ]
         for one in pending:
             del self._pending[one.topic, one.acks]
-        self._last = None
+        self._last = None  # it may be one of those taken, which must not grow any more
         return pending

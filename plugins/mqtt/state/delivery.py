@@ -28,15 +28,15 @@ from lakemq.plugins.mqtt.wire.messages import Message, Place
 PACKET_ID_MAX: Final = 65_535
 IN_MEMORY_COUNT_MAX: Final = 1000
 IN_MEMORY_MAX_BYTES: Final = 1024 * 1024
-"""Of a connected client's queue, what is behind so many, and so many bytes, waits in the journal
-too."""
+"""What a connected client's queue holds beyond both this count and these bytes waits in the
+journal, too."""
 LOAD_COUNT_MAX: Final = 500
 """Most messages asked for at once."""
 ENTRY_BYTES: Final = 240
-"""What an entry of a queue takes beside its message, about."""
+"""About what an entry of a queue takes beside its message (bytes)."""
 QUEUE_KEPT_MAX: Final = 10_000
-"""So many entries of a queue are kept with their session. The rest is matched again after a crash:
-a connected client may have more, and a session is written often."""
+"""Most entries of a queue that are kept with their session. The rest is matched again after a
+crash: a connected client may have more, and a session is written often."""
 _UNBOUNDED: Final = 1 << 62
 
 
@@ -133,6 +133,7 @@ class _Tail:
         """What matching those records again does not bring."""
 
     def add(self, delivery: Delivery) -> None:
+        """Note one more delivery behind the kept part."""
         place = delivery.place
         if delivery.streamed and place is not None:
             self.start.setdefault(place[:2], place.offset)
@@ -246,6 +247,7 @@ class Outbound:
         while len(queue) >= count_max or self.queue_bytes + size > limits.queue_max_bytes:
             limits.dropped_queue_full += 1
             self.dropped += 1
+            # An empty queue: this one alone is larger than the bound.
             if limits.queue_full != "drop_oldest" or not queue:
                 return limits.queue_full != "disconnect"
             self._next(queue)
@@ -300,11 +302,14 @@ class Outbound:
 
     def _send_new(self, delivery: Delivery, connection: Peer, now_ms: int) -> None:
         """Give the delivery a packet identifier and send it."""
+        # The next one that is not in use [MQTT-2.2.1-4].
         packet_id = self._next_id
         while packet_id in self.inflight:
             packet_id = packet_id % PACKET_ID_MAX + 1
         self._next_id = packet_id % PACKET_ID_MAX + 1
         if delivery.qos == 2 and self.session.durable:
+            # Before the session is written, so that its record holds the identifier: after a crash
+            # the PUBLISH goes out under the same one [MQTT-4.4.0-1].
             self.inflight[packet_id] = delivery
             self._send_when_kept(delivery, packet_id, connection, now_ms)
         elif self._transmit(delivery, packet_id, connection, now_ms, dup=False):
@@ -314,6 +319,7 @@ class Outbound:
     def _send_when_kept(
         self, delivery: Delivery, packet_id: int, connection: Peer, now_ms: int
     ) -> None:
+        # It takes its place in the window now: others may fill it before the session is kept.
         delivery.awaiting = True
         self.unacked += 1
 
@@ -343,6 +349,7 @@ class Outbound:
             self.limits.dropped_too_large += 1
             return False
         if dup:
+            # Patched here, so that the encoded message stays one for all who get it alike.
             packet = bytes((packet[0] | 0x08,)) + packet[1:]
         connection.write(packet)
         connection.traffic.sent[delivery.qos] += 1
@@ -358,6 +365,7 @@ class Outbound:
             return False
         if now_ms - delivery.offered_ms >= self.limits.slow.threshold_ms:
             self._note_slow(delivery, connection, now_ms)
+        # It may be in flight since an earlier connection and not sent on this one yet.
         if self.unacked:
             self.unacked -= 1
         self.session.touch()
@@ -386,6 +394,7 @@ class Outbound:
     def resume(self, connection: Peer, now_ms: int) -> None:
         """On a new connection: send again what is in flight, in order, then what waits
         [MQTT-4.4.0-1] [MQTT-4.6.0-1]."""
+        # The send quota starts over with each network connection (4.9).
         self.unacked = 0
         self._resend = deque(self.inflight) if self.inflight else None
         self.pump(connection, now_ms)
@@ -393,12 +402,14 @@ class Outbound:
     def pump(self, connection: Peer, now_ms: int) -> None:
         """Send what waits, as far as the window, the socket and loaded messages allow; nothing to a
         connection that was not told CONNACK, which counts as blocked [MQTT-3.2.0-1]."""
+        # Nothing overtakes a delivery whose message is being loaded (4.6).
         if self.loading:
             return
         while self._resend and self.unacked < connection.window and not connection.blocked:
             if not self._resend_next(self._resend, connection, now_ms):
                 return
         queue = self.queue
+        # What is new waits until all of the old is sent again [MQTT-4.6.0-1].
         if self._resend or queue is None:
             return
         while queue and self.unacked < connection.window and not connection.blocked:
@@ -426,7 +437,7 @@ class Outbound:
         if delivery is None:
             resend.popleft()
             return True
-        if delivery.released:
+        if delivery.released:  # [MQTT-4.3.3-6]: PUBREL again, never the PUBLISH
             connection.write(PUBREL + packet_id.to_bytes(2, "big"))
             self.unacked += 1
         elif not self._ready(delivery, connection):
@@ -468,7 +479,7 @@ class Outbound:
         if connection is not None:
             self.pump(connection, now_ms)
             self.session.has_room()
-        else:
+        else:  # it has left meanwhile: what was loaded would only take memory
             self.unload()
 
     def unfinished(self) -> Iterator[Delivery]:

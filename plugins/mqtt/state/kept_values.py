@@ -44,6 +44,7 @@ def unpacked(data: bytes) -> Mapping[str, Any]:
 
 
 def unpacked_map(data: bytes) -> Mapping[str, Any]:
+    """The map that a record's value is, of any version."""
     try:
         value = msgpack.unpackb(data, strict_map_key=False)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
@@ -54,28 +55,34 @@ def unpacked_map(data: bytes) -> Mapping[str, Any]:
 
 
 def number(value: Any, low: int = 0, high: int = LONG_MAX) -> int:
+    """A whole number from `low` to `high`."""
+    # Not `isinstance`: True is an int, too.
     if type(value) is not int or not low <= value <= high:
         raise BadSnapshot(f"{_shown(value)} is no whole number from {low} to {high}")
     return value
 
 
 def number_or_none(value: Any, low: int = 0, high: int = LONG_MAX) -> int | None:
+    """A whole number from `low` to `high`, or None."""
     return None if value is None else number(value, low, high)
 
 
 def text(value: Any, bytes_max: int = STRING_MAX_BYTES) -> str:
+    """A text without U+0000 that fits a packet."""
     if type(value) is not str or "\0" in value or len(value.encode()) > bytes_max:
         raise BadSnapshot(f"{_shown(value)} is no text of at most {bytes_max} bytes")
     return value
 
 
 def binary(value: Any) -> bytes:
+    """Bytes of any length."""
     if type(value) is not bytes:
         raise BadSnapshot(f"{_shown(value)} is no bytes")
     return value
 
 
 def flag(value: Any) -> bool:
+    """A boolean."""
     if type(value) is not bool:
         raise BadSnapshot(f"{_shown(value)} is neither true nor false")
     return value
@@ -96,6 +103,7 @@ def any_text(value: Any) -> str:
 
 
 def texts_by_text(value: Any) -> dict[str, str]:
+    """A map of texts that never goes into a packet."""
     if type(value) is not dict:
         raise BadSnapshot(f"{_shown(value)} is no map")
     return {any_text(name): any_text(said) for name, said in value.items()}

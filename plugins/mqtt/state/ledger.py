@@ -19,6 +19,8 @@ Action = Callable[[int], None]
 
 
 class Waiting(NamedTuple):
+    """One action, and the connection that it belongs to."""
+
     connection: Peer | None
     """Whose action it is; it lapses when the connection has ended."""
     action: Action
@@ -83,9 +85,12 @@ class Ledger:
 
     def done(self, alive: set[str], delivered: int, now_ms: int) -> None:
         """The append is durable. `alive`: clients whose session was written, not removed."""
+        # Ended before the actions run: they may ask for the next append.
         writing = self._end()
         self.written += len(writing.client_ids)
         for client_id in writing.client_ids:
+            # Taken out and put in again, so that the oldest stay first: `checkpoint` stops at the
+            # first one that is young enough.
             self.ages.pop(client_id, None)
             if client_id in alive:
                 self.ages[client_id] = delivered
@@ -97,6 +102,8 @@ class Ledger:
         """The append failed: the sessions are written later; returns the connections that cannot
         be answered."""
         writing = self._end()
+        # Not urgent, which would try again at once and in a loop: storage that failed gets until
+        # the next checkpoint.
         self.lazy.update(writing.client_ids)
         return [each.connection for each in writing.waiting if each.connection is not None]
 

@@ -86,6 +86,7 @@ def _property_headers(properties: Properties) -> Iterator[tuple[str, bytes]]:
     for name, value in properties.user_properties:
         prefix = _ESCAPED if name.startswith(_RESERVED) else ""
         key = prefix + name
+        # With the prefix, the longest names no longer fit an MQTT string.
         if len(key.encode()) <= STRING_MAX_BYTES:
             yield key, value.encode()
 
@@ -134,6 +135,7 @@ def parse_headers(headers: Headers) -> Meta:
     return Meta(
         _text(known.get(TOPIC)),
         _text(known.get(CLIENT)),
+        # A record of a native producer names no QoS and counts as QoS 1.
         {b"0": 0, b"2": 2}.get(known.get(QOS, b"1"), 1),
         known.get(RETAIN) == b"1",
         bare_properties(properties),
@@ -259,6 +261,7 @@ class RecordReader:
 
     def _parse(self, headers: bytes) -> Meta:
         meta = parse_headers(decode_headers(headers))
+        # Headers that identify one publish never repeat: they would only push out those that do.
         if len(headers) <= _PARSED_MAX_BYTES and not meta.marked:
             if len(self._parsed) >= _PARSED_MAX:
                 self._parsed.clear()

@@ -14,6 +14,8 @@ NEVER_MS: Final = 1 << 60
 
 @dataclass(slots=True)
 class SlowClient:
+    """One client that was slow, with its slowest delivery."""
+
     client_id: str
     latency_ms: int
     """The longest."""
@@ -65,4 +67,5 @@ class SlowClients:
         return sorted(self._found.values(), key=lambda one: (-one.latency_ms, one.client_id))
 
     def clear(self) -> None:
+        """Forget all of them; `noted` stays."""
         self._found.clear()

@@ -184,12 +184,15 @@ def session_bytes(session: Session, positions: Positions) -> bytes:
         "in": [
             (packet_id, list(place))
             for packet_id, place in session.incoming.items()
+            # None is being stored: its record, if there will be one, tells its session after a
+            # crash (`Hub.note_stored`).
             if place is not None
         ],
         "rel": _positions_value(session.released),
         "out": inflight,
         "que": [value for _, value in queue],
         "siz": [one.size_bytes - ENTRY_BYTES for one, _ in queue],
+        # What is cut off the queue is matched again, from its first record on.
         "pos": _positions_value({**positions, **again_from}),
         "will": will_value(session.will),
         "due": session.will_due_ms,
@@ -205,6 +208,7 @@ def session_bytes(session: Session, positions: Positions) -> bytes:
 
 
 def principal_value(principal: Principal) -> list[Any]:
+    """A principal as msgpack value: name, kind, attributes, roles; its rules are not kept."""
     return [principal.name, principal.kind, dict(principal.attributes), list(principal.roles)]
 
 
@@ -219,6 +223,7 @@ def read_principal(value: Any) -> Principal:
 
 
 def will_value(will: Will | None) -> list[Any] | None:
+    """A will as msgpack value, with the properties that are set; None: there is none."""
     if will is None:
         return None
     named = will.properties
@@ -231,6 +236,7 @@ def will_value(will: Will | None) -> list[Any] | None:
 
 
 def read_will(value: Any) -> Will | None:
+    """Inverse of `will_value`. Raises BadSnapshot."""
     if value is None:
         return None
     topic, payload, qos, retain, named = items(value, 5)
@@ -265,6 +271,7 @@ def read_session(client_id: str, data: bytes) -> SessionState:
 
 
 def retained_bytes(message: Message, owner: Owner | None = None) -> bytes:
+    """A retained message, and the owner in whose share it counts."""
     value: dict[str, Any] = {"v": VERSION, "m": _message_value(message)}
     if owner is not None:
         value["own"] = list(owner)
@@ -285,6 +292,7 @@ def read_retained(data: bytes) -> tuple[Message, Owner | None]:
 
 
 def positions_bytes(positions: Positions) -> bytes:
+    """Positions alone, as the topics of retained and delayed messages keep them."""
     return bytes(msgpack.packb({"v": VERSION, "pos": _positions_value(positions)}))
 
 
