@@ -68,6 +68,7 @@ class BindingSettings(Section):
         return replace(defaults, **said)
 
     def binding(self) -> Binding:
+        """The binding that this section describes."""
         return Binding(self.filter, self.topic, self.key == "client_id", self.qos0)
 
 
@@ -156,6 +157,7 @@ class RewriteSettings(Section):
         return value
 
     def rule(self) -> RewriteRule:
+        """The rule that this section describes."""
         return RewriteRule(self.filter, self.target, self.publish, self.subscribe)
 
 
@@ -175,6 +177,7 @@ class AutoSubscriptionSettings(Section):
         return _filter(value)
 
     def options(self) -> int:
+        """The options byte of SUBSCRIBE: QoS and no local."""
         return self.qos | (NO_LOCAL if self.no_local else 0)
 
 
@@ -348,6 +351,7 @@ class MqttSettings(PluginSettings):
         return value
 
     def ban_rules(self) -> BanRules:
+        """Configured bans, and bans for flapping."""
         return BanRules(
             frozenset(self.banned_client_ids),
             frozenset(self.banned_users),
@@ -371,6 +375,7 @@ class MqttSettings(PluginSettings):
         return self
 
     def all_listeners(self) -> list[ListenerSettings]:
+        """The plain TCP listener, unless `tcp` is off, and the further ones."""
         first = ListenerSettings(
             name="mqtt",
             host=self.host,
@@ -380,12 +385,15 @@ class MqttSettings(PluginSettings):
         return [first, *self.listeners] if self.tcp else list(self.listeners)
 
     def limits(self) -> Limits:
+        """Bounds of connections and sessions; the settings have the names of its fields."""
         return Limits(**{name: getattr(self, name) for name in Limits.__dataclass_fields__})
 
     def delay_limits(self) -> DelayLimits:
+        """Bounds of delayed publishes."""
         return DelayLimits(self.delayed_max_s, self.delayed_count_max, self.delayed_max_bytes)
 
     def delivery_limits(self) -> DeliveryLimits:
+        """Bounds of what is on its way to clients."""
         return DeliveryLimits(
             self.inflight_max,
             self.queue_count_max,

@@ -17,11 +17,13 @@ from lakemq.plugins.mqtt.server.tcp import MqttListener
 
 @hookimpl
 def register_settings() -> type[PluginSettings]:
+    """The section `[plugins.mqtt]`."""
     return MqttSettings
 
 
 @hookimpl
 def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Listener]:
+    """One engine, shared by a listener for each configured address."""
     settings = context.settings
     if not isinstance(settings, MqttSettings):
         raise PluginError(f"plugin {context.name}: settings are {type(settings).__name__}")
@@ -32,4 +34,5 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
 
 @hookimpl
 def register_commands() -> Commands:
+    """The group `lakemq mqtt`."""
     return [("mqtt", commands.mqtt)]

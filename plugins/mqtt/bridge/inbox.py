@@ -90,6 +90,7 @@ class Inbox:
             self.positions[topic, partition] = offset + 1
         if one.answer.qos == 2:
             self.unreleased.add(one.answer.packet_id)
+        # What was stored before an earlier publish waits for that, to be answered in order.
         due = []
         while self._arrivals and self._arrivals[0].settled:
             answer = self._arrivals.popleft().answer

@@ -114,6 +114,8 @@ class _Handler(ClientProtocolHandler):  # type: ignore[misc]  # amqtt ships no t
                 if size > self.packet_max_bytes:
                     self.why = f"packet of {size} bytes; {self.packet_max_bytes} is the most"
                     return
+                # The whole body first: what a decoder refuses or leaves cannot be read as the next
+                # packet.
                 body = await self.reader.read(size) if size else b""
                 packet = await packet_class(header).from_stream(BufferReader(body), header)
                 await self._take(header.packet_type, packet)
@@ -127,6 +129,7 @@ class _Handler(ClientProtocolHandler):  # type: ignore[misc]  # amqtt ships no t
 
     async def _take(self, kind: int, packet: Any) -> None:
         if kind == PUBLISH:
+            # While this waits, nothing is read, and TCP slows the remote broker down.
             await self.peer.publish_came(
                 packet.topic_name,
                 packet.data or b"",

@@ -93,6 +93,7 @@ class Outbox:
     def take(self, cursor: PartitionCursor, offset: int, forward: Forward, now_ms: int) -> Sent:
         """Send a record; with QoS 1 and 2 it is unfinished from now on."""
         one = Sent(cursor, offset, forward, since_ms=now_ms, exactly_once=forward.qos == 2)
+        # Moved in the same step as the record becomes unfinished: `state()` never misses it.
         cursor.next_offset = offset + 1
         self.changed = True
         if forward.qos:
@@ -132,6 +133,7 @@ class Outbox:
         if one is None or not one.exactly_once:
             return False
         if not one.received:
+            # Only PUBREL is sent from now on, never the PUBLISH again [MQTT-4.3.3-6].
             self._drop_bytes(one)
         one.received, one.since_ms = True, now_ms
         self.changed = True
@@ -182,8 +184,11 @@ class Outbox:
 
     def restore(self, one: Sent, forward: Forward) -> None:
         """Take the bytes of an unfinished record that was read again."""
+        # The rule may ask for another QoS by now, but an identifier stays in the exchange that it
+        # was used in.
         one.forward = forward._replace(qos=2 if one.exactly_once else max(1, forward.qos))
         self.size_bytes += one.size_bytes
+        # QoS 1 keeps no identifier beyond the process: it goes out as new, and may be repeated.
         if not one.packet_id:
             one.exactly_once, one.resent = False, False
             one.forward = one.forward._replace(qos=1)

@@ -13,16 +13,20 @@ from lakemq.plugins.mqtt.bridge.config import BridgeSettings
 
 @hookimpl
 def register_settings() -> type[PluginSettings]:
+    """The section `[plugins.bridge]`."""
     return BridgeSettings
 
 
 @hookimpl
 def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Listener]:
+    """The bridges of this node; none without links. Raises PluginError when amqtt is not
+    installed."""
     settings = context.settings
     assert isinstance(settings, BridgeSettings)
     if not settings.links:
         return []
     try:
+        # Imported here: amqtt is an extra, and only nodes with links need it.
         from lakemq.plugins.mqtt.bridge.listener import BridgeService
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "amqtt":
@@ -35,6 +39,7 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
 
 @hookimpl
 def register_commands() -> Commands:
+    """The group `lakemq bridge`."""
     from lakemq.plugins.mqtt.bridge.commands import bridge
 
     return [("bridge", bridge)]

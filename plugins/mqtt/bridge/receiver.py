@@ -65,6 +65,7 @@ class Receiver:
         being stored, which stops reading from the socket."""
         inbox, answer = self._inbox, Answer(qos, packet_id)
         if inbox.seen(answer, again=again):
+            # One that is still being stored is answered when it is durable.
             if packet_id in inbox.unreleased:
                 self.answer(answer)
             return
@@ -75,6 +76,7 @@ class Receiver:
             self._settle(arrival, None)
             return
         headers = incoming_headers(self._link_name, self._client_id, qos, packet_id, retain=retain)
+        # One append a topic and turn of the loop, however many publishes came.
         if not self._turn:
             asyncio.get_running_loop().call_soon(self._append)
         row = _Row(arrival, target.name.encode(), payload, headers)
@@ -114,6 +116,7 @@ class Receiver:
             if isinstance(outcome, Placed):
                 self._settle(row.arrival, (topic, outcome.partition, outcome.offset))
             elif isinstance(outcome, (InvalidRequest, NotAuthorized)):
+                # Answered all the same: the remote broker would send it again for ever.
                 self.refused += 1
                 _log.error(
                     "bridge %s: a publish to %r cannot be stored: %s",

@@ -177,12 +177,15 @@ class Bridge:
 
     async def _begin(self, link: Link, present: bool) -> None:
         """Agree with the remote broker on the session, then subscribe."""
+        # They were due on the last connection: `_again` sends PUBREL for what was received, and the
+        # remote broker sends its own PUBRELs again [MQTT-4.4.0-1].
         self._releases.clear()
         self._completions.clear()
         if not present:
             self.inbox.new_session()
         if self.outbox.restart(present):
             await self.source.restore()
+        # Before the first packet: identifiers may have started over (`new_session`, `restart`).
         await self._persist()
         self._link = link
         await link.start()
@@ -221,6 +224,8 @@ class Bridge:
             taken = await self.source.take(_now_ms())
             releases, self._releases = self._releases, []
             completions, self._completions = self._completions, []
+            # QoS 1 alone needs no write: its offsets are kept now and then, and what lies between
+            # is sent again after a crash.
             if releases or completions or any(one.exactly_once for one in taken):
                 await self._persist()
             packets = [publish_packet(one) for one in taken]

@@ -106,6 +106,7 @@ class Source:
         """The next records that go out, as many as there is room for."""
         taken: list[Sent] = []
         self.more = False
+        # Another partition first each time: where room is short, none starves the others.
         self._turn.rotate(-1)
         budget = _ROWS_PER_TURN
         for cursor in list(self._turn):

@@ -22,10 +22,14 @@ _STRIDE: Final = 10_000
 
 
 class UnknownClient(LakeMQError):
+    """No session has the client id that was asked for."""
+
     code = "UNKNOWN_CLIENT"
 
 
 class UnknownBan(LakeMQError):
+    """There is no such ban of an operator, so it cannot be lifted."""
+
     code = "UNKNOWN_BAN"
 
 
@@ -58,6 +62,7 @@ class MqttAdmin:
         self._hub = engine.hub
 
     def routes(self) -> Sequence[AdminRoute]:
+        """The routes, for the node's HTTP admin."""
         return [
             AdminRoute("GET", "mqtt/clients", self.clients),
             AdminRoute("GET", "mqtt/clients/{client_id}", self.client),
@@ -82,6 +87,7 @@ class MqttAdmin:
                 client_id > after and client_id.startswith(prefix) and connected in (None, online)
             )
 
+        # A copy, since clients come and go between the turns of the loop.
         sessions, best = list(self._hub.sessions.values()), list[Session]()
         for start in range(0, len(sessions), _STRIDE):
             part = [one for one in sessions[start : start + _STRIDE] if wanted(one)]
@@ -100,6 +106,7 @@ class MqttAdmin:
         return session
 
     async def client(self, asked: AdminRequest) -> object:
+        """All about one client. Raises UnknownClient."""
         return client_report(self._session(asked))
 
     async def kick(self, asked: AdminRequest) -> object:
@@ -111,13 +118,16 @@ class MqttAdmin:
         return {"disconnected": was_connected, "session_ended": end}
 
     async def slow(self, asked: AdminRequest) -> object:
+        """The slowest clients, slowest first."""
         return {"slow": slow_report(self._hub, self._engine.now_ms())}
 
     async def forget_slow(self, asked: AdminRequest) -> object:
+        """Forget which clients were slow."""
         self._hub.delivery.slow.clear()
         return {}
 
     async def bans(self, asked: AdminRequest) -> object:
+        """Bans that hold now, of operators and for flapping."""
         bans = self._hub.bans.list_all(self._engine.now_ms())
         return {"bans": [asdict(one) for one in bans]}
 
@@ -130,6 +140,7 @@ class MqttAdmin:
         if seconds is not None:
             until_ms = now_ms + 1000 * _number(str(seconds), 1, 10**9)
         ban = check_ban(Ban(kind, value, until_ms, str(asked.body.get("why", ""))[:200]))
+        # On disk first: an operator who is answered need not ban again after a crash.
         await self._engine.journal.keep_ban(ban.kind, ban.value, ban)
         self._hub.bans.impose(ban)
         ended = enforce(self._hub, ban, now_ms)
@@ -137,6 +148,7 @@ class MqttAdmin:
         return {**asdict(ban), "disconnected": ended}
 
     async def lift(self, asked: AdminRequest) -> object:
+        """Lift a ban of an operator. Raises UnknownBan."""
         kind, value = asked.path["kind"], asked.path["value"]
         if kind not in KINDS or not self._hub.bans.knows(kind, value):
             raise UnknownBan(f"{kind} {value} is not banned, or by the configuration")

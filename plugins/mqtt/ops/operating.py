@@ -22,6 +22,7 @@ def kick(hub: Hub, session: Session, now_ms: int, *, end: bool) -> None:
 
 def enforce(hub: Hub, ban: Ban, now_ms: int) -> int:
     """End the connections that a new ban is about; returns their number."""
+    # This ban alone: the others were enforced when they were made.
     alone = Bans(BanRules())
     alone.impose(ban)
     found = [

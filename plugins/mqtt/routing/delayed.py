@@ -140,8 +140,8 @@ class Delays:
         publish may be in."""
         self.ready = True
         """Whether positions of this life are kept; nothing is published before."""
-        # Entries are not removed from the queue when they are forgotten: the queue asks whether
-        # they are still the ones.
+        # Entries are not removed from the queue when they are forgotten: the queue checks
+        # whether they still wait.
         self._queue: DueQueue[Delayed] = DueQueue(lambda one: self.entries.get(one.key) is one)
         self._count = 0
 

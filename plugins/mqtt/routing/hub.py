@@ -363,7 +363,7 @@ class Hub:
         session = self.sessions.get(message.origin)
         if session is None or session.incarnation != incarnation:
             return
-        # Live, PUBREC may have gone out and PUBREL come already: then it is not to come back.
+        # Live, PUBREC may have gone out and PUBREL come: then it is not noted again.
         unreleased = message.place.offset >= session.released.get(message.place[:2], 0)
         if unreleased and (recovering or packet_id in session.incoming):
             session.incoming[packet_id] = message.place

@@ -79,7 +79,7 @@ class Rights:
             self._ends_ms[connection] = principal.expires_ms
 
     def forget(self, connection: Peer) -> None:
-        """A connection has ended."""
+        """Drop what is known of a connection that has ended."""
         self._ends_ms.pop(connection, None)
         self._principals.pop(connection, None)
 

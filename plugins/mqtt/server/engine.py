@@ -201,8 +201,8 @@ class MqttEngine:
             return
         if self._ticker is not None:
             self._ticker.cancel()
-        # To close connections may publish wills: those are authorized and stored before sessions
-        # are written for the last time.
+        # Closing connections may publish wills: those are authorized and stored before sessions are
+        # written for the last time.
         for connection in list(self.hub.connections):
             if self.settings.server_reference:
                 connection.redirect(False, self.now_ms())

@@ -254,8 +254,8 @@ class MqttJournal:
                 continue
             end = source.high_watermark
             while waiting:
-                # A whole batch is read for one record, so all of its wanted records are taken from
-                # it. What is gone was reached, too, else this would not end.
+                # A batch is read for one record, so all that are wanted of it are taken. An offset
+                # that is gone counts as reached, or this loop would not end.
                 reached = waiting[-1]
                 async for batch in committed_batches(
                     source, topic, partition, waiting[-1], min(end, waiting[-1] + 1)

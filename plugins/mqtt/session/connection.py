@@ -410,7 +410,7 @@ class Connection:
         self.pending.clear()
         self.connect = None
         session = self.session
-        # A session that was taken over has another connection by now: it must not lose that one.
+        # A session that was taken over has another connection by now, and keeps it.
         if session is not None and session.connection is self:
             self.hub.leave_session(session, now_ms, with_will=with_will)
 

@@ -74,7 +74,7 @@ def _route(connection: Connection, topic: str) -> Route:
         delay_s,
         Reason.TOPIC_NAME_INVALID if too_deep else Reason.NOT_AUTHORIZED,
     )
-    # All or nothing: to evict single names would cost more than asking for the rights again.
+    # All or nothing: evicting single names would cost more than asking for the rights again.
     if len(written) <= REMEMBERED_CHARS_MAX:
         if len(routes) >= ROUTES_MAX:
             routes.clear()

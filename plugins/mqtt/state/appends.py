@@ -81,7 +81,7 @@ class PendingAppend:
         token: tuple[AppendCallback | None, int, int],
     ) -> None:
         """One more record. `principal` must be the hub's one object for it."""
-        # By identity: to compare principals would cost more than the rest of this method.
+        # By identity: comparing principals would cost more than the rest of this method.
         if principal is not self._principal:
             self._principal = principal
             self._starts.append((principal, len(self.values)))

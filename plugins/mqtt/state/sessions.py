@@ -173,7 +173,7 @@ class Session:
             if not self.outbound.offer(delivery, connection, now_ms) and connection is not None:
                 connection.close(Reason.QUOTA_EXCEEDED, "the queue of this session is full", now_ms)
             return
-        # To queue QoS 0 is optional (4.1); it would fill memory for clients that read too slowly.
+        # Queueing QoS 0 is optional (4.1); it would fill memory for clients that read too slowly.
         limits = self.outbound.limits
         if connection is None or connection.blocked:
             limits.dropped_qos_0 += 1

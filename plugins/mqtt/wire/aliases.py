@@ -36,6 +36,7 @@ class SentAliases:
         if len(self._aliases) < self._most:
             alias = len(self._aliases) + 1
             head, rest = message.wire_with_alias(alias, topic, qos, retain, identifiers, now_ms)
+            # 2: the packet identifier, counted at QoS 0 as well.
             if len(head) + len(rest) + 2 <= packet_max_bytes:
                 self._aliases[topic] = alias
                 return head, rest

@@ -104,6 +104,7 @@ class Decoder:
             self._held += data
             if len(self._held) < self._needed:
                 return []
+            # `bytes`: packets keep slices of it, while `_held` goes on changing.
             data = bytes(self._held)
             self._held.clear()
         packets: list[Packet] = []
@@ -120,11 +121,12 @@ class Decoder:
                     )
                     self._needed = 0 if self.one_by_one else 2
                     return packets
-            if not self.version and size and data[0] != _CONNECT:  # do not wait for its end
+            if not self.version and size and data[0] != _CONNECT:  # [MQTT-3.1.0-1], at once
                 raise ProtocolError("the first packet must be CONNECT")
             position = self._scan(data, packets)
         except MqttError as error:
             self.error = error
+            # A CONNECT that is too large is answered, in the way of its version.
             if not self.version and isinstance(error, PacketTooLarge):
                 self._note_version(data)
             return packets
@@ -178,7 +180,7 @@ class Decoder:
                 break
         else:
             raise MalformedPacket("remaining length is longer than 4 bytes")
-        if not byte:
+        if not byte:  # [MQTT-1.5.5-1]
             raise MalformedPacket("remaining length is not in its shortest form")
         if place + 1 - position + length > self.packet_max_bytes:
             raise PacketTooLarge(
@@ -217,7 +219,7 @@ class Decoder:
             while begins(head, position):
                 position += size
                 count += 1
-            if position > end:
+            if position > end:  # the last one began like the others, but is not all here
                 position -= size
                 count -= 1
                 break
@@ -242,14 +244,14 @@ class Decoder:
             topic = error.name
         qos, packet_id = first & _QOS_3, 0
         if qos:
-            if qos == _QOS_3:
+            if qos == _QOS_3:  # [MQTT-3.3.1-4]
                 raise MalformedPacket("QoS 3")
             if at + 2 <= stop:
                 packet_id = data[at] << 8 | data[at + 1]
                 at += 2
-            if not packet_id:
+            if not packet_id:  # [MQTT-2.2.1-3]
                 raise MalformedPacket("packet identifier is 0 or missing")
-        elif first & 0x08:
+        elif first & 0x08:  # [MQTT-3.3.1-2]
             raise MalformedPacket("DUP set at QoS 0")
         properties = NO_PROPERTIES
         if self.version == V5:
@@ -277,7 +279,7 @@ class Decoder:
         return packet
 
     def _connect(self, reader: Reader) -> Connect:
-        if self.version:
+        if self.version:  # [MQTT-3.1.0-2]
             raise ProtocolError("CONNECT came a second time")
         level = read_protocol_level(reader)
         bridge = level in (V31 | BRIDGE, V311 | BRIDGE)

@@ -98,13 +98,13 @@ def _check_connect_flags(flags: int, level: int) -> None:
         flags &= ~0x39
     elif level == V31:
         flags &= ~0x01
-    if flags & 0x01:
+    if flags & 0x01:  # [MQTT-3.1.2-3]
         raise MalformedPacket("reserved flag of CONNECT is set")
-    if not flags & 0x04 and flags & 0x38:
+    if not flags & 0x04 and flags & 0x38:  # [MQTT-3.1.2-11] [MQTT-3.1.2-13]
         raise MalformedPacket("will QoS or will retain without a will")
-    if flags & 0x18 == 0x18:
+    if flags & 0x18 == 0x18:  # [MQTT-3.1.2-12]
         raise MalformedPacket("will QoS 3")
-    if level < V5 and flags & 0x40 and not flags & 0x80:
+    if level < V5 and flags & 0x40 and not flags & 0x80:  # [MQTT-3.1.2-22 of 3.1.1]
         raise MalformedPacket("password without a user name")
 
 
@@ -130,6 +130,7 @@ def _properties(reader: Reader, packet: PacketType, version: int) -> Properties:
 def _acknowledgement(packet: PacketType) -> Callable[[Reader, int], Packet]:
     def decode(reader: Reader, version: int) -> Acknowledgement:
         found = Acknowledgement(packet, reader.packet_id())
+        # Without a reason code it is 0x00, without a length there are no properties (3.4.2).
         if version == V5 and reader.left:
             found.reason = _reason(reader.byte(), packet)
             if reader.left:
@@ -146,7 +147,7 @@ def _decode_subscribe(reader: Reader, version: int) -> Subscribe:
     while reader.left:
         topic_filter, options = reader.string(), reader.byte()
         refuse_malformed(topic_filter, version)
-        if options & (0xC0 if version == V5 else 0xFC):
+        if options & (0xC0 if version == V5 else 0xFC):  # [MQTT-3.8.3-5]
             raise MalformedPacket("reserved bits of the subscription options are set")
         if options & 0x03 == 0x03:
             raise MalformedPacket("QoS 3 in SUBSCRIBE")
@@ -154,7 +155,7 @@ def _decode_subscribe(reader: Reader, version: int) -> Subscribe:
             raise ProtocolError("retain handling 3")
         filters.append(Filter(topic_filter, options))
         _check_count(len(filters))
-    if not filters:
+    if not filters:  # [MQTT-3.8.3-2]
         raise ProtocolError("SUBSCRIBE without a topic filter")
     return Subscribe(packet_id, tuple(filters), properties)
 
@@ -179,7 +180,7 @@ def _decode_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
         filters.append(reader.string())
         refuse_malformed(filters[-1], version)
         _check_count(len(filters))
-    if not filters:
+    if not filters:  # [MQTT-3.10.3-2]
         raise ProtocolError("UNSUBSCRIBE without a topic filter")
     return Unsubscribe(packet_id, tuple(filters), properties)
 

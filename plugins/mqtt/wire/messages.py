@@ -70,6 +70,7 @@ class Message:
         return len(self.topic) + len(self.payload) + len(self.properties)
 
     def expired(self, now_ms: int) -> bool:
+        """Whether its expiry interval is over [MQTT-3.3.2-5]."""
         return self.expires_ms is not None and now_ms >= self.expires_ms
 
     def wire(
@@ -113,6 +114,7 @@ class Message:
     def _bare_properties(self, identifiers: tuple[int, ...], now_ms: int) -> bytes:
         bare = self.properties
         if self.expires_ms is not None:  # [MQTT-3.3.2-6]: less the time it waited here
+            # Rounded up: it is 0 only when it has expired.
             remaining_s = min(max(0, -(-(self.expires_ms - now_ms) // 1000)), _EXPIRY_MAX_S)
             bare += b"\x02" + remaining_s.to_bytes(4, "big")
         for identifier in identifiers:

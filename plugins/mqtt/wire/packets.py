@@ -84,6 +84,8 @@ NO_PROPERTIES: Final = Properties()
 
 @dataclass(slots=True)
 class Will:
+    """The will of CONNECT: what is published when its connection or session ends (3.1.2.5)."""
+
     topic: str
     payload: bytes
     qos: int = 0
@@ -93,6 +95,8 @@ class Will:
 
 @dataclass(slots=True)
 class Connect:
+    """CONNECT (3.1). `version` is 3, 4 or 5; `clean_start` is Clean Session before version 5."""
+
     client_id: str
     version: int = V311
     clean_start: bool = True
@@ -108,6 +112,8 @@ class Connect:
 
 @dataclass(slots=True)
 class Connack:
+    """CONNACK (3.2)."""
+
     session_present: bool = False
     code: int = 0
     """Return code in 3.1.1, reason code in 5."""
@@ -116,6 +122,8 @@ class Connack:
 
 @dataclass(slots=True)
 class Publish:
+    """PUBLISH (3.3). `topic` is empty where a topic alias stands for it."""
+
     topic: str
     payload: bytes
     qos: int = 0
@@ -155,10 +163,12 @@ class Filter:
 
     @property
     def qos(self) -> int:
+        """Highest QoS of delivery."""
         return self.options & 0x03
 
     @property
     def retain_handling(self) -> int:
+        """When retained messages are sent: 0 always, 1 if the subscription is new, 2 never."""
         return (self.options >> 4) & 0x03
 
 
@@ -170,6 +180,8 @@ RETAIN_AS_PUBLISHED: Final = 0x08
 
 @dataclass(slots=True)
 class Subscribe:
+    """SUBSCRIBE (3.8)."""
+
     packet_id: int
     filters: tuple[Filter, ...]
     properties: Properties = NO_PROPERTIES
@@ -177,6 +189,8 @@ class Subscribe:
 
 @dataclass(slots=True)
 class Suback:
+    """SUBACK (3.9): a code for each filter, in their order."""
+
     packet_id: int
     codes: tuple[int, ...]
     properties: Properties = NO_PROPERTIES
@@ -184,6 +198,8 @@ class Suback:
 
 @dataclass(slots=True)
 class Unsubscribe:
+    """UNSUBSCRIBE (3.10)."""
+
     packet_id: int
     filters: tuple[str, ...]
     properties: Properties = NO_PROPERTIES
@@ -191,6 +207,8 @@ class Unsubscribe:
 
 @dataclass(slots=True)
 class Unsuback:
+    """UNSUBACK (3.11): a code for each filter, in their order."""
+
     packet_id: int
     codes: tuple[int, ...] = ()
     """Empty in 3.1.1."""
@@ -206,12 +224,16 @@ class Ping:
 
 @dataclass(slots=True)
 class Disconnect:
+    """DISCONNECT (3.14), from either side in version 5."""
+
     reason: int = 0
     properties: Properties = NO_PROPERTIES
 
 
 @dataclass(slots=True)
 class Auth:
+    """AUTH (3.15), version 5 alone."""
+
     reason: int = 0
     properties: Properties = NO_PROPERTIES
 

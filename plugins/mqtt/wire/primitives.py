@@ -42,6 +42,7 @@ class Reader:
         return self.end - self.position
 
     def take(self, size: int) -> bytes:
+        """The next `size` bytes. Raises MalformedPacket when fewer are left."""
         start = self.position
         self.position = stop = start + size
         if stop > self.end:
@@ -49,6 +50,7 @@ class Reader:
         return self.data[start:stop]
 
     def rest(self) -> bytes:
+        """All bytes that are left."""
         return self.take(self.end - self.position)
 
     def part(self, size: int) -> Reader:
@@ -60,12 +62,15 @@ class Reader:
         return Reader(self.data, start, self.position)
 
     def byte(self) -> int:
+        """One byte as a number."""
         return self.take(1)[0]
 
     def two_bytes(self) -> int:
+        """Two Byte Integer, big-endian (1.5.2)."""
         return int.from_bytes(self.take(2), "big")
 
     def four_bytes(self) -> int:
+        """Four Byte Integer, big-endian (1.5.3)."""
         return int.from_bytes(self.take(4), "big")
 
     def variable(self) -> int:
@@ -84,9 +89,11 @@ class Reader:
         return value
 
     def binary(self) -> bytes:
+        """Binary Data: two bytes of length, then the bytes (1.5.6)."""
         return self.take(self.two_bytes())
 
     def string(self) -> str:
+        """UTF-8 Encoded String (1.5.4). Raises MalformedPacket as `text_of` does."""
         return text_of(self.binary())
 
     def packet_id(self) -> int:
@@ -97,6 +104,7 @@ class Reader:
         return value
 
     def finish(self) -> None:
+        """Raises MalformedPacket unless everything was read."""
         if self.position != self.end:
             raise MalformedPacket(f"{self.end - self.position} bytes too many in the packet")
 
@@ -125,4 +133,5 @@ def binary_bytes(value: bytes) -> bytes:
 
 
 def string_bytes(value: str) -> bytes:
+    """UTF-8 Encoded String (1.5.4). ValueError above `STRING_MAX_BYTES`."""
     return binary_bytes(value.encode())

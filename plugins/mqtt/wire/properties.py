@@ -26,6 +26,8 @@ class Kind(enum.Enum):
 
 
 class Rule(NamedTuple):
+    """One row of table 2-4: which attribute, of which type, in which packets."""
+
     attribute: str
     kind: Kind
     packets: frozenset[int]
@@ -110,6 +112,7 @@ def read_properties(reader: Reader, packet: int) -> Properties:
                 )
             users.append(value)
         elif rule.attribute == "subscription_identifiers":
+            # PUBLISH may name several, one for each subscription that matched (3.3.2.3.8).
             if packet == PacketType.SUBSCRIBE and identifier in seen:
                 raise ProtocolError("more than one subscription identifier")
             identifiers.append(value)
@@ -177,6 +180,7 @@ def bare_properties(properties: Properties) -> bytes:
             continue
         several = rule.attribute in ("subscription_identifiers", "user_properties")
         for one in value if several else (value,):
+            # An identifier is a variable byte integer; all there are fit one byte.
             parts += (bytes((identifier,)), _value_bytes(one, rule.kind))
     return b"".join(parts)
 

@@ -24,14 +24,17 @@ class ProxyError(ValueError):
 
 
 class ProxyHeader(NamedTuple):
+    """A complete header."""
+
     size_bytes: int
     """Where the client's own bytes begin."""
     client_host: str | None
-    """None: the proxy speaks for itself (a health check)."""
+    """None: the header names no client (a health check of the proxy, or an unknown family)."""
 
 
 def parse_proxy_header(data: bytes) -> ProxyHeader | None:
     """The header at the start of `data`; None: more bytes are needed."""
+    # The beginning of a signature is enough to wait for the rest of it.
     if data.startswith(_V1[: len(data)]):
         return _parse_v1(data)
     if data.startswith(_V2[: len(data)]):
@@ -72,6 +75,7 @@ def _parse_v2(data: bytes) -> ProxyHeader | None:
     if len(data) < size:
         return None
     length = _ADDRESS_BYTES.get(family)
+    # LOCAL, or a family without IP addresses (UNIX, UNSPEC): no client is named.
     if command == 0x20 or length is None:
         return ProxyHeader(size, None)
     if size < _FIXED_BYTES + 2 * length + 4:

@@ -86,16 +86,22 @@ class MqttError(Exception):
 
 
 class MalformedPacket(MqttError):
+    """Bytes that are no packet (0x81)."""
+
     def __init__(self, text: str) -> None:
         super().__init__(Reason.MALFORMED_PACKET, text)
 
 
 class PacketTooLarge(MqttError):
+    """A packet that is longer than this server takes (0x95)."""
+
     def __init__(self, text: str) -> None:
         super().__init__(Reason.PACKET_TOO_LARGE, text)
 
 
 class ProtocolError(MqttError):
+    """A packet that may not come here, or not like this (0x82, or the reason given)."""
+
     def __init__(self, text: str, reason: Reason = Reason.PROTOCOL_ERROR) -> None:
         super().__init__(reason, text)
 
