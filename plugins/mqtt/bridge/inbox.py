@@ -101,6 +101,7 @@ class Inbox:
     def failed(self, one: Arrival) -> None:
         """A publish could not be stored: it is not answered, and comes again on the next link."""
         self._end(one)
+        # QoS 0 has no answer, so those behind it are not held up.
         one.answer = Answer(0, 0)
 
     def _end(self, one: Arrival) -> None:

@@ -88,6 +88,7 @@ class BridgeRecordReader:
             text[BRIDGE],
             text[QOS_2_ID],
         )
+        # Headers that identify one publish never repeat.
         if len(headers) <= _PARSED_MAX_BYTES and not meta.qos_2_id:
             if len(self._parsed) >= _PARSED_MAX:
                 self._parsed.clear()

@@ -107,6 +107,7 @@ class Bridge:
             await self.receiver.recover()
         self.source.open_cursors(first=state is None)
         self.receiver.advance()
+        # A new link keeps where it begins before anything goes out: a crash does not move it.
         await self._persist()
         for topic in self.rules.topics_out:
             self._taps.append(self._broker.tap(topic, lambda _: self._wake.set()))
@@ -137,9 +138,11 @@ class Bridge:
                 await self._connect()
             except FlagRefused as error:
                 self._flag = False
-                if error.sure:
+                if error.sure:  # at once, and never again with the flag
                     self._flag_is_unknown = True
                     continue
+                # It may have had another reason: the next attempt goes without the flag, and if
+                # that fails too, the one after it has the flag again.
                 self._warn(f"{self.settings.url}: {error}")
             except LakeMQError as error:
                 self._flag = self.settings.bridge_flag and not self._flag_is_unknown

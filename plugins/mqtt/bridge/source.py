@@ -62,6 +62,7 @@ class Source:
                 continue
             for number in range(topic.partitions):
                 cursor = self._outbox.cursors.get((topic.name, number))
+                # Deleted and created again: its offsets are those of other records.
                 if cursor is not None and cursor.topic_id != topic.topic_id:
                     self._forget(cursor)
                     cursor = None

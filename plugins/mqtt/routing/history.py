@@ -165,7 +165,7 @@ class History:
             if message.place.offset >= limit:
                 cursor.offset = limit
                 return
-            if message.place.offset < (cursor.offset or 0):
+            if message.place.offset < (cursor.offset or 0):  # batches are fetched whole
                 continue
             cursor.offset = message.place.offset + 1
             if self.deliver(message, now_ms):
@@ -325,6 +325,8 @@ def read_on(hub: ReplayHub, history: History, cursor: Cursor | None, now_ms: int
     for text, one in histories_of(session).items():
         if one is history:
             end(hub, session, text)
+            # In the turn in which its last cursor became live: no record is committed between, so
+            # none is missed and none comes twice.
             hub.index.add(history.subscription)
             return
 

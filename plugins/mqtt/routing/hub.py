@@ -453,14 +453,14 @@ class Hub:
         where it gets one at all (`is_anothers`)."""
         session = self.sessions.get(client_id)
         kept_before = session is not None and session.durable
-        if session is not None and session.connection is not None:
+        if session is not None and session.connection is not None:  # [MQTT-3.1.4-3]
             session.connection.close(
                 Reason.SESSION_TAKEN_OVER, "the client connected elsewhere", now_ms
             )
             session = self.sessions.get(client_id)  # expiry 0: it ended with its connection
         if session is not None and (
             clean_start or owner_of(session.principal) != owner_of(principal)
-        ):
+        ):  # [MQTT-3.1.2-4]
             self.end_session(session, now_ms)
             session = None
         if session is not None:
@@ -516,6 +516,7 @@ class Hub:
             del self.sessions[session.client_id]
             self.sessions_held.add(owner_of(session.principal), -1)
         if self.ledger is not None and session.client_id in self.ledger.ages:
+            # Its record becomes a tombstone.
             self.ledger.schedule_write(session.client_id)
         self.publish_will(session, now_ms)
         shared = any(one.address.group for one in session.subscriptions.values())
@@ -587,5 +588,6 @@ class Hub:
             else:
                 self._schedule(session)
         self.rights.tick(now_ms)
+        # A copy: a connection that is closed leaves the set.
         for connection in [one for one in self.connections if one.silent_until_ms <= now_ms]:
             connection.timed_out(now_ms)

@@ -203,7 +203,7 @@ class Retained:
                     yield node.message
                 continue
             level = pattern[depth]
-            if level == "#":
+            if level == "#":  # `a/#` matches `a`, too (4.7.1.2)
                 yield from self._all_under(node, depth == 0, now_ms)
             elif level == "+":
                 stack += [

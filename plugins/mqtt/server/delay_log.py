@@ -57,6 +57,7 @@ class DelayLog:
         delays = self._hub.delays
         if self.due:
             removed, delays.removed = delays.removed[:_REMOVALS_MAX], delays.removed[_REMOVALS_MAX:]
+            # Only with the last removals: its own must be among them, or durable before.
             leaving = delays.take_leaving() if not delays.removed else []
             self._write(removed, leaving, after)
 
@@ -77,7 +78,7 @@ class DelayLog:
     def _write(self, removed: list[str], leaving: list[Delayed], after: Callable[[], None]) -> None:
         """One append, so that the positions are never kept without the removals below them."""
         hub, delivered = self._hub, self._hub.delivered
-        positions = dict(hub.positions)
+        positions = dict(hub.positions)  # a copy: the hub goes on while this is appended
 
         def written(error: LakeMQError | None) -> None:
             self._writing = False
@@ -88,6 +89,7 @@ class DelayLog:
             else:
                 self._failed = True
                 log.error("delayed publishes could not be removed yet: %s", error)
+                # Back in front of what was removed since.
                 hub.delays.removed = removed + hub.delays.removed
                 hub.delays.leaving = leaving + hub.delays.leaving
             after()

@@ -225,7 +225,7 @@ class MqttEngine:
                 await task
         for link in list(self.links.values()):
             link.abort()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # for `connection_lost`
 
     async def _wait_for_appends(self) -> None:
         if self._appending:
@@ -305,7 +305,7 @@ class MqttEngine:
     def _write(self, peers: list[Peer]) -> None:
         for peer in peers:
             link = self.links.get(peer)
-            if link is None:
+            if link is None:  # its socket is gone
                 peer.out.clear()
             else:
                 link.flush()
@@ -346,6 +346,7 @@ class MqttEngine:
     def resume_reading(self) -> None:
         """Read again from clients that were held back, where the reason is gone."""
         if self.paused:
+            # A copy: a link that reads again leaves the set.
             for link in [one for one in self.paused if not one.overloaded]:
                 link.resume_reading()
 
@@ -420,6 +421,7 @@ class MqttEngine:
         return home == topic
 
     def _tick(self) -> None:
+        # Scheduled first: an error below must not be the last tick.
         self._ticker = self.loop.call_later(TICK_S, self._tick)
         now_ms = self.now_ms()
         self.hub.tick(now_ms)

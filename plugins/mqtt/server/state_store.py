@@ -121,10 +121,11 @@ class MqttJournal:
         positions = newest.pop(_POSITIONS_KEY, None)
         for record in newest.values():
             try:
+                # `let_in`: what was kept stays, though the bounds be lower by now.
                 self._hub.retained.put(*read_retained(value_of(record)), let_in=True)
             except BadSnapshot as error:
                 self._salvage.refused(Place(RETAINED, *record[:2]), error)
-        self._hub.retained.take_changes()
+        self._hub.retained.take_changes()  # what was read need not be written again
         if positions is None:
             return {}
         try:
@@ -227,6 +228,7 @@ class MqttJournal:
                 found = await self._fetch([place for place in places if place is not None])
         except LakeMQError as error:
             log.warning("messages for %r could not be loaded: %s", session.client_id, error)
+            # The client connects again, and they are asked for then.
             outbound.loading = False
             if session.connection is not None:
                 self._hub.not_kept([session.connection], str(error), self._now_ms())

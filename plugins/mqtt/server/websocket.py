@@ -25,7 +25,7 @@ from lakemq.plugins.mqtt.server.links import UNKNOWN_HOST, LinkListener, SocketL
 if TYPE_CHECKING:
     from lakemq.broker_core.api.limits.connection_limits import AdmittedConnection
 
-SUBPROTOCOL: Final = Subprotocol("mqtt")
+SUBPROTOCOL: Final = Subprotocol("mqtt")  # [MQTT-6.0.0-4]
 HEAD_MAX_BYTES: Final = 16 * 1024
 """Longest head of the request that opens a WebSocket."""
 FRAMES_BEFORE_CONNACK_MAX: Final = 256
@@ -40,7 +40,8 @@ _log.setLevel(logging.CRITICAL)  # the library logs each handshake, with traceba
 
 
 class WebSocketLink(SocketLink):
-    """One WebSocket and its connection. MQTT packets and frames need not align."""
+    """One WebSocket and its connection. MQTT packets and frames need not align
+    [MQTT-6.0.0-2]."""
 
     __slots__ = ("_frames", "_frames_before", "_head")
 
@@ -110,15 +111,19 @@ class WebSocketLink(SocketLink):
         return frames.accept(request)
 
     def _origins_allowed(self, origins: list[str], hosts: list[str]) -> bool:
-        """A page of another site must not connect with the user's rights (its address, say)."""
+        """Whether pages of these origins may connect: another site's must not do so with the rights
+        of its visitor, such as a trusted address (RFC 6455, 10.2)."""
         allowed = self.listener.settings.origins
         if "*" in allowed:
             return True
         return all(one in allowed or [_netloc_of(one)] == hosts for one in origins)
 
     def _vouched_for(self, origins: list[str], hosts: list[str]) -> bool:
-        """Whether a client from this machine may count as one. A page of a site whose DNS name was
-        made to point here comes from this machine too; it names the site as origin and host."""
+        """Whether a client from this machine may count as one.
+
+        With DNS rebinding, a page of a foreign site whose name points here comes from this machine,
+        too; it names that site as origin and host.
+        """
         if not is_loopback(self.connection.peer_host):
             return True
         if origins and all(one in self.listener.settings.origins for one in origins):

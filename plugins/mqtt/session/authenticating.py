@@ -69,7 +69,7 @@ def challenged(connection: Connection, dialogue: Dialogue, data: bytes, now_ms: 
     if not dialogue.again:
         connection.state = State.CHALLENGED
     connection.send(Auth(Reason.CONTINUE_AUTHENTICATION, _properties(connection, data)))
-    if not dialogue.again:
+    if not dialogue.again:  # bytes that came meanwhile were held, not decoded
         connection.proceed(now_ms)
 
 

@@ -274,6 +274,8 @@ class Connection:
         it may still release what was received at QoS 2."""
         limits, inflow, throttle = self.hub.limits, self.inflow, self.throttle
         appends = inflow.appends
+        # The receive maximum counts only while appends exceed it: a client whose QoS 2 publishes
+        # await PUBREL must be read, or it could not send that.
         return (
             self.state is State.AUTHENTICATING
             or self.asking
@@ -394,6 +396,8 @@ class Connection:
             self.send(Connack(False, return_code(reason)))
 
     def _why(self, text: str, server_reference: str | None = None) -> Properties:
+        # CONNACK and DISCONNECT might have one all the same [MQTT-3.1.2-29]; the client asked for
+        # none.
         if not self.wants_reasons:
             return Properties(server_reference=server_reference)
         return Properties(reason_string=text, server_reference=server_reference)

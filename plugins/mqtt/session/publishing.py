@@ -105,6 +105,8 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
         raise ProtocolError("PUBLISH without a topic name")
     route = connection.routes.get(packet.topic) or _route(connection, packet.topic)
     allowed = route.allowed[packet.qos * 2 + packet.retain]
+    # The hot path. `route.stores` is None where the receive maximum is counted, and where the name
+    # is rewritten or the publish delayed: those take the long way below.
     if (
         allowed
         and packet.qos == 1
@@ -129,6 +131,7 @@ def publish(connection: Connection, packet: Publish, now_ms: int) -> None:
     if packet.retain:
         if not _may_retain(connection, packet, route, now_ms):
             return
+    # A run goes to subscribers as the bytes that came, so its name must not be rewritten.
     elif not (packet.qos or rewrites) and packet.properties is NO_PROPERTIES:
         _offer_express(connection, route)
     _pass_on(connection, packet, route, now_ms)

@@ -242,7 +242,7 @@ def unsubscribe(connection: Connection, packet: Unsubscribe, now_ms: int) -> Non
     """Remove subscriptions; what is in flight is still finished [MQTT-3.10.4-3]."""
     session = connection.session
     assert session is not None
-    codes: list[int] = []
+    codes: list[int] = []  # in the order of the filters [MQTT-3.11.3-1]
     for text in packet.filters:
         if not connection.hub.unsubscribe(session, text):
             try:

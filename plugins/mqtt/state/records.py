@@ -243,6 +243,7 @@ class RecordReader:
             if not topic:
                 self.unreadable += 1
                 continue
+            # Before a Message is made of it.
             if heard and not (heard(topic) or meta.retain or meta.marked):
                 continue
             place = Place(batch.topic, batch.partition, offset)
