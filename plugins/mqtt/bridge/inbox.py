@@ -54,7 +54,7 @@ class Inbox:
 
     @property
     def full(self) -> bool:
-        """Read no more until something is stored."""
+        """Whether nothing may be read until something is stored."""
         return self.size_bytes >= self._bytes_max
 
     @property
@@ -135,7 +135,7 @@ class Inbox:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Begin again from what `state` said. KeyError, TypeError, ValueError: it is none."""
+        """Continue from what `state` returned. Raises KeyError, TypeError, ValueError."""
         self.unreleased = {int(each) for each in state["unreleased"]}
         self.positions = {
             (str(topic), int(part)): int(at) for topic, part, at in state["positions"]

@@ -73,7 +73,7 @@ class LinkError(LakeMQError):
 
 
 class Peer(Protocol):
-    """Who is told what the remote broker says, in its order."""
+    """Hears what the remote broker says, in its order."""
 
     async def publish_came(
         self, name: str, payload: bytes, qos: int, packet_id: int, *, again: bool, retain: bool

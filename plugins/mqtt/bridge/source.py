@@ -131,7 +131,7 @@ class Source:
         return Forward(target.name, row.payload, target.qos, row.retain)
 
     async def _next(self, cursor: PartitionCursor) -> BridgeRecord | None:
-        """The next record of a cursor; None: it has no more now."""
+        """The next record of a cursor; None: there are none now."""
         while True:
             fetched = self._rows.get(cursor)
             if fetched is not None:

@@ -225,7 +225,7 @@ class Arriving(AppendCallback):
         client."""
         if isinstance(outcome, LakeMQError):
             self._delays.forget(self._one.key)
-        else:
+        else:  # not before: it could leave before its record is there to be removed
             self._delays.schedule(self._one)
         if self._client is not None:
             self._client.on_result(packet_id, qos, size_bytes, outcome, now_ms)

@@ -87,7 +87,7 @@ class History:
         self.reading = False
         """A fetch of its next records is under way."""
         self.generation = 0
-        """Grows when what is being fetched is not wanted any more."""
+        """Grows when a fetch under way is not wanted any more."""
         self.rest: tuple[Cursor, Iterator[Message], int] | None = None
         """Records that were fetched and not handed over: cursor, messages, offset behind them."""
         self._wanted: dict[str, bool] = {}
@@ -301,7 +301,7 @@ def pause(hub: ReplayHub, session: Session) -> None:
 
 
 def end(hub: ReplayHub, session: Session, text: str) -> bool:
-    """The subscription is no more; False: it reads no history."""
+    """The subscription ends; False: it reads no history."""
     histories = histories_of(session)
     history = histories.pop(text, None)
     if history is None:

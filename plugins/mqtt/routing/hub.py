@@ -117,7 +117,7 @@ class Counters:
 
 
 class Unattended(AppendCallback):
-    """Hears what becomes of publishes whose client is not there to be told, like wills."""
+    """Hears what becomes of publishes whose client is gone, like wills."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -289,7 +289,7 @@ class Hub:
         self.sessions_held.add(owner_of(session.principal))
 
     def note_subscription(self, session: Session, text: str, subscription: Subscription) -> None:
-        """The session has it; it may be that it had another one of that text."""
+        """Note a subscription in its session, in place of one with the same text."""
         shape = shape_of(subscription.address.topic_filter)
         if text not in session.subscriptions and shape is not None:
             self.shapes_held.add(owner_of(session.principal), shape)
@@ -337,8 +337,8 @@ class Hub:
             self.deliver_shared(group, message, now_ms)
 
     def retain(self, message: Message) -> None:
-        """Keep it for its publisher. What came in by MQTT and was stored was let in at the door
-        (`has_room_to_retain`), so that its client was not told a success that is none."""
+        """Keep it for its publisher. What came in by MQTT and was stored had its room held then
+        (`has_room_to_retain`): its client has an answer that says it is retained."""
         session = self.sessions.get(message.origin) if message.origin is not None else None
         owner = owner_of(session.principal) if session is not None else None
         let_in = message.origin is not None and message.place is not None

@@ -97,7 +97,7 @@ class Retained:
 
     def let_in(self, topic: str, size_bytes: int, owner: Owner, now_ms: int) -> bool:
         """Whether there is room for a message that is being stored and will be `put` then. Room is
-        held for it, at most AWAITED_MS: it may be that it cannot be stored."""
+        held for it, for AWAITED_MS at most, since it may never be stored."""
         while self._awaited:
             oldest, one = next(iter(self._awaited.items()))
             if now_ms < one.until_ms:

@@ -38,7 +38,8 @@ class Group:
         self.members = [one for one in self.members if one.session is not subscription.session]
 
     def keepers(self) -> list[Subscription]:
-        """Those that get publishes at QoS 1 or 2, so that what is given to them is not lost."""
+        """Members that get publishes at QoS 1 or 2, so that a publish given to one of them is not
+        lost."""
         return [one for one in self.members if one.options & 3]
 
     def pick(

@@ -66,7 +66,7 @@ class Target:
 
 
 class Match:
-    """Everybody who gets a topic name."""
+    """All sessions and groups that get a topic name."""
 
     __slots__ = ("groups", "targets")
 
@@ -168,7 +168,7 @@ class SubscriptionIndex:
         self._changed(text, -1)
 
     def match(self, name: str) -> Match:
-        """Everybody who gets `name`; remembered until a subscription changes it."""
+        """All that get `name`; remembered until a subscription changes it."""
         found = self._matches.get(name)
         if found is None:
             found = self._find(name)

@@ -57,7 +57,7 @@ class DelayLog:
         delays = self._hub.delays
         if self.due:
             removed, delays.removed = delays.removed[:_REMOVALS_MAX], delays.removed[_REMOVALS_MAX:]
-            # Only with the last removals: its own must be among them, or durable before.
+            # They leave with the last removals: their own are among those, or durable before.
             leaving = delays.take_leaving() if not delays.removed else []
             self._write(removed, leaving, after)
 

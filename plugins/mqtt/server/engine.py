@@ -53,8 +53,8 @@ log = logging.getLogger(__name__)
 VERSION: Final = version("lakemq")
 TICK_S: Final = 1.0
 CLOSE_LINGER_S: Final = 5.0
-"""How long a closed connection may take to read what was written to it, and a stopping engine for
-what is under way."""
+"""How long a closed connection may take to read what was written to it, and a stopping engine may
+wait for appends."""
 _HOMES_MAX: Final = 65_536
 _RECORDS_A_SLICE: Final = 64
 
@@ -145,7 +145,7 @@ class MqttEngine:
         """Topic name -> the topic it is bound to."""
         self._started_ms = self.now_ms()
         self.turn_due = self._in_turn = False
-        """Whether what is to be done will be; whether it is being done now."""
+        """Whether a turn is scheduled; whether one is running."""
         self._ticker: asyncio.TimerHandle | None = None
 
     def now_ms(self) -> int:
@@ -195,7 +195,8 @@ class MqttEngine:
             await self.broker.ensure_topic(binding.topic)
 
     async def close(self) -> None:
-        """A listener stopped. The last one tells clients and waits for what is being stored."""
+        """A listener stopped. The last one disconnects clients and waits for what is being
+        stored."""
         self._users -= 1
         if self._users:
             return
@@ -394,7 +395,7 @@ class MqttEngine:
             hub.positions[key] = header.last_offset + 1
 
     def _heard(self, topic: str, name: str) -> bool:
-        """Whether anybody gets records of `topic` under `name`, or they are to be counted as not
+        """Whether records of `topic` under `name` have a subscriber, or must be counted as not
         belonging there."""
         if self.hub.histories:
             return True
@@ -454,7 +455,7 @@ class MqttEngine:
         task.add_done_callback(lambda _: self._asked.pop(connection, None))
 
     def forget(self, connection: Connection) -> None:
-        """A network connection is gone. Who its client was matters no more."""
+        """A network connection is gone: stop finding out who its client is."""
         self.links.pop(connection, None)
         task = self._asked.get(connection)
         if task is not None:

@@ -22,7 +22,7 @@ from lakemq.plugins.mqtt.state.traffic import Arrival
 from lakemq.plugins.mqtt.wire.proxy import ProxyError, parse_proxy_header
 
 UNKNOWN_HOST: Final = "unknown"
-"""Stands for the address of a client whose address is not known; it is no loopback address."""
+"""Stands for an unknown address of a client; it is not a loopback address."""
 LINGER_S: Final = 1.0
 """How long a client may go on sending while it reads why its connection ends."""
 LINGER_MAX_BYTES: Final = 4 * 1024 * 1024

@@ -240,7 +240,7 @@ class MqttJournal:
         outbound.loaded(pairs, self._now_ms())
 
     async def _fetch(self, places: list[Place]) -> dict[Place, Message]:
-        """Messages by place; what the journal has no more is left out."""
+        """Messages by place, without those that the journal no longer has."""
         found: dict[Place, Message] = {}
         logs: dict[tuple[str, int], set[int]] = {}
         for place in places:

@@ -32,7 +32,7 @@ FRAMES_BEFORE_CONNACK_MAX: Final = 256
 _PIECE_BYTES: Final = 4096
 """How much is taken at a time from a client that is not let in."""
 _FRAME_MIN_BYTES: Final = 65_536
-"""A frame may be at least so long, whatever MQTT packets may be."""
+"""Frames may be this long even where MQTT packets may not."""
 _DATA: Final = (Opcode.BINARY, Opcode.CONT)
 _HEAD_END: Final = b"\r\n\r\n"
 _log = logging.getLogger(f"{__name__}.frames")
@@ -230,7 +230,7 @@ def _path_of(request: Request) -> str | None:
 
 
 def _netloc_of(origin: str) -> str:
-    """Host and port of an origin; empty: it is none."""
+    """Host and port of an origin; empty where it has none."""
     try:
         return urlsplit(origin).netloc
     except ValueError:
@@ -238,7 +238,7 @@ def _netloc_of(origin: str) -> str:
 
 
 def _host_of(netloc: str) -> str:
-    """Without its port; empty: it is no host."""
+    """The host without its port; empty where there is none."""
     try:
         return urlsplit(f"//{netloc}").hostname or ""
     except ValueError:

@@ -18,7 +18,7 @@ from lakemq.plugins.mqtt.wire.packets import Auth, Properties
 from lakemq.plugins.mqtt.wire.reasons import MqttError, ProtocolError, Reason
 
 STEPS_MAX: Final = 16
-"""A client may be asked this often."""
+"""Most steps of one exchange."""
 
 
 def begin(connection: Connection, method: str, credentials: Credentials, data: bytes) -> None:

@@ -39,8 +39,8 @@ from lakemq.plugins.mqtt.wire.reasons import (
 )
 
 OUT_MAX_BYTES: Final = 4 * 1024 * 1024
-"""Of large pieces, what is queued for one client before its socket gets it; beyond, the client
-counts as slow until then."""
+"""Most bytes in large pieces that are queued for one client; with more, it counts as slow until its
+socket has them."""
 _LARGE_BYTES: Final = 4096
 
 
@@ -150,7 +150,7 @@ class Connection:
         self.out: list[bytes] = []
         """Bytes to write, in order."""
         self.large_bytes = 0
-        """Of `out`, what is in large pieces."""
+        """Bytes of `out` that are in large pieces."""
         self.choked = False
         """Whether `blocked` only until that is handed to the socket."""
         self.owed: dict[str, Owed] = {}
@@ -306,13 +306,13 @@ class Connection:
                 self.blocked = self.choked = True
 
     def pass_on(self, data: bytes) -> None:
-        """Queue publishes as they came: of those there are no more than were read in this turn."""
+        """Queue publishes as the bytes that came: never more than were read in this turn."""
         if not self.out:
             self.hub.outbox.writes.append(self)
         self.out.append(data)
 
     def written(self, now_ms: int, *, full: bool) -> None:
-        """What was queued is with the socket, which takes no more for now if it is `full`."""
+        """The socket has what was queued; where it is `full`, it takes no more for now."""
         self.large_bytes = 0
         if self.choked:
             self.choked = False

@@ -53,7 +53,7 @@ class Route:
     delay_s: int | None = None
     """How long its publishes wait; None: they do not."""
     refusal: Reason = Reason.NOT_AUTHORIZED
-    """What is said to a publish that is not allowed."""
+    """Reason code for a publish that is not allowed."""
 
 
 @dataclass(slots=True)

@@ -66,7 +66,7 @@ class Throttle:
 
 
 def throttle_of(publishes_per_s: int, bytes_per_s: int, now_ms: int) -> Throttle | None:
-    """None: there is no limit."""
+    """A throttle for these rates; None: neither is limited."""
     if not publishes_per_s and not bytes_per_s:
         return None
     return Throttle(publishes_per_s, bytes_per_s, now_ms)

@@ -151,9 +151,9 @@ def _owe_retained(connection: Connection, fresh: dict[str, Subscription], now_ms
 
 
 def send_retained(connection: Connection, now_ms: int) -> None:
-    """Send some of the retained messages that are due, and the rest in turns to come: a few bytes
-    of filters may ask for all there are, over and over. What is replaced before its turn is left
-    out: the client got the newer publish."""
+    """Send some of the retained messages that are due, and the rest in later turns: a few bytes of
+    filters may ask for all there are, over and over. What is replaced before its turn is left out:
+    the client got the newer publish."""
     owed, room = connection.owed, _Room()
     while owed and not connection.ended:
         text, one = next(iter(owed.items()))

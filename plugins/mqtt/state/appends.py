@@ -18,7 +18,7 @@ Outcome = Place | LakeMQError
 
 
 class AppendCallback(Protocol):
-    """Who is told what became of a publish."""
+    """Hears what became of a publish."""
 
     def on_result(
         self, packet_id: int, qos: int, size_bytes: int, outcome: Outcome, now_ms: int

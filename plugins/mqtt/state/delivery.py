@@ -106,7 +106,7 @@ class Delivery:
         self.offered_ms = 0
         """When it was there for the client; 0: in an earlier life of the broker."""
         self.gone = False
-        """It was asked for and is in the journal no more."""
+        """It was asked for, and the journal has it no longer."""
         self.size_bytes = ENTRY_BYTES + (message.size_bytes if message is not None else size_bytes)
         """What counts in a queue, whether the message is loaded or lies in the journal."""
         self.streamed = False
@@ -119,14 +119,14 @@ class Delivery:
 
 
 class _Tail:
-    """What is behind the part of a queue that is kept with its session."""
+    """The part of a queue that is not kept with its session."""
 
     __slots__ = ("others", "start", "until")
 
     def __init__(self, until: int) -> None:
         self.until = until
-        """To be looked through again when so many were taken out of the queue: before any of it is
-        delivered."""
+        """Number of entries taken out of the queue at which it is looked through again: before any
+        of this part is delivered."""
         self.start: dict[tuple[str, int], int] = {}
         """(topic, partition) -> offset of its first record in it."""
         self.others: list[Delivery] = []
@@ -265,8 +265,8 @@ class Outbound:
         return delivery
 
     def kept_queue(self) -> tuple[list[Delivery], dict[tuple[str, int], int]]:
-        """What of the queue is kept with the session, and for each partition the offset from which
-        on its records are matched again for what is not; no offsets: all of it is kept."""
+        """Entries that are kept with the session, and for each partition the offset from which its
+        records are matched again for the rest; no offsets: all are kept."""
         queue = self.queue
         if queue is None or len(queue) <= QUEUE_KEPT_MAX:
             self._tail = None
@@ -290,6 +290,7 @@ class Outbound:
     def leave(self) -> None:
         """The client is away from now on. What came while it was here stays, though it be more than
         waits for one that is away."""
+        # Else the first publish after it left would drop all that is above the bound.
         self._away_count_max = max(self.limits.queue_count_max, len(self.queue or ()))
         self.unload()
 
@@ -400,8 +401,8 @@ class Outbound:
         self.pump(connection, now_ms)
 
     def pump(self, connection: Peer, now_ms: int) -> None:
-        """Send what waits, as far as the window, the socket and loaded messages allow; nothing to a
-        connection that was not told CONNACK, which counts as blocked [MQTT-3.2.0-1]."""
+        """Send what waits, as far as the window, the socket and loaded messages allow; nothing
+        before CONNACK, since the connection counts as blocked until then [MQTT-3.2.0-1]."""
         # Nothing overtakes a delivery whose message is being loaded (4.6).
         if self.loading:
             return

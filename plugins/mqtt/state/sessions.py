@@ -119,8 +119,8 @@ class Session:
         self.subscriptions: dict[str, Subscription] = {}
         """By the filter as the client wrote it, `$share/...` included."""
         self.histories: dict[str, Replay] | None = None
-        """Replays of its subscriptions, by their text, which `routing.history` puts here; None:
-        there is none."""
+        """Replays of its subscriptions, by their text, which `routing.history` puts here; None: it
+        has none."""
         self.on_room: Callable[[Session], None] = _nothing
         """Called when the client can be given more than before, while there are replays."""
         self.on_missing: Callable[[Session], None] = _nothing

@@ -63,7 +63,8 @@ class SessionState:
     histories: dict[str, tuple[Start, Positions]] = field(default_factory=dict)
     """Subscriptions that read history, by their text, and how far."""
     cut: bool = False
-    """The queue was longer: its rest lies behind `positions`, and some of what is kept may."""
+    """The queue was longer: its rest lies behind `positions`, and some of the kept entries may,
+    too."""
 
 
 def _message_value(message: Message) -> list[Any]:

@@ -49,4 +49,4 @@ class Traffic:
         self.dropped = 0
         """QoS 0 publishes that its socket had no room for."""
         self.blocked_ms = 0
-        """Since when its socket takes no more; matters while the connection is blocked."""
+        """When its socket began to take no more; counts while the connection is blocked."""

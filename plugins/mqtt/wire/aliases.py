@@ -27,8 +27,8 @@ class SentAliases:
         now_ms: int,
         packet_max_bytes: int,
     ) -> Wire:
-        """The packet under an alias; plain when there is none left. An alias counts as set only
-        when its packet is small enough to be sent."""
+        """The packet under an alias, or plain when all are in use. An alias counts as set only when
+        its packet is small enough to be sent."""
         topic = message.topic
         alias = self._aliases.get(topic)
         if alias is not None:

@@ -95,7 +95,7 @@ class Decoder:
         self._held += data
 
     def drop(self) -> None:
-        """Forget what is held: nothing more is decoded."""
+        """Forget what is held."""
         self._held.clear()
 
     def feed(self, data: bytes) -> list[Packet]:

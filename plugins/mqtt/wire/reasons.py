@@ -78,7 +78,7 @@ FAILURE: Final = 0x80
 
 
 class MqttError(Exception):
-    """Ends the connection it happened on. `reason` is what an MQTT 5 client is told."""
+    """Ends the connection it happened on. `reason` is the code that an MQTT 5 client gets."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
