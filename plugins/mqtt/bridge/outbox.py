@@ -112,6 +112,7 @@ class Outbox:
 
     def _identify(self, one: Sent) -> None:
         packet_id = self._last_id % PACKET_IDS + 1
+        # It ends: `inflight_max` is far below the number of identifiers.
         while packet_id in self._by_id:
             packet_id = packet_id % PACKET_IDS + 1
         self._last_id = one.packet_id = packet_id

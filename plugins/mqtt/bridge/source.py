@@ -190,7 +190,7 @@ class Source:
         if source is None:
             return None
         try:
-            got = await source.fetch(Offset(one.offset), bytes_max=1)
+            got = await source.fetch(Offset(one.offset), bytes_max=1)  # one batch, of any size
             row = next(self._rows_of(one.cursor, got.data, one.offset), None)
         except LakeMQError:
             return None

@@ -146,6 +146,7 @@ class Bans:
             if len(self._connects) >= CLIENTS_MAX:
                 del self._connects[next(iter(self._connects))]
             times = self._connects[client_id] = deque()
+        # `times` never grows beyond `flapping_connects` + 1: then its client is banned.
         while times and now_ms - times[0] >= rules.flapping_window_ms:
             times.popleft()
         times.append(now_ms)

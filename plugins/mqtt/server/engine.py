@@ -169,6 +169,7 @@ class MqttEngine:
         for binding in {one.topic: one for one in reversed(self.settings.bindings)}.values():
             topic = binding.topic
             await self._ensure(binding)
+            # What these headers say is believed, so no client may write them (`BROKERS_OWN`).
             self._taps.append(self.broker.reserve_headers(topic, BROKERS_OWN))
             self._taps.append(self.broker.tap(topic, functools.partial(self._committed, topic)))
             for partition in range(self.broker.topic(topic).partitions):

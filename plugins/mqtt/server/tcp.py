@@ -105,6 +105,7 @@ class MqttListener:
     def _limits(self) -> ConnectionLimits:
         shared, most = self.engine.settings, self.settings.connections_max
         memory = shared.unauthenticated_memory_max_bytes // 2
+        # At most half of the connections: strangers who do not log in must leave room for clients.
         waiting = min(shared.unauthenticated_max, max(1, most // 2), memory // self._link_bytes)
         return ConnectionLimits(
             most,

@@ -165,6 +165,7 @@ class Appends:
     def to(self, topic: str, acks: Acks) -> PendingAppend:
         """Where records for the topic go."""
         last = self._last
+        # As a rule: publishes of one turn go to one topic.
         if last is not None and last.topic == topic and last.acks is acks:
             return last
         key = (topic, acks)

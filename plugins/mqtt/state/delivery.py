@@ -238,6 +238,7 @@ class Outbound:
         queue = self.queue
         if queue is None:
             queue = self.queue = deque()
+        # Beyond both bounds: many small messages may stay in memory, and a few large ones.
         if connection is None or (
             len(queue) >= IN_MEMORY_COUNT_MAX and self.queue_bytes >= IN_MEMORY_MAX_BYTES
         ):
