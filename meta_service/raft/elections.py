@@ -45,16 +45,22 @@ class Elections(Recovery):
         if self._transferring:
             # The old leader's heartbeats, on their way already, must not put the election off.
             self.election_deadline = float("-inf")
+        # pysyncobj starts an election as soon as the deadline has passed, so only a deadline that
+        # is moved to the past lets it through.
         if self.is_leader or self.election_deadline >= now:
             return
         if not self._may_campaign:
             self.election_deadline = now + self._election_timeout_s()
             return
+        # A transfer skips the pre-vote: the old leader, which is alive, asked for it. A single
+        # voter has no one to ask.
         if self._prevote_won or self._transferring or not self.voters:
             self._prevote_won = False
             self.elections += 1
             return
         self.election_deadline = now + self._election_timeout_s()
+        # A pre-vote asks about the next term without taking it, so a member that was cut off does
+        # not raise the term of a group that works (thesis §9.6).
         self._prevote_term = self.term + 1
         self._prevotes = set()
         for peer in self.voters:
@@ -103,10 +109,13 @@ class Elections(Recovery):
         return candidate >= (self.log.last_term, self.log.last_index)
 
     def _on_vote(self, peer: Any, message: Message) -> None:
+        # Leader stickiness (thesis §4.2.3): no answer at all, and no new term either, so that a
+        # removed or isolated member cannot depose a leader that a majority still hears.
         if self._leader_is_alive() and not message["transfer"]:
             return
         if message["pre"]:
             granted = message["term"] > self.term and self._has_newer_log(message)
+            # A granted pre-vote changes neither term nor vote here, so nothing of it is stored.
             answer = message["term"] if granted else self.term
             self._answer_vote(peer, answer, granted=granted, pre=True)
             return
@@ -119,6 +128,8 @@ class Elections(Recovery):
             and self._has_newer_log(message)
         )
         if granted:
+            # Stored before the reply leaves: a crash between the two only loses a vote (§5.2). A
+            # repeated request finds the same vote and needs no second write.
             if self.voted_for is None:
                 self._SyncObj__setCurrentTerm(self.term, peer.id)
             self.election_deadline = CLOCK() + self._election_timeout_s()
@@ -135,16 +146,20 @@ class Elections(Recovery):
             if message["term"] > self.term:
                 self.become_follower(message["term"], None)
             return
+        # A learner's vote must not count, nor that of a member that has left since it was asked.
         if peer not in self.voters:
             return
         if message["pre"]:
             self._on_prevote(peer, message["term"])
         elif self.state == CANDIDATE and message["term"] == self.term:
+            # A set: the same vote may arrive twice, after a reconnect, and counts once.
             self._votes.add(peer)
+            # Plus one: the candidate voted for itself.
             if len(self._votes) + 1 >= self.majority:
                 self._SyncObj__onBecomeLeader()
 
     def _on_prevote(self, peer: Any, term: int) -> None:
+        # Answers to an earlier pre-vote say nothing about the logs as they are now.
         if self.is_leader or term != self._prevote_term or term != self.term + 1:
             return
         self._prevotes.add(peer)
@@ -173,6 +188,7 @@ class Elections(Recovery):
         ]
         if not ready:
             return False
+        # Bounded: if the target dies meanwhile, this leader takes commands again (§3.10).
         self._handing_over_until = CLOCK() + self.timing.election_min_s
         self._transfer_target = min(ready, key=self._lag)
         self._send_timeout_now()
@@ -185,16 +201,20 @@ class Elections(Recovery):
             return
         if not self.is_leader or not self.is_handing_over:
             self._transfer_target = None
+        # Only now: before it has every entry the others would refuse to elect it.
         elif self._lag(target) == 0:
             self._transfer_target = None
             self.post(target, {"type": "timeout_now", "term": self.term})
 
     @property
     def is_handing_over(self) -> bool:
+        """Whether a leadership transfer is under way, which lasts at most the shortest election
+        timeout."""
         return CLOCK() < self._handing_over_until
 
     def _on_timeout_now(self, peer: Any, message: Message) -> None:
         """The leader asks this member to take over at once."""
+        # A late request of an older leadership must not disturb the present one.
         if message["term"] == self.term and peer == self.leader and self._may_campaign:
             self._transferring = True
             self.election_deadline = float("-inf")

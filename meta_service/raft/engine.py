@@ -53,6 +53,7 @@ class RandomSource:
         self.source = random.Random(random.SystemRandom().getrandbits(64))
 
     def random(self) -> float:
+        """A float from 0 up to 1, drawn from `source`."""
         return self.source.random()
 
 
@@ -95,6 +96,8 @@ def load_engine() -> ModuleType:
     package = Path(package_spec.origin).parent
     _refuse_other_sources(package)
     spec = importlib.util.spec_from_file_location("pysyncobj.lakemq", package / "syncobj.py")
+    # Another module name than pysyncobj's own, and not in `sys.modules`: other users of pysyncobj
+    # keep an unchanged copy.
     assert spec is not None and spec.loader is not None
     engine = importlib.util.module_from_spec(spec)
     inet_ntop = socket.inet_ntop
@@ -110,6 +113,8 @@ def load_engine() -> ModuleType:
         "random": RNG,
     }
     for name, part in parts.items():
+        # `setattr` alone would add a name that nothing reads, and the unsafe part would stay in
+        # use.
         if not hasattr(engine, name):
             raise StartupFailed(f"pysyncobj has no {name} to replace")
         setattr(engine, name, part)
@@ -156,6 +161,8 @@ T = TypeVar("T")
 if TYPE_CHECKING:
 
     class Private(Generic[T]):
+        """A field of type `T` that pysyncobj keeps under a mangled private name."""
+
         def __init__(self, name: str) -> None: ...
         @overload
         def __get__(self, owner: None, kind: type) -> Private[T]: ...

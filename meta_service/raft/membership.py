@@ -35,11 +35,15 @@ class Refused(ValueError):
 
 
 def encode_group(group: Group) -> bytes:
+    """The configuration as MessagePack, members sorted so that the bytes do not depend on dict
+    order."""
     data: bytes = msgpack.packb([sorted(group.voters.items()), sorted(group.learners.items())])
     return data
 
 
 def decode_group(data: bytes) -> Group:
+    """The configuration from the bytes that `encode_group` made; trusted, as they come from the
+    log."""
     voters, learners = msgpack.unpackb(data, use_list=False, raw=False)
     return Group(dict(voters), dict(learners))
 
@@ -55,16 +59,20 @@ class Membership(EngineState):
 
     @property
     def group(self) -> Group:
+        """The configuration that counts now, committed or not (thesis §4.1)."""
         return self._groups[-1][1]
 
     @property
     def can_vote(self) -> bool:
+        """Whether this member is a voter of the configuration that counts."""
         return self.member_id in self.group.voters
 
     def _note_entry(self, command: bytes, index: int) -> bool:
         """Take over a configuration that was appended; whether it was one."""
         if command[:1] != _MEMBERSHIP_BYTE:
             return False
+        # It counts from here on, before it is committed: the majority for its own commit is already
+        # that of the new group (thesis §4.1).
         self._groups.append((index, decode_group(command[1:])))
         return True
 
@@ -97,8 +105,12 @@ class Membership(EngineState):
         self.learners = {peer_named(name) for name in group.learners if name != self.member_id}
         known = self.voters | self.learners
         for peer in known - set(self.next_index):
+            # Optimistic, as a new leader is (§5.3): a mismatch is answered with the index to go on
+            # from.
             self.next_index[peer] = self.log.last_index + 1
             self.match_index[peer] = 0
+            # As if heard just now: check-quorum must not depose the leader before a new member had
+            # a chance to answer.
             self.response_time[peer] = CLOCK()
         for peer in set(self.next_index) - known:
             del self.next_index[peer]
@@ -130,8 +142,11 @@ class Membership(EngineState):
         if name not in group.learners:
             raise Refused(f"{name} is not a learner")
         lag = self._lag(peer_named(name))
+        # Else the group could commit nothing while the new voter, whose vote the majority may need,
+        # still catches up (thesis §4.2.1).
         if lag > LAG_MAX:
             raise Refused(f"{name} still lacks {lag} entries")
+        # A short log makes the lag small for a member that was never reached.
         if self.is_leader and not self.match_index.get(peer_named(name)):
             raise Refused(f"{name} has acknowledged nothing yet")
         learners = {other: where for other, where in group.learners.items() if other != name}
@@ -181,13 +196,18 @@ class Membership(EngineState):
     def _change(self, group: Group) -> None:
         if not self.is_leader:
             raise Refused("this member is not the leader")
+        # The flaw of 2015: without it, two leaders in turn may each append a change to a different
+        # base, and their majorities need not overlap.
         if self.commit_index < (self.noop_index or 0):
             raise Refused("the leader has not committed an entry of its own term yet")
+        # One voter at a time: majorities of neighbouring configurations overlap only then (thesis
+        # §4.1).
         if self.group_index > self.commit_index:
             raise Refused("the change before this one is not committed yet")
         self._refuse_without_majority(group)
         index = self.log.last_index + 1
         command = _MEMBERSHIP_BYTE + encode_group(group)
+        # The log first, then the sets: appends of this tick go to the new member too.
         self.log.add(command, index, self.term)
         self._note_entry(command, index)
         self._use_group()

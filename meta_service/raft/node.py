@@ -71,7 +71,10 @@ class RaftNode(Elections, SnapshotTransfer):
         # Until a configuration was agreed on, the group is the one that was set up.
         stored = machine.group()
         base = decode_group(stored) if stored is not None else first_group
+        # Only entries that are not applied yet: `machine.group()` knows the configurations before.
         behind = max(machine.applied_index, log.first_index) - log.first_index + 1
+        # Before pysyncobj's own constructor, which reads the log and calls methods that need all of
+        # this.
         self._init_membership(base, log[behind:])
         self._init_elections()
         self._init_recovery()
@@ -118,6 +121,8 @@ class RaftNode(Elections, SnapshotTransfer):
 
     def tick(self, wait_s: float = 0.0) -> None:
         """One turn. Waits for work up to `wait_s` at its end. Raises LogFailed: stop for ever."""
+        # Before `_onTick`, which looks at the election deadline, and replies behind it, so that one
+        # fsync covers all that the tick appended (group commit).
         self._gate_election()
         self._send_timeout_now()
         self._onTick(wait_s)
@@ -132,6 +137,7 @@ class RaftNode(Elections, SnapshotTransfer):
         return not self.voters and self.is_leader and self.log.last_index > self.commit_index
 
     def reply(self, peer: Any, message: Message) -> None:
+        """Keep a message back until the log is durable, at the end of the tick."""
         self._replies.append((peer, message))
 
     def _release_replies(self) -> None:
@@ -152,11 +158,13 @@ class RaftNode(Elections, SnapshotTransfer):
         if self.is_handing_over:
             answer(NO_LEADER, None)
             return
+        # Refused at once, not queued: the caller knows that nothing was appended and may try again.
         if len(self._waiting) >= self.timing.waiting_max:
             answer(OVERLOADED, None)
             return
         index = self.log.last_index + 1
         self.log.add(_REGULAR_BYTE + command, index, self.term)
+        # The term beside the answer: another leader's entry may take this index later.
         self._waiting[index] = (self.term, answer)
 
     def _checkCommandsToApply(self) -> None:
@@ -168,11 +176,14 @@ class RaftNode(Elections, SnapshotTransfer):
 
     def _SyncObj__applyLogEntries(self) -> bool:
         """Apply what is committed; whether pysyncobj should send appends now."""
+        # Bounded, so that a member that catches up still ticks in time for heartbeats.
         end = min(self.commit_index, self.applied_index + self.timing.apply_max)
         if self.applied_index < end:
             start = self.applied_index + 1 - self.log.first_index
             entries = self.log[start : end + 1 - self.log.first_index]
             results = [self._apply_entry(entry) for entry in entries]
+            # Stored before any of them is answered: an acknowledged command must be in the state
+            # that other readers see.
             self.machine.flush()
             for entry, result in zip(entries, results, strict=True):
                 self._answer(entry, result)
@@ -215,11 +226,13 @@ class RaftNode(Elections, SnapshotTransfer):
     def become_follower(self, term: int, leader: Any) -> None:
         """Take a term, and the leader if it is known."""
         if term > self.term:
+            # A new term begins without a vote, and this is durable when it returns (§5.1).
             self._SyncObj__setCurrentTerm(term, None)
             self.leader = None
         if leader is not None:
             self.leader = leader
             self._heard_leader = CLOCK()
+            # A leader is there: an election won in advance must not start any more.
             self._prevote_won = False
             self.election_deadline = CLOCK() + self._election_timeout_s()
         self._SyncObj__setState(FOLLOWER)
@@ -235,6 +248,7 @@ class RaftNode(Elections, SnapshotTransfer):
     def _SyncObj__onBecomeLeader(self) -> None:
         self._start_leading()
         self._handing_over_until = float("-inf")
+        # A majority has found its log new enough (§5.4.1): it lacks nothing that was committed.
         self.log.settle()
         super()._SyncObj__onBecomeLeader()
 
@@ -252,9 +266,11 @@ class RaftNode(Elections, SnapshotTransfer):
             handler(self, peer_named(peer_id), message)
 
     def peer_connected(self, peer_id: str) -> None:
+        """The wire can reach a member from now on."""
         self._on_peer_connected(peer_named(peer_id))
 
     def peer_disconnected(self, peer_id: str) -> None:
+        """The wire has lost a member; what was on its way may be lost."""
         self._on_peer_disconnected(peer_named(peer_id))
 
     _HANDLERS: dict[str, Callable[[Any, Any, Message], None]] = {
@@ -275,6 +291,7 @@ class RaftNode(Elections, SnapshotTransfer):
         """Drop the log's front once a snapshot that holds it is durable."""
         index = self.snapshots.finished()
         if index is not None:
+            # Never beyond what is applied: the boundary's state must be in the machine.
             self.log.compact_to(min(index, self.applied_index))
         if self.log.size_bytes > self.timing.log_max_bytes and self.snapshots.begin():
             self.log_snapshots += 1

@@ -40,6 +40,8 @@ class Reads(Replication):
         if not self.voters and self.applied_index >= applied:
             answer(APPLIED, None)
             return
+        # The next round, not the present one: its messages may have left before the read came, and
+        # prove nothing about leadership since.
         self._reads.append(_Read(applied, self._round + 1 if self.voters else 0, answer))
 
     def _turn_reads(self) -> None:
@@ -58,12 +60,17 @@ class Reads(Replication):
     def _confirmed_round(self) -> int:
         """Highest round that a majority has answered; this member is one of it."""
         seen = sorted((self._round_seen.get(peer, 0) for peer in self.voters), reverse=True)
+        # Descending, so place k - 1 holds the round that k others have seen; with this member k =
+        # majority - 1 are enough.
         return seen[self.majority - 2] if self.voters else self._round
 
     def _begin_round(self, confirmed: int) -> None:
         wanted = max((read.round for read in self._reads), default=0)
         now = CLOCK()
         under_way = confirmed < self._round and now < self._round_time + self.timing.heartbeat_s
+        # Reads that came during a round share the next one, which begins when this one is confirmed
+        # or a heartbeat old. Lost messages need no repeat: every append carries the number of the
+        # round.
         if wanted <= self._round or under_way:
             return
         self._round += 1
@@ -76,4 +83,5 @@ class Reads(Replication):
     def _fail_reads(self) -> None:
         reads, self._reads = self._reads, []
         for read in reads:
+            # Safe to retry elsewhere: a read has changed nothing.
             read.answer(NOT_LEADER, None)

@@ -59,6 +59,8 @@ class Recovery(Membership):
 
     def _on_recovered(self, peer: Any, message: Message) -> None:
         """The leader of a term has outlived what this member forgot."""
+        # The nonce ties the answer to this life: an answer to an earlier one says nothing about
+        # what was promised since.
         if not self._has_forgotten or message["nonce"] != self._nonce:
             return
         if message["term"] < self.term:
@@ -78,6 +80,8 @@ class Recovery(Membership):
         if not self.is_leader or peer not in self.next_index or self.is_handing_over:
             return
         newcomer = self._newcomers.get(peer)
+        # Another nonce is another empty disk: what was acknowledged for the former one is gone
+        # again.
         if newcomer is None or newcomer.nonce != message["nonce"]:
             newcomer = self._begin_recovery(peer, message["nonce"])
         if self._outlives(peer, newcomer.log_index):
@@ -85,6 +89,8 @@ class Recovery(Membership):
             self.post(peer, {**answer, "index": newcomer.log_index})
 
     def _begin_recovery(self, peer: Any, nonce: int) -> _Newcomer:
+        # Its acknowledgements are forgotten with its disk and must not count for a majority any
+        # more.
         self.match_index[peer] = 0
         self._round += 1
         newcomer = _Newcomer(nonce, self.log.last_index + 1, self._round)
@@ -97,6 +103,7 @@ class Recovery(Membership):
         others = self.voters - {peer}
         having = [other for other in others if self.match_index[other] >= index]
         needed = min(self.majority, len(others) + 1)
+        # This member counts only for what it has fsynced.
         return self.log.synced_index >= index and len(having) + 1 >= needed
 
     def _is_of_earlier_life(self, peer: Any, message: Message) -> bool:
@@ -106,4 +113,5 @@ class Recovery(Membership):
 
     @property
     def is_handing_over(self) -> bool:
+        """Whether a leadership transfer is under way; `Elections` knows."""
         raise NotImplementedError

@@ -72,15 +72,21 @@ class Replication(Recovery):
         if self.next_index[peer] <= self.log.first_index:
             self._send_snapshot(peer, now)
             if is_heartbeat:
+                # An empty append keeps it from starting an election while the snapshot is on its
+                # way.
                 self._append_message(peer, self.log.last_index + 1, [])
             return
         sent = False
         while self._may_send(peer, is_heartbeat and not sent):
             start = self.next_index[peer]
             entries = self.log.entries_from(start, self.timing.batch_max_bytes)
+            # Optimistic (thesis §10.2.1): the next message does not wait for the acknowledgement. A
+            # loss shows as a mismatch, and the follower says where to go on.
             self.next_index[peer] = start + len(entries)
             self._append_message(peer, start, entries)
             sent = True
+        # Followers hear of a commit at once and not with the next heartbeat: a caller may read
+        # there.
         news = self.commit_index > self._commit_sent.get(peer, 0) and peer not in self._probing
         if not sent and (is_heartbeat or news):
             self._append_message(peer, self.next_index[peer], [])
@@ -91,6 +97,7 @@ class Replication(Recovery):
             return False
         if peer in self._probing:
             return is_heartbeat
+        # Bounds what a member that has stopped answering can make the leader send in vain.
         return next_index - self.match_index[peer] <= self.timing.window_entries
 
     def _append_message(self, peer: Any, start: int, entries: list[Entry]) -> None:
@@ -123,13 +130,18 @@ class Replication(Recovery):
                 return  # it acknowledges what this leader does not have: not to be believed
             was_probing = peer in self._probing
             self._probing.discard(peer)
+            # Acknowledgements may arrive late and out of order: the match never goes back.
             self.match_index[peer] = max(self.match_index[peer], index)
             if was_probing or self.next_index[peer] <= index:
                 self.next_index[peer] = self.match_index[peer] + 1
             self._send_appends(peer, CLOCK(), is_heartbeat=False)
         else:
+            # Always at least one step back, whatever the follower says, so that the search ends
+            # (§5.3).
             hint = min(index, self.next_index[peer] - 1, self.log.last_index + 1)
             before = self.next_index[peer]
+            # Not below what it has acknowledged: a late refusal must not make the leader send it
+            # all again.
             self._probe(peer, max(hint, self.match_index[peer] + 1, 1))
             if self.next_index[peer] == before:
                 return  # the next heartbeat asks again: an answer for each answer never ends
@@ -145,6 +157,8 @@ class Replication(Recovery):
 
     def _on_append(self, peer: Any, message: Message) -> None:
         if message["term"] < self.term:
+            # The answer carries the newer term, by which the old leader learns that it was deposed
+            # (§5.1).
             self._answer_append(peer, message, ok=False, index=self.log.last_index + 1)
             return
         self._follow(peer, message["term"])
@@ -155,6 +169,8 @@ class Replication(Recovery):
         if ok:
             self._take(message["entries"], index)
             index += len(message["entries"])
+            # Only up to what this message proves to match: entries of an older term may lie behind
+            # it (§5.3, rule 5 of AppendEntries).
             self._advance_commit(min(message["commit"], index))
             if self.log.is_new and self._holds_all(message["commit"], index):
                 self.log.settle()
@@ -168,12 +184,15 @@ class Replication(Recovery):
     def _follow(self, peer: Any, term: int) -> None:
         """A message of the term's only leader arrived."""
         if self.is_leader and term == self.term:
+            # Election safety (§5.2) is broken: going on could lose acknowledged entries, so the
+            # member stops.
             raise LogFailed(f"{peer.id} and this member both lead term {term}")
         self.become_follower(term, peer)
 
     def _match(self, message: Message) -> tuple[bool, int]:
         """(True, previous index), or (False, the index from which the leader should go on)."""
         index, term = message["prev_index"], message["prev_term"]
+        # `None`: the leader itself has no entry there any more, so the match cannot be checked.
         if index > self.log.last_index or term is None:
             return False, self.log.last_index + 1
         ours = self.log.term_at(index)
@@ -186,9 +205,11 @@ class Replication(Recovery):
         for offset, (command, index, term) in enumerate(entries):
             if index != prev_index + 1 + offset:
                 raise LogFailed(f"the leader sent entry {index} in the place of another")
+            # At or below the boundary: applied here, hence committed and equal.
             if index <= self.log.first_index:
                 continue
             ours = self.log.term_at(index)
+            # Same index and term: the same entry (Log Matching, §5.3). Late duplicates end here.
             if ours == term:
                 continue
             if ours is not None:
@@ -200,10 +221,13 @@ class Replication(Recovery):
     def _truncate_conflict(self, index: int) -> None:
         if index <= self.commit_index:
             raise LogFailed(f"the leader contradicts entry {index}, which is committed")
+        # The log before the groups: the configuration that counts must be one that is still in the
+        # log.
         self.log.truncate_from(index)
         self._take_back(index)
 
     def _advance_commit(self, index: int) -> None:
+        # Never back: messages may come out of order after a reconnect.
         self.commit_index = max(self.commit_index, index)
         self.leader_commit = self.commit_index
 

@@ -45,6 +45,8 @@ class SnapshotTransfer(Reads):
         sending = self._sending.get(peer)
         if sending is None:
             source = self.snapshots.open_newest()
+            # It ends before the log begins: the entries between would be missing. A newer one is
+            # made, and the next heartbeat tries again.
             if source is None or source.log_index < self.log.first_index:
                 self.snapshots.begin()
                 return
@@ -79,11 +81,14 @@ class SnapshotTransfer(Reads):
             self._end_sending(peer)
             index = message["index"]
             if index <= self.commit_index:
+                # A committed prefix is the same everywhere, so a state that ends there counts as
+                # matching entries.
                 self.match_index[peer] = max(self.match_index[peer], index)
                 self._probe(peer, self.match_index[peer] + 1)
                 self._send_appends(peer, now, is_heartbeat=True)
             return
         sending = self._sending.get(peer)
+        # An answer about an older snapshot whose sending has ended.
         if sending is None or message["index"] != sending.source.log_index:
             return
         position = message["position"]
@@ -131,6 +136,7 @@ class SnapshotTransfer(Reads):
             return
         receiving = self._receiving_of(peer, message)
         sink = receiving.sink
+        # Any other position is a repeated chunk: the answer tells the leader where to go on.
         if message["position"] == sink.position < sink.size:
             sink.write(message["data"])
         if sink.position == sink.size and not receiving.sealing:
@@ -143,6 +149,8 @@ class SnapshotTransfer(Reads):
         receiving = self._receiving
         if receiving is not None:
             sink = receiving.sink
+            # Bytes of two leaders are never mixed: checkpoints of the same index differ in their
+            # files.
             if (sink.log_index, sink.term, sink.size) == announced and receiving.leader == peer:
                 return receiving
             sink.discard()
@@ -170,6 +178,7 @@ class SnapshotTransfer(Reads):
         if good is None:
             return
         self._receiving = None
+        # Appends may have brought this member further while the snapshot was checked.
         if good and receiving.sink.log_index > self.commit_index:
             self._install(receiving.sink)
             self._answer_snapshot(receiving.leader, receiving.sink.log_index, position=0, done=True)
@@ -181,6 +190,7 @@ class SnapshotTransfer(Reads):
         index, term = sink.log_index, sink.term
         self.machine.install(sink)
         if self.log.term_at(index) == term:
+            # §7: if the log has the snapshot's last entry, what follows it is kept.
             self.log.compact_to(index)
         else:
             self.log.reset(index, term)

@@ -50,8 +50,10 @@ class Machine(Protocol):
     """The replicated state machine."""
 
     @property
+    # Log index of the last command applied.
     def applied_index(self) -> int: ...
     @property
+    # Term of that entry.
     def applied_term(self) -> int: ...
 
     def apply(self, index: int, term: int, command: bytes) -> Any:
@@ -74,6 +76,7 @@ class Machine(Protocol):
 class Wire(Protocol):
     """Sends messages to other members; may lose them. Never blocks."""
 
+    # Raft repairs what is lost, so nothing is reported.
     def send(self, peer: str, message: Message) -> None: ...
     def set_peers(self, addresses: Mapping[str, str]) -> None:
         """Who the other members are, and where."""
@@ -88,6 +91,7 @@ class SnapshotSource(Protocol):
     term: int
     size: int
 
+    # Up to `count` bytes from `position`; fewer at the end.
     def read(self, position: int, count: int) -> bytes: ...
     def close(self) -> None: ...
 
@@ -110,6 +114,7 @@ class SnapshotSink(Protocol):
     def sealed(self) -> bool | None:
         """Whether the check succeeded; None: it goes on."""
 
+    # Delete what was received.
     def discard(self) -> None: ...
 
 
@@ -122,7 +127,9 @@ class Snapshots(Protocol):
     def finished(self) -> int | None:
         """Log index of a snapshot that has become durable since the last call."""
 
+    # To be sent; None when there is no durable snapshot.
     def open_newest(self) -> SnapshotSource | None: ...
+    # Begin to take a snapshot of `size` bytes.
     def receive(self, log_index: int, term: int, size: int) -> SnapshotSink: ...
 
 
@@ -135,14 +142,17 @@ class NoTransport(Transport):  # type: ignore[misc] # pysyncobj has no types
 
     @property
     def ready(self) -> bool:
+        """Always: the wire drops what cannot be sent."""
         return True
 
     def send(self, node: Any, message: Message) -> bool:
+        """Hand a message of pysyncobj's own to the node; always True, as losses are repaired by
+        Raft."""
         self.outgoing(node, message)
         return True
 
     def destroy(self) -> None:
-        pass
+        """Nothing to close: the node closes its wire."""
 
 
 class EngineState(SyncObj):  # type: ignore[misc] # pysyncobj has no types
@@ -175,6 +185,7 @@ class EngineState(SyncObj):  # type: ignore[misc] # pysyncobj has no types
 
     @property
     def is_leader(self) -> bool:
+        """Whether this member leads its term, as far as it knows."""
         return self.state == LEADER
 
     @property
@@ -195,4 +206,5 @@ class EngineState(SyncObj):  # type: ignore[misc] # pysyncobj has no types
         raise NotImplementedError
 
     def become_follower(self, term: int, leader: Any) -> None:
+        """Take a term and its leader, if that is known; `RaftNode` does."""
         raise NotImplementedError

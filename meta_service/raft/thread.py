@@ -27,6 +27,7 @@ class RaftThread:
         thread_queue.is_busy = node.is_busy
 
     def start(self) -> None:
+        """Begin to tick; the thread is a daemon, so that it never keeps a process alive."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -44,6 +45,7 @@ class RaftThread:
         if self._thread.ident is None:
             self._node.stop()  # it was never started
         else:
+            # Posted and not set from here, so that calls posted before are still run.
             self._thread_queue.post(self._mark_stopping)
             self._thread.join()
         self._thread_queue.close()

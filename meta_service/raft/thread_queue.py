@@ -35,7 +35,10 @@ class ThreadQueue:
         return len(self._calls)
 
     def post(self, call: Callable[[], None]) -> None:
+        """Run `call` in the thread of `poll`, behind the calls posted before."""
         self._calls.append(call)
+        # Read without the lock: the worst that can happen is one write too many. An append comes
+        # first, so a reader that resets `_woken` afterwards sees the call.
         if not self._woken:
             with self._open:
                 if self._event >= 0:
@@ -49,6 +52,7 @@ class ThreadQueue:
             self._poll.poll(timeout_s * 1000)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
+        # The length is taken once: calls that are posted meanwhile wait for the next tick.
         for _ in range(min(len(self._calls), _CALLS_MAX)):
             self._calls.popleft()()
 

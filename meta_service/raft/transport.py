@@ -102,6 +102,7 @@ class _Link:
     def send(self, data: bytes) -> None:
         if not self._connected:
             return
+        # Dropped, not awaited: the Raft thread must never block on a slow member.
         if self._queue.qsize() >= _QUEUE_MESSAGES_MAX:
             self._wire.dropped += 1
         else:
@@ -134,6 +135,8 @@ class _Link:
         return False
 
     def _stream(self, channel: grpc.Channel) -> None:
+        # What was queued for the former stream is out of date: the leader asks again where the
+        # member is.
         while not self._queue.empty():
             self._queue.get_nowait()
         method: Any = channel.stream_unary(STREAM)
@@ -253,6 +256,7 @@ class GrpcWire:
                 self._links[peer] = _Link(self, peer, address)
 
     def channel_to(self, peer: str, address: str) -> grpc.Channel:
+        """A channel to another member; with TLS it checks that the certificate names `peer`."""
         if self._pem is None:
             return grpc.insecure_channel(address, options=_OPTIONS)
         credentials = grpc.ssl_channel_credentials(
@@ -263,6 +267,7 @@ class GrpcWire:
         return grpc.secure_channel(address, credentials, options=options)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What this member says of itself at the start of a stream, as gRPC metadata."""
         return (
             ("lakemq-member", self._identity.member_id),
             ("lakemq-address", self._identity.api_address()),
@@ -287,6 +292,7 @@ class GrpcWire:
     # ------------------------------------------------------------ sending
 
     def send(self, peer: str, message: Message) -> None:
+        """Encode and queue a message, or drop it where there is no link; never blocks."""
         link = self._links.get(peer)
         if link is not None:
             data = encode_message(message)
@@ -294,11 +300,13 @@ class GrpcWire:
             link.send(data)
 
     def connected(self, peer: str, metadata: Mapping[str, Any]) -> None:
+        """Link thread: a member has accepted the stream, and said this of itself."""
         self._reported.pop(peer, None)
         self._note(peer, metadata)
         self._thread_queue.post(lambda: self.on_connected(peer))
 
     def disconnected(self, peer: str) -> None:
+        """Link thread: the stream to a member has ended."""
         self._thread_queue.post(lambda: self.on_disconnected(peer))
 
     def note_failure(self, peer: str, error: BaseException) -> None:
@@ -349,6 +357,8 @@ class GrpcWire:
                 )
         if peer not in self._addresses:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{peer!r} is not a member")
+        # A group that was restored from a backup keeps names and certificates and gets a new id:
+        # its log must not mix with that of the old group.
         ours, theirs = self._identity.cluster_id(), str(metadata.get("lakemq-cluster", ""))
         if ours and theirs and ours != theirs:
             context.abort(
@@ -359,6 +369,7 @@ class GrpcWire:
         return peer
 
     def close(self) -> None:
+        """Stop all links and the server; blocks until their threads have ended."""
         links = list(self._links.values())
         for link in links:
             link.stop()
@@ -383,6 +394,7 @@ class _Handler(grpc.GenericRpcHandler):
 def _unpack_frame(frame: bytes) -> tuple[bytes, ...]:
     """Raises BadMessage."""
     try:
+        # `max_ext_len=0`: no extension types, which a member never sends.
         messages = msgpack.unpackb(frame, use_list=False, raw=False, max_ext_len=0)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise BadMessage(f"a frame that is not MessagePack: {error}") from error

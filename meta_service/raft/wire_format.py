@@ -54,6 +54,7 @@ class BadMessage(Exception):
 
 
 def encode_message(message: dict[str, Any]) -> bytes:
+    """One message as a MessagePack map; its sender made it, so it is not checked."""
     data: bytes = msgpack.packb(message, use_bin_type=True)
     return data
 
@@ -70,6 +71,7 @@ def decode_message(data: bytes) -> dict[str, Any]:
         raise BadMessage("not a map")
     kind = message.get("type")
     fields = _FIELDS.get(kind) if isinstance(kind, str) else None
+    # Exactly these fields and `type`: handlers index them without a check.
     if fields is None or len(message) != len(fields) + 1:
         raise BadMessage("unknown type or fields")
     for name, expected in fields.items():
@@ -89,6 +91,7 @@ def _is(kind: str, value: object) -> bool:
         return isinstance(value, tuple) and all(map(_is_entry, value))
     if value is None:
         return kind == "index or nothing"
+    # `bool` is a subclass of `int`: True would pass for index 1.
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= INDEX_MAX
 
 

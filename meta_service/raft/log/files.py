@@ -14,8 +14,11 @@ from typing import Protocol
 class File(Protocol):
     """An open file. What `write` and `truncate` did survives a crash only after `sync`."""
 
+    # The whole content.
     def read(self) -> bytes: ...
+    # All of `data`, from a byte position on; raises OSError, as all of these do.
     def write(self, position: int, data: bytes) -> None: ...
+    # Cut to that many bytes.
     def truncate(self, size: int) -> None: ...
     def sync(self) -> None: ...
     def close(self) -> None: ...
@@ -40,10 +43,13 @@ class FolderFile:
         self._descriptor = os.open(path, flags, 0o600)
 
     def read(self) -> bytes:
+        """The whole file."""
         size = os.fstat(self._descriptor).st_size
         parts: list[bytes] = []
         position = 0
         while position < size:
+            # Linux reads at most 2 GiB at once, and either call may transfer less than was asked
+            # for.
             part = os.pread(self._descriptor, size - position, position)
             if not part:
                 break
@@ -52,6 +58,7 @@ class FolderFile:
         return b"".join(parts)
 
     def write(self, position: int, data: bytes) -> None:
+        """Write all of `data` from a byte position on; raises OSError."""
         view = memoryview(data)
         while view:
             written = os.pwrite(self._descriptor, view, position)
@@ -59,12 +66,17 @@ class FolderFile:
             view = view[written:]
 
     def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes; raises OSError."""
         os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
+        """Make content and length durable; raises OSError."""
+        # `fdatasync` also writes the metadata that is needed to read the data back, such as the
+        # size.
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
+        """Close the file; a second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -78,16 +90,20 @@ class Folder:
         path.mkdir(parents=True, exist_ok=True)
 
     def exists(self, name: str) -> bool:
+        """Whether a file of that name is there."""
         return (self.path / name).exists()
 
     def open(self, name: str, *, fresh: bool = False) -> FolderFile:
+        """Open for reading and writing, created where it is missing, emptied if `fresh`."""
         return FolderFile(self.path / name, fresh=fresh)
 
     def replace(self, source: str, target: str) -> None:
+        """Rename over `target` atomically; durable when it returns."""
         (self.path / source).rename(self.path / target)
         sync_folder(self.path)
 
     def remove(self, name: str) -> None:
+        """Delete a file, if it is there; durable when it returns."""
         with contextlib.suppress(FileNotFoundError):
             (self.path / name).unlink()
             sync_folder(self.path)
@@ -111,4 +127,5 @@ def sync_tree(path: Path) -> None:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+        # The folder behind its files: a durable name must never lead to content that is not.
         sync_folder(Path(folder))

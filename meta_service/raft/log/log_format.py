@@ -61,11 +61,13 @@ def _crc_bytes(data: bytes) -> bytes:
 
 
 def encode_log_header() -> bytes:
+    """The 16 bytes at the start of every log file."""
     start = LOG_HEADER.pack(LOG_MAGIC, LOG_VERSION, 0)[:12]
     return start + _crc_bytes(start)
 
 
 def encode_record(entry: Entry, synced_index: int) -> bytes:
+    """One entry as a record; `synced_index` is the last index known to be durable now."""
     checked = (
         _CHECKED.pack(len(entry.command), 0, entry.log_index, entry.term, synced_index)
         + entry.command
@@ -112,6 +114,7 @@ def _refuse_damage(data: bytes, position: int, index: int) -> None:
     search = position + 1
     while (found := data.find(RECORD_MAGIC, search)) >= 0:
         record = _read_record(data, found)
+        # Its synced index was taken when it was made: an fsync had covered `index` by then.
         if record is not None and record[0].log_index > index and record[1] >= index:
             raise LogDamaged(
                 f"log index {index} at byte {position} is damaged, though index "
@@ -122,6 +125,7 @@ def _refuse_damage(data: bytes, position: int, index: int) -> None:
 
 
 def encode_vote(term: int, voted_for: str | None) -> bytes:
+    """The whole vote file: the term and the candidate voted for in it, if any."""
     name = (voted_for or "").encode()
     checked = struct.pack("<IQ", len(name), term) + name
     return VOTE_MAGIC + _crc_bytes(checked) + checked

@@ -53,6 +53,7 @@ class RaftLog:
         self._failed = False
         self._pending: list[bytes] = []
         self.syncs = 0
+        # A crash before the rename leaves these: the old files still hold.
         disk.remove(LOG_NAME + ".new")
         disk.remove(VOTE_NAME + ".new")
         self._open_vote()
@@ -63,6 +64,7 @@ class RaftLog:
     def _open_vote(self) -> None:
         self._term, self._voted_for = 0, None
         if not self._disk.exists(VOTE_NAME):
+            # Starting with term 0 could give a second vote in a term that has been voted in.
             if self._disk.exists(LOG_NAME):
                 raise LogDamaged("the vote file is missing beside the log")
             self._save_vote()
@@ -76,6 +78,8 @@ class RaftLog:
     def _open_log(self) -> None:
         self.is_new = self._disk.exists(NEW_NAME)
         if not self._disk.exists(LOG_NAME):
+            # The mark before the log: a crash between the two must not leave an empty log that
+            # passes for one that forgot nothing.
             self._write_new(NEW_NAME, b"")
             self.is_new = True
             self._entries: list[Entry] = []
@@ -91,6 +95,8 @@ class RaftLog:
         self._positions = parsed.positions
         self._end = parsed.end
         if parsed.end < len(data):
+            # `parse_log` has refused damage to what was durable, so this tail was never
+            # acknowledged.
             self._file.truncate(parsed.end)
         # What was written by a process that died may still be in the page cache alone.
         self._file.sync()
@@ -105,14 +111,17 @@ class RaftLog:
 
     @property
     def last_index(self) -> int:
+        """Index of the last entry, durable or not."""
         return self._entries[-1].log_index
 
     @property
     def last_term(self) -> int:
+        """Term of the last entry."""
         return self._entries[-1].term
 
     @property
     def size_bytes(self) -> int:
+        """Length of the log file once all that was added is written (bytes)."""
         return self._end
 
     def term_at(self, index: int) -> int | None:
@@ -169,6 +178,7 @@ class RaftLog:
         if not self._pending:
             return
         data = b"".join(self._pending)
+        # `_end` counts what is pending, so the batch begins that many bytes before it.
         self._guard(lambda: self._file.write(self._end - len(data), data))
         self._guard(self._file.sync)
         self._pending.clear()
@@ -214,9 +224,12 @@ class RaftLog:
         end = LOG_HEADER.size
         for entry in entries:
             positions.append(end)
+            # The file is renamed into place only when all of it is durable, so each record may say
+            # that the one before it was.
             parts.append(encode_record(entry, entry.log_index - 1))
             end += len(parts[-1])
         self._guard(lambda: self._write_new(LOG_NAME, b"".join(parts)))
+        # Closed after the rename: a failure before leaves the open log as it was.
         if hasattr(self, "_file"):
             self._file.close()
         self._file = self._disk.open(LOG_NAME)
@@ -254,9 +267,11 @@ class RaftLog:
         self._save_vote()
 
     def getCurrentTerm(self) -> int:
+        """The term stored last."""
         return self._term
 
     def getVotedForNodeId(self) -> str | None:
+        """The candidate voted for in that term; None: no vote was given in it."""
         return self._voted_for
 
     def setRaftCommitIndex(self, index: int) -> None:
@@ -271,6 +286,7 @@ class RaftLog:
         """Nothing is put off to a timer."""
 
     def close(self) -> None:
+        """Write what is left, unless the disk has failed, and close the file."""
         self._destroy()
 
     def _destroy(self) -> None:
