@@ -127,12 +127,16 @@ _HANDLERS: Final[dict[type[Command], Callable[[Draft, Any], Any]]] = {
 
 def apply(view: View, state: State, index: int, term: int, data: bytes) -> Applied:
     """Apply the command at a log index. Raises only MemberTooOld."""
+    # Index and term move on whatever the command does: a refused one must not be applied again at a
+    # restart.
     state = State(index, term, *state[2:])  # `_replace` takes longer, and this is done for all
     session = None
     try:
         header, command = decode_command(data)
         if header.client_id and not isinstance(command, OpenSession):
             session = _session(view, header.client_id)
+            # The log may hold a command more than once, as clients retry what has no answer: the
+            # second copy answers what the first one did (Raft §8).
             stored = _stored_result(view, header, session)
             if stored is not None:
                 return _finish(Draft(view, state), state, stored)
@@ -176,7 +180,10 @@ def _run(view: View, state: State, command: Command) -> tuple[Draft, Result]:
             )
         payload = _HANDLERS[type(command)](draft, command)
     except MetaError as error:
+        # A fresh draft: what the handler wrote before it refused is dropped.
         return Draft(view, state), Result(error.code, state.revision, str(error))
+    # Of this machine alone: answered as an error it would part this member's state from the
+    # others'.
     except MemoryError:
         raise
     except Exception as error:  # a bug: the same on every member, so they stay alike
@@ -187,6 +194,7 @@ def _run(view: View, state: State, command: Command) -> tuple[Draft, Result]:
 
 def _finish(draft: Draft, state: State, result: Result) -> Applied:
     """Number the events, trim the history, chain the digest."""
+    # Checked here and not where the level rises: the level may also come with a snapshot.
     if state.feature_level > FEATURE_LEVEL:
         raise MemberTooOld(
             f"the cluster is at feature level {state.feature_level}, this member knows "
@@ -237,9 +245,12 @@ def _stored_result(view: View, header: Header, session: Session) -> Result | Non
 def _remember(draft: Draft, header: Header, session: Session, result: Result) -> None:
     """Keep the result for a retry, drop those that the client has."""
     draft.set(result_key(header.client_id, header.sequence), encode_result(result))
+    # Never beyond the command's own sequence, whatever the client claims: its result must outlive
+    # the answer.
     low = min(max(session.low, header.acknowledged), header.sequence - 1)
     for sequence in range(session.low + 1, low + 1):
         draft.set(result_key(header.client_id, sequence), None)
+    # To the minute, so that the session's row is written once a minute and not with each command.
     used_ms = draft.state.uptime_ms - draft.state.uptime_ms % _MINUTE_MS
     if low != session.low or used_ms != session.used_ms:
         draft.set(SESSIONS + header.client_id, pack(Session(low, used_ms)))

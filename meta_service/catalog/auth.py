@@ -48,11 +48,14 @@ _PRINCIPAL: Final = re.compile("(user|role):.+", re.DOTALL)
 @command("auth.user+")
 @dataclass(frozen=True, slots=True)
 class PutUser(PutEntry):
+    """Create or replace a user with its roles, attributes and credentials."""
+
     level: ClassVar[int] = LEVEL
     prefix: ClassVar[bytes] = USER_PREFIX
     what: ClassVar[str] = "user"
 
     def check_entry(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_label(self.name, "user.name")
         roles, attributes, disabled, scram, password_hash = check_items(self.body, "user", 5)
         check_tuple(roles, "user.roles", ROLES_MAX)
@@ -78,6 +81,7 @@ def _check_scram(value: object) -> None:
     if len(salt) < 8:
         raise InvalidArgument("user.scram.salt: must have at least 8 bytes")
     check_integer(iterations, "user.scram.iterations", ITERATIONS_MIN, ITERATIONS_MAX)
+    # StoredKey and ServerKey are as long as the mechanism's hash (RFC 5802, §3).
     size = HASH_BYTES[mechanism]
     for name, key in (("stored_key", stored_key), ("server_key", server_key)):
         if not isinstance(key, bytes) or len(key) != size:
@@ -94,11 +98,15 @@ def _check_hash(value: object) -> None:
 @command("auth.rule+")
 @dataclass(frozen=True, slots=True)
 class PutRule(PutEntry):
+    """Create or replace an ACL rule."""
+
     level: ClassVar[int] = LEVEL
     prefix: ClassVar[bytes] = RULE_PREFIX
     what: ClassVar[str] = "ACL rule"
 
     def check_entry(self) -> None:
+        """Raises InvalidArgument that names the field; operation and resource are checked for form
+        alone."""
         check_name(self.name, "rule.rule_id")
         principal, effect, operation, resource, pattern, pattern_type, qos, retain = check_items(
             self.body, "rule", 8
@@ -119,11 +127,14 @@ class PutRule(PutEntry):
 @command("auth.quota+")
 @dataclass(frozen=True, slots=True)
 class PutQuota(PutEntry):
+    """Create or replace the quota of a principal; a limit of None is without limit."""
+
     level: ClassVar[int] = LEVEL
     prefix: ClassVar[bytes] = QUOTA_PREFIX
     what: ClassVar[str] = "quota of"
 
     def check_entry(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_principal(self.name, "quota.principal")
         names = (
             "bytes_in_per_s",
@@ -137,6 +148,7 @@ class PutQuota(PutEntry):
 
 
 def check_principal(value: object, what: str) -> None:
+    """Raises InvalidArgument unless it is `user:NAME`, `role:NAME`, `anonymous` or `*`."""
     check_label(value, what, 254)
     if value not in ("*", "anonymous") and not _PRINCIPAL.fullmatch(str(value)):
         raise InvalidArgument(f"{what}: must be user:NAME, role:NAME, anonymous or *")

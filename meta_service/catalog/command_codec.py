@@ -67,6 +67,8 @@ def command(kind: str) -> Callable[[CommandType], CommandType]:
     """Make a class known under the kind that stands for it in the log."""
 
     def register(command_type: CommandType) -> CommandType:
+        # A kind stands in logs and snapshots for ever: another meaning would change what old
+        # entries do.
         assert kind not in _KINDS and kind not in RETIRED_KINDS
         command_type.kind = kind
         _KINDS[kind] = command_type
@@ -92,6 +94,7 @@ def decode_command(data: bytes) -> tuple[Header, Command]:
         value = msgpack.unpackb(data, use_list=False, raw=False, max_ext_len=0)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise InvalidArgument(f"a command that is not MessagePack: {error}") from error
+    # Nothing of the bytes is trusted: a command may come from a member with other code.
     kind, client_id, sequence, acknowledged, values = check_items(value, "command", 5)
     check_text(kind, "kind", 64)
     if kind not in _KINDS:
@@ -111,37 +114,46 @@ def decode_command(data: bytes) -> tuple[Header, Command]:
 
 
 def check_items(value: Any, what: str, count: int) -> tuple[Any, ...]:
+    """The value, if it is an array of exactly `count` items; else raises InvalidArgument."""
     if not isinstance(value, tuple) or len(value) != count:
         raise InvalidArgument(f"{what}: must have {count} items")
     return value
 
 
 def check_list(value: object, what: str) -> None:
+    """Raises InvalidArgument unless it is an array, of any length."""
     if not isinstance(value, tuple):
         raise InvalidArgument(f"{what}: must be a list")
 
 
 def check_integer(value: object, what: str, lowest: int, highest: int) -> None:
+    """Raises InvalidArgument unless it is a whole number within the bounds, both included."""
+    # `bool` is a subclass of `int`, but is packed as another type.
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
         raise InvalidArgument(f"{what}: must be a whole number from {lowest} to {highest}")
 
 
 def check_text(value: object, what: str, length_max: int) -> None:
+    """Raises InvalidArgument unless it is text of at most `length_max` characters."""
     if not isinstance(value, str) or len(value) > length_max:
         raise InvalidArgument(f"{what}: must be text of at most {length_max} characters")
 
 
 def check_blob(value: object, what: str, bytes_max: int) -> None:
+    """Raises InvalidArgument unless it is at most `bytes_max` bytes."""
     if not isinstance(value, bytes) or len(value) > bytes_max:
         raise InvalidArgument(f"{what}: must be at most {bytes_max} bytes")
 
 
 def check_hex(value: object, what: str) -> None:
+    """Raises InvalidArgument unless it is 32 lower-case hex digits, as a UUID without dashes."""
     if not isinstance(value, str) or not _HEX.fullmatch(value):
         raise InvalidArgument(f"{what}: must be 32 hex digits")
 
 
 def check_key(value: object, what: str) -> None:
+    """Raises InvalidArgument unless it is a key that clients may use: 1 to 4096 bytes, not
+    reserved."""
     check_blob(value, what, KEY_MAX_BYTES)
     if not value:
         raise InvalidArgument(f"{what}: must not be empty")
@@ -150,6 +162,7 @@ def check_key(value: object, what: str) -> None:
 
 
 def check_name(value: object, what: str) -> None:
+    """Raises InvalidArgument unless it is a name as Kafka allows for topics."""
     if not isinstance(value, str) or not _NAME.fullmatch(value) or value in (".", ".."):
         raise InvalidArgument(
             f"{what}: must be 1 to 249 letters, digits, '.', '_' or '-', not '.' or '..'"
@@ -157,15 +170,18 @@ def check_name(value: object, what: str) -> None:
 
 
 def check_mapping(value: object, what: str, count_max: int) -> None:
+    """Raises InvalidArgument unless it is a mapping of at most `count_max` items."""
     if not isinstance(value, Mapping) or len(value) > count_max:
         raise InvalidArgument(f"{what}: must be a mapping of at most {count_max} items")
 
 
 def check_config(value: Mapping[str, object]) -> None:
+    """Raises InvalidArgument unless all settings have names and are text, numbers or None."""
     check_mapping(value, "config", 256)
     for name, setting in value.items():
         check_text(name, "config", 128)
         if setting is not None and not isinstance(setting, int):
             check_text(setting, f"config.{name}", 4096)
+        # MessagePack has no larger integers.
         if isinstance(setting, int) and not -(2**63) <= setting < 2**63:
             raise InvalidArgument(f"config.{name}: must fit 64 bits")

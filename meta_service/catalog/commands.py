@@ -42,15 +42,19 @@ class SetClusterId(Command):
     cluster_id: str
 
     def check(self) -> None:
+        """Raises InvalidArgument unless it is 32 hex digits."""
         check_hex(self.cluster_id, "cluster_id")
 
 
 @command("feature")
 @dataclass(frozen=True, slots=True)
 class SetFeatureLevel(Command):
+    """Raise the cluster's feature level, once every member knows it."""
+
     feature_level: int
 
     def check(self) -> None:
+        """Raises InvalidArgument unless it is 1 to 2**31."""
         check_integer(self.feature_level, "feature_level", 1, 2**31)
 
 
@@ -62,6 +66,7 @@ class Tick(Command):
     now_ms: int
 
     def check(self) -> None:
+        """Raises InvalidArgument unless it is 0 to 2**53 ms."""
         check_integer(self.now_ms, "now_ms", 0, 2**53)
 
 
@@ -73,6 +78,7 @@ class OpenSession(Command):
     client_id: bytes
 
     def check(self) -> None:
+        """Raises InvalidArgument unless the client id has its full length."""
         check_blob(self.client_id, "client_id", CLIENT_ID_BYTES)
         if len(self.client_id) != CLIENT_ID_BYTES:
             raise InvalidArgument(f"client_id: must be {CLIENT_ID_BYTES} bytes")
@@ -89,6 +95,7 @@ class Txn(Command):
     otherwise: tuple[Operation, ...] = ()
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field; reserved keys are refused."""
         for name in ("compares", "then", "otherwise"):
             check_list(getattr(self, name), name)
         if len(self.compares) + len(self.then) + len(self.otherwise) > OPERATIONS_MAX:
@@ -108,6 +115,8 @@ class Txn(Command):
 @command("node")
 @dataclass(frozen=True, slots=True)
 class RegisterNode(Command):
+    """Register a node, or the next incarnation of one: it gets a new broker epoch (KIP-500)."""
+
     node_id: str
     addresses: Mapping[str, str]
     rack: str
@@ -117,6 +126,7 @@ class RegisterNode(Command):
     """The node sends heartbeats: it is fenced until the first one and whenever they stay away."""
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_name(self.node_id, "node_id")
         check_mapping(self.addresses, "addresses", 64)
         for listener, address in self.addresses.items():
@@ -140,6 +150,9 @@ class RegisterStorage(RegisterNode):
     """32 hex digits; the same for as long as the node's partition logs are there."""
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
+        # Not `super()`: with `slots=True` the decorator makes another class, which the `__class__`
+        # cell of a method does not name.
         RegisterNode.check(self)
         check_hex(self.storage_id, "storage_id")
 
@@ -147,6 +160,8 @@ class RegisterStorage(RegisterNode):
 @command("topic+")
 @dataclass(frozen=True, slots=True)
 class CreateTopic(Command):
+    """Create a topic and place its partitions on nodes."""
+
     name: str
     topic_id: str
     partitions: int
@@ -155,6 +170,7 @@ class CreateTopic(Command):
     config: Mapping[str, str | int | None]
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_name(self.name, "topic")
         check_hex(self.topic_id, "topic_id")
         check_integer(self.partitions, "partitions", 1, PARTITIONS_MAX)
@@ -165,11 +181,14 @@ class CreateTopic(Command):
 @command("topic~")
 @dataclass(frozen=True, slots=True)
 class AlterTopic(Command):
+    """Change the number of partitions or the whole config of a topic; None: leave it as it is."""
+
     name: str
     partitions: int | None
     config: Mapping[str, str | int | None] | None
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_name(self.name, "topic")
         if self.partitions is not None:
             check_integer(self.partitions, "partitions", 1, PARTITIONS_MAX)
@@ -187,6 +206,7 @@ class PlaceTopic(CreateTopic):
     avoid: tuple[str, ...]
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         CreateTopic.check(self)
         check_avoid(self.avoid)
 
@@ -201,11 +221,13 @@ class GrowTopic(AlterTopic):
     avoid: tuple[str, ...]
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         AlterTopic.check(self)
         check_avoid(self.avoid)
 
 
 def check_avoid(value: object) -> None:
+    """Raises InvalidArgument unless it is an array of at most `AVOID_MAX` node names."""
     check_list(value, "avoid")
     if not isinstance(value, tuple) or len(value) > AVOID_MAX:
         raise InvalidArgument(f"avoid: must be at most {AVOID_MAX} nodes")
@@ -216,18 +238,24 @@ def check_avoid(value: object) -> None:
 @command("topic-")
 @dataclass(frozen=True, slots=True)
 class DeleteTopic(Command):
+    """Delete a topic with all its partitions."""
+
     name: str
 
     def check(self) -> None:
+        """Raises InvalidArgument unless the name is one of a topic."""
         check_name(self.name, "topic")
 
 
 @command("ids")
 @dataclass(frozen=True, slots=True)
 class AllocateIds(Command):
+    """Take a block of ids that no other call gets."""
+
     id_kind: str
     count: int
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_text(self.id_kind, "kind", 64)
         check_integer(self.count, "count", 1, 1_000_000)

@@ -34,6 +34,7 @@ class ExpireSessions(Command):
     """At most so many, so that the command does not take long."""
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_integer(self.idle_ms, "idle_ms", 60_000, 2**53)
         check_integer(self.count, "count", 1, 1000)
 
@@ -48,6 +49,7 @@ class SetNodeState(Command):
     state: str
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_name(self.node_id, "node_id")
         check_integer(self.broker_epoch, "broker_epoch", 0, 2**62)
         if self.state not in NODE_STATES:
@@ -62,6 +64,7 @@ class RemoveNode(Command):
     node_id: str
 
     def check(self) -> None:
+        """Raises InvalidArgument unless it is a node name."""
         check_name(self.node_id, "node_id")
 
 
@@ -76,6 +79,7 @@ class RetireNode(Command):
     broker_epoch: int
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_name(self.node_id, "node_id")
         check_integer(self.broker_epoch, "broker_epoch", 0, 2**62)
 
@@ -90,6 +94,7 @@ class ElectLeaders(Command):
     """Also move leadership back to the first replica where it can lead."""
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_list(self.topics, "topics")
         if len(self.topics) > TOPICS_MAX:
             raise InvalidArgument(f"topics: at most {TOPICS_MAX} at once")
@@ -113,6 +118,8 @@ class ChangeInSync(Command):
     in_sync: tuple[str, ...]
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field; whether they are replicas is checked when it
+        is applied."""
         check_name(self.topic, "topic")
         check_hex(self.topic_id, "topic_id")
         check_integer(self.partition, "partition", 0, 2**31)

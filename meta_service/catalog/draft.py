@@ -11,6 +11,7 @@ from lakemq.meta_service.catalog.tables import KEYS, Row, State, decode_row, enc
 class View(Protocol):
     """The stored state, read only."""
 
+    # The stored value; None: absent.
     def get(self, key: bytes) -> bytes | None: ...
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) of all keys with that prefix, in order."""
@@ -34,6 +35,7 @@ class Draft:
         """Rows as they are after each event."""
 
     def get(self, key: bytes) -> bytes | None:
+        """The value as the command sees it, its own writes included; None: absent."""
         if key in self.writes:
             return self.writes[key]
         if key not in self._read:
@@ -41,6 +43,7 @@ class Draft:
         return self._read[key]
 
     def set(self, key: bytes, value: bytes | None) -> None:
+        """Write a value; None deletes the key."""
         self.writes[key] = value
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -56,6 +59,7 @@ class Draft:
     # ------------------------------------------------------------ the KV space
 
     def row(self, key: bytes) -> Row | None:
+        """A row of the KV space as the command sees it; None: absent."""
         if key in self._rows:
             return self._rows[key]
         data = self.get(KEYS + key)
@@ -63,9 +67,11 @@ class Draft:
         return row
 
     def put_row(self, key: bytes, value: bytes) -> None:
+        """Put a value into the KV space, with the revisions and the event that belong to it."""
         before = self.row(key)
         row = Row(
             value,
+            # All rows of one command get the same revision: it changes them at once.
             before.create_revision if before else self.revision,
             self.revision,
             before.version + 1 if before else 1,

@@ -35,6 +35,7 @@ class PutEntry(Command):
     """None: whatever is there; 0: nothing is."""
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_expected(self.expected_revision)
         self.check_entry()
 
@@ -43,6 +44,7 @@ class PutEntry(Command):
         raise NotImplementedError
 
     def key(self) -> bytes:
+        """The entry's key in the KV space."""
         return self.prefix + self.name.encode()
 
 
@@ -60,10 +62,12 @@ class DeleteEntry(Command):
         cls.level, cls.prefix, cls.what = of.level, of.prefix, of.what
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_expected(self.expected_revision)
         check_label(self.name, "name")
 
     def key(self) -> bytes:
+        """The entry's key in the KV space."""
         return self.prefix + self.name.encode()
 
 
@@ -99,6 +103,7 @@ def compare(draft: Draft, key: bytes, expected_revision: int | None, what: str) 
 
 
 def check_expected(value: object) -> None:
+    """Raises InvalidArgument unless it is None or a revision."""
     if value is not None:
         check_integer(value, "expected_revision", 0, 2**63 - 1)
 
@@ -123,20 +128,24 @@ def check_word(value: object, what: str) -> None:
 
 
 def check_choice(value: object, what: str, choices: tuple[object, ...]) -> None:
+    """Raises InvalidArgument unless it is one of the choices."""
     if not any(value is choice or value == choice for choice in choices):
         raise InvalidArgument(f"{what}: must be one of {', '.join(map(str, choices))}")
 
 
 def check_flag(value: object, what: str) -> None:
+    """Raises InvalidArgument unless it is True or False."""
     if not isinstance(value, bool):
         raise InvalidArgument(f"{what}: must be true or false")
 
 
 def check_tuple(value: object, what: str, count_max: int) -> None:
+    """Raises InvalidArgument unless it is an array of at most `count_max` items."""
     if not isinstance(value, tuple) or len(value) > count_max:
         raise InvalidArgument(f"{what}: must be a list of at most {count_max}")
 
 
 def check_limit(value: object, what: str) -> None:
+    """Raises InvalidArgument unless it is None or 0 to 2**53, which every client can hold."""
     if value is not None:
         check_integer(value, what, 0, 2**53)

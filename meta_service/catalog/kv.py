@@ -76,6 +76,7 @@ def tick(draft: Draft, command: Tick) -> Any:
 
 
 def open_session(draft: Draft, command: OpenSession) -> Any:
+    """None. Raises AlreadyExists."""
     key = SESSIONS + command.client_id
     if draft.get(key) is not None:
         raise AlreadyExists("the session is open already")
@@ -98,6 +99,7 @@ def expire_sessions(draft: Draft, command: ExpireSessions) -> Any:
         for key, data in draft.scan(SESSIONS)
         if unpack(data)[1] + command.idle_ms < draft.state.uptime_ms
     )
+    # Listed before anything is deleted: the scan reads the draft that is changed below.
     expired = list(itertools.islice(idle, command.count))
     for client_id in expired:
         for key, _ in list(draft.scan(RESULTS + client_id)):

@@ -47,6 +47,7 @@ class StartMoves(Command):
     moves: tuple[Move, ...]
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_list(self.moves, "moves")
         if len(self.moves) > TOPICS_MAX:
             raise InvalidArgument(f"moves: at most {TOPICS_MAX} at once")
@@ -75,6 +76,7 @@ class FinishMoves(Command):
     topics: tuple[str, ...]
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_list(self.topics, "topics")
         if len(self.topics) > TOPICS_MAX:
             raise InvalidArgument(f"topics: at most {TOPICS_MAX} at once")
@@ -96,6 +98,7 @@ class SetRebalance(Command):
     """Partitions that move at a time."""
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_flag(self.wanted, "wanted")
         check_list(self.leaving, "leaving")
         if len(self.leaving) > LEAVING_MAX:
@@ -110,6 +113,7 @@ class SetRebalance(Command):
 
 def begin_move(partition: PartitionDescription, target: tuple[str, ...]) -> PartitionDescription:
     """On its way to the target; at its end already where the target needs no new replica."""
+    # Replicas of an earlier target that never came in sync go: the move was redirected.
     kept = tuple(n for n in partition.replicas if n in partition.in_sync or n in target)
     new = tuple(n for n in target if n not in kept)
     moving = replace(
@@ -191,6 +195,7 @@ def _change(
     if draft.row(topic_key(name)) is None:
         return []
     topic: TopicDescription = find_topic(draft, name)
+    # The topic was deleted and created again since the plan was made.
     if topic_id not in (None, topic.topic_id):
         return []
     partitions = tuple(change(old) for old in topic.partitions)
@@ -204,6 +209,7 @@ def _change(
 
 
 def set_rebalance(draft: Draft, command: SetRebalance) -> Any:
+    """None. It is kept as a row, so that the next controller goes on (see `control.mover`)."""
     if command.wanted:
         draft.put_row(REBALANCE_KEY, pack([command.leaving, command.at_once]))
     else:

@@ -30,10 +30,12 @@ from lakemq.meta_service.catalog.tables import (
 
 
 def node_key(node_id: str) -> bytes:
+    """The node's key in the KV space."""
     return NODE_PREFIX + node_id.encode()
 
 
 def encode_node(node: NodeRegistration) -> bytes:
+    """The value of a node's row; addresses by name, so that members store the same bytes."""
     fields = [
         dict(sorted(node.addresses.items())),
         node.rack,
@@ -48,6 +50,7 @@ def encode_node(node: NodeRegistration) -> bytes:
 
 
 def decode_node(key: bytes, value: bytes) -> NodeRegistration:
+    """The node of a row that `encode_node` made."""
     fields: Any = unpack(value)
     addresses, rack, version, feature_level, broker_epoch, state, heartbeats, *storage_id = fields
     return NodeRegistration(
@@ -64,6 +67,7 @@ def decode_node(key: bytes, value: bytes) -> NodeRegistration:
 
 
 def all_nodes(draft: Draft) -> list[NodeRegistration]:
+    """All registered nodes, by name, as the command sees them."""
     return [
         decode_node(key[len(KEYS) :], decode_row(data).value)
         for key, data in draft.scan(KEYS + NODE_PREFIX)
@@ -103,6 +107,7 @@ def register_node(draft: Draft, command: RegisterNode) -> Any:
 
 def _check_storage(draft: Draft, node_id: str, storage_id: str) -> None:
     for node in all_nodes(draft):
+        # Two nodes with one disk content would both take themselves for the same replicas.
         if node.node_id != node_id and node.storage_id == storage_id:
             raise AlreadyExists(
                 f"storage {storage_id} belongs to node {node.node_id!r} ({node.state}): the data "
@@ -112,6 +117,8 @@ def _check_storage(draft: Draft, node_id: str, storage_id: str) -> None:
         if (
             node.node_id == node_id
             and node.storage_id not in ("", storage_id)
+            # A node that is fenced may come back with an empty disk; one that is alive has not lost
+            # it.
             and node.heartbeats
             and node.state != FENCED
         ):
@@ -132,6 +139,7 @@ def find_node(draft: Draft, node_id: str) -> NodeRegistration:
 def set_node_state(draft: Draft, command: SetNodeState) -> Any:
     """Whether the state changed."""
     node = find_node(draft, command.node_id)
+    # The change was decided for an incarnation that has registered again since (KIP-500).
     if node.broker_epoch != command.broker_epoch:
         raise CompareFailed(
             f"node {command.node_id!r} is in broker epoch {node.broker_epoch}, not "
@@ -189,6 +197,7 @@ def place(
     placed = []
     for _ in range(partitions):
         chosen = _choose(candidates, replicas_of, replication)
+        # The first replica is the preferred leader: it is the node that leads the fewest of these.
         chosen.sort(key=lambda node: (leaders_of[node.node_id], node.node_id))
         for node in chosen:
             replicas_of[node.node_id] += 1

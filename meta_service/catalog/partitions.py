@@ -43,6 +43,8 @@ def settle(
     replica can lead, the fenced leader stays: only its disk has the records (ADR 21).
     """
     alive = {node for node, state in states.items() if state in (ACTIVE, DRAINING)}
+    # Never empty: the last in-sync replica stays, even fenced, as only it has all that was
+    # acknowledged.
     in_sync = tuple(node for node in partition.in_sync if node in alive) or partition.in_sync
     leader = _leader(partition, in_sync, states, preferred=preferred)
     if leader is None and unclean:
@@ -56,6 +58,8 @@ def settle(
         partition,
         leader=leader,
         in_sync=in_sync,
+        # KIP-101: only a change of leader raises the leader epoch; any change raises the partition
+        # epoch (KIP-497).
         leader_epoch=partition.leader_epoch + (leader != partition.leader),
         partition_epoch=partition.partition_epoch + 1,
     )
@@ -122,10 +126,12 @@ def change_in_sync(draft: Draft, command: ChangeInSync) -> Any:
             f"partition {command.partition} of {command.topic!r} is led by {old.leader} in leader "
             f"epoch {old.leader_epoch}, partition epoch {old.partition_epoch}"
         )
+    # In the order of replicas, so that members store the same bytes whatever order the leader sent.
     in_sync = tuple(node for node in old.replicas if node in command.in_sync)
     if len(in_sync) != len(set(command.in_sync)) or command.leader not in in_sync:
         raise InvalidArgument("in_sync: must name the leader, and replicas of the partition only")
     fenced = [n.node_id for n in all_nodes(draft) if n.state not in (ACTIVE, DRAINING)]
+    # A fenced node may stay, until the controller takes it out, but not join (KIP-841).
     if set(fenced) & set(in_sync) - set(old.in_sync):
         raise InvalidArgument(f"in_sync: fenced nodes cannot join: {', '.join(fenced)}")
     new = replace(old, in_sync=in_sync, partition_epoch=old.partition_epoch + 1)

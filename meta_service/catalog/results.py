@@ -18,10 +18,12 @@ class Result(NamedTuple):
 
 
 def encode_result(result: Result) -> bytes:
+    """The result as it is stored for a retry."""
     return pack(tuple(result))
 
 
 def decode_result(data: bytes) -> Result:
+    """The result from the bytes that `encode_result` made."""
     return Result(*unpack(data))
 
 
@@ -33,6 +35,7 @@ def value_of(result: Result) -> Any:
 
 
 def error_of(code: str, message: str, revision: int = 0) -> MetaError:
+    """The `MetaError` of a code; a code of newer members becomes a plain `MetaError`."""
     kind = BY_CODE.get(code, MetaError)
     if issubclass(kind, Compacted):
         return kind(message, revision)

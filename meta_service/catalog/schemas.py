@@ -33,6 +33,8 @@ _ID_MAX: Final = 2**32 - 1
 @command("schema+")
 @dataclass(frozen=True, slots=True)
 class RegisterSchema(Command):
+    """Register the next version of a subject; the broker has checked its compatibility."""
+
     level: ClassVar[int] = LEVEL
 
     subject: str
@@ -41,6 +43,7 @@ class RegisterSchema(Command):
     expected_version: int | None
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_label(self.subject, "subject")
         check_choice(self.schema_type, "schema_type", SCHEMA_TYPES)
         check_text(self.text, "text", TEXT_MAX_BYTES)
@@ -53,6 +56,8 @@ class RegisterSchema(Command):
 @command("schema-")
 @dataclass(frozen=True, slots=True)
 class DeleteSchema(Command):
+    """Delete a version of a subject, or the subject with all its versions."""
+
     level: ClassVar[int] = LEVEL
 
     subject: str
@@ -60,6 +65,7 @@ class DeleteSchema(Command):
     """None: the whole subject."""
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         check_label(self.subject, "subject")
         if self.version is not None:
             check_integer(self.version, "version", 1, 2**31)
@@ -68,6 +74,8 @@ class DeleteSchema(Command):
 @command("schema~")
 @dataclass(frozen=True, slots=True)
 class SetCompatibility(Command):
+    """Set the compatibility rule of a subject or of the cluster; None takes it back."""
+
     level: ClassVar[int] = LEVEL
 
     subject: str
@@ -75,6 +83,7 @@ class SetCompatibility(Command):
     compatibility: str | None
 
     def check(self) -> None:
+        """Raises InvalidArgument that names the field."""
         if self.subject != "":
             check_label(self.subject, "subject")
         if self.compatibility is not None:
@@ -85,10 +94,12 @@ class SetCompatibility(Command):
 
 
 def subject_key(name: str) -> bytes:
+    """The subject's key in the KV space."""
     return SUBJECT_PREFIX + name.encode()
 
 
 def id_key(schema_id: int) -> bytes:
+    """The schema's key in the KV space; big-endian, so that keys are in the order of ids."""
     return ID_PREFIX + schema_id.to_bytes(4, "big")
 
 
@@ -106,6 +117,7 @@ def _save(draft: Draft, subject: Subject) -> None:
 
 
 def decode_schema(key: bytes, value: bytes) -> Schema:
+    """The schema of a row of the KV space."""
     fields: Any = unpack(value)
     subject, version, schema_type, text = fields
     schema_id = int.from_bytes(key[len(ID_PREFIX) :], "big")
@@ -143,6 +155,7 @@ def register_schema(draft: Draft, command: RegisterSchema) -> Any:
 
 def _same_as_latest(draft: Draft, subject: Subject, command: RegisterSchema) -> Any:
     """[version, schema id] of the latest version if it is this very schema; else None."""
+    # Its latest version was deleted: numbers are not given twice, so this is a new one.
     if not subject.versions or subject.versions[-1][0] != subject.latest_version:
         return None
     version, schema_id = subject.versions[-1]
@@ -180,6 +193,7 @@ def delete_schema(draft: Draft, command: DeleteSchema) -> Any:
 
 
 def set_compatibility(draft: Draft, command: SetCompatibility) -> Any:
+    """None. A subject without versions is made where there is none of that name."""
     if not command.subject:
         if command.compatibility is None:
             draft.delete_row(DEFAULT_KEY)

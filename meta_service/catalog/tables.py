@@ -80,43 +80,53 @@ class Session(NamedTuple):
 
 
 def encode_row(row: Row) -> bytes:
+    """The stored bytes of a row; the last number is that of a retired field."""
     return _ROW.pack(row.create_revision, row.mod_revision, row.version, 0) + row.value
 
 
 def decode_row(data: bytes) -> Row:
+    """The row from the bytes that `encode_row` made."""
     create, mod, version, _ = _ROW.unpack_from(data)
     return Row(data[_ROW.size :], create, mod, version)
 
 
 def encode_state(state: State) -> bytes:
+    """The stored bytes of the state row."""
     return _STATE.pack(*state)
 
 
 def decode_state(data: bytes | None) -> State:
+    """The state from the bytes that `encode_state` made; None: that of an empty catalog."""
     return State(*_STATE.unpack(data)) if data is not None else State()
 
 
 def event_key(revision: int) -> bytes:
+    """Where the events of a revision are kept; big-endian, so that keys are in their order."""
     return EVENTS + revision.to_bytes(8, "big")
 
 
 def encode_events(events: list[tuple[bytes, bytes | None]]) -> bytes:
+    """The stored bytes of (key, value) pairs; None: deleted."""
     return pack(events)
 
 
 def decode_events(data: bytes) -> list[tuple[bytes, bytes | None]]:
+    """The (key, value) pairs from the bytes that `encode_events` made."""
     return [(key, value) for key, value in unpack(data)]
 
 
 def result_key(client_id: bytes, sequence: int) -> bytes:
+    """Where the result of a client's command is kept."""
     return RESULTS + client_id + sequence.to_bytes(8, "big")
 
 
 def encode_number(number: int) -> bytes:
+    """The stored bytes of a counter."""
     return _U64.pack(number)
 
 
 def decode_number(data: bytes | None) -> int:
+    """The counter; 0 where nothing is stored."""
     return int(_U64.unpack(data)[0]) if data is not None else 0
 
 

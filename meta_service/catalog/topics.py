@@ -30,10 +30,12 @@ from lakemq.meta_service.catalog.tables import (
 
 
 def topic_key(name: str) -> bytes:
+    """The topic's key in the KV space."""
     return TOPIC_PREFIX + name.encode()
 
 
 def encode_topic(topic: TopicDescription) -> bytes:
+    """The value of a topic's row; fields of later feature levels only where they say something."""
     partitions = [
         [p.leader, p.leader_epoch, p.partition_epoch, p.replicas, p.in_sync]
         + ([p.target] if p.target else [])
@@ -123,6 +125,7 @@ def _grown(
         raise InvalidArgument(
             f"partitions: topic {topic.name!r} has {have}, and they can only grow"
         )
+    # Topics of level 1 have no replication in their row: as many as their partitions have.
     had = max((len(p.target or p.replicas) for p in topic.partitions), default=1)
     replication = topic.replication or had or 1
     return topic.partitions + _new_partitions(draft, have, partitions - have, replication, avoid)
@@ -155,10 +158,13 @@ def count_replicas(draft: Draft, partitions: Sequence[PartitionDescription], sig
             counts[node_id] = counts.get(node_id, 0) + sign
     for node_id, change in counts.items():
         key = REPLICA_COUNTS + node_id.encode()
+        # Not below zero: the number is stored unsigned, and a node's count is deleted with the
+        # node.
         draft.set(key, encode_number(max(0, decode_number(draft.get(key)) + change)))
 
 
 def save_topic(draft: Draft, topic: TopicDescription) -> bytes:
+    """Put the topic's row and return its value, which answers the command."""
     value = encode_topic(topic)
     draft.put_row(topic_key(topic.name), value)
     return value

@@ -88,6 +88,7 @@ class _Planner:
         return self._loads.get(node, {}).get(DISK_FIGURE, 0.0) >= FULL_RATIO
 
     def _weight(self, node: str) -> tuple[int, float, str]:
+        # The name last, so that the same cluster always gives the same plan.
         return (len(self._held[node]), self._loads.get(node, {}).get(BYTES_FIGURE, 0.0), node)
 
     def plan(self) -> list[PlannedMove]:

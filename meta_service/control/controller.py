@@ -74,6 +74,7 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
+        """Whether this member leads and has done its first step of the term."""
         return self._leading_term is not None
 
     async def start(self) -> None:
@@ -83,6 +84,7 @@ class Controller:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
+        """Stop deciding; a command that was proposed may still be applied."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -98,6 +100,7 @@ class Controller:
     # ------------------------------------------------------------ one step
 
     async def step(self) -> None:
+        """Look once and act on what is amiss; raises MetaError, after which the next step goes on."""
         if not await self._lead():
             return
         await self._raise_feature_level()
@@ -119,6 +122,7 @@ class Controller:
             self._leading_term = None
             return False
         if term != self._leading_term:
+            # Before anything is decided: commands of the former leader may not be applied here yet.
             await self._gateway.barrier()
             now_s = self._now_s()
             self.failure_detector.restart(now_s)
@@ -155,6 +159,7 @@ class Controller:
 
     async def fence(self, node: NodeRegistration) -> None:
         """The node says that it stops. Raises CompareFailed when it has registered again."""
+        # Else its last heartbeat would make it active again at once.
         self.failure_detector.leave(node.node_id)
         await self._carry_out(NodeStateChange(node.node_id, node.broker_epoch, FENCED))
 
@@ -174,6 +179,7 @@ class Controller:
         revision = self._node_revision()
         if revision != self._settled_revision:
             await self._elect(preferred=False)
+            # Noted behind the election: if that fails, the next step tries again.
             self._settled_revision = revision
             self._nodes_changed_s = now_s
         elif revision != self._settled_preferred and now_s - self._nodes_changed_s > PREFERRED_S:
@@ -187,6 +193,7 @@ class Controller:
 
     async def _elect(self, *, preferred: bool) -> None:
         states = {node.node_id: node.state for node in self._nodes()}
+        # Only topics that need it go into commands: an idle cluster writes nothing to its log.
         amiss = []
         for number, (key, row) in enumerate(list(self._gateway.cache.scan(TOPIC_PREFIX))):
             topic = decode_topic(key, row.value, row.mod_revision)
@@ -206,5 +213,7 @@ class Controller:
         if now_s - self._clock_s < CLOCK_S or not self._has_sessions():
             return
         self._clock_s = now_s
+        # Time comes through the log: members that read their own clocks would expire different
+        # sessions.
         value_of(await self._gateway.propose(Tick(time.time_ns() // 1_000_000)))
         await self._gateway.propose(ExpireSessions(SESSION_IDLE_MS, 200))

@@ -69,7 +69,9 @@ class FailureDetector:
     def record_heartbeat(
         self, node_id: str, broker_epoch: int, now_s: float, load: Mapping[str, float]
     ) -> None:
+        """Note a heartbeat of a registration, and the load figures that came with it."""
         state = self._heartbeats.get(node_id)
+        # Another incarnation: what the one before it sent says nothing about it.
         if state is None or state.broker_epoch != broker_epoch:
             state = self._heartbeats[node_id] = _HeartbeatState(broker_epoch, now_s, now_s)
         if now_s - state.heard_s > _GAP_S:
@@ -100,6 +102,7 @@ class FailureDetector:
         heartbeat = self._heartbeats.get(node.node_id)
         if heartbeat is not None and heartbeat.broker_epoch != node.broker_epoch:
             heartbeat = None
+        # A node of which this leader has heard nothing counts from the beginning of its leadership.
         heard_s = heartbeat.heard_s if heartbeat else self._since_s
         if node.state in (ACTIVE, DRAINING):
             if now_s - heard_s <= HEARTBEAT_TIMEOUT_S:

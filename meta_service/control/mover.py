@@ -64,6 +64,7 @@ class Mover:
         return decode_rebalance(row.value) if row is not None else None
 
     def nodes(self) -> list[NodeRegistration]:
+        """All registered nodes, from the cache."""
         rows = self._gateway.cache.scan(NODE_PREFIX)
         return [decode_node(key, row.value) for key, row in rows]
 
@@ -79,6 +80,7 @@ class Mover:
         return await asyncio.to_thread(made)
 
     async def step(self, now_s: float) -> None:
+        """End what has arrived, then begin as many moves as there is room for; raises MetaError."""
         self._look()
         await self._finish()
         wanted = self.wanted()

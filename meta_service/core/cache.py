@@ -50,6 +50,7 @@ class Cache:
         self.revision, self.applied_index = revision, applied_index
 
     def get(self, key: bytes) -> Row | None:
+        """The row; None: the key is absent."""
         row = self._rows.get(key)
         if row is None:
             self.misses += 1

@@ -55,6 +55,7 @@ class Gateway:
         self.latencies = Latencies()
 
     def attach(self, node: RaftNode, thread_queue: ThreadQueue) -> None:
+        """Name the node whose commands are proposed; before the first call."""
         self._node, self._thread_queue = node, thread_queue
 
     # ------------------------------------------------------------ from the Raft thread
@@ -72,6 +73,7 @@ class Gateway:
             self.cache.update(applied.rows, state.revision, state.applied_index)
             own += [each for each in applied.rows if each[0][:1] == RESERVED]
             events = [(key, row.value if row else None) for key, row in applied.rows]
+            # The cache first: a watcher that is woken reads what it was told of.
             self.hub.publish(state.revision, state.compact_revision, events)
         if own:
             for listener in self.listeners:
@@ -94,6 +96,7 @@ class Gateway:
         self.hub.fail(self._failure)
         for future in self._pending:
             if not future.done():
+                # The command may be in the log of a majority: not a definite failure.
                 future.set_result((OutcomeUnknown.code, None))
 
     async def propose(self, command: Command, header: Header = Header()) -> Result:  # noqa: B008 - immutable

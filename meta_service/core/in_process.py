@@ -59,4 +59,5 @@ class LocalTarget:
         self.writes = Writes(self.kv)
 
     async def close(self) -> None:
+        """End the batches of writes; the services belong to the member."""
         await self.writes.close()

@@ -47,10 +47,12 @@ CALL_MAX_S: Final = 10.0
 
 
 def key_value(key: bytes, row: Row) -> KeyValue:
+    """A row as a value of the API."""
     return KeyValue(key, row.value, row.create_revision, row.mod_revision, row.version)
 
 
 def operation_of(change: Put | Delete) -> Operation:
+    """A change as an operation of the `Txn` command."""
     return (change.key, change.value if isinstance(change, Put) else None, 0)
 
 
@@ -102,11 +104,13 @@ class LocalClient(AuthCalls, SchemaCalls):
             await self._gateway.barrier()
 
     async def status(self) -> MetaStatus:
+        """The member's own view of the group; asks no other member."""
         return self._status()
 
     # ------------------------------------------------------------ keys
 
     async def get(self, key: bytes, *, stale: bool = False) -> KeyValue | None:
+        """The key's value; linearizable unless `stale`. Raises MetaError."""
         refuse_reserved(key)
         await self._barrier(stale)
         row = self._cache.get(key)
@@ -115,6 +119,8 @@ class LocalClient(AuthCalls, SchemaCalls):
     async def scan(
         self, prefix: bytes, *, limit: int = 0, stale: bool = False
     ) -> tuple[int, Sequence[KeyValue]]:
+        """(revision, keys with that prefix in order); linearizable unless `stale`. Raises
+        MetaError."""
         refuse_reserved(prefix)
         await self._barrier(stale)
         found = ((k, row) for k, row in self._cache.scan(prefix) if k[:1] != RESERVED)
@@ -122,14 +128,17 @@ class LocalClient(AuthCalls, SchemaCalls):
         return self._cache.revision, [key_value(key, row) for key, row in rows]
 
     async def put(self, key: bytes, value: bytes) -> int:
+        """The revision of the write. Raises MetaError."""
         return (await self._propose(Txn((), ((key, value, 0),)))).revision
 
     async def delete(self, key: bytes) -> int:
+        """The revision after the write, whether or not the key was there. Raises MetaError."""
         return (await self._propose(Txn((), ((key, None, 0),)))).revision
 
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Put | Delete]
     ) -> tuple[bool, int]:
+        """(whether all compares held and `then` was done, revision). Raises MetaError."""
         command = Txn(
             tuple((compare.key, compare.mod_revision) for compare in compares),
             tuple(map(operation_of, then)),
@@ -138,16 +147,19 @@ class LocalClient(AuthCalls, SchemaCalls):
         return bool(result.payload[0]), result.revision
 
     def watch(self, prefix: bytes, start_revision: int) -> AsyncIterator[WatchEvent]:
+        """Events of keys with that prefix from a revision on; raises Compacted if it is gone."""
         refuse_reserved(prefix)
         return self._gateway.hub.watch(prefix, start_revision)
 
     # ------------------------------------------------------------ nodes
 
     async def register_node(self, registration: NodeRegistration) -> NodeRegistration:
+        """The registration with its broker epoch. Raises MetaError."""
         request = pb.RegisterNodeRequest(node=node_message(registration))
         return node_of(await self._write(lambda t: t.cluster.RegisterNode, request))
 
     async def nodes(self) -> Sequence[NodeRegistration]:
+        """All registered nodes; linearizable. Raises MetaError."""
         await self._barrier(False)
         return [decode_node(key, row.value) for key, row in self._cache.scan(NODE_PREFIX)]
 
@@ -161,6 +173,7 @@ class LocalClient(AuthCalls, SchemaCalls):
         *,
         replication: int = 1,
     ) -> TopicDescription:
+        """The new topic. Raises AlreadyExists, InvalidArgument and other MetaErrors."""
         command = CreateTopic(name, uuid.uuid4().hex, partitions, replication, config)
         result = await self._propose(command)
         return _described(name, result)
@@ -172,12 +185,15 @@ class LocalClient(AuthCalls, SchemaCalls):
         partitions: int | None = None,
         config: Mapping[str, str | int | None] | None = None,
     ) -> TopicDescription:
+        """The topic as it is now. Raises NotFound, InvalidArgument and other MetaErrors."""
         return _described(name, await self._propose(AlterTopic(name, partitions, config)))
 
     async def delete_topic(self, name: str) -> None:
+        """Delete a topic. Raises NotFound and other MetaErrors."""
         await self._propose(DeleteTopic(name))
 
     async def topics(self) -> tuple[int, Sequence[TopicDescription]]:
+        """(revision, all topics); linearizable. Raises MetaError."""
         await self._barrier(False)
         rows: Any = self._cache.scan(TOPIC_PREFIX)
         return self._cache.revision, [
@@ -185,6 +201,7 @@ class LocalClient(AuthCalls, SchemaCalls):
         ]
 
     async def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
+        """Changes of topics from a revision on, in order; raises Compacted if it is gone."""
         hub = self._gateway.hub
         events = hub.watch(TOPIC_PREFIX, start_revision, with_reserved=True)
         async with contextlib.aclosing(events):
@@ -198,6 +215,7 @@ class LocalClient(AuthCalls, SchemaCalls):
                 yield TopicChange(event.revision, name, topic)
 
     async def allocate_ids(self, kind: str, count: int) -> range:
+        """`count` ids that no other call gets. Raises MetaError."""
         first = (await self._propose(AllocateIds(kind, count))).payload
         return range(first, first + count)
 

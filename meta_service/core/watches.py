@@ -163,6 +163,7 @@ class WatchHub:
                 (revision, _select(events, prefix, with_reserved)) for revision, events in batch
             ]
             found = batch[-1][0] + 1, [each for each in wanted if each[1]]
+            # Simply emptied: the next watchers fill it again with what is wanted now.
             if len(self._shared) >= _SHARED_MAX:
                 self._shared.clear()
             self._shared[place] = found

@@ -39,6 +39,7 @@ class BackupNote(NamedTuple):
 
 
 def encode_head(note: BackupNote) -> bytes:
+    """The first bytes of a backup file."""
     packed = _NOTE.pack(note.log_index, note.term, note.size, note.cluster_id.encode())
     crc: int = google_crc32c.value(packed)
     return MAGIC + crc.to_bytes(4, "little") + packed
@@ -106,9 +107,13 @@ def _install(folder: Path, sink: FolderSink, cluster_id: str) -> None:
         store.write({CLUSTER_KEY: cluster_id.encode(), GROUP_KEY: None})
     finally:
         store.close()
+    # The store was copied by hard links, so the snapshot may serve as this member's newest one.
     sink.path.rename(folder / f"snapshot-{sink.log_index:020d}-{sink.term:020d}")
+    # Last: without a log the folder is not that of a member, so a crash before leaves nothing that
+    # could be started by mistake.
     log = RaftLog(Folder(folder))
     log.setCurrentTerm(sink.term, None)
     log.reset(sink.log_index, sink.term)
+    # A restored member has no earlier life in the new cluster, so it has promised nothing there.
     log.settle()
     log.close()

@@ -42,4 +42,5 @@ def write_first_group(folder: Path, group: Group) -> None:
         file.sync()
     finally:
         file.close()
+    # Written, fsynced, then renamed: a crash leaves the old file or the new one.
     disk.replace(NAME + ".new", NAME)

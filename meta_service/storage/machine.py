@@ -22,6 +22,7 @@ _BATCH_MAX_BYTES: Final = 4 * 1024 * 1024
 class WritableView(View, Protocol):
     """A store as the state machine needs it."""
 
+    # The state row, as it was stored last.
     def state(self) -> State: ...
     def write(self, writes: Mapping[bytes, bytes | None]) -> None:
         """All or nothing, in the order of the calls."""
@@ -43,6 +44,7 @@ class _Ahead:
         return self._writes[key] if key in self._writes else self._store.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        # A scan merges nothing: what was kept back goes to the store first.
         self.write()
         return self._store.scan(prefix)
 
@@ -80,10 +82,12 @@ class StateMachine:
 
     @property
     def applied_index(self) -> int:
+        """Log index of the last command applied, stored or not."""
         return self.state.applied_index
 
     @property
     def applied_term(self) -> int:
+        """Term of that command."""
         return self.state.applied_term
 
     def apply(self, index: int, term: int, command: bytes) -> Result:
@@ -91,6 +95,7 @@ class StateMachine:
         applied = apply(self._ahead, self.state, index, term, command)
         self._take(applied)
         self._applied_bytes += len(command)
+        # Stored early, for memory: answers wait for the `flush` of the Raft node all the same.
         if self._applied_bytes > _BATCH_MAX_BYTES:
             self.flush()
         return applied.result
@@ -108,9 +113,11 @@ class StateMachine:
             self._on_applied(shown)
 
     def set_group(self, index: int, term: int, group: bytes) -> None:
+        """Keep a committed configuration with the catalog, so that snapshots hold it."""
         self._take(keep_group(self.state, index, term, group))
 
     def group(self) -> bytes | None:
+        """The configuration kept last; None: the group is the one that was set up."""
         return self._ahead.get(GROUP_KEY)
 
     def install(self, sink: SnapshotSink) -> None:

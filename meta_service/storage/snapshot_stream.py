@@ -99,6 +99,7 @@ class FolderSource:
             self.size += note.size
 
     def read(self, position: int, count: int) -> bytes:
+        """Up to `count` bytes from `position`, across files; fewer at the end."""
         parts = [self._head[position : position + count]]
         end = position + count
         for first, behind, file in self._files:
@@ -108,6 +109,7 @@ class FolderSource:
         return b"".join(parts)
 
     def close(self) -> None:
+        """Close all files."""
         for _, _, file in self._files:
             file.close()
 
@@ -132,12 +134,15 @@ class FolderSink:
         partial.mkdir(mode=0o700)
 
     def write(self, data: bytes) -> None:
+        """Take the next bytes; what does not fit the manifest spoils the whole, as `sealed` tells."""
         self.position += len(data)
         if self._bad:
             return
         try:
             self._take(memoryview(data))
         except BadSnapshot:
+            # The position goes on, so that the transfer ends and its check fails, instead of
+            # repeating one chunk for ever.
             self._bad = True
 
     def _take(self, data: memoryview) -> None:
@@ -146,6 +151,7 @@ class FolderSink:
             if len(self._head) < 4:
                 return
             length = int.from_bytes(self._head[:4], "little")
+            # Before anything is kept: a sender must not make this member hold gigabytes.
             if length > min(_MANIFEST_MAX_BYTES, self.size):
                 raise BadSnapshot(f"a manifest of {length} bytes")
             if len(self._head) < 4 + length:
@@ -185,6 +191,7 @@ class FolderSink:
                 self._file = None
 
     def seal(self) -> None:
+        """Check and sync in a thread: it reads every byte, and the Raft thread must not wait."""
         self._worker = threading.Thread(target=self._check, name="meta-snapshot-in", daemon=True)
         self._worker.start()
 
@@ -195,6 +202,7 @@ class FolderSink:
                 return
             sync_tree(self._partial)
             shutil.rmtree(self.path, ignore_errors=True)
+            # Content first, name last: a folder with this name is whole after any crash.
             self._partial.rename(self.path)
             sync_folder(self.path.parent)
             self._good = True
@@ -202,9 +210,11 @@ class FolderSink:
             self._good = False
 
     def sealed(self) -> bool | None:
+        """Whether all is right and durable under its name; None: not known yet."""
         return self._good
 
     def discard(self) -> None:
+        """Delete what was received; waits for the check."""
         if self._worker is not None:
             self._worker.join()
         if self._file is not None:

@@ -45,6 +45,7 @@ def list_snapshots(folder: Path) -> list[Snapshot]:
 
 
 def snapshot_name(log_index: int, term: int) -> str:
+    """The folder's name; zero-padded, so that names sort by log index."""
     return f"snapshot-{log_index:020d}-{term:020d}"
 
 
@@ -84,11 +85,14 @@ class SnapshotMaker:
 
     def _make_durable(self, partial: Path, path: Path, index: int) -> None:
         try:
+            # Hashed before the rename: the manifest of a named snapshot is there and right.
             write_manifest(partial)
             sync_tree(partial)
             partial.rename(path)
             sync_folder(self._folder)
             for old in list_snapshots(self._folder):
+                # Only now, when a newer one is durable: the log has been shortened up to the old
+                # one.
                 if old.log_index < index:
                     shutil.rmtree(old.path, ignore_errors=True)
             self._done.put(index)
@@ -126,9 +130,11 @@ class SnapshotMaker:
         return FolderSource(newest.path, newest.log_index, newest.term)
 
     def receive(self, log_index: int, term: int, size: int) -> FolderSink:
+        """Begin to take a snapshot of another member; what was half received before is deleted."""
         target = self._folder / snapshot_name(log_index, term)
         return FolderSink(self._folder / _INCOMING, target, log_index, term, size)
 
     def close(self) -> None:
+        """Wait for the snapshot that is being made."""
         if self._worker is not None:
             self._worker.join()

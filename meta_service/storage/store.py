@@ -55,6 +55,8 @@ def _beside(path: Path, suffix: str) -> Path:
 def _finish_install(path: Path) -> None:
     """Complete what a crash in the middle of `install` left."""
     new, old = _beside(path, ".new"), _beside(path, ".old")
+    # `install` renames the old database away before it renames the new one in, and the new one is
+    # durable by then.
     if not path.exists() and new.exists():
         new.rename(path)
         sync_folder(path.parent)
@@ -67,6 +69,8 @@ def copy_database(source: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(mode=0o700)
     for path in source.iterdir():
+        # Table files never change once written; the others do, and a link would change the
+        # snapshot.
         if path.suffix == ".sst":
             os.link(path, target / path.name)
         elif path.name != MANIFEST_NAME:
@@ -79,6 +83,8 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # Held while `install` exchanges the database, so that readers of other threads never meet a
+        # closed one.
         self._swap = threading.Lock()
         _finish_install(path)
         self._db = _open(path)
@@ -107,6 +113,7 @@ class Store:
             return list(itertools.islice(self.scan(prefix), count))
 
     def state(self) -> State:
+        """The state row as it was stored last."""
         return decode_state(self.get(STATE_KEY))
 
     def write(self, writes: Mapping[bytes, bytes | None]) -> None:
@@ -146,6 +153,7 @@ class Store:
             raise StorageFailed(f"a snapshot cannot be installed: {error}") from error
 
     def close(self) -> None:
+        """Sync and close the database; a second call does nothing."""
         with contextlib.suppress(rocksdict.DbClosedError):
             self._db.flush_wal(True)
             self._db.close()
