@@ -117,6 +117,7 @@ class Access:
         self._check_attempts(host, name)
         try:
             principal = await self._principal(credentials)
+        # Not a guess: its signature was right, so it does not count against the client.
         except ExpiredToken:
             raise
         except NotAuthenticated:
@@ -242,5 +243,6 @@ class Access:
 
     def rules_changed(self) -> None:
         """Notify everyone who caches answers."""
+        # A copy: a watcher may remove itself while it is called.
         for changed in tuple(self._watchers):
             changed()

@@ -113,12 +113,15 @@ class CoreBroker:
 
     async def start(self) -> None:
         """Open the partitions of this node, take up what was under way, follow the catalog."""
+        # Partitions first: the coordinator and the scheduler read their state from internal topics.
         revision, topics = await self._catalog.load()
         self._nodes.start()
         await self._producer_ids.start(fresh=not topics)
         await self._schemas.start()
         await self._coordinator.start()
         await self._scheduler.start()
+        # From the next revision on: `load` has applied all up to this one, and none is missed
+        # between.
         self._catalog.start(revision + 1)
 
     async def refresh(self) -> None:
@@ -137,25 +140,32 @@ class CoreBroker:
     # -- topics
 
     def topics(self) -> Sequence[TopicInfo]:
+        """All topics of the catalog, as this node knows it."""
         return self._partitions.topics()
 
     def topic(self, name: str) -> TopicInfo:
+        """The topic of that name. Raises UnknownTopic."""
         return self._partitions.topic(name)
 
     def watch_topics(
         self, on_change: Callable[[str, TopicInfo | None], None]
     ) -> Callable[[], None]:
+        """Call `on_change` with every topic that changes, None if deleted; returns its removal."""
         return self._catalog.watch(on_change)
 
     def topic_defaults(self) -> TopicConfig:
+        """The config of topics that are created without one."""
         return self._default_config
 
     async def create_topic(
         self, name: str, partitions: int | None = None, config: TopicConfig | None = None
     ) -> TopicInfo:
+        """Create a topic; this node knows it on return. Raises TopicExists, InvalidTopicName,
+        InvalidRequest."""
         return await self._topic_admin.create(name, partitions, config)
 
     async def ensure_topic(self, name: str, partitions: int | None = None) -> TopicInfo:
+        """The topic, created with the defaults if there is none of that name."""
         return await self._topic_admin.ensure(name, partitions)
 
     async def alter_topic(
@@ -165,20 +175,25 @@ class CoreBroker:
         partitions: int | None = None,
         config: Mapping[str, str | int | None] | None = None,
     ) -> TopicInfo:
+        """Change settings or add partitions. Raises UnknownTopic, InvalidRequest."""
         return await self._topic_admin.alter(name, partitions, config)
 
     async def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records. Raises UnknownTopic."""
         await self._topic_admin.delete(name)
 
     # -- the cluster
 
     def nodes(self) -> Sequence[NodeInfo]:
+        """The registered nodes, as of the last poll of the catalog."""
         return self._nodes.nodes
 
     def watch_nodes(self, on_change: Callable[[], None]) -> Callable[[], None]:
+        """Call `on_change` whenever `nodes` has changed; returns its removal."""
         return self._nodes.watch(on_change)
 
     async def describe_cluster(self) -> ClusterInfo:
+        """Ids, nodes and the state of the MetaService, asked for now. Raises Unavailable."""
         try:
             status, nodes = await asyncio.gather(self._meta.status(), self._meta.nodes())
         except MetaError as error:
@@ -196,23 +211,31 @@ class CoreBroker:
     # -- partitions
 
     def partition(self, topic: str, partition: int, leader_epoch: int = 0) -> PartitionLog:
+        """The log of a partition that this node serves. Raises UnknownTopic, UnknownPartition,
+        NotLeader, StaleEpoch."""
         return self._partitions.log(topic, partition, leader_epoch)
 
     def serves(self, topic: str, partition: int) -> bool:
+        """Whether this node takes appends and fetches of the partition. Raises UnknownTopic."""
         return self._partitions.serves(self._partitions.topic(topic), partition)
 
     def check_leads(self, topic: str, partition: int, role: str) -> None:
+        """Raises NotLeader, naming `role`, when the catalog names another leader."""
         self._partitions.check_leads(topic, partition, role)
 
     def partition_status(self, topic: str, partition: int) -> PartitionStatus:
+        """Offsets and state of a partition; `remote` where another node leads it."""
         return self._partitions.status(topic, partition)
 
     def tap(self, topic: str, tap: Tap) -> Callable[[], None]:
+        """Call `tap` with every batch of the topic that becomes readable here; returns its
+        removal."""
         return self._partitions.tap(topic, tap)
 
     # -- records
 
     def reserve_headers(self, topic: str, names: Iterable[str]) -> Callable[[], None]:
+        """Refuse clients' batches for the topic with these record headers; returns its end."""
         return self._admission.reserve(topic, names)
 
     def publish(
@@ -224,11 +247,13 @@ class CoreBroker:
         acks: Acks = Acks.LEADER,
         partition: int | None = None,
     ) -> asyncio.Future[list[Placed | LakeMQError]]:
+        """Append records; the future has one outcome a record, in order."""
         return self._writer.publish(
             topic, columns, principal=principal, acks=acks, partition=partition
         )
 
     def publish_bound(self, publishes: Sequence[BoundPublish]) -> None:
+        """Append the records of many clients, whose rights to write were checked before."""
         self._writer.publish_bound(publishes)
 
     def append(
@@ -241,11 +266,13 @@ class CoreBroker:
         acks: Acks = Acks.LEADER,
         leader_epoch: int = 0,
     ) -> asyncio.Future[AppendResult]:
+        """Append a whole batch as its producer made it, checked but not changed."""
         return self._writer.append(
             topic, partition, batch, principal=principal, acks=acks, leader_epoch=leader_epoch
         )
 
     async def allocate_producer_id(self, principal: Principal | None = None) -> int:
+        """A new producer id (KIP-98) of the principal; None: for the broker's own use."""
         try:
             return await self._producer_ids.allocate(principal)
         except MetaError as error:
@@ -253,28 +280,35 @@ class CoreBroker:
 
     @property
     def schemas(self) -> Schemas:
+        """The registry of schemas."""
         return self._schemas
 
     @property
     def transactions(self) -> Transactions:
+        """The transaction coordinator."""
         return self._coordinator
 
     @property
     def schedules(self) -> Schedules:
+        """The scheduled records of this node."""
         return self._scheduler
 
     # -- who may do what
 
     async def authenticate(self, credentials: Credentials) -> Principal:
+        """The principal of these credentials. Raises NotAuthenticated, Unavailable."""
         return await self._access.authenticate(credentials)
 
     def begin_exchange(self, mechanism: str, credentials: Credentials) -> Exchange:
+        """Start one run of a SASL mechanism. Raises UnknownMechanism."""
         return self._access.begin_exchange(mechanism, credentials)
 
     def mechanisms(self) -> Sequence[str]:
+        """Names of the SASL mechanisms of several steps."""
         return self._access.mechanisms()
 
     def issue_token(self, principal: Principal) -> tuple[str, int]:
+        """A bearer token and when it expires (ms since 1970). Raises UnknownMechanism."""
         return self._access.issue_token(principal)
 
     def charge(
@@ -286,6 +320,7 @@ class CoreBroker:
         records_in: int = 0,
         records_out: int = 0,
     ) -> int:
+        """Charge a use to the principal's quota; how long it has to wait now (ms)."""
         if not self._access.quotas.limited:
             return 0
         return self._access.charge(principal, Use(bytes_in, bytes_out, records_in, records_out))
@@ -297,6 +332,7 @@ class CoreBroker:
         resource: Resource,
         context: AccessContext = NO_CONTEXT,
     ) -> None:
+        """Raises NotAuthorized, NotAuthenticated or Undecided unless the operation is allowed."""
         self._access.authorize(principal, operation, resource, context)
 
     async def decide(
@@ -306,10 +342,13 @@ class CoreBroker:
         resource: Resource,
         context: AccessContext = NO_CONTEXT,
     ) -> None:
+        """Ask the backends that `authorize` was undecided about."""
         await self._access.decide(principal, operation, resource, context)
 
     def ended(self, principal: Principal) -> bool:
+        """Whether the principal's credentials have expired or were withdrawn."""
         return self._access.ended(principal)
 
     def on_access_change(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` when rules have changed; returns its removal."""
         return self._access.on_access_change(changed)

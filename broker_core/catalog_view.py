@@ -61,6 +61,7 @@ class CatalogView:
         self._follower = asyncio.create_task(self._follow(revision))
 
     async def stop(self) -> None:
+        """Stop following; the partitions stay open."""
         if self._follower is not None:
             self._follower.cancel()
             with suppress(asyncio.CancelledError):
@@ -97,8 +98,11 @@ class CatalogView:
         known here changes nothing. Idempotent."""
         async with self._changing:
             before = self._partitions.find(described.name)
+            # The watch and the answer of a change may bring the same revision, in either order.
             if before is not None and before.revision >= described.revision:
                 return before
+            # The topic was deleted and created again: the old records must not show up in the new
+            # one.
             if before is not None and before.topic_id != described.topic_id:
                 await self._close(before)
             topic = self._info(described)
@@ -137,5 +141,6 @@ class CatalogView:
         return lambda: self._watchers.pop(on_change, None)
 
     def _tell(self, name: str, topic: TopicInfo | None) -> None:
+        # A copy: a watcher may remove itself while it is called.
         for watcher in list(self._watchers):
             watcher(name, topic)

@@ -31,9 +31,11 @@ class ClusterNodes:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Begin to poll."""
         self._task = asyncio.create_task(self._poll())
 
     async def stop(self) -> None:
+        """Stop polling; `nodes` stays as it is."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):

@@ -66,6 +66,7 @@ class Partitions:
                 self._taps.opened(topic.name, log)
         if before is not None and before.config != topic.config:
             await self._storage.configure_topic(topic)
+        # Last: `log` finds a partition only when its log is open.
         self._topics[topic.name] = topic
 
     def close(self, topic: TopicInfo) -> None:

@@ -26,8 +26,10 @@ class PluginPoint(Protocol):
     """Where a plugin is found: an entry point, or what stands in for one."""
 
     @property
+    # The plugin's name, as in its section of the configuration.
     def name(self) -> str: ...
     @property
+    # The distribution that brings it; None: it is not installed as one.
     def dist(self) -> Distribution | None: ...
     def load(self) -> Any:
         """Import the module with the hooks."""
@@ -66,6 +68,7 @@ class PluginHost:
         """
         if strict and (unknown := self.unknown_sections()):
             raise joined(unknown)
+        # A fixed order, whatever order the entry points are found in: interceptors run in it.
         for name in sorted(self._points, key=lambda each: (each not in BUILT_IN, each)):
             plugin = self._describe(name)
             if plugin.enabled or disabled_too:
@@ -188,6 +191,7 @@ class PluginHost:
         return found
 
     def enabled(self) -> Sequence[LoadedPlugin]:
+        """The plugins that are on and did not fail to load, in their order."""
         return [plugin for plugin in self.plugins if plugin.enabled and not plugin.error]
 
     def settings_models(self) -> dict[str, type[PluginSettings]]:

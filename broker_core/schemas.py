@@ -78,6 +78,7 @@ class SchemaRegistry:
         self._task = asyncio.create_task(self._follow(revision + 1))
 
     async def stop(self) -> None:
+        """Stop following and shut the threads; schemas that are being opened are given up."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -125,6 +126,7 @@ class SchemaRegistry:
                     continue
                 self._formats[schema_id] = opened
             ready.append(schema_id)
+        # At the end: values are checked against versions whose schemas are all open.
         self._by_subject[subject.name] = tuple(ready)
 
     # -- values on their way in
@@ -177,6 +179,8 @@ class SchemaRegistry:
     # -- the registry
 
     async def register(self, subject: str, schema_type: str, text: str) -> SchemaInfo:
+        """Register the subject's next version, or find it if the latest one is the same. Raises
+        IncompatibleSchema, InvalidRequest."""
         _check_subject(subject)
         for _ in range(_TRIES):
             known = await self._asked(self._meta.subject(subject), subject)
@@ -199,6 +203,7 @@ class SchemaRegistry:
         raise Unavailable(f"subject {subject} changes all the time")
 
     async def check(self, subject: str, schema_type: str, text: str) -> Sequence[str]:
+        """Why the schema could not be the subject's next version; empty: it could."""
         _check_subject(subject)
         known = await self._asked(self._meta.subject(subject), subject)
         return await self._problems(known, subject, schema_type, text)
@@ -226,6 +231,7 @@ class SchemaRegistry:
     async def get(
         self, *, schema_id: int = 0, subject: str = "", version: int | None = None
     ) -> SchemaInfo:
+        """A schema by id, or by subject and version (None: the latest). Raises UnknownSchema."""
         if not 0 <= schema_id <= _ID_MAX:
             raise UnknownSchema(f"schema id {schema_id}: ids are 1 to {_ID_MAX}")
         if schema_id:
@@ -256,6 +262,7 @@ class SchemaRegistry:
         return found
 
     async def subjects(self) -> Sequence[SubjectInfo]:
+        """All subjects by name, with the compatibility that counts for each."""
         default = await self._asked(self._meta.default_compatibility(), "subjects")
         _, found = await self._asked(self._meta.subjects(), "subjects")
         return [
@@ -263,9 +270,11 @@ class SchemaRegistry:
         ]
 
     async def delete(self, subject: str, version: int | None = None) -> None:
+        """Delete a version, or with None the whole subject. Raises UnknownSchema."""
         await self._asked(self._meta.delete_schema(subject, version), subject)
 
     async def set_compatibility(self, subject: str, compatibility: str | None) -> None:
+        """Set the rule of a subject, or of the cluster where it is empty; None takes it back."""
         if compatibility is not None and compatibility not in COMPATIBILITIES:
             raise InvalidRequest(
                 f"compatibility is {compatibility!r}; it takes {', '.join(COMPATIBILITIES)}"

@@ -30,6 +30,7 @@ class Taps:
         self._by_topic: dict[str, list[_Registration]] = {}
 
     def add(self, topic: str, tap: Tap, logs: Iterable[PartitionLog]) -> Callable[[], None]:
+        """Attach a tap to these logs and to all that are opened later; returns its removal."""
         registration = _Registration(tap)
         for log in logs:
             registration.attach(log)
@@ -44,6 +45,7 @@ class Taps:
         return remove
 
     def opened(self, topic: str, log: PartitionLog) -> None:
+        """A log of the topic was opened: attach the topic's taps."""
         for registration in self._by_topic.get(topic, ()):
             registration.attach(log)
 

@@ -80,6 +80,7 @@ class Admission:
             return
         if now_ms >= self._warn_again_ms.get(topic.name, 0):
             if len(self._warn_again_ms) >= _WARNED_MAX:
+                # Emptied rather than grown without bound: the worst is that a warning is repeated.
                 self._warn_again_ms.clear()
             self._warn_again_ms[topic.name] = now_ms + _WARN_INTERVAL_MS
             _log.warning(
@@ -122,6 +123,7 @@ class Admission:
         if not is_cheap(header) or (topic.config.schema and not _is_small(header)):
             return inside
         try:
+            # Tried here first: a small batch with a simple schema does not pay for a thread.
             inside(_FEW_STEPS)
         except TooManySteps:
             return inside

@@ -59,6 +59,7 @@ def checked_header(topic: TopicInfo, batch: bytes) -> BatchHeader:
     header = read_header(batch)
     if header.attributes & (SPARSE | CONTROL):
         raise CorruptBatch("producers send neither sparse nor control batches")
+    # Before anything is decompressed: the header names the size that will be allocated.
     if header.raw_body_bytes > max(limit, _RAW_BYTES):
         raise BatchTooLarge(f"batch of {header.raw_body_bytes} bytes when decompressed")
     if header.record_count > RECORDS_MAX:
@@ -119,6 +120,7 @@ def check_columns(
 
 def _total(lengths: npt.NDArray[np.uint32]) -> int:
     nulls = int(np.count_nonzero(lengths == NULL_LENGTH))
+    # In 64 bits: lengths of 32 bits each would wrap, and a wrapped total could match.
     return int(lengths.sum(dtype=np.uint64)) - NULL_LENGTH * nulls
 
 
@@ -189,5 +191,7 @@ def _check_names(heads: _Bytes, starts: _Places, ends: _Places) -> None:
         names.tobytes().decode()
     except UnicodeDecodeError as error:
         raise CorruptBatch(f"a record header's name is not UTF-8: {error.reason}") from None
+    # Names that are not UTF-8 by themselves may be so in a row: a continuation byte at a name's
+    # start shows it.
     if (heads[starts] & 0xC0 == 0x80).any():
         raise CorruptBatch("a record header's name is not UTF-8")

@@ -82,6 +82,7 @@ class Interception:
                 passed = self._call(plugin, interceptor, topic, passed, principal)
             return [(count, passed)]
         except LakeMQError as error:
+            # The search has an end, as the event loop stands still meanwhile.
             if count < 2 or self._clock() >= deadline:
                 return [(count, error)]
         middle = count // 2
@@ -103,6 +104,7 @@ class Interception:
         before = self._clock()
         try:
             passed = interceptor.intercept(topic, columns, principal)
+        # A LakeMQError is the interceptor's way to refuse records, not a failure of it.
         except (LakeMQError, KeyboardInterrupt):
             raise
         except BaseException as error:  # a plugin's hook that exits must not end the node

@@ -64,6 +64,8 @@ class OrderedChecks:
                     await asyncio.get_running_loop().run_in_executor(self._pool, check)
             finally:
                 if before is not None:
+                    # Also when the check failed: the next one's turn comes only when all before it
+                    # have had theirs.
                     await before
             outcome = then()
         except Exception as error:  # the caller gets it, whatever it is
@@ -72,6 +74,7 @@ class OrderedChecks:
             return
         finally:
             turn.set_result(None)
+            # Another call may wait behind this one; only the last one removes the key.
             if self._last.get(key) is turn:
                 del self._last[key]
         outcome.add_done_callback(lambda done: _copy(done, answer))

@@ -36,6 +36,8 @@ class ProducerIds:
         if kept is None:
             until_ms = 0 if fresh else self._now_ms() + UNOWNED_MS
             made = {"secret": secrets.token_hex(SECRET_BYTES), "unowned_until_ms": until_ms}
+            # Compare-and-set: of several nodes that start at once, one makes the secret, and all
+            # read that one.
             await self._meta.txn([Compare(_KEY, 0)], [Put(_KEY, json.dumps(made).encode())])
             kept = await self._meta.get(_KEY)  # of this node, or of one that was quicker
             assert kept is not None
@@ -48,6 +50,7 @@ class ProducerIds:
         return number if principal is None else self._owners.id_for(number, principal)
 
     async def _next(self) -> int:
+        # One caller fetches a block while the others wait: each fetching its own would waste ids.
         async with self._lock:
             for number in self._block:
                 return number

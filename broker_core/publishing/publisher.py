@@ -39,6 +39,7 @@ class _Call:
         self.done = done
 
     def settle(self, indexes: Sequence[int] | range, outcomes: list[Any]) -> None:
+        # One partition took all of the call: its list is handed on without a copy.
         if len(indexes) == len(self.outcomes):
             self.outcomes = outcomes
         else:
@@ -123,6 +124,7 @@ class Publisher:
         self.append(topic, columns, acks, partition, partial(_resolve, future))
         if self._gathered and not self._scheduled:
             self._scheduled = True
+            # Behind whatever else this turn of the loop publishes, which shares the batches.
             loop.call_soon(self.flush)
         return future
 
@@ -232,6 +234,8 @@ class Publisher:
         if gathered is not None and (
             gathered.size_bytes + size > room or gathered.count + count > RECORDS_MAX
         ):
+            # The full batch goes first, so that records of one partition stay in the order of the
+            # calls.
             self._send(self._gathered.pop(key))
             gathered = None
         if gathered is None:
@@ -262,6 +266,7 @@ class Publisher:
         """Append all that was gathered."""
         self._scheduled = False
         if self._gathered:
+            # Exchanged first: a log may answer at once, and its callback may publish again.
             gathered, self._gathered = self._gathered, {}
             for each in gathered.values():
                 self._send(each)

@@ -59,6 +59,7 @@ class RecordWriter:
 
     async def stop(self) -> None:
         """Append what is gathered."""
+        # The checks first: what they let pass is gathered, and then flushed.
         await self._admission.checks.stop()
         self._publisher.flush()
 
@@ -76,6 +77,7 @@ class RecordWriter:
         info = self._partitions.topic(topic)
         if partition is not None:
             check_partition(info, partition)
+        # Internal topics hold the broker's own state: no plugin may change or refuse it.
         if self._interception and not is_internal(topic):
             pieces = self._interception.run(topic, columns, principal)
             if len(pieces) > 1:

@@ -34,6 +34,7 @@ class EndedSchedule(NamedTuple):
 
 
 def encode_schedule_id(schedule_id: str) -> bytes:
+    """Key of the topic of schedules."""
     return bytes((_VERSION,)) + schedule_id.encode()
 
 
@@ -45,6 +46,7 @@ def decode_schedule_id(key: bytes) -> str:
 
 
 def encode_schedule(stored: StoredSchedule) -> bytes:
+    """Value of a schedule that waits for its time; the batch comes last."""
     topic = stored.topic.encode()
     return b"".join(
         (
@@ -60,6 +62,7 @@ def encode_schedule(stored: StoredSchedule) -> bytes:
 
 
 def encode_ended(ended: EndedSchedule) -> bytes:
+    """Value of a schedule that was delivered or cancelled."""
     return _HEAD.pack(_VERSION, _ENDED, ended.ended_ms)
 
 

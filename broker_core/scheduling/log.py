@@ -35,6 +35,7 @@ class ScheduleLog:
         )
 
     async def ensure(self) -> None:
+        """Create the topic of schedules if there is none."""
         await self._topic.ensure()
 
     def append(
@@ -44,6 +45,8 @@ class ScheduleLog:
         one partition."""
         number = partition_of(f"{stored.topic}/{stored.partition}".encode(), PARTITIONS)
         value = encode_schedule(stored)
+        # The offset that the record is about to get: this node alone appends here, and nothing
+        # comes between.
         offset = self._topic.log(number).log_end_offset
         written = self._topic.put(encode_schedule_id(schedule_id), value, partition=number)
         return _pending(schedule_id, stored, number, offset, len(value)), written

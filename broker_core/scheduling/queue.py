@@ -20,6 +20,8 @@ ID_MAX_BYTES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ScheduleLimits:
+    """What may be scheduled on one node."""
+
     batches_max: int
     bytes_max: int
     horizon_ms: int
@@ -46,6 +48,7 @@ class PendingSchedule:
 
     @property
     def entry(self) -> StagedRef:
+        """How the commit that delivers it names its batch."""
         return StagedRef(self.log_partition, self.offset, self.records)
 
 
@@ -87,6 +90,7 @@ class ScheduleQueue:
             )
 
     def find(self, schedule_id: str) -> PendingSchedule | None:
+        """The pending schedule of that id; None: there is none."""
         return self._waiting.get(schedule_id)
 
     def ended_ms(self, schedule_id: str) -> int | None:
@@ -106,6 +110,7 @@ class ScheduleQueue:
         self._waiting[waiting.schedule_id] = waiting
         self._by_offset[waiting.log_partition, waiting.offset] = waiting
         self.size_bytes += waiting.size_bytes
+        # Not before: a delivery must not name a record that a crash could take back.
         if waiting.durable:
             self._push(waiting)
 
@@ -184,6 +189,7 @@ class ScheduleQueue:
         found = []
         while done:
             schedule_id, ended_ms = next(iter(done.items()))
+            # They are in the order in which they ended, so the rest is newer.
             if ended_ms >= ended_before_ms:
                 break
             del done[schedule_id]

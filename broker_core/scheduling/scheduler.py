@@ -115,6 +115,8 @@ class Scheduler:
     # -- what callers ask
 
     async def schedule(self, asked: ScheduleAsked, *, principal: Principal) -> ScheduleAnswer:
+        """Keep a batch until its time; done when it is durable. An id that is known answers
+        again. Raises InvalidRequest, StagingFull, NotAuthorized."""
         self._broker.authorize(principal, Operation.WRITE, Resource("topic", asked.topic))
         info = self._broker.topic(asked.topic)
         self._broker.partition(asked.topic, asked.partition)
@@ -141,6 +143,7 @@ class Scheduler:
         else:
             waiting = found
         if waiting.written is not None:
+            # Shielded: another caller with the same id may wait for this write too.
             await asyncio.shield(waiting.written)
         return ScheduleAnswer(waiting.deliver_at_ms, found is not None)
 
@@ -156,6 +159,7 @@ class Scheduler:
         self._wake[waiting.log_partition].set()
 
     async def cancel(self, schedule_id: str, *, principal: Principal) -> None:
+        """Give a schedule up before its time. Raises UnknownSchedule, NotAuthorized."""
         waiting = self._queue.find(schedule_id)
         if waiting is None or not waiting.durable or waiting.delivering:
             raise UnknownSchedule(
@@ -183,6 +187,7 @@ class Scheduler:
     def describe(
         self, topic: str, count_max: int, *, principal: Principal
     ) -> Sequence[ScheduledBatch]:
+        """At most `count_max` pending schedules, next first; an empty `topic` means all."""
         found: list[ScheduledBatch] = []
         for each in self._may_describe(topic, principal):
             if len(found) == count_max:
@@ -328,6 +333,8 @@ class Scheduler:
         for each in set(ids):
             self._queue.end(each, number, self.now_ms())
         owned.delivering = []
+        # The decision is cleared behind the marks: a crash between them delivers nothing again, as
+        # the producer id shows what is there.
         owned.finish()
         self._count()
         await self._states.append(owner, owned.state)

@@ -62,6 +62,8 @@ class Applier:
             except UnknownTopic:
                 return  # the records were deleted with the topic
             log = self._broker.partition(target.topic, target.partition)
+            # Nothing can be there at the first attempt: the producer id and epoch are of this
+            # commit alone.
             appended = await count_appended(log, state, target.floor_offset) if resumed else 0
             await self._append_all(log, state, target, appended)
 
@@ -73,6 +75,7 @@ class Applier:
         ahead = sequence = 0
         try:
             for entry in target.entries:
+                # Appends of one target end in order, so what is there is a prefix of the entries.
                 if sequence < appended:
                     sequence += entry.records
                     continue

@@ -68,10 +68,12 @@ _RECORDS_MAX: Final = 2**31 - 1
 
 
 def wall_clock_ms() -> int:
+    """Milliseconds since 1970, UTC."""
     return time.time_ns() // 1_000_000
 
 
 def steady_clock_ms() -> int:
+    """Milliseconds of a clock that never goes back."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -124,6 +126,7 @@ class TransactionCoordinator:
                 self._owners[owner] = OwnerRuntime(state)
         async for staged in self._batches.load():
             owned = self._owners.get(staged.key.place.owner)
+            # Batches of older epochs and of commits that are applied are left to `free`.
             if owned is not None and owned.needs(staged.key.place):
                 self._staged.load(staged, steady_ms)
         for owner, owned in self._owners.items():
@@ -151,6 +154,7 @@ class TransactionCoordinator:
 
     async def _run_to_completion(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Await work that changes an owner; it is finished also when the caller is cancelled."""
+        # A state whose record is on its way must reach `owned.known`, or the two would differ.
         return await asyncio.shield(self._spawn(work))
 
     async def _run(self) -> None:
@@ -196,6 +200,8 @@ class TransactionCoordinator:
     # -- owners
 
     async def open(self, owner: Owner, *, principal: Principal, timeout_ms: int = 0) -> OpenedOwner:
+        """Open an owner with a new epoch, which fences who had it before (KIP-98). Raises
+        NotAuthorized, NotLeader, Unavailable."""
         states.check_owner(owner)
         self._authorize(principal, Operation.WRITE, owner)
         timeout_ms = self._timeout(owner, timeout_ms)
@@ -261,6 +267,8 @@ class TransactionCoordinator:
         *,
         principal: Principal,
     ) -> asyncio.Future[bool]:
+        """Keep a batch for a later commit; True: it was staged already. Raises ProducerFenced,
+        BatchCommitted, StagingFull."""
         self._check_open(place)
         self._authorize(principal, Operation.WRITE, place.owner)
         self._broker.authorize(principal, Operation.WRITE, Resource("topic", topic))
@@ -296,6 +304,8 @@ class TransactionCoordinator:
             found.when_durable(kept)
             return kept
         self._staged.check_room(key.place.owner, len(batch))
+        # Added to the table at once, before it is durable: the same batch sent again finds it and
+        # waits for the same write.
         staged, written = self._batches.append(key, batch)
         self._staged.add(staged, steady_ms)
         staged.when_durable(kept)
@@ -326,6 +336,8 @@ class TransactionCoordinator:
         principal: Principal,
         effects: Sequence[Effect] = (),
     ) -> CommitAnswer:
+        """Decide a commit and wait a while until it is applied. Raises ProducerFenced,
+        TransactionAborted, Unavailable."""
         states.check_batch_id(batch_id)
         states.check_winners(winners)
         self._authorize(principal, Operation.WRITE, owner)
@@ -387,6 +399,7 @@ class TransactionCoordinator:
             if info.topic_id != staged.key.topic_id:
                 raise UnknownTopic(f"topic {staged.key.topic} was deleted and created again since")
             if place not in floors:
+                # Taken before the decision is written: none of its records can lie below.
                 floors[place] = log.log_end_offset
             records[place] = records.get(place, 0) + staged.key.records
         if any(count > _RECORDS_MAX for count in records.values()):
@@ -412,6 +425,7 @@ class TransactionCoordinator:
             self._batches.read,
         )
         await work.run(owner, resumed)
+        # Only now: until all is appended the batches are read from the topic of staged batches.
         self._staged.drop(owner, up_to=owned.state.last_batch_id)
         owned.finish()
         self.counters.applying -= 1
@@ -424,6 +438,7 @@ class TransactionCoordinator:
     # -- the rest
 
     async def abort(self, owner: Owner, epoch: int, batch_id: int, *, principal: Principal) -> None:
+        """Drop what is staged under a batch id that is not committed. Raises ProducerFenced."""
         self._authorize(principal, Operation.WRITE, owner)
         owned = self._owned(owner, epoch)
         async with owned.lock:
@@ -431,6 +446,7 @@ class TransactionCoordinator:
                 self._staged.drop(owner, only=batch_id)
 
     def describe(self, *, principal: Principal) -> Sequence[OwnerStatus]:
+        """The owners of this node that the principal may describe, in order."""
         return [
             owned.status(owner, *self._staged.size_of(owner))
             for owner, owned in sorted(self._owners.items())
@@ -445,12 +461,15 @@ class TransactionCoordinator:
         return True
 
     async def fence(self, owner: Owner, *, principal: Principal) -> None:
+        """Give the owner a new epoch, as an operator does with a stuck writer. Raises
+        UnknownTransaction."""
         self._authorize(principal, Operation.ALTER, owner)
         await self._run_to_completion(
             self._open(owner, self._known(owner).state.timeout_ms, principal)
         )
 
     async def delete(self, owner: Owner, *, principal: Principal) -> None:
+        """Forget an owner, once its newest commit is applied. Raises UnknownTransaction."""
         self._authorize(principal, Operation.DELETE, owner)
         await self._run_to_completion(self._forget(owner, self._known(owner)))
 
@@ -468,6 +487,8 @@ class TransactionCoordinator:
             self._owners.pop(owner, None)
 
     def register_participant(self, name: str, participant: Participant) -> None:
+        """Let `participant` take part in commits, first restoring effects that still wait."""
+        # Before it is added: a commit that waits for it must find its effects restored.
         for owned in self._owners.values():
             for effect, data in owned.waiting_effects():
                 if effect == name:

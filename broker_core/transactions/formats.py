@@ -47,6 +47,7 @@ class StagedKey(NamedTuple):
 
 
 def encode_owner(owner: Owner) -> bytes:
+    """Key of the topic of transactions; also the beginning of a staged batch's key."""
     name = owner.name.encode()
     return _OWNER.pack(_VERSION, _KINDS[owner.kind], len(name)) + name
 
@@ -72,6 +73,7 @@ def decode_owner(data: bytes) -> Owner:
 
 
 def encode_staged_key(key: StagedKey) -> bytes:
+    """Key of a record in the topic of staged batches."""
     place, topic = key.place, key.topic.encode()
     return b"".join(
         (
@@ -102,6 +104,7 @@ def decode_staged_key(data: bytes) -> StagedKey:
 
 
 def encode_state(state: OwnerState) -> bytes:
+    """Value of the topic of transactions; targets and effects follow the fixed part."""
     pending = state.pending
     targets, effects = (pending.targets, pending.effects) if pending else ((), ())
     parts = [

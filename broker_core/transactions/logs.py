@@ -42,6 +42,7 @@ class OwnerStates:
         )  # fmt: skip
 
     async def ensure(self) -> None:
+        """Create the topic of transactions if there is none."""
         await self._topic.ensure()
 
     def check_home(self, owner: Owner) -> None:
@@ -81,18 +82,23 @@ class StagedBatches:
         )  # fmt: skip
 
     async def ensure(self) -> None:
+        """Create the topic of staged batches if there is none."""
         await self._topic.ensure()
 
     def append(self, key: StagedKey, batch: bytes) -> tuple[Staged, asyncio.Future[AppendResult]]:
         """The staged batch, and when it is on disk."""
         data, place = encode_staged_key(key), key.place
         partitions = self._partitions()
+        # Tasks of one owner are spread, so that one large job uses all partitions.
         number = (self._topic.partition_of(place.owner.name.encode()) + place.task) % partitions
+        # The offset that the record is about to get, as one node alone appends here; the
+        # coordinator compares it when the append is done.
         offset = self._topic.log(number).log_end_offset
         future = self._topic.put(data, batch, partition=number)
         return Staged(key, number, offset, len(data) + len(batch)), future
 
     async def load(self) -> AsyncIterator[Staged]:
+        """Every staged batch on disk, in the order of offsets of each partition."""
         async for record in self._topic.records():
             try:
                 key = decode_staged_key(record.key)

@@ -36,6 +36,7 @@ class Participants:
         self._came = asyncio.Event()
 
     def add(self, name: str, participant: Participant) -> None:
+        """Register a participant and wake the commits that wait for it."""
         self._there[name] = participant
         self._came.set()
         self._came = asyncio.Event()
@@ -47,6 +48,7 @@ class Participants:
         return self._there[name]
 
     async def wait(self, name: str) -> Participant:
+        """The participant of that name, as soon as it is registered."""
         while name not in self._there:
             await self._came.wait()
         return self._there[name]
@@ -61,6 +63,7 @@ def decide_all(
     undos: list[Callable[[], None]] = []
 
     def undo() -> None:
+        # In reverse: a later decision may rest on an earlier one.
         for each in reversed(undos):
             each()
 
@@ -90,6 +93,7 @@ class OwnerRuntime:
 
     @property
     def state(self) -> OwnerState:
+        """The durable state; only once the owner was opened."""
         assert self.known is not None
         return self.known
 
@@ -108,9 +112,11 @@ class OwnerRuntime:
         return place.batch_id > state.last_batch_id
 
     def begin(self) -> None:
+        """A commit is decided and is being applied from now on."""
         self._applied.clear()
 
     def finish(self) -> None:
+        """The newest commit is applied: wake who waits for it."""
         self.known = applied(self.state)
         self.detail = ""
         self._applied.set()
@@ -128,6 +134,7 @@ class OwnerRuntime:
         return pending.effects if pending else ()
 
     def status(self, owner: Owner, batches: int, size_bytes: int) -> OwnerStatus:
+        """What `describe` tells of the owner; sizes are those of what it has staged (bytes)."""
         state = self.state
         doing = "applying" if not self._applied.is_set() else "staging" if batches else "idle"
         return OwnerStatus(
@@ -173,6 +180,8 @@ class CommitRunner:
                     self._log_delay(owner, reason)
                     await self._progress(owner, targets, left, effects.done())
                     await asyncio.sleep(backoff.next_s())
+                # From the second attempt on some records may be there: an append that failed may
+                # have reached the disk.
                 targets, resumed = left, True
             await effects
         finally:

@@ -49,6 +49,7 @@ class Staged:
             self.waiting.append(future)
 
     def settle(self, error: BaseException | None) -> None:
+        """The append ended: answer all callers that wait, with the error if there is one."""
         self.durable = error is None
         for future in self.waiting:
             if future.done():  # its caller was cancelled
@@ -61,6 +62,7 @@ class Staged:
 
     @property
     def entry(self) -> StagedRef:
+        """How a commit names this batch."""
         return StagedRef(self.log_partition, self.offset, self.key.records)
 
 
@@ -112,6 +114,7 @@ class StagedTable:
                 )
             self._touch(place, now_ms)
             return found
+        # Without gaps, so that the number of batches is all that a commit need name.
         if place.number > len(staged):
             raise Unavailable(
                 f"{place.owner} task {place.task} attempt {place.attempt}: batch {place.number} "
@@ -157,6 +160,7 @@ class StagedTable:
         place = staged.key.place
         attempt = self._attempt(place)
         if place.number < len(attempt) and attempt[place.number] is staged:
+            # Those after it go too: a commit would otherwise take an attempt with a hole.
             behind = attempt[place.number :]
             del attempt[place.number :]
             self._forget(place.owner, behind)
@@ -177,6 +181,8 @@ class StagedTable:
         for task, attempt, count in winners:
             staged = opened.attempts.get((task, attempt), []) if opened else []
             durable = [each for each in staged if each.durable]
+            # Exactly these: fewer means that one was lost, more that the commit means another state
+            # of the attempt.
             if len(durable) != count or len(staged) != count:
                 raise TransactionAborted(
                     f"{owner} batch {batch_id}: task {task} attempt {attempt} has {len(durable)} "

@@ -50,6 +50,8 @@ class PendingCommit:
 
 @dataclass(frozen=True, slots=True)
 class OwnerState:
+    """The whole durable state of an owner."""
+
     epoch: int = 0
     last_batch_id: int = -1
     producer_id: int = -1
@@ -62,6 +64,8 @@ class OwnerState:
 
     @property
     def needs_producer_id(self) -> bool:
+        """Whether the next commit needs a fresh producer id: there is none, or its epochs are
+        used up."""
         return self.producer_id < 0 or self.producer_epoch >= PRODUCER_EPOCH_MAX
 
 
@@ -140,6 +144,7 @@ def progressed(
 
 
 def applied(state: OwnerState) -> OwnerState:
+    """The state once everything of the newest commit is applied."""
     return replace(state, pending=None)
 
 

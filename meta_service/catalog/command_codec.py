@@ -182,6 +182,5 @@ def check_config(value: Mapping[str, object]) -> None:
         check_text(name, "config", 128)
         if setting is not None and not isinstance(setting, int):
             check_text(setting, f"config.{name}", 4096)
-        # MessagePack has no larger integers.
         if isinstance(setting, int) and not -(2**63) <= setting < 2**63:
             raise InvalidArgument(f"config.{name}: must fit 64 bits")

@@ -146,6 +146,6 @@ def check_tuple(value: object, what: str, count_max: int) -> None:
 
 
 def check_limit(value: object, what: str) -> None:
-    """Raises InvalidArgument unless it is None or 0 to 2**53, which every client can hold."""
+    """Raises InvalidArgument unless it is None or a whole number from 0 to 2**53."""
     if value is not None:
         check_integer(value, what, 0, 2**53)

@@ -74,7 +74,7 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this member leads and has done its first step of the term."""
+        """Whether this member leads and its cache has caught up with its leadership."""
         return self._leading_term is not None
 
     async def start(self) -> None:
@@ -100,7 +100,7 @@ class Controller:
     # ------------------------------------------------------------ one step
 
     async def step(self) -> None:
-        """Look once and act on what is amiss; raises MetaError, after which the next step goes on."""
+        """Look once and act on what is amiss. Raises MetaError; the next step goes on."""
         if not await self._lead():
             return
         await self._raise_feature_level()

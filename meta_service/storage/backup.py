@@ -109,8 +109,6 @@ def _install(folder: Path, sink: FolderSink, cluster_id: str) -> None:
         store.close()
     # The store was copied by hard links, so the snapshot may serve as this member's newest one.
     sink.path.rename(folder / f"snapshot-{sink.log_index:020d}-{sink.term:020d}")
-    # Last: without a log the folder is not that of a member, so a crash before leaves nothing that
-    # could be started by mistake.
     log = RaftLog(Folder(folder))
     log.setCurrentTerm(sink.term, None)
     log.reset(sink.log_index, sink.term)

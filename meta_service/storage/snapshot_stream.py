@@ -134,7 +134,7 @@ class FolderSink:
         partial.mkdir(mode=0o700)
 
     def write(self, data: bytes) -> None:
-        """Take the next bytes; what does not fit the manifest spoils the whole, as `sealed` tells."""
+        """Take the next bytes; `sealed` is False if they do not fit the manifest."""
         self.position += len(data)
         if self._bad:
             return
