@@ -131,6 +131,8 @@ class Security:
 
     async def _dummy_verify(self, credentials: Credentials) -> None:
         """Hash a password for a user that does not exist (constant-time login)."""
+        # Without any users all names are unknown, so there is nothing to hide and no hash to pay
+        # for.
         if any(users.any_known() for users in self._users):
             password = credentials.password or b""
             await self.checker.check(None, password, peer_of(credentials.peer_host))
@@ -142,6 +144,8 @@ class Security:
         """Whether each source of users that made the principal has withdrawn it since."""
         said = [users.withdrawn(principal) for users in self._users]
         known = [each for each in said if each is not None]
+        # Stores that do not know the principal have no say; of those that do, one that still has it
+        # is enough.
         return bool(known) and all(known)
 
     def _rules_changed(self) -> None:

@@ -62,12 +62,15 @@ class HttpCalls:
         settings = self._settings
         how: dict[str, Any] = {"params": body} if settings.method == "GET" else {"json": body}
         try:
+            # The time begins with the call: waiting for a turn is not the service's fault.
             async with self._turns, asyncio.timeout(settings.timeout_ms / 1000):
                 session = self._open()
                 async with session.request(
                     settings.method, settings.url, headers=self._headers, allow_redirects=False,
                     **how,
                 ) as response:  # fmt: skip
+                    # One byte more than allowed shows that the answer is too large without reading
+                    # all of it.
                     data = await response.content.read(ANSWER_MAX_BYTES + 1)
                     while len(data) <= ANSWER_MAX_BYTES and not response.content.at_eof():
                         data += await response.content.read(ANSWER_MAX_BYTES + 1 - len(data))
@@ -75,6 +78,7 @@ class HttpCalls:
         except TimeoutError:
             raise NoAnswer(f"nothing within {settings.timeout_ms} ms") from None
         except (aiohttp.ClientError, OSError) as error:
+            # Only the type: the text may hold the URL with a password in its query.
             raise NoAnswer(type(error).__name__) from None
 
     def _open(self) -> aiohttp.ClientSession:

@@ -90,6 +90,8 @@ class KeptAccess:
                 if found is not None:
                     return found.value
                 made = Put(SECRET_KEY, secrets.token_bytes(SECRET_BYTES))
+                # Compare-and-set, then read again: of several nodes that make one at once, the
+                # first one's counts for all.
                 await self._meta.txn([Compare(SECRET_KEY, 0)], [made])
             except (MetaError, OSError) as error:
                 _log.warning("could not read the cluster's secret, trying again: %s", error)

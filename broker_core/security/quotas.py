@@ -90,6 +90,7 @@ class Quotas:
         if paid is None:
             paid = self._paid_ms[key] = [0.0] * len(use)
             if len(self._paid_ms) > PRINCIPALS_MAX:
+                # Forgetting gives the longest quiet one a burst at most.
                 self._paid_ms.popitem(last=False)
         self._paid_ms.move_to_end(key)
         longest = 0.0
@@ -97,6 +98,7 @@ class Quotas:
         for place in asked:
             if rates[place]:
                 more_ms = use[place] * 1000 / rates[place]
+                # An idle principal has at most BURST_MS in hand, however long it was quiet.
                 paid[place] = max(paid[place], now_ms - BURST_MS) + more_ms
                 longest = max(longest, paid[place] - now_ms)
         wait_ms = int(longest)

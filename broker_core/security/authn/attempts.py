@@ -81,6 +81,7 @@ class Attempts:
         count.last_ms = now_ms
         over = count.failures - failures_max
         if over >= 0:
+            # The shift is bounded, or the number would grow with every failure.
             wait_ms = min(self._rules.lockout_max_ms, self._rules.lockout_ms << min(over, 20))
             count.locked_until_ms = now_ms + wait_ms
         while len(self._counts) > ENTRIES_MAX:

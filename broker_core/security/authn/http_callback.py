@@ -82,6 +82,7 @@ class HttpAuthenticator:
             return None
         body = self._body.filled(_values(credentials))
         asked = json.dumps([credentials.username, body], sort_keys=True)
+        # A hash as key, so that no passwords are kept in memory for the cache's sake.
         mark = hashlib.sha256(asked.encode()).digest()
         known = self._known.get(mark)
         now_ms = self._now_ms()
@@ -97,6 +98,7 @@ class HttpAuthenticator:
                 raise Unavailable("authentication is not available now; try again") from None
             until_ms = now_ms + self._settings.cache_ms
             if isinstance(outcome, Principal) and outcome.expires_ms is not None:
+                # Never longer than the service said that the login holds.
                 until_ms = min(until_ms, outcome.expires_ms)
             known = (until_ms, outcome)
             self._remember(mark, known)
@@ -108,6 +110,7 @@ class HttpAuthenticator:
     def _remember(
         self, mark: bytes, known: tuple[int, Principal | None | NotAuthenticated]
     ) -> None:
+        # Refusals are kept too: a client that tries the same again does not cost a call.
         if self._settings.cache_ms:
             self._known[mark] = known
             if len(self._known) > _KNOWN_MAX:

@@ -158,6 +158,8 @@ class ScramMechanism:
         """The user and its keys; made-up ones where there are none."""
         record = self.find(name)
         keys = record.keys_for(self.name) if record is not None else None
+        # The exchange goes on to its end with keys that no proof fits: it must look like that of a
+        # real user (RFC 5802, section 9).
         if record is None or keys is None or record.disabled:
             return None, made_up_keys(self.name, name, self.secret)
         return record, keys

@@ -93,12 +93,16 @@ class PasswordChecker:
     async def check(self, record: UserRecord | None, password: bytes, peer: str = "") -> bool:
         """Whether the password is right. Without a record it is wrong, and takes as long to check.
         `peer` takes turns with others (`peer_of`). Raises Unavailable when too many logins wait."""
+        # Before any hashing: its cost would grow with what a stranger sends.
         if len(password) > PASSWORD_MAX_BYTES:
             return False
         if record is None:
+            # The same work as for a real user, so that the time does not tell which users exist.
             await self._in_thread(lambda: verify(self._dummy, password), peer)
             return False
         place = (record.name, record.password_hash or repr([k.stored_key for k in record.scram]))
+        # The stored form is part of it: after a change of password the old one is checked in full
+        # and fails.
         mark = hmac.digest(self._secret, place[1].encode() + b"\0" + password, "sha256")
         known = self._known.get(place)
         if known is not None and hmac.compare_digest(known, mark):

@@ -77,6 +77,7 @@ def read_client_first(data: bytes) -> ClientFirst:
     text = _text(data)
     flag, _, rest = text.partition(",")
     identity, _, bare = rest.partition(",")
+    # RFC 5802, section 6: `p` demands channel binding; `y` and `n` do without.
     if flag.startswith("p="):
         raise NotAuthenticated("SCRAM: channel binding is not offered")
     if flag not in ("n", "y"):
@@ -84,6 +85,7 @@ def read_client_first(data: bytes) -> ClientFirst:
     parts = bare.split(",")
     if identity or len(parts) < 2:
         raise NotAuthenticated("SCRAM: the first message is not n,,n=<user>,r=<nonce>")
+    # RFC 5802, section 5.1: an unknown mandatory extension must end the exchange.
     if parts[0].startswith("m="):
         raise NotAuthenticated("SCRAM: mandatory extensions are not known here")
     name, nonce = parts[0][2:], parts[1][2:]
@@ -91,6 +93,7 @@ def read_client_first(data: bytes) -> ClientFirst:
         raise NotAuthenticated("SCRAM: the first message names no user")
     if parts[1][:2] != "r=" or not _NONCE.fullmatch(nonce):
         raise NotAuthenticated("SCRAM: the first message has no nonce")
+    # In this order: `=3D2C` stands for `=2C`, not for a comma.
     plain = name.replace("=2C", ",").replace("=3D", "=")
     return ClientFirst(plain, nonce, f"{flag},{identity},", bare)
 
@@ -124,6 +127,8 @@ def server_final(first: ClientFirst, said: str, keys: ScramKeys, data: bytes) ->
     signature = hmac.digest(keys.stored_key, message, digest)
     if len(proof) != len(signature):
         raise NotAuthenticated("SCRAM: the proof has the wrong length")
+    # RFC 5802, section 3: ClientProof is ClientKey XOR ClientSignature, and H(ClientKey) is
+    # StoredKey.
     client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
     if not hmac.compare_digest(hashlib.new(digest, client_key).digest(), keys.stored_key):
         return None

@@ -61,6 +61,7 @@ class SessionTokens:
         if token is None or not token.startswith(PREFIX):
             return None
         body, _, mac = token.removeprefix(PREFIX).partition(".")
+        # Checked before anything of the body is decoded, and in constant time.
         mine = token.isascii() and hmac.compare_digest(self._mac(body).encode(), mac.encode())
         if not mine:
             raise NotAuthenticated("the token is not this node's; log in again")
@@ -112,6 +113,8 @@ def node_key(folder: Path) -> bytes:
             file.write(key)
             file.flush()
             os.fsync(file.fileno())
+        # Written and fsynced under another name first: a crash leaves the old key or the new one,
+        # never half a key.
         os.replace(temporary, path)
     except OSError as error:
         raise StartupError(f"{path}: {error.strerror}") from None

@@ -76,8 +76,11 @@ class TokenAuthenticator:
         if token is None:
             return None
         keys = self._keys.current()
+        # A hash as key, so that no tokens are kept in memory for the cache's sake.
         mark = hashlib.sha256(token.encode()).digest()
         known = self._known.get(mark)
+        # Keys that were read again are another object: what an old key had verified is verified
+        # again.
         if known is None or known[0] is not keys:
             found = self._verified(token, keys)
             if found is None:
@@ -97,6 +100,8 @@ class TokenAuthenticator:
         try:
             header = jwt.get_unverified_header(token)
             if settings.issuer:
+                # Only to tell whose token it is; nothing of it counts before the signature is
+                # checked.
                 unverified = jwt.decode_complete(token, options={"verify_signature": False})
                 if unverified["payload"].get("iss") != settings.issuer:
                     return None
@@ -167,6 +172,7 @@ class TokenAuthenticator:
 
     def _read_secret(self, data: bytes) -> Sequence[Key]:
         secret = data.removesuffix(b"\n").removesuffix(b"\r")
+        # RFC 7518, section 3.2: a key as long as the hash output, or longer.
         longest = max(int(name[2:]) for name in self._allowed) // 8
         if len(secret) < longest:
             raise InvalidRequest(f"a secret for HS{longest * 8} has {longest} bytes or more")
@@ -247,6 +253,7 @@ def _key_of(entry: Any) -> Key | None:
 
 def _algorithms_of(public: Any) -> frozenset[str]:
     if isinstance(public, rsa.RSAPublicKey):
+        # RFC 7518, section 3.3: 2048 bits or larger.
         if public.key_size < _RSA_BITS_MIN:
             raise InvalidRequest(f"an RSA key of {public.key_size} bits; {_RSA_BITS_MIN} at least")
         return frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})

@@ -54,6 +54,7 @@ class UserRecord:
             parts += [keys.mechanism.encode(), keys.salt, keys.stored_key]
         digest = hashlib.sha256()
         for part in parts:
+            # With lengths: otherwise other parts could join to the same bytes.
             digest.update(len(part).to_bytes(4, "big") + part)
         return digest.hexdigest()
 

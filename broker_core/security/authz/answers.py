@@ -38,6 +38,7 @@ class Answers(Generic[Answer]):
         if len(mine) > self._per_client_max:
             mine.popitem(last=False)
             self._count -= 1
+        # Whole clients go: one that asks much pays first, by its own bound above.
         while self._count > self._total_max and len(self._clients) > 1:
             _, gone = self._clients.popitem(last=False)
             self._count -= len(gone)

@@ -108,6 +108,7 @@ class HttpAuthorizer:
             task = asyncio.create_task(self._ask(client, question, values))
             self._asking[client, question] = task
             task.add_done_callback(lambda _: self._asking.pop((client, question), None))
+        # Shielded: others may wait for the same answer.
         await asyncio.shield(task)
 
     def _applies(self, principal: Principal, operation: Operation, resource: Resource) -> bool:

@@ -132,6 +132,8 @@ class RuleSet:
         relevant = self._relevant.get(key)
         if relevant is None:
             if len(self._relevant) >= _CACHED_MAX:
+                # Emptied rather than aged: it is filled again within moments, and a hit must cost
+                # one look-up.
                 self._relevant.clear()
             relevant = self._relevant_rules(principal, operation, resource.kind)
             self._relevant[key] = relevant
@@ -142,6 +144,7 @@ class RuleSet:
         for pattern in relevant.allows:
             if _covers(pattern, principal, resource, asked, context):
                 return True, pattern.rule
+        # A principal that brought rules of its own may do what they allow and nothing else.
         return self.unmatched_allows and not principal.rules, None
 
     def _relevant_rules(
@@ -205,6 +208,8 @@ def _covers(
         levels = pattern.levels or levels_of(text)
         if rule.exact:
             return levels == asked
+        # All of a filter must be allowed, while a denied part is enough to refuse it: deliveries
+        # are not checked.
         return covers(levels, asked) if rule.allow else overlaps(levels, asked)
     if pattern.text.endswith("*"):
         return resource.name.startswith(text[:-1])
