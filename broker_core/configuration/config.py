@@ -175,6 +175,7 @@ def read_source(path: Path | None, environment: Mapping[str, str]) -> ConfigSour
 
 
 def parse_config(name: str, text: str, variables: Mapping[str, str]) -> ConfigSource:
+    """The configuration in a text; `name` is that of the file, for errors. Raises ConfigError."""
     try:
         return ConfigSource(name, text, tomllib.loads(text), variables)
     except RecursionError:

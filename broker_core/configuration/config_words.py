@@ -48,6 +48,7 @@ _FORMS: Final = {
 
 
 def nearest(name: str, known: list[str]) -> str:
+    """The end of an error message: the known name that is meant, or all that are known."""
     close = difflib.get_close_matches(name, known, 1, 0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
 

@@ -90,7 +90,6 @@ class Quotas:
         if paid is None:
             paid = self._paid_ms[key] = [0.0] * len(use)
             if len(self._paid_ms) > PRINCIPALS_MAX:
-                # Forgetting gives the longest quiet one a burst at most.
                 self._paid_ms.popitem(last=False)
         self._paid_ms.move_to_end(key)
         longest = 0.0

@@ -21,6 +21,7 @@ class _LocalContext:
         self, code: grpc.StatusCode, details: str, trailers: tuple[tuple[str, str], ...] = ()
     ) -> NoReturn:
         metadata = grpc.aio.Metadata(*trailers)
+        # As gRPC would: callers translate failures in one way, local or remote.
         raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, details)
 
 

@@ -61,6 +61,8 @@ def names_of(context: Context) -> tuple[list[str], list[str]] | None:
     """(subject alternative names, common names) of the caller's verified certificate; None: it
     speaks plain text, which is for loopback only."""
     peer = context.auth_context()
+    # gRPC asks for a certificate on every TLS connection here, so TLS without one does not come
+    # this far.
     if b"ssl" not in peer.get("transport_security_type", ()):
         return None
     alternative, common = (
@@ -85,6 +87,7 @@ class CertificateCheck(grpc.aio.ServerInterceptor):
         self._guarded: dict[str, Any] = {}
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        """Put the check before a method; the guarded handler is made once for each method."""
         handler = await continuation(details)
         if handler is None:
             return None

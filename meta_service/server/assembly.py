@@ -62,14 +62,16 @@ class NoWire:
     """The wire of a member that is alone."""
 
     def send(self, peer: str, message: Message) -> None:
+        """Raises AssertionError: there are no others to send to."""
         raise AssertionError(f"a member without others sent {message['type']} to {peer}")
 
     def set_peers(self, addresses: Mapping[str, str]) -> None:
+        """Raises AssertionError unless the group stays without others."""
         if addresses:
             raise AssertionError("a member without a wire cannot have others")
 
     def close(self) -> None:
-        pass
+        """Nothing to close."""
 
 
 def open_log(folder: Path) -> RaftLog:
@@ -88,6 +90,8 @@ def open_store(folder: Path, log_first_index: int) -> Store:
     """The live store; if it lags behind the log's beginning, the newest snapshot in its place."""
     path = folder / "store"
     store = Store(path)
+    # The store does not sync its writes: after a crash it may lack what the log no longer holds,
+    # and a durable snapshot has.
     if store.state().applied_index >= log_first_index or log_first_index == 1:
         return store
     store.close()
@@ -145,6 +149,7 @@ class Assembly:
 
     def _open(self, timing: RaftTiming) -> None:
         self.machine = StateMachine(self.store, self.gateway.on_applied, self._on_installed)
+        # Before the node is made: it takes log and state to fit each other.
         reconcile(self.log, self.machine.applied_index, self.machine.applied_term)
         self.snapshots = SnapshotMaker(self.store, self.folder)
         self.thread_queue = ThreadQueue()
@@ -290,6 +295,8 @@ class Assembly:
 
     def _on_installed(self) -> None:
         """Raft thread: a snapshot took the place of the state."""
+        # Read here, in the thread that alone writes to the store, and handed over in the order of
+        # commands.
         self.loop_queue.call(self._load, self._stored_rows(), self.store.state())
 
     def _read_history(self, first: int, count: int) -> list[tuple[int, Events]]:
@@ -324,6 +331,7 @@ class Assembly:
             if not self.cluster_id():
                 value_of(await self.gateway.propose(SetClusterId(uuid.uuid4().hex)))
         except NotLeader:
+            # Another member leads: the id comes to this one through the log.
             return bool(self.cluster_id())
         except (NoLeader, OutcomeUnknown):
             return False
@@ -342,8 +350,10 @@ class Assembly:
                 await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
+        """Stop the controller, then the Raft thread, then the store that it writes to."""
         await self.controller.stop()
         await asyncio.to_thread(self._stop)
+        # What the thread handed over last is still answered; whatever waits behind it fails.
         self.loop_queue.drain()
         self.gateway.fail(NoLeader("this member has stopped"))
 

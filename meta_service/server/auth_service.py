@@ -56,6 +56,8 @@ class AuthService(Service, rpc.AuthServicer):
 
     @unary
     async def List(self, request: pb.ListAuthRequest, context: Context) -> pb.ListAuthResponse:
+        """Entries of one kind, or all, in pages that fit one answer; linearizable unless
+        `stale`."""
         prefix = _prefix(request)
         await self._fresh(request.stale)
         rows, more = self._page(prefix, request.after, exact=bool(request.name))

@@ -82,12 +82,14 @@ class ClusterService(Service, rpc.ClusterServicer):
 
     @unary
     async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusResponse:
+        """This member's own view of the group."""
         return status_message(self._status())
 
     @unary
     async def ListNodes(
         self, request: pb.ListNodesRequest, context: Context
     ) -> pb.ListNodesResponse:
+        """All registered nodes; linearizable."""
         await self._fresh()
         rows = self._gateway.cache.scan(NODE_PREFIX)
         nodes = [node_message(decode_node(key, row.value)) for key, row in rows]
@@ -95,6 +97,7 @@ class ClusterService(Service, rpc.ClusterServicer):
 
     @unary
     async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Context) -> pb.Node:
+        """Register a node, which gets a new broker epoch (KIP-500)."""
         await self._propose(self._registration(request.node), request.once)
         return node_message(self._node(request.node.node_id))
 
@@ -106,6 +109,7 @@ class ClusterService(Service, rpc.ClusterServicer):
         if not self._controller.is_active:
             raise NoLeader("the leader is not ready yet")
         node = self._node(node_id)
+        # KIP-500: the older incarnation must stop, as another process has its name now.
         if node.broker_epoch > broker_epoch:
             raise CompareFailed(
                 f"node {node_id!r} has registered again, in broker epoch {node.broker_epoch}: "
@@ -122,6 +126,7 @@ class ClusterService(Service, rpc.ClusterServicer):
     async def Heartbeat(
         self, requests: AsyncIterator[pb.HeartbeatRequest], context: Context
     ) -> AsyncIterator[pb.HeartbeatResponse]:
+        """The node's state for each heartbeat, as in KIP-631; `leaving` fences it at once."""
         async for request in requests:
             state = self.heartbeat(request.node_id, request.broker_epoch, dict(request.load))
             if request.leaving:
@@ -131,6 +136,7 @@ class ClusterService(Service, rpc.ClusterServicer):
 
     @unary
     async def DrainNode(self, request: pb.NodeRequest, context: Context) -> pb.WriteResponse:
+        """Let a node give up its leaderships and replicas."""
         await self._fresh()
         node = self._node(request.node_id)
         command = SetNodeState(node.node_id, node.broker_epoch, DRAINING)
@@ -138,6 +144,7 @@ class ClusterService(Service, rpc.ClusterServicer):
 
     @unary
     async def RemoveNode(self, request: pb.NodeRequest, context: Context) -> pb.WriteResponse:
+        """Forget a node that is not alive and holds no replicas."""
         await self._fresh()
         row = self._gateway.cache.get(node_key(request.node_id))
         if row is not None:  # else it may be a retry, whose answer is known
@@ -151,6 +158,7 @@ class ClusterService(Service, rpc.ClusterServicer):
     async def Rebalance(
         self, request: pb.RebalanceRequest, context: Context
     ) -> pb.RebalanceResponse:
+        """Plan, start or stop moving replicas; answers with what is left to move."""
         await self._fresh()
         if request.action != pb.RebalanceRequest.PLAN:
             wanted = request.action == pb.RebalanceRequest.START
@@ -234,6 +242,7 @@ class TopicsService(Service, rpc.TopicsServicer):
 
     @unary
     async def List(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
+        """Topics by name, in pages that fit one answer; linearizable."""
         await self._fresh()
         wanted = {topic_key(name) for name in request.names}
         after = topic_key(request.after) if request.after else b""

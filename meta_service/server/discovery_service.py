@@ -36,10 +36,12 @@ class DiscoveryService(rpc.DiscoveryServicer):
         return self._assembly.gateway
 
     def leader_address(self) -> str:
+        """Address of the leader's API; empty: not known."""
         return self._assembly.leader()[1]
 
     @unary
     async def Discover(self, request: pb.DiscoverRequest, context: Context) -> pb.DiscoverResponse:
+        """Who this member is, and the group that it knows; empty before it has one."""
         assembly = self._assembly
         group = assembly.node.group
         return pb.DiscoverResponse(
@@ -51,6 +53,7 @@ class DiscoveryService(rpc.DiscoveryServicer):
 
     @unary
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
+        """One step of a node towards a vote; the node asks again until it votes."""
         name, address = request.member_id, request.address
         if not name or len(name.encode()) > ID_MAX_BYTES or ":" not in address:
             raise InvalidArgument("join: a member needs an id and an address `host:raft_port`")

@@ -34,6 +34,7 @@ _STATUS: Final = {
 
 
 async def abort(context: Context, error: MetaError, leader: str = "") -> NoReturn:
+    """End a call with an error, its code and details in trailers."""
     trailers = [("lakemq-error", error.code)]
     if isinstance(error, Compacted):
         trailers.append(("lakemq-revision", str(error.compact_revision)))
@@ -56,6 +57,7 @@ def unary(
         except MetaError as error:
             return await abort(context, error, self.leader_address())
         except (ValueError, TypeError) as error:
+            # A bug that one request met: it is answered, and the member goes on.
             LOG.exception("a request failed")
             return await abort(context, MetaError(f"{type(error).__name__}: {error}"))
 

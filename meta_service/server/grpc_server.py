@@ -77,6 +77,7 @@ class GrpcServer:
         try:
             bound = self._bind(host, port, address, credentials)
         except StartupFailed:
+            # A gRPC server that was never stopped complains when it is collected.
             await self._server.stop(None)
             raise
         await self._server.start()
@@ -98,6 +99,7 @@ class GrpcServer:
             raise StartupFailed(f"cannot listen on {address}: the port is taken") from error
 
     async def stop(self) -> None:
+        """Stop listening; calls under way have half a second to end."""
         await self._server.stop(_STOP_S)
 
 

@@ -77,6 +77,8 @@ def choose(observations: Sequence[PeerObservation], own_id: str, expect: int) ->
         members = {name: at for one in with_group for name, at in one.members.items()}
         return Found(members, tuple(one.endpoint for one in with_group))
     names = {one.member_id for one in observations} | {own_id}
+    # Exactly as many as expected: fewer may be a part of a divided network, of which the other part
+    # founds a group too.
     return 0 < expect == len(names) and own_id == min(names)
 
 

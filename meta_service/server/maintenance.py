@@ -46,6 +46,7 @@ class MaintenanceService(rpc.MaintenanceServicer):
 
     @unary
     async def Snapshot(self, request: pb.SnapshotRequest, context: Context) -> pb.SnapshotResponse:
+        """Make a snapshot of what is applied now; answers when it is durable."""
         return pb.SnapshotResponse(log_index=await self._fresh_snapshot())
 
     async def _fresh_snapshot(self) -> int:
@@ -63,8 +64,10 @@ class MaintenanceService(rpc.MaintenanceServicer):
     async def Backup(
         self, request: pb.BackupRequest, context: Context
     ) -> AsyncIterator[pb.BackupChunk]:
+        """A snapshot that holds all that was acknowledged before the call, in chunks."""
         await self._gateway.barrier()
         await self._fresh_snapshot()
+        # Its files stay readable while they are open, even if a newer snapshot replaces this one.
         source = await self._gateway.run(lambda node: node.snapshots.open_newest())
         if not isinstance(source, FolderSource):
             raise StorageFailed("the snapshot is gone again")
@@ -86,6 +89,8 @@ class MaintenanceService(rpc.MaintenanceServicer):
     async def TransferLeadership(
         self, request: pb.TransferRequest, context: Context
     ) -> pb.TransferResponse:
+        """Ask a member to take over the leadership; it may still fail to be elected."""
+
         def transfer(node: Any) -> tuple[bool, bool]:
             return node.is_leader, node.transfer_leadership(request.member_id or None)
 
@@ -100,6 +105,7 @@ class MaintenanceService(rpc.MaintenanceServicer):
     async def ChangeGroup(
         self, request: pb.ChangeGroupRequest, context: Context
     ) -> pb.ChangeGroupResponse:
+        """Promote or remove a member; answers when the change is committed."""
         if self._gateway.leading_term() is None:
             raise NotLeader("this member is not the leader")
         if request.change == pb.ChangeGroupRequest.REMOVE:

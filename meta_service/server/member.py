@@ -94,6 +94,7 @@ class MetaMember:
                 self._host, self._settings.port, server_credentials(pem)
             )
             self._server = server
+            # Before the group is looked for: members of it must be able to reach this one.
             assembly.listen()
             assembly.api_address = _reachable(self._address, assembly.raft_address)
             self._cluster_id = await self._begin(assembly, pem)
@@ -214,6 +215,7 @@ class MetaMember:
         return self._control
 
     def status(self) -> MetaStatus:
+        """This member's own view of the group. Raises StartupFailed before `start`."""
         if self._assembly is None:
             raise StartupFailed("the member is not started")
         node, cache = self._assembly.node, self._assembly.cache
@@ -238,6 +240,7 @@ class MetaMember:
         return self._assembly.leader()[1] if self._assembly is not None else ""
 
     async def stop(self) -> None:
+        """Hand the leadership over, then stop serving, then stop; also after a failed start."""
         joining, self._joining = self._joining, None
         if joining is not None:
             joining.cancel()

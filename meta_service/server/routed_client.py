@@ -47,21 +47,27 @@ class RoutedClient(RemoteClient):
         """The leader is looked up for each attempt."""
 
     async def status(self) -> MetaStatus:
+        """The own member's view of the group."""
         return await self.local.status()
 
     async def get(self, key: bytes, *, stale: bool = False) -> KeyValue | None:
+        """The key's value; from the own member if `stale`, else from the leader."""
         if stale:
             return await self.local.get(key, stale=True)
         return await super().get(key)
 
     def watch(self, prefix: bytes, start_revision: int) -> AsyncIterator[WatchEvent]:
+        """Events from the own member, which applies all that the leader does."""
         return self.local.watch(prefix, start_revision)
 
     def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
+        """Changes of topics from the own member."""
         return self.local.watch_topics(start_revision)
 
     def watch_auth(self, start_revision: int) -> AsyncIterator[AuthChange]:
+        """Changes of users, rules and quotas from the own member."""
         return self.local.watch_auth(start_revision)
 
     def watch_subjects(self, start_revision: int) -> AsyncIterator[SubjectChange]:
+        """Changes of schemas from the own member."""
         return self.local.watch_subjects(start_revision)

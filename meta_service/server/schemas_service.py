@@ -61,6 +61,7 @@ class SchemasService(Service, rpc.SchemasServicer):
 
     @unary
     async def Get(self, request: pb.GetSchemaRequest, context: Context) -> pb.GetSchemaResponse:
+        """A schema by id, or by subject and version; version 0: the latest."""
         schema = self._schema(request.schema_id) if request.schema_id else None
         if schema is None:  # an id never changes its meaning: what is here needs no asking
             await self._fresh()
@@ -85,6 +86,7 @@ class SchemasService(Service, rpc.SchemasServicer):
     async def ListSubjects(
         self, request: pb.ListSubjectsRequest, context: Context
     ) -> pb.ListSubjectsResponse:
+        """Subjects by name, in pages that fit one answer, and the default compatibility."""
         await self._fresh()
         cache = self._gateway.cache
         default = cache.get(DEFAULT_KEY)

@@ -81,6 +81,8 @@ class Service:
                 break
             if wanted and key not in wanted:
                 continue
+            # Twice: an answer names what a row holds as fields of its own, which take more room
+            # than the row.
             size += 2 * (len(key) + len(row.value)) + 40
             if found and size > ANSWER_MAX_BYTES:
                 return found, True
@@ -89,6 +91,7 @@ class Service:
 
 
 def header_of(once: pb.Once | None) -> Header:
+    """Who sends a command, from its message; none: it is applied every time it comes."""
     if once is not None and once.client_id:
         return Header(once.client_id, once.sequence, once.acknowledged)
     return Header()

@@ -89,6 +89,7 @@ class KvService(Service, rpc.KvServicer):
 
     @unary
     async def Get(self, request: pb.GetRequest, context: Context) -> pb.RangeResponse:
+        """The value of a key; linearizable unless `stale`."""
         refuse_reserved(request.key)
         await self._fresh(request.stale)
         row = self._gateway.cache.get(request.key)
@@ -97,6 +98,7 @@ class KvService(Service, rpc.KvServicer):
 
     @unary
     async def Range(self, request: pb.RangeRequest, context: Context) -> pb.RangeResponse:
+        """Keys with a prefix, in pages that fit one answer; linearizable unless `stale`."""
         refuse_reserved(request.prefix)
         await self._fresh(request.stale)
         response = pb.RangeResponse(revision=self._gateway.cache.revision)
@@ -114,6 +116,7 @@ class KvService(Service, rpc.KvServicer):
 
     @unary
     async def Write(self, request: pb.WriteRequest, context: Context) -> pb.WrittenResponse:
+        """Many puts, deletes and transactions, each with an outcome of its own."""
         if not 1 <= len(request.writes) <= WRITES_MAX:
             raise InvalidArgument(f"writes: must be 1 to {WRITES_MAX}")
         results = await self._gateway.propose_all(list(map(_proposal, request.writes)))
@@ -126,6 +129,7 @@ class KvService(Service, rpc.KvServicer):
     async def Watch(
         self, request: pb.WatchRequest, context: Context
     ) -> AsyncIterator[pb.WatchResponse]:
+        """Events of keys with a prefix from a revision on, and the revision of a quiet watch."""
         refuse_reserved(request.prefix)
         batches = self._gateway.hub.watch_revisions(
             request.prefix, request.start_revision, progress_s=PROGRESS_S

@@ -41,6 +41,7 @@ def server_credentials(pem: Pem | None) -> grpc.ServerCredentials | None:
 
 
 def channel_credentials(pem: Pem | None) -> grpc.ChannelCredentials | None:
+    """What this member shows to other members; None: plain text."""
     if pem is None:
         return None
     return grpc.ssl_channel_credentials(pem.authority, pem.key, pem.certificate)

@@ -61,6 +61,8 @@ class CommitOutcome(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpenedOwner:
+    """Answer of `Transactions.open`: the owner's new epoch and where it goes on."""
+
     epoch: int
     last_batch_id: int
     """Of the newest commit; -1: there was none."""

@@ -159,7 +159,7 @@ class ScramMechanism:
         record = self.find(name)
         keys = record.keys_for(self.name) if record is not None else None
         # The exchange goes on to its end with keys that no proof fits: it must look like that of a
-        # real user (RFC 5802, section 9).
+        # real user.
         if record is None or keys is None or record.disabled:
             return None, made_up_keys(self.name, name, self.secret)
         return record, keys

@@ -171,9 +171,13 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
                 if attempts.ambiguous:
                     raise OutcomeUnknown(f"the outcome is unknown: {error}") from error
             finally:
+                # Also after a failure: no attempt with this number comes any more, so its result
+                # need not be kept.
                 session.settle(sequence)
 
     async def _open_session(self) -> ClientSession:
+        # Writes that come together share one session: each opening its own would leave the others'
+        # behind.
         async with self._opening:
             if self._session is None:
                 client_id = uuid.uuid4().bytes
@@ -189,9 +193,11 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
     # ------------------------------------------------------------ keys
 
     async def status(self) -> MetaStatus:
+        """How the member that answers is. Raises MetaError."""
         return status_of(await self._call(lambda t: t.cluster.Status, pb.StatusRequest()))
 
     async def get(self, key: bytes, *, stale: bool = False) -> KeyValue | None:
+        """The key's value; linearizable unless `stale`. Raises MetaError."""
         request = pb.GetRequest(key=key, stale=stale)
         response = await self._call(lambda t: t.kv.Get, request)
         return key_value_of(response.kvs[0]) if response.kvs else None
@@ -214,16 +220,19 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
         return revision, found
 
     async def put(self, key: bytes, value: bytes) -> int:
+        """The revision of the write, which is applied once. Raises MetaError."""
         request = pb.PutRequest(key=key, value=value)
         return int((await self._write(lambda t: t.writes.put, request)).revision)
 
     async def delete(self, key: bytes) -> int:
+        """The revision after the write, whether or not the key was there. Raises MetaError."""
         request = pb.DeleteRequest(key=key)
         return int((await self._write(lambda t: t.writes.delete, request)).revision)
 
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Put | Delete]
     ) -> tuple[bool, int]:
+        """(whether all compares held and `then` was done, revision). Raises MetaError."""
         request = pb.TxnRequest(
             compares=[pb.Compare(key=c.key, mod_revision=c.mod_revision) for c in compares],
             then=[
@@ -234,6 +243,7 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
         return response.held, response.revision
 
     def watch(self, prefix: bytes, start_revision: int) -> AsyncIterator[WatchEvent]:
+        """Events of keys with that prefix, no gap, no repeat. Raises Compacted."""
         return self._watch(prefix, start_revision)
 
     async def _watch(self, prefix: bytes, start_revision: int) -> AsyncIterator[WatchEvent]:
@@ -272,10 +282,12 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
     # ------------------------------------------------------------ nodes, topics, ids
 
     async def register_node(self, registration: NodeRegistration) -> NodeRegistration:
+        """The registration with its broker epoch. Raises AlreadyExists, CompareFailed."""
         request = pb.RegisterNodeRequest(node=node_message(registration))
         return node_of(await self._write(lambda t: t.cluster.RegisterNode, request))
 
     async def nodes(self) -> Sequence[NodeRegistration]:
+        """All registered nodes by id."""
         response = await self._call(lambda t: t.cluster.ListNodes, pb.ListNodesRequest())
         return [node_of(node) for node in response.nodes]
 
@@ -287,8 +299,11 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
         *,
         replication: int = 1,
     ) -> TopicDescription:
+        """The new topic. Raises AlreadyExists, InvalidArgument."""
         request = pb.CreateTopicRequest(
             name=name,
+            # Drawn here and not by the catalog, which must do the same on every member; a retry
+            # repeats it.
             topic_id=uuid.uuid4().hex,
             partitions=max(0, partitions),
             replication=max(0, replication),
@@ -303,12 +318,14 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
         partitions: int | None = None,
         config: Mapping[str, str | int | None] | None = None,
     ) -> TopicDescription:
+        """The topic as it is now. Raises NotFound, InvalidArgument."""
         request = pb.AlterTopicRequest(name=name, partitions=partitions)
         if config is not None:
             request.config.CopyFrom(pb.Config(settings=config_messages(config)))
         return topic_of(await self._write(lambda t: t.topics.Alter, request))
 
     async def delete_topic(self, name: str) -> None:
+        """Delete a topic. Raises NotFound."""
         await self._write(lambda t: t.topics.Delete, pb.DeleteTopicRequest(name=name))
 
     async def topics(self) -> tuple[int, Sequence[TopicDescription]]:
@@ -324,6 +341,7 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
         return revision, found
 
     def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
+        """Changes of topics, no gap, no repeat. Raises Compacted."""
         return self._watch_topics(start_revision)
 
     async def _watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
@@ -336,11 +354,13 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
                 yield TopicChange(change.revision, change.name, topic)
 
     async def allocate_ids(self, kind: str, count: int) -> range:
+        """`count` ids that no other call gets."""
         request = pb.AllocateIdsRequest(kind=kind, count=count)
         response = await self._write(lambda t: t.cluster.AllocateIds, request)
         return range(response.first, response.first + count)
 
     async def close(self) -> None:
+        """Close all connections; the client cannot be used afterwards."""
         targets, self._targets = list(self._targets.values()), {}
         for target in targets:
             await target.close()
@@ -357,6 +377,8 @@ class _Place:
 
     def restart(self) -> None:
         """The stream begins again at `revision`."""
+        # The member sends the revision again from its first response: as many as were seen are left
+        # out.
         self._skip, self._seen = self._seen, 0
 
     def is_new(self, revision: int, last: bool) -> bool:

@@ -39,6 +39,8 @@ def error_of_failure(failure: grpc.aio.AioRpcError | Refused) -> tuple[MetaError
     message = failure.details() or failure.code().name
     kind = BY_CODE.get(trailers.get("lakemq-error", ""))
     if kind is None:
+        # Nothing left this process, so the failure is definite: a write may be tried again
+        # elsewhere.
         if failure.code() is grpc.StatusCode.UNAVAILABLE and message.startswith(_NOT_SENT):
             reason = message.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
             return NoLeader(f"no member can be reached: {reason}"), ""

@@ -118,6 +118,7 @@ class Writes:
                 break
             self._queue.popleft()
             if waiting.deadline <= now:
+                # Never sent, so this is a definite failure and may be retried.
                 waiting.fail(Overloaded("the calls before it took all its time"))
             elif not waiting.answer.done():
                 batch.append(waiting)
@@ -150,6 +151,8 @@ class Writes:
             await self._send_singly(batch, timeout_s)  # a member whose code is older
             return
         if len(response.written) != len(batch):
+            # Which answer belongs to which write cannot be known: none may be taken for a success
+            # or a failure.
             message = f"{len(response.written)} answers to {len(batch)} writes"
             for waiting in batch:
                 waiting.fail(OutcomeUnknown(message))
