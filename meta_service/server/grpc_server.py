@@ -77,7 +77,6 @@ class GrpcServer:
         try:
             bound = self._bind(host, port, address, credentials)
         except StartupFailed:
-            # A gRPC server that was never stopped complains when it is collected.
             await self._server.stop(None)
             raise
         await self._server.start()

@@ -81,8 +81,7 @@ class Service:
                 break
             if wanted and key not in wanted:
                 continue
-            # Twice: an answer names what a row holds as fields of its own, which take more room
-            # than the row.
+            # An estimate on the safe side: the message of a row may be larger than the row.
             size += 2 * (len(key) + len(row.value)) + 40
             if found and size > ANSWER_MAX_BYTES:
                 return found, True
