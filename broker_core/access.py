@@ -80,11 +80,14 @@ class Access:
         self._is_withdrawn = is_withdrawn
         self._tokens = tokens
         self.quotas = quotas if quotas is not None else Quotas({})
+        # The node's own tokens first: they are recognized by their prefix, without asking a
+        # backend.
         own = (tokens,) if tokens is not None else ()
         self._authenticators: tuple[Authenticator, ...] = (*own, *authenticators)
         self._authorizers = tuple(authorizers)
         self._mechanisms: dict[str, Mechanism] = {}
         for mechanism in mechanisms:
+            # The first of a name counts: plugins come before what is built in.
             self._mechanisms.setdefault(mechanism.name, mechanism)
         self._anonymous = anonymous
         self._attempts = attempts or Attempts(AttemptRules(0, 0))
@@ -155,6 +158,8 @@ class Access:
         except Exception as error:  # whatever a plugin raises
             kinds = type(authenticator).__name__, type(error).__name__
             _log.error("authenticator %s failed with %s; the login was refused", *kinds)
+            # Refused and not handed to the next one: a failing authenticator must not turn its
+            # users into anonymous clients.
             raise Unavailable("authentication is not available now; try again") from None
 
     def _anonymous_from(self, host: str) -> Principal:
@@ -204,6 +209,7 @@ class Access:
         everything; internal topics are for nodes alone, except that operators may read them."""
         if principal.kind == "node":
             return
+        # At each operation and not at the login alone: a connection may outlive its credentials.
         if self.ended(principal):
             raise NotAuthenticated("the credentials have expired; log in again")
         if resource.kind == "topic" and is_internal(resource.name):

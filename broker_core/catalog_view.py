@@ -45,6 +45,7 @@ class CatalogView:
         others; (revision, topics) of the catalog."""
         self.failed = asyncio.get_running_loop().create_future()
         revision, topics = await self._meta.topics()
+        # By id: what was deleted while this node was down may have a namesake now.
         await self._partitions.delete_all_but({topic.topic_id for topic in topics})
         for topic in topics:
             await self.apply(topic)

@@ -109,6 +109,7 @@ class Partitions:
     def _check(
         self, topic: TopicInfo, partition: int, client_epoch: int = 0, role: str = ""
     ) -> None:
+        # The usual case, a leader asked without an epoch, does not look the address up.
         if client_epoch or not leads(self._node_id, topic, partition):
             address = self._address_of(leadership(topic, partition).leader or "")
             check_leads(

@@ -115,6 +115,7 @@ class SchemaRegistry:
     async def _take(self, subject: Subject) -> None:
         ready = []
         for _, schema_id in subject.versions:
+            # A schema never changes under its id, so it is opened once and never again.
             if schema_id not in self._formats:
                 found = await self._asked(self._meta.schema(schema_id), subject.name)
                 if found is None:
@@ -167,6 +168,7 @@ class SchemaRegistry:
             newest.check(value, steps_max)  # plain JSON, as devices send it
             return
         schema_id, payload = unframed(value)
+        # A schema of another subject is refused, even if the value would fit it.
         if schema_id not in ids:
             raise SchemaMismatch(f"schema {schema_id} is not a version of {subject}")
         self._formats[schema_id].check(payload, steps_max)

@@ -43,6 +43,7 @@ def is_filter(text: str) -> bool:
 
 def matches(topic_filter: str, name: str) -> bool:
     """Whether a filter matches a topic name; both are valid, so neither is empty."""
+    # [MQTT-4.7.2-1]
     if name[0] == "$" and topic_filter[0] in "+#":
         return False
     levels = name.split("/")
@@ -74,6 +75,7 @@ def covers(wide: Levels, narrow: Levels) -> bool:
     for index, level in enumerate(wide):
         if level == "#":
             return True
+        # A `#` in `narrow` matches deeper names than any single level of `wide` does.
         if index == len(narrow) or narrow[index] == "#":
             return False
         if level not in ("+", narrow[index]):
@@ -91,6 +93,7 @@ def overlaps(one: Levels, other: Levels) -> bool:
         if mine != its and "+" not in (mine, its):
             return False
     shorter, longer = sorted((one, other), key=len)
+    # `#` also matches the level above it (MQTT 5, 4.7.1.2): `a/#` and `a` overlap.
     return len(shorter) == len(longer) or longer[len(shorter) :] == _EVERYTHING
 
 

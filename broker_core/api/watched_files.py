@@ -47,6 +47,7 @@ class WatchedFiles(Generic[T]):
     def look(self) -> bool:
         """Refresh, unless that was done within LOOK_EVERY_S; True: there is a new value."""
         now_s = time.monotonic()
+        # Without the lock: two threads that both go on do no more than look twice.
         if now_s - self._looked_s < LOOK_EVERY_S:
             return False
         self._looked_s = now_s

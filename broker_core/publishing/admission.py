@@ -82,6 +82,8 @@ class Admission:
             if len(self._warn_again_ms) >= _WARNED_MAX:
                 # Emptied rather than grown without bound: the worst is that a warning is repeated.
                 self._warn_again_ms.clear()
+            # Set before the log line, once for each topic: a producer of old records sends many
+            # batches.
             self._warn_again_ms[topic.name] = now_ms + _WARN_INTERVAL_MS
             _log.warning(
                 "topic %s: records of %d ms ago are appended; with retention_by = record and "

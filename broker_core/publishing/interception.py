@@ -178,6 +178,7 @@ def _check_cells(name: str, column: Sequence[object]) -> None:
     if wrong:
         raise TypeError(f"it returned {name} of type {_names(wrong)}; they are {_names(allowed)}")
     if name == "headers":
+        # Each once: most records of a group have the same headers.
         for encoded in set(column):
             assert isinstance(encoded, bytes)
             decode_headers(encoded)

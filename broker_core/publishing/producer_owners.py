@@ -33,6 +33,7 @@ class ProducerOwners:
         """The id made of the number for the principal."""
         if number > _NUMBER_MASK:
             raise Unavailable("there are no producer ids left")
+        # The owner is in the id itself, so any node can check it without asking.
         return _GIVEN | self._tag(number, principal) << _NUMBER_BITS | number
 
     def check(self, producer_id: int, principal: Principal, now_ms: int) -> None:

@@ -87,6 +87,7 @@ class _Gathered:
 
 def _filled(parts: list[Sequence[T] | None], missing: T, counts: list[int]) -> list[T] | None:
     """One column of several calls. `missing` stands in where a call left it out; None: all did."""
+    # A column that no call gave stays out of the batch.
     if all(part is None for part in parts):
         return None
     return list(
@@ -176,6 +177,8 @@ class Publisher:
         count, partitions = len(columns.values), topic.partitions
         if partition is not None or partitions == 1:
             return {partition or 0: range(count)}
+        # One partition for a whole call, the next one for the next call (sticky partitioning,
+        # KIP-480): small calls still make one batch.
         self._turn += 1
         sticky = self._sticky(topic)
         if columns.keys is None:

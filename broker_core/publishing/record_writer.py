@@ -90,6 +90,7 @@ class RecordWriter:
 
     def publish_bound(self, publishes: Sequence[BoundPublish]) -> None:
         """As `Broker.publish_bound`."""
+        # What is appended within shares the writes of the storage.
         with self._partitions.together():
             for each in publishes:
                 try:
@@ -118,6 +119,7 @@ class RecordWriter:
             if isinstance(piece, LakeMQError):
                 raise piece
             columns = piece
+        # Else nothing is left to check, and the outcome comes in the same turn of the loop.
         if columns.timestamps_ms or info.config.schema:
             answer_with(self._publish_checked(info, columns, acks, None), publish)
         else:
@@ -196,6 +198,7 @@ class RecordWriter:
         self._partitions.log(topic, partition, leader_epoch)
         info = self._partitions.topic(topic)
         header = self._admission.header(info, batch)
+        # -1 is a batch without idempotence (KIP-98), which no one can own.
         if header.producer_id >= 0:
             self._producer_ids.check(header.producer_id, principal)
 

@@ -125,6 +125,8 @@ class Scheduler:
         await self._states.ensure()
         await self._log.ensure()
         ended_ms = self._queue.ended_ms(asked.schedule_id)
+        # The id was delivered or cancelled not long ago: a retry of the client must not schedule it
+        # again.
         if ended_ms is not None:
             return ScheduleAnswer(min(asked.deliver_at_ms, ended_ms), True)
         found = self._queue.find(asked.schedule_id)
@@ -137,6 +139,8 @@ class Scheduler:
                 asked.partition, header.record_count, asked.batch,
             )  # fmt: skip
             waiting, written = self._log.append(asked.schedule_id, stored)
+            # Before it is durable: the same id asked for again finds it and waits for the same
+            # write.
             self._queue.add(waiting)
             waiting.written = written
             written.add_done_callback(lambda done: self._written(waiting, done))
@@ -241,6 +245,8 @@ class Scheduler:
         next_ms = self._queue.next_ms(number)
         wait_s = _LOOK_S
         if next_ms is not None:
+            # Never longer than _LOOK_S: the wall clock may jump, and timers of the loop do not see
+            # it.
             wait_s = min(_LOOK_S, max(0.0, (next_ms - self.now_ms()) / 1000))
         self._wake[number].clear()
         with suppress(TimeoutError):
@@ -287,6 +293,8 @@ class Scheduler:
         fresh = await self._broker.allocate_producer_id() if owned.state.needs_producer_id else None
         floors: dict[tuple[str, int], int] = {}
         for each in ready:
+            # A topic that is gone, or has moved, has no floor; its records are left out of the
+            # commit.
             with suppress(LakeMQError):
                 log = self._broker.partition(each.topic, each.partition)
                 floors.setdefault((each.topic, each.partition), log.log_end_offset)
@@ -299,6 +307,7 @@ class Scheduler:
         state = states.committed(
             owned.state, batch_id, PendingCommit(targets), fresh, self.now_ms()
         )
+        # All of them, also those without a target: they end with the others.
         owned.delivering = [each.schedule_id for each in ready]
         await self._states.append(Owner(SCHEDULER, str(number)), state)
         owned.known = state
@@ -325,6 +334,8 @@ class Scheduler:
         backoff = Backoff(_PAUSE_FIRST_MS, _PAUSE_MAX_MS, _rng.random)
         while ids:
             try:
+                # Repeated until it is durable: an id that is not marked would be scheduled again
+                # after a restart.
                 await self._log.append_ended(number, sorted(set(ids)), self.now_ms())
                 break
             except LakeMQError as error:

@@ -90,6 +90,8 @@ class Applier:
                 under_way.append((len(stamped), log.append(stamped, header, Acks.REPLICATED)))
                 sequence += entry.records
                 ahead += len(stamped)
+                # Bounded by number and bytes, so that one large commit does not hold all of it in
+                # memory.
                 while under_way and (len(under_way) > _BATCHES_AHEAD or ahead > _BYTES_AHEAD):
                     ahead -= await self._settle(*under_way.popleft())
             while under_way:
@@ -111,12 +113,14 @@ async def count_appended(log: PartitionLog, state: OwnerState, floor_offset: int
     while offset < end:
         # Waits for appends that were in flight when the last attempt ended, unless they failed.
         got = await log.fetch(offset, bytes_max=_SCAN_BYTES, wait_ms=_SCAN_WAIT_MS)
+        # An append that failed takes its records back, and the end with them.
         end = min(end, log.log_end_offset)
         for _, header in split(got.data):
             if (header.producer_id, header.producer_epoch) == (
                 state.producer_id,
                 state.producer_epoch,
             ):
+                # Sequences begin at 0 in each partition, so the last one tells how many there are.
                 found = max(found, header.base_sequence + header.last_offset_delta + 1)
         offset = got.next_offset
     return found

@@ -175,6 +175,7 @@ class TransactionCoordinator:
         now_ms = self._steady_ms()
         gap_ms = 0 if self._ticked_ms is None else now_ms - self._ticked_ms
         self._ticked_ms = now_ms
+        # The process stood still: clients could not stage meanwhile, and are not to blame.
         if gap_ms > _STALL_MS:
             self._staged.extend_after_stall(gap_ms)
         timeouts = {
@@ -182,6 +183,7 @@ class TransactionCoordinator:
         }
         for owner, batch_id in self._staged.expired(timeouts, now_ms):
             owned = self._owners.get(owner)
+            # What is being committed or applied is needed, however old it is.
             if owned is None or not (owned.busy or batch_id <= owned.state.last_batch_id):
                 self.counters.expired += 1
                 self._staged.drop(owner, only=batch_id)
@@ -299,6 +301,7 @@ class TransactionCoordinator:
         steady_ms = self._steady_ms()
         kept: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         kept.add_done_callback(_retrieve_exception)
+        # A batch that was sent again, as its answer was lost: it must not be staged twice.
         found = self._staged.find(key, steady_ms)
         if found is not None:
             found.when_durable(kept)
@@ -360,6 +363,8 @@ class TransactionCoordinator:
         async with owned.lock:
             check_epoch(owner, owned.state, epoch)  # it may have been fenced while it waited
             outcome = outcome_of(owned.state, batch_id)
+            # A batch id that was committed answers so again: committing is idempotent, as streaming
+            # sinks need.
             if outcome is CommitOutcome.COMMITTED:
                 await self._applied(owner, owned)
                 await self._decide(owner, owned, batch_id, winners, effects)
@@ -402,6 +407,7 @@ class TransactionCoordinator:
                 # Taken before the decision is written: none of its records can lie below.
                 floors[place] = log.log_end_offset
             records[place] = records.get(place, 0) + staged.key.records
+        # Sequence numbers have 32 bits (KIP-98), and must not wrap within one commit.
         if any(count > _RECORDS_MAX for count in records.values()):
             raise InvalidRequest(f"a commit takes {_RECORDS_MAX} records a partition")
         return states.targets_of(

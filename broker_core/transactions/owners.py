@@ -169,6 +169,7 @@ class CommitRunner:
         """Returns when all records are appended and all effects are applied."""
         pending = self._owned.state.pending
         assert pending is not None
+        # Beside the appends: an effect that waits for its participant must not hold the records up.
         effects = asyncio.ensure_future(self._apply_effects(owner, pending.effects))
         try:
             targets, backoff = list(pending.targets), _backoff()

@@ -107,6 +107,8 @@ class StagedTable:
         staged = self._attempt(place)
         if place.number < len(staged):
             found = staged[place.number]
+            # Number and content: a writer that gives other records the same number is wrong, and
+            # would lose one of them.
             if found.key != key:
                 raise InvalidRequest(
                     f"{place.owner} task {place.task} attempt {place.attempt}: batch "

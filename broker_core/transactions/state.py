@@ -81,6 +81,7 @@ def check_owner(owner: Owner) -> None:
 def opened(state: OwnerState | None, timeout_ms: int, now_ms: int) -> OwnerState:
     """The state with a new epoch, which fences those who opened the owner before."""
     before = state or OwnerState()
+    # A pending commit stays: it is decided under the epoch before.
     return replace(before, epoch=before.epoch + 1, timeout_ms=timeout_ms, updated_ms=now_ms)
 
 

@@ -32,6 +32,7 @@ from lakemq.meta_service.catalog.tables import (
 
 def transact(draft: Draft, command: Txn) -> Any:
     """[compares held, keys deleted that were there]."""
+    # All compares before the first write: they see the state before the transaction.
     held = all(_mod_revision(draft, key) == revision for key, revision in command.compares)
     return [held, _operate(draft, command.then if held else command.otherwise)]
 

@@ -139,6 +139,7 @@ def end_move(partition: PartitionDescription, states: Mapping[str, str]) -> Part
     return replace(
         partition,
         leader=leader,
+        # A leader of the target goes on in its epoch, so that its producers notice nothing.
         leader_epoch=partition.leader_epoch + (leader != partition.leader),
         partition_epoch=partition.partition_epoch + 1,
         replicas=target,

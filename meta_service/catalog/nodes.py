@@ -96,6 +96,7 @@ def register_node(draft: Draft, command: RegisterNode) -> Any:
         command.rack,
         command.version,
         command.feature_level,
+        # Unique and growing, as every command's revision: a broker epoch is never given twice.
         draft.revision,
         FENCED if command.heartbeats else ACTIVE,
         command.heartbeats,

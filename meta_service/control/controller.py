@@ -79,6 +79,7 @@ class Controller:
 
     async def start(self) -> None:
         """A leader has done its first step when this returns."""
+        # No leader yet, or another: `_run` tries again.
         with contextlib.suppress(MetaError):
             await self.step()
         self._task = asyncio.create_task(self._run())
@@ -200,8 +201,10 @@ class Controller:
             level = self._feature_levels()[0]
             if settle_topic(topic, states, preferred=preferred, level=level) is not topic:
                 amiss.append(topic.name)
+            # Thousands of topics: heartbeats of nodes are taken in the same event loop.
             if number % 1000 == 999:
                 await asyncio.sleep(0)
+        # In several commands, so that none keeps the Raft thread for long.
         for start in range(0, len(amiss), TOPICS_AT_ONCE):
             await self._elect_in(amiss[start : start + TOPICS_AT_ONCE], preferred)
 

@@ -112,6 +112,7 @@ class FailureDetector:
             history.count = history.count + 1 if is_flapping else 1
             history.last_s = now_s
             return FENCED
+        # To stay active takes less than to become it: a node at the limit does not flap.
         if heartbeat is None or now_s - heartbeat.heard_s > _GAP_S:
             return FENCED
         is_stable = now_s - heartbeat.stable_since_s >= self._stable_s(node.node_id, now_s)

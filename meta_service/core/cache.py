@@ -41,6 +41,8 @@ class Cache:
                 self.size_bytes -= len(key) + len(old.value)
             if row is not None:
                 if old is None:
+                    # O(n), but a memory move of pointers: faster at this size than a tree in
+                    # Python, and scans are plain slices.
                     bisect.insort(self._keys, key)
                 self._rows[key] = row
                 self.size_bytes += len(key) + len(row.value)
@@ -69,5 +71,7 @@ class Cache:
         end = len(self._keys) if end_key is None else bisect.bisect_left(self._keys, end_key)
         if limit:
             end = min(end, start + limit)
+        # A copy of the keys: the caller may wait between two rows, and the cache may change
+        # meanwhile.
         for key in self._keys[start:end]:
             yield key, self._rows[key]

@@ -21,6 +21,8 @@ class LoopQueue:
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Raft thread."""
         self._calls.append((function, arguments))
+        # `drain` resets it before it takes calls, so one that is appended in between is either
+        # taken or wakes the loop again.
         if not self._scheduled:
             self._scheduled = True
             try:

@@ -171,6 +171,7 @@ class WatchHub:
 
     def _read(self, first: int) -> list[tuple[int, Events]]:
         """Some (revision, events) from a revision on, at least one."""
+        # What is still in the store but below this may be deleted at any time.
         if first > self.compact_revision:
             if self._recent and first >= self._recent[0][0]:
                 start = first - self._recent[0][0]

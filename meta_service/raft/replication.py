@@ -123,6 +123,8 @@ class Replication(Recovery):
         if self._is_of_earlier_life(peer, message):
             return
         self.response_time[peer] = CLOCK()
+        # A refusal counts too: it shows that the member still follows this leader's term (§6.4 of
+        # the thesis).
         self._round_seen[peer] = max(self._round_seen.get(peer, 0), message["round"])
         index = message["index"]
         if message["ok"]:

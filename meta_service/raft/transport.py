@@ -148,6 +148,8 @@ class _Link:
             metadata = {key: value for key, value in call.initial_metadata() or ()}
             if "lakemq-member" not in metadata:
                 call.result()
+            # Only now is anything sent: before, a message would be queued for a member that may
+            # refuse the stream.
             self._connected = True
             self._wire.connected(self._peer, metadata)
             call.result()
@@ -287,6 +289,7 @@ class GrpcWire:
         """What a member says of itself when it connects, either way."""
         self._api_addresses[peer] = str(metadata.get("lakemq-address", ""))
         level = str(metadata.get("lakemq-level", "1"))
+        # What a peer sends is not trusted to be a number; level 1 is what every member knows.
         self._feature_levels[peer] = int(level) if level.isdecimal() and len(level) < 9 else 1
 
     # ------------------------------------------------------------ sending
@@ -301,6 +304,7 @@ class GrpcWire:
 
     def connected(self, peer: str, metadata: Mapping[str, Any]) -> None:
         """Link thread: a member has accepted the stream, and said this of itself."""
+        # So that the next failure is said again.
         self._reported.pop(peer, None)
         self._note(peer, metadata)
         self._thread_queue.post(lambda: self.on_connected(peer))
@@ -350,6 +354,8 @@ class GrpcWire:
         metadata = dict(context.invocation_metadata())
         peer = str(metadata.get("lakemq-member", ""))
         if self._pem is not None:
+            # The name that the peer gives is a claim; the certificate that TLS verified is the
+            # proof.
             names = context.auth_context().get("x509_subject_alternative_name", ())
             if peer.encode() not in names:
                 context.abort(

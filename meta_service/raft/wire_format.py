@@ -78,6 +78,7 @@ def decode_message(data: bytes) -> dict[str, Any]:
         if not _is(expected, message.get(name)):
             raise BadMessage(f"field {name} of {kind}")
     if "entries" in message:
+        # Behind the checks, so that each has exactly three parts of the right types.
         message["entries"] = [Entry(*entry) for entry in message["entries"]]
     return message
 

@@ -69,6 +69,8 @@ class SnapshotMaker:
         partial = self._folder / _PARTIAL
         shutil.rmtree(partial, ignore_errors=True)
         try:
+            # In the Raft thread, between two batches, so that it is the state at exactly one log
+            # index.
             self._store.checkpoint(partial)
         except StorageFailed as error:
             LOG.warning("no snapshot could be made, the log stays as long as it is: %s", error)

@@ -155,6 +155,7 @@ class Store:
     def close(self) -> None:
         """Sync and close the database; a second call does nothing."""
         with contextlib.suppress(rocksdict.DbClosedError):
+            # An orderly stop needs no replay of the Raft log at the next start.
             self._db.flush_wal(True)
             self._db.close()
 

@@ -28,6 +28,7 @@ def peer_of(host: str) -> str:
     """What connections of `host` are counted under. IPv4 in IPv6 is IPv4; what is not an address (a
     Unix socket) is a peer of its own."""
     try:
+        # Behind `%` stands the zone of a link-local IPv6 address (RFC 4007).
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return host
@@ -153,6 +154,7 @@ class AdmittedConnection:
     def close(self) -> None:
         """It is gone. Calling it again changes nothing."""
         if self._open:
+            # Gives back what it held of the shares of those that have not authenticated.
             self.authenticate()
             self._open = False
             self._limiter._closed(self.peer)
@@ -161,4 +163,5 @@ class AdmittedConnection:
 def _take(counts: Counter[str], peer: str) -> None:
     counts[peer] -= 1
     if not counts[peer]:
+        # Else every address that ever connected would stay in memory.
         del counts[peer]

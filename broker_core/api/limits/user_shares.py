@@ -37,4 +37,5 @@ class UserShares:
         """How much of `limit` the owner may use."""
         if self.alone(owner):
             return limit
+        # One at least: a small limit must not shut every user out.
         return min(limit, max(1, int(limit * self._user_share_max)))

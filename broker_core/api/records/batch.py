@@ -113,6 +113,7 @@ def pack_header(header: BatchHeader) -> bytes:
         header.producer_id, header.base_sequence, header.raw_body_bytes,
         header.base_timestamp_ms, header.max_timestamp_ms, header.last_offset_delta, 0,
     )  # fmt: skip
+    # Magic and CRC stay out of the sum; it covers all that follows them, the body's CRC included.
     guarded = packed[8:]
     return b"".join((MAGIC, google_crc32c.value(guarded).to_bytes(4, "little"), guarded))
 
@@ -150,6 +151,7 @@ def _check_sense(header: BatchHeader) -> None:
         raise CorruptBatch(f"unknown attributes {attributes:#06x}")
     if raw_bytes > BODY_MAX_BYTES or header.body_bytes > BODY_MAX_BYTES:
         raise CorruptBatch(f"body of {raw_bytes} bytes; {BODY_MAX_BYTES} is the most")
+    # Readers take either size, so two that differ would be read in two ways.
     if codec == Compression.NONE and header.body_bytes != raw_bytes:
         raise CorruptBatch("uncompressed body with two sizes")
     if count < 1 or raw_bytes < count * _fixed_bytes(attributes):
@@ -199,6 +201,8 @@ def stamp(
     data: bytes, header: BatchHeader, base_offset: int, leader_epoch: int
 ) -> tuple[BatchHeader, bytes]:
     """The batch with its place in the log: new header and header bytes + the body as it was."""
+    # The header's CRC is made again, the body's is not: the producer's sum guards the records from
+    # end to end.
     stamped = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
     return stamped, b"".join((pack_header(stamped), memoryview(data)[HEADER_BYTES:]))
 
@@ -334,6 +338,7 @@ def _joined(column: Sequence[bytes | None]) -> bytes:
 
 
 def _time_column(times: Sequence[int] | None, base_ms: int, max_ms: int, count: int) -> bytes:
+    # All deltas are 0, which needs no array of Python integers.
     if times is None or base_ms == max_ms:
         return bytes(4 * count)
     wide = max_ms - base_ms > _U32_MAX
@@ -446,6 +451,7 @@ class RecordBatch:
     def body(self) -> bytes:
         """The body, decompressed."""
         if not isinstance(self.view, bytes):
+            # Copied only where columns are cut: slices of bytes are bytes, which cells must be.
             self.view = bytes(self.view)
         return self.view
 

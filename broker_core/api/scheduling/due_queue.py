@@ -32,6 +32,7 @@ class DueQueue(Generic[T]):
 
     def add(self, due_ms: int, item: T) -> None:
         """The item may be added again once it was taken."""
+        # The number keeps the order of equal times, and items are never compared.
         heapq.heappush(self._heap, (due_ms, next(self._order), item))
 
     def first(self) -> tuple[int, T] | None:
@@ -51,6 +52,7 @@ class DueQueue(Generic[T]):
 
     def prune(self, live: int) -> None:
         """Drop the items that are not live, when they are most of the heap: `live` are."""
+        # Only when most are dead, so that the cost of a new heap is spread over as many removals.
         if len(self._heap) > 2 * live + _DEAD_MIN:
             self._heap = [each for each in self._heap if self._is_live(each[2])]
             heapq.heapify(self._heap)

@@ -57,6 +57,7 @@ class AvroShape:
         return _PAID if kind == "enum" else self._visit(kind)
 
     def _visit_name(self, name: str) -> _Cost:
+        # The record is met within itself: Avro allows that, and its depth is that of the value.
         if name in self._open:
             self.is_recursive = True
             return _PAID

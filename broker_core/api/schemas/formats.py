@@ -130,6 +130,7 @@ class AvroFormat:
             value = self._reader(data, self.schema, None)
         except Exception as error:  # invalid bytes make it raise anything
             raise SchemaMismatch(f"not Avro of this schema: {type(error).__name__}") from None
+        # Avro does not mark its end: bytes behind the value are of another schema, or none.
         if data.tell() != len(payload):
             raise SchemaMismatch(f"{len(payload) - data.tell()} bytes after the value")
         return value

@@ -179,6 +179,7 @@ def compiled(pattern: str) -> Any:
     import re2
 
     options = re2.Options()
+    # RE2 would write a client's pattern to standard error.
     options.log_errors = False
     try:
         return re2.compile(pattern, options)
@@ -271,4 +272,5 @@ def _key(value: Any) -> object:
         return frozenset((name, _key(each)) for name, each in value.items())
     if isinstance(value, list):
         return tuple(map(_key, value))
+    # In Python True equals 1; in JSON Schema they are different values.
     return (isinstance(value, bool), value)

@@ -123,6 +123,7 @@ class StateTopic:
         """Create the topic if it is absent. Raises what `Broker.create_topic` does."""
         if self._exists():
             return
+        # Several callers may find it absent at once; one creates it, the others look again.
         async with self._creating:
             if self._exists():
                 return
@@ -135,6 +136,7 @@ class StateTopic:
         lasting = replace(
             self._broker.topic_defaults(),
             cleanup="compact" if self._compacted else "delete",
+            # Whatever `[topics]` sets: state that retention deleted would be lost, not old.
             retention_ms=None,
             retention_bytes=None,
             segment_max_bytes=LARGE_SEGMENT_BYTES if self._large_values else SEGMENT_BYTES,

@@ -81,6 +81,7 @@ def _read_record(data: bytes, position: int) -> tuple[Entry, int, int] | None:
         return None
     magic, crc, length, flags, index, term, synced = RECORD_HEADER.unpack_from(data, position)
     start = position + RECORD_HEADER.size
+    # Before the CRC: a length that is not plausible must not be read.
     if magic != RECORD_MAGIC or flags or length > ENTRY_MAX_BYTES or start + length > len(data):
         return None
     if google_crc32c.value(data[position + _CRC_ENDS : start + length]) != crc:
@@ -111,6 +112,7 @@ def parse_log(data: bytes) -> ParsedLog:
 
 def _refuse_damage(data: bytes, position: int, index: int) -> None:
     """Raise if a whole record behind the bad one proves that `index` had been durable."""
+    # Byte by byte: a damaged length tells nothing about where the next record begins.
     search = position + 1
     while (found := data.find(RECORD_MAGIC, search)) >= 0:
         record = _read_record(data, found)
