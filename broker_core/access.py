@@ -55,7 +55,7 @@ class CredentialMatcher(Protocol):
 
 
 async def _no_verify(credentials: Credentials) -> None:
-    """There are no passwords, so there is no time to even out."""
+    """Without passwords there are no response times to even out."""
 
 
 class Access:

@@ -44,7 +44,7 @@ class Partitions:
         return list(self._topics.values())
 
     def find(self, name: str) -> TopicInfo | None:
-        """The topic; None: there is none of that name."""
+        """The topic of that name; None: it is unknown."""
         return self._topics.get(name)
 
     def topic(self, name: str) -> TopicInfo:

@@ -31,7 +31,7 @@ _WARNED_MAX: Final = 10_000
 _FEW_RECORDS: Final = 16
 _FEW_BYTES: Final = 4096
 _FEW_STEPS: Final = 1000
-"""Of one value; who takes more is compared with its schema in a thread."""
+"""Of one value; one that takes more is compared with its schema in a thread."""
 CheckValues = Callable[[TopicInfo, bytes, int | None], None]
 Mismatch = tuple[int, SchemaMismatch]
 """Index of a value, and why it does not fit."""

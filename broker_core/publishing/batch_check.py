@@ -36,13 +36,13 @@ from lakemq.broker_core.api.types import Compression, TopicInfo
 HEADERS_MAX: Final = 4096
 """Headers of one record."""
 _RAW_BYTES: Final = 64 * 1024 * 1024
-"""A decompressed batch may be so large whatever the topic says."""
+"""Size up to which a decompressed batch is taken, whatever the topic's limit is (bytes)."""
 _CHEAP_RAW_BYTES: Final = 128 * 1024
 """Compressed batches, and those with record headers, take longer to check from here on."""
 _ONE_BY_ONE: Final = 16
 _ONE_BY_ONE_BYTES: Final = 16 * 1024
-"""So few records' headers are decoded sooner than looked through in bulk; they are too short to be
-more than HEADERS_MAX."""
+"""Up to these bounds headers are decoded one by one, which is faster than in bulk; they are too
+short to be more than HEADERS_MAX."""
 
 _Bytes = npt.NDArray[np.uint8]
 _Places = npt.NDArray[np.int64]

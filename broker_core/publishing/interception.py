@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 SLOW_S: Final = 0.1
 """A call that takes longer is logged."""
 SEARCH_S: Final = 0.1
-"""How long it is looked for the records of a group that an interceptor refuses; who is not told
-apart by then is refused with them."""
+"""How long a refused group is halved to find the records at fault; those that are not separated
+by then are refused with them."""
 LOG_EVERY_S: Final = 10.0
 """Between two log lines of one kind about one plugin."""
 _CELLS: Final[dict[str, set[type]]] = {

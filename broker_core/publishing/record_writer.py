@@ -90,7 +90,7 @@ class RecordWriter:
 
     def publish_bound(self, publishes: Sequence[BoundPublish]) -> None:
         """As `Broker.publish_bound`."""
-        # What is appended within shares the writes of the storage.
+        # So that storage may hand all of it to the disk when the block ends.
         with self._partitions.together():
             for each in publishes:
                 try:

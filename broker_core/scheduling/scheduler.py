@@ -293,8 +293,7 @@ class Scheduler:
         fresh = await self._broker.allocate_producer_id() if owned.state.needs_producer_id else None
         floors: dict[tuple[str, int], int] = {}
         for each in ready:
-            # A topic that is gone, or has moved, has no floor; its records are left out of the
-            # commit.
+            # A topic that is gone has no floor: its records are left out of the commit.
             with suppress(LakeMQError):
                 log = self._broker.partition(each.topic, each.partition)
                 floors.setdefault((each.topic, each.partition), log.log_end_offset)
@@ -334,7 +333,7 @@ class Scheduler:
         backoff = Backoff(_PAUSE_FIRST_MS, _PAUSE_MAX_MS, _rng.random)
         while ids:
             try:
-                # Repeated until it is durable: an id that is not marked would be scheduled again
+                # Repeated until it is durable: an id that is not marked would be delivered again
                 # after a restart.
                 await self._log.append_ended(number, sorted(set(ids)), self.now_ms())
                 break

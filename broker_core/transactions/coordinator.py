@@ -170,7 +170,7 @@ class TransactionCoordinator:
                 _log.warning("could not expire transactions, trying again: %s", error)
 
     async def tick(self) -> None:
-        """Drop what was staged too long ago without a commit, and owners that are idle."""
+        """Drop batches that were staged too long ago without a commit, and owners that are idle."""
         self.counters.waiting_bytes = self._staged.total_bytes
         now_ms = self._steady_ms()
         gap_ms = 0 if self._ticked_ms is None else now_ms - self._ticked_ms

@@ -29,7 +29,7 @@ class MetaError(Exception):
 
 
 class NotFound(MetaError):
-    """There is no such key, topic or node."""
+    """The key, topic or node does not exist."""
 
     code = "NOT_FOUND"
 

@@ -30,6 +30,8 @@ class FairLine(Generic[Job]):
 
     def take(self) -> Job:
         """The next job. There must be one."""
+        # A dict keeps its order, so taking a peer out and adding it again puts it at the end of the
+        # line.
         peer = next(iter(self._jobs))
         mine = self._jobs.pop(peer)
         job = mine.popleft()
@@ -39,12 +41,13 @@ class FairLine(Generic[Job]):
         return job
 
     def give_way(self, peer: str) -> Job | None:
-        """Take out the newest job of who has most, for one of `peer`; None: none has so many
-        more that this would be fair."""
+        """Take out the newest job of the peer that has most, for one of `peer`; None: unless one
+        has at least two more jobs than `peer`, that would not be fair."""
         if not self._jobs:
             return None
         largest = max(self._jobs, key=lambda each: len(self._jobs[each]))
         mine = self._jobs[largest]
+        # With fewer, taking one would only turn the two peers round.
         if len(mine) < self.count(peer) + 2:
             return None
         self._count -= 1

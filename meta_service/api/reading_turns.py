@@ -66,4 +66,6 @@ class ReadingTurns:
             if not future.done():
                 future.set_result(None)
                 return
+        # Only when none waits: a turn that is passed on is never free in between, so no newcomer
+        # takes it.
         self._free += 1

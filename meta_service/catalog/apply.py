@@ -64,7 +64,7 @@ from lakemq.meta_service.catalog.tables import (
 )
 
 HISTORY_REVISIONS_MAX: Final = 100_000
-"""Revisions that a watch can go back."""
+"""How many revisions a watch can go back."""
 HISTORY_MAX_BYTES: Final = 64 * 1024 * 1024
 UNACKNOWLEDGED_MAX: Final = 4096
 """Results kept for one client."""

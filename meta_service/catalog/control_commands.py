@@ -27,11 +27,11 @@ REPLICAS_MAX: Final = 32
 @command("sessions-")
 @dataclass(frozen=True, slots=True)
 class ExpireSessions(Command):
-    """Forget clients that sent nothing for so long, by the catalog's uptime (ms)."""
+    """Forget clients that were idle for `idle_ms` of the catalog's uptime."""
 
     idle_ms: int
     count: int
-    """At most so many, so that the command does not take long."""
+    """Upper bound of the clients forgotten at once, so that the command does not take long."""
 
     def check(self) -> None:
         """Raises InvalidArgument that names the field."""

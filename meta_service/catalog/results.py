@@ -14,7 +14,7 @@ class Result(NamedTuple):
     code: str
     revision: int
     payload: Any
-    """On success what the command gives; on failure the message."""
+    """The command's answer on success, the message on failure."""
 
 
 def encode_result(result: Result) -> bytes:

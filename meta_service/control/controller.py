@@ -41,10 +41,10 @@ TOPICS_AT_ONCE: Final = 200
 CLOCK_S: Final = 60.0
 """How often time is brought into the catalog, if anything there ends by it."""
 SESSION_IDLE_MS: Final = 30 * 60 * 1000
-"""A client that sent no command for so long loses its session."""
+"""Time without a command after which a client loses its session."""
 STALL_S: Final = 1.0
 PREFERRED_S: Final = 30.0
-"""Leadership goes back to first replicas when the nodes have been calm for so long."""
+"""Time without a change of any node after which leadership goes back to first replicas."""
 
 
 class Controller:

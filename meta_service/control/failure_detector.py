@@ -15,13 +15,13 @@ from lakemq.meta_service.api.types import NodeRegistration
 from lakemq.meta_service.catalog.control_commands import ACTIVE, DRAINING, FENCED
 
 HEARTBEAT_TIMEOUT_S: Final = 2.25
-"""A node without a heartbeat for so long is fenced: one that is killed within 2.5 s."""
+"""Time without a heartbeat after which a node is fenced: a killed one within 2.5 s."""
 STABLE_S: Final = 0.5
-"""A node that was fenced is active again after so long of uninterrupted heartbeats."""
+"""Time of uninterrupted heartbeats after which a fenced node is active again."""
 STABLE_S_MAX: Final = 16.0
 """Upper bound for a flapping node: the time doubles with every fencing."""
 FLAPPING_WINDOW_S: Final = 60.0
-"""A node that was not fenced for so long is not flapping any more."""
+"""Time since the last fencing after which a node is not flapping any more."""
 _GAP_S: Final = 1.0
 """A pause between two heartbeats that interrupts them."""
 

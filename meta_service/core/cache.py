@@ -71,7 +71,7 @@ class Cache:
         end = len(self._keys) if end_key is None else bisect.bisect_left(self._keys, end_key)
         if limit:
             end = min(end, start + limit)
-        # A copy of the keys: the caller may wait between two rows, and the cache may change
-        # meanwhile.
+        # A copy of the keys, but rows are looked up as they are given: a caller that waits between
+        # two of them must take a list first.
         for key in self._keys[start:end]:
             yield key, self._rows[key]

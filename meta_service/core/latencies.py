@@ -15,7 +15,7 @@ class Latencies:
         self.total_ms = 0.0
 
     def note(self, duration_s: float, count: int = 1) -> None:
-        """So many took so long, each."""
+        """Count `count` proposals that took `duration_s` each."""
         duration_ms = duration_s * 1000
         self.total_ms += duration_ms * count
         for number, bound in enumerate(LATENCY_BOUNDS_MS):

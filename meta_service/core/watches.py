@@ -138,7 +138,7 @@ class WatchHub:
             self.watchers -= 1
 
     async def _is_quiet(self, progress_s: float | None) -> bool:
-        """Wait for news; True when there was none for so long. Raises when none can come."""
+        """Wait for news; True if none came within `progress_s`. Raises when none can come."""
         if self._failure is not None:
             raise self._failure
         waiter = asyncio.get_running_loop().create_future()

@@ -17,9 +17,9 @@ from lakemq.meta_service.raft.state import EngineState
 
 _MEMBERSHIP_BYTE = bytes([MEMBERSHIP])
 LAG_MAX = 100
-"""A learner may become a voter when it lacks at most so many entries."""
+"""Most entries that a learner may lack when it becomes a voter."""
 HEARTBEATS_MISSED_MAX = 5
-"""A change that needs a member is refused when that has been silent for longer."""
+"""Heartbeats that a member may have missed and still count for a change."""
 MEMBERS_MAX = 15
 
 

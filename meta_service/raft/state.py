@@ -29,7 +29,7 @@ class RaftTiming:
     election_max_s: float = 1.2
     heartbeat_s: float = 0.05
     leader_fallback_s: float = 1.0
-    """A leader that has not heard from a majority for so long steps down (check-quorum)."""
+    """A leader that has not heard from a majority within this time steps down (check-quorum)."""
     batch_max_bytes: int = 256 * 1024
     """Entries in one append message (bytes)."""
     window_entries: int = 8192
@@ -41,7 +41,7 @@ class RaftTiming:
     chunk_bytes: int = 256 * 1024
     """Of a snapshot, in one message (bytes)."""
     chunk_repeat_s: float = 1.0
-    """A chunk that was not answered is sent again after so long."""
+    """Time after which a chunk without an answer is sent again."""
     apply_max: int = 1024
     """Entries applied in one tick, so that heartbeats are never late."""
 

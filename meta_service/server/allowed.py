@@ -21,7 +21,7 @@ _WAITING_MAX: Final = 1024
 _WAITING_PER_PEER_MAX: Final = 256
 _KNOWN_MAX_S: Final = 30.0
 _UNKNOWN_MAX_S: Final = 1.0
-"""A request comes with its call; so long it may take."""
+"""How long the first message of a call may take (s), of a caller without a certificate."""
 _SHOWN_MAX: Final = 200
 """Characters of a certificate's names that are repeated in an answer."""
 

@@ -193,7 +193,7 @@ class Joining:
 async def _behind(
     error: MetaError, leader: str, asked: Endpoint, left: list[Endpoint]
 ) -> list[Endpoint]:
-    """Whom to ask next: the leader, if it was named."""
+    """The endpoints to ask next: the leader alone, if it was named."""
     if isinstance(error, NotLeader) and leader:
         return [one for one in await resolve(leader) if one.target != asked.target][:1]
     return left

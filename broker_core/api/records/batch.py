@@ -52,7 +52,7 @@ CONTROL: Final = 0x0100
 _KNOWN_ATTRIBUTES: Final = 0x01FF
 _FIXED_MASK: Final = WIDE_TIMESTAMPS | HAS_KEYS | HAS_HEADERS | SPARSE
 _FEW: Final = 256
-"""So few numbers are added up sooner by Python than by numpy."""
+"""Below this count Python adds numbers up faster than numpy."""
 _NULL_BYTES: Final = NULL_LENGTH.to_bytes(4, "little")
 
 
@@ -428,7 +428,7 @@ class RecordBatch:
 
     `data` may hold more after the batch. Raises CorruptBatch. With `columns_later` the body is
     left where it lies in `data`, and lengths and offsets, which take long to look through, are
-    checked when a column method is called: for who reads `view` and checks them by other means.
+    checked when a column method is called: for callers that read `view` and check them themselves.
     """
 
     __slots__ = ("_blob_ends", "_lengths", "_places", "header", "view")

@@ -31,9 +31,9 @@ _log = logging.getLogger(__name__)
 _ACTIONS: Final = {Operation.WRITE: "publish", Operation.READ: "subscribe"}
 _VERDICTS: Final[dict[str, bool | None]] = {"allow": True, "deny": False, "ignore": None}
 _SILENCE_MS: Final = 1_000
-"""How long silence is taken for an answer: a service that is down is not asked by each publish."""
+"""How long silence counts as the answer: a service that is down is not asked by each publish."""
 _WORDS_MS: Final = 10_000
-"""The log tells of silence once in so long."""
+"""Least time between two log lines about silence."""
 
 
 class _Answer(Section):

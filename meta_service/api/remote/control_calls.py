@@ -24,7 +24,7 @@ _ACTIONS: Final = {
 }
 _PAUSE_S: Final = 0.05
 _ANSWER_S: Final = 1.0
-"""A member that does not answer for so long is given up: another may lead by now."""
+"""Time without an answer after which a member is given up: another may lead by now."""
 
 
 class ControlCalls(Calls):

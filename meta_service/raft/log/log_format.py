@@ -112,7 +112,7 @@ def parse_log(data: bytes) -> ParsedLog:
 
 def _refuse_damage(data: bytes, position: int, index: int) -> None:
     """Raise if a whole record behind the bad one proves that `index` had been durable."""
-    # Byte by byte: a damaged length tells nothing about where the next record begins.
+    # From the next byte on: a damaged length tells nothing about where the next record begins.
     search = position + 1
     while (found := data.find(RECORD_MAGIC, search)) >= 0:
         record = _read_record(data, found)
