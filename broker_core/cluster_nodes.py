@@ -62,6 +62,7 @@ class ClusterNodes:
         if nodes == self.nodes:
             return
         self.nodes = nodes
+        # Before watchers are called: they may ask for an address.
         self._addresses = {each.node_id: each.addresses.get(_NATIVE, "") for each in nodes}
         for watcher in list(self._watchers):
             watcher()

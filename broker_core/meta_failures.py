@@ -21,6 +21,7 @@ def broker_error(error: MetaError, name: str) -> LakeMQError:
         return UnknownTopic(f"topic {name!r} does not exist")
     if isinstance(error, InvalidArgument):
         return InvalidRequest(str(error))
+    # The change may have been made: the client must look before it tries again.
     if not error.definite:
         return OutcomeUnknown(f"{name}: {error}")
     return Unavailable(f"{name}: {error}")

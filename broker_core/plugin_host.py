@@ -25,11 +25,11 @@ HOOKS: Final = tuple(name for name in vars(PluginHooks) if not name.startswith("
 class PluginPoint(Protocol):
     """Where a plugin is found: an entry point, or what stands in for one."""
 
-    @property
     # The plugin's name, as in its section of the configuration.
-    def name(self) -> str: ...
     @property
+    def name(self) -> str: ...
     # The distribution that brings it; None: it is not installed as one.
+    @property
     def dist(self) -> Distribution | None: ...
     def load(self) -> Any:
         """Import the module with the hooks."""
@@ -134,6 +134,7 @@ class PluginHost:
         if not (inspect.isclass(model) and issubclass(model, PluginSettings)):
             raise PluginError(f"plugin {name}: register_settings must return a PluginSettings")
         settings = self._source.section(("plugins", name), model)
+        # Looked at to be listed; none of its hooks may be called.
         if not plugin.enabled:
             self._manager.unregister(module)
         return replace(plugin, hooks=hooks, settings=settings)
@@ -143,6 +144,8 @@ class PluginHost:
         caller = getattr(self._manager.hook, hook)
         for implementation in caller.get_hookimpls():
             if implementation.plugin_name == plugin:
+                # Only the arguments that it names, as pluggy does: hooks may gain arguments without
+                # breaking plugins.
                 values = [arguments[name] for name in implementation.argnames]
                 return implementation.function(*values)
         return None

@@ -85,6 +85,7 @@ class TopicAdmin:
         self, name: str, partitions: int | None, changes: Mapping[str, str | int | None] | None
     ) -> TopicInfo:
         """As `Broker.alter_topic`."""
+        # A change replaces the whole config: two at once on this node would lose one of them.
         async with self._altering:
             described = await self._described(name)
             count = len(described.partitions)

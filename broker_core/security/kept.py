@@ -113,6 +113,7 @@ class KeptAccess:
         """Call back about what changed; `kind` empty: everything may have."""
         if kind in ("", "user"):
             self._credentials.clear()
+        # Also for users: who caches answers must forget those of a user whose roles have changed.
         if kind in ("", "user", "rule"):
             self._rules_changed(self._rules())
         if kind in ("", "quota"):

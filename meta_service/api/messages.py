@@ -34,6 +34,7 @@ def message_of(kind: type[MessageType], value: Any) -> MessageType:
 
 @functools.cache
 def _encoders(kind: Any, value_type: Any) -> list[tuple[str, _Getter]]:
+    # Once for each pair of types: looking hints up costs more than the conversion.
     known = get_type_hints(value_type)
     return [(each.name, _encoder(each)) for each in kind.DESCRIPTOR.fields if each.name in known]
 
@@ -74,6 +75,7 @@ def _decoder(field: FieldDescriptor, hint: Any) -> _Getter:
         return get
     if field.has_presence:
         return lambda message: get(message) if message.HasField(name) else None
+    # Without presence an empty field and an absent one are the same on the wire.
     return lambda message: get(message) or None
 
 

@@ -104,6 +104,8 @@ class Gateway:
         data = encode_command(command, header)
         self.proposed += 1
         begin = time.perf_counter()
+        # Encoded and checked in the event loop, so that the Raft thread does only what must be in
+        # order.
         result: Result = await self._ask(lambda answer: self._node.submit(data, answer))
         self.latencies.note(time.perf_counter() - begin)
         return result

@@ -123,6 +123,7 @@ class LocalClient(AuthCalls, SchemaCalls):
         MetaError."""
         refuse_reserved(prefix)
         await self._barrier(stale)
+        # An empty prefix covers the catalog's own keys too, which are not the caller's.
         found = ((k, row) for k, row in self._cache.scan(prefix) if k[:1] != RESERVED)
         rows = itertools.islice(found, limit or None)
         return self._cache.revision, [key_value(key, row) for key, row in rows]

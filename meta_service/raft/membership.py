@@ -173,6 +173,7 @@ class Membership(EngineState):
 
     def _refuse_without_majority(self, group: Group) -> None:
         """A group whose majority is down could never commit the change, nor take it back."""
+        # Of the group as it would be: the change needs its majority to be committed.
         sound = sum(self._is_sound(name) for name in group.voters)
         if sound <= len(group.voters) // 2:
             raise Refused(

@@ -49,11 +49,11 @@ class RaftTiming:
 class Machine(Protocol):
     """The replicated state machine."""
 
-    @property
     # Log index of the last command applied.
-    def applied_index(self) -> int: ...
     @property
+    def applied_index(self) -> int: ...
     # Term of that entry.
+    @property
     def applied_term(self) -> int: ...
 
     def apply(self, index: int, term: int, command: bytes) -> Any:

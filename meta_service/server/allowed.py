@@ -99,6 +99,8 @@ class CertificateCheck(grpc.aio.ServerInterceptor):
     def _guard(self, handler: Any) -> Any:
         """The same handler, behind the check."""
         coders = handler.request_deserializer, handler.response_serializer
+        # gRPC would read a single request before the handler runs; a stream is read by this check,
+        # when it is allowed.
         one = not handler.request_streaming
         if handler.response_streaming:
             stream = handler.stream_stream or handler.unary_stream

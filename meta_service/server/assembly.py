@@ -101,6 +101,7 @@ def open_store(folder: Path, log_first_index: int) -> Store:
             f"{path} is behind the log, which begins at index {log_first_index}, and there is no "
             "snapshot to make up for it; restore this member from a backup"
         )
+    # The snapshot is durable and newer, and the log has everything behind it.
     shutil.rmtree(path)
     copy_database(snapshots[-1].path, path)
     return Store(path)
@@ -185,6 +186,7 @@ class Assembly:
         stored = read_first_group(self.folder)
         if stored is not None:
             group = stored
+        # An empty group: without voters it can neither vote nor elect itself before it is let in.
         elif membership.joins and self.log.last_term == 0:
             group = Group({}, {})
         else:

@@ -68,6 +68,7 @@ def choose(observations: Sequence[PeerObservation], own_id: str, expect: int) ->
     """A group to join; True: found one; False: look again. Raises StartupFailed."""
     with_group = [one for one in observations if one.cluster_id and one.members]
     clusters = {one.cluster_id for one in with_group}
+    # Joining either could be the wrong one, and a log is not moved between clusters.
     if len(clusters) > 1:
         raise StartupFailed(
             "meta.join leads to members of different clusters: "
@@ -184,6 +185,7 @@ class Joining:
                     return response
                 except grpc.aio.AioRpcError as failure:
                     error, leader = error_of_failure(failure)
+            # These stay: asking again cannot help.
             if isinstance(error, InvalidArgument | PermissionDenied):
                 raise error
             left = await _behind(error, leader, endpoint, left)

@@ -57,6 +57,8 @@ class MaintenanceService(rpc.MaintenanceServicer):
                 newest = self._snapshots.newest()
                 if newest is not None and newest.log_index >= wanted:
                     return newest.log_index
+                # Again in each turn: one that was under way may have begun before `wanted` was
+                # applied.
                 await self._gateway.run(lambda node: node.snapshots.begin())
                 await asyncio.sleep(_POLL_S)
 

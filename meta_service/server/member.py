@@ -246,6 +246,7 @@ class MetaMember:
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)
         if self._assembly is not None:
+            # While the server still answers, so that clients hear of the next leader from this one.
             await self._assembly.give_way(_GIVE_WAY_MAX_S)
         server, self._server = self._server, None
         if server is not None:

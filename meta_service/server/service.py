@@ -83,6 +83,7 @@ class Service:
                 continue
             # An estimate on the safe side: the message of a row may be larger than the row.
             size += 2 * (len(key) + len(row.value)) + 40
+            # One row at least, whatever its size: a page without rows would end the listing.
             if found and size > ANSWER_MAX_BYTES:
                 return found, True
             found.append((key, row))

@@ -148,6 +148,8 @@ class KvService(Service, rpc.KvServicer):
             news = pb.WatchResponse(revision=revision, events=messages)
             if len(self._made) >= _NEWS_MAX:
                 self._made.clear()
+            # Large ones are made again for each watcher: keeping them would cost more memory than
+            # it saves time.
             if news.ByteSize() <= _NEWS_MAX_BYTES:
                 self._made[prefix, revision] = news
         return news

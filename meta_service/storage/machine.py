@@ -41,6 +41,7 @@ class _Ahead:
         self._is_behind = False
 
     def get(self, key: bytes) -> bytes | None:
+        # None among the writes is a deletion, so the store must not be asked.
         return self._writes[key] if key in self._writes else self._store.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

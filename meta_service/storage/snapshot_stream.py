@@ -65,6 +65,7 @@ def parse_manifest(data: bytes) -> list[FileNote]:
 
 def _check_note(name: object, size: object, sha256: object) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
+        # Names come from another member: one with a slash could leave the folder.
         raise BadSnapshot(f"file name {name!r}")
     if not isinstance(size, int) or size < 0 or not isinstance(sha256, bytes):
         raise BadSnapshot(f"note of file {name}")
@@ -105,6 +106,7 @@ class FolderSource:
         for first, behind, file in self._files:
             start, stop = max(position, first), min(end, behind)
             if start < stop:
+                # `pread` moves no file position: several chunks may be read at once.
                 parts.append(os.pread(file.fileno(), stop - start, start - first))
         return b"".join(parts)
 

@@ -68,6 +68,7 @@ class Attempts:
 
     def succeeded(self, host: str, name: str) -> None:
         """Reset the failures of this name at this address; those of the address remain."""
+        # Those of the address stay: one right password must not pay for many guesses of others.
         self._counts.pop((peer_of(host), name), None)
 
     def _add(self, key: tuple[str, str | None], failures_max: int, now_ms: int) -> None:

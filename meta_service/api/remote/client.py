@@ -144,6 +144,8 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
                 raise attempts.give_up()
             target = self._target()
             try:
+                # Shorter than the whole time, so that a member that hangs leaves time to ask
+                # another.
                 return await stub(target)(request, timeout=min(self._attempt_s, left_s))
             except (grpc.aio.AioRpcError, Refused) as failure:
                 error, leader = error_of_failure(failure)
@@ -151,6 +153,8 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
             self.retries += 1
             if self._current == target.address:
                 self._turn(leader)
+            # A leader that was named is asked at once: the one who named it knew better than a
+            # pause would.
             if not leader:
                 await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
                 pause_s = min(pause_s * 2, _PAUSE_MAX_S)
@@ -168,6 +172,8 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
                 return await self._attempts(stub, request, attempts)
             except SessionExpired as error:
                 self._session = None if self._session is session else self._session
+                # An earlier attempt may have been applied under the session that has ended, whose
+                # results are gone.
                 if attempts.ambiguous:
                     raise OutcomeUnknown(f"the outcome is unknown: {error}") from error
             finally:

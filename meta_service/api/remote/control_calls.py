@@ -99,6 +99,7 @@ class ControlCalls(Calls):
                 if not error.retriable:
                     raise error from failure
                 self._turn(leader)
+            # With jitter: all nodes lose the leader at the same moment.
             await asyncio.sleep(_PAUSE_S * (1 + self._rng.random()))
 
     async def drain_node(self, node_id: str) -> None:
@@ -161,6 +162,7 @@ async def _each_within(responses: Any, answer_s: float) -> AsyncGenerator[Any]:
                 return
             yield response
     finally:
+        # A call of gRPC is cancelled; the generator of this process is closed.
         if hasattr(responses, "cancel"):
             responses.cancel()
         else:

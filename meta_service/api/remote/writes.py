@@ -126,6 +126,7 @@ class Writes:
 
     async def _call(self, batch: Sequence[_Waiting]) -> None:
         loop = asyncio.get_running_loop()
+        # The call lives as long as its most patient write; timers answer the others.
         deadline = max(waiting.deadline for waiting in batch)
         timers = [
             loop.call_at(waiting.deadline, waiting.fail, OutcomeUnknown("no answer in time"))
