@@ -153,8 +153,7 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
             self.retries += 1
             if self._current == target.address:
                 self._turn(leader)
-            # A leader that was named is asked at once: the one who named it knew better than a
-            # pause would.
+            # A leader that was named is asked at once, without a pause.
             if not leader:
                 await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
                 pause_s = min(pause_s * 2, _PAUSE_MAX_S)
