@@ -41,8 +41,8 @@ class Cache:
                 self.size_bytes -= len(key) + len(old.value)
             if row is not None:
                 if old is None:
-                    # O(n), but a memory move of pointers: faster at this size than a tree in
-                    # Python, and scans are plain slices.
+                    # O(n) in the number of keys, but one memory move of pointers; scans are plain
+                    # slices.
                     bisect.insort(self._keys, key)
                 self._rows[key] = row
                 self.size_bytes += len(key) + len(row.value)
