@@ -81,6 +81,7 @@ class ThreadFlusher:
     def submit(self, flushable: Flushable) -> None:
         """Queue a log for its next flush."""
         if not self._dirty and not self._blocks:
+            # The first one of a turn arranges the hand-over; the others of that turn join it.
             self._loop.call_soon(self._dispatch)
         self._dirty.append(flushable)
 
@@ -109,7 +110,9 @@ class ThreadFlusher:
 
     def _finish(self) -> None:
         with self._lock:
+            # Before `_ended` is emptied: a flush that ends meanwhile arranges another call.
             self._woken = False
+        # What `end_flush` submits is handed over together.
         with self:
             while self._ended:
                 self._ended.popleft().end_flush()
@@ -141,8 +144,11 @@ class ThreadFlusher:
             for flushable in taken:
                 flushable.sync_flush()
                 now = time.monotonic_ns()
+                # Each thread has its own place in the list: `+=` on a shared one loses updates.
                 self._busy_ns[number] += now - began
                 began = now
+                # Appended first and then looked at `_woken`, which `_finish` clears before it
+                # empties the deque: so none is missed. `_wake` looks again under the lock.
                 self._ended.append(flushable)
                 if not self._woken:
                     self._wake()
@@ -161,6 +167,8 @@ class ThreadFlusher:
                     return [jobs.popleft() for _ in range(share)]
                 if self._closing:
                     return []
+                # Under the lock that covered the look at `_jobs`: a job that comes from now on
+                # wakes this thread. A release before the acquire below is not lost.
                 self._asleep.append(sleep)
             sleep.acquire()
 

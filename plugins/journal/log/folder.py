@@ -95,6 +95,7 @@ class LogFolder:
 
     @property
     def manifest(self) -> Manifest:
+        """The manifest of this moment; it is immutable, so a reader may go on with it."""
         return self._manifest
 
     def commit(self, manifest: Manifest) -> None:
@@ -106,6 +107,8 @@ class LogFolder:
         try:
             self.files.sync_folder(self.path)
         except OSError as error:
+            # Renamed, but perhaps not durably: after a crash either manifest may be there, so
+            # nothing can be built on this one.
             raise StorageFenced(f"fsync of folder {self.path} failed: {error}") from None
         self._manifest = manifest
 
@@ -130,6 +133,7 @@ class LogFolder:
 
     def covered_bytes(self, segment: SegmentInfo) -> int:
         """How much of the segment's file holds batches that are durable."""
+        # Taken once: a roll may replace it between two looks.
         index = self.active_index
         if segment.sealed:
             return segment.size_bytes
@@ -219,6 +223,7 @@ class LogFolder:
                 return
             manifest, gone = starting_at(self._manifest, offset, offset_end)
             self.commit(manifest)
+        # Outside the lock: the manifest without them is durable, a crash leaves strays at most.
         for segment in gone:
             self.drop_files(segment)
 

@@ -67,6 +67,8 @@ class JournalLog:
         self.notes = recovered.notes
         self._context = context
         self._config = config
+        # Two tables: this one runs ahead, with every batch that has offsets; the writer's knows
+        # durable batches only, and replaces this one when a flush fails.
         self._producers = recovered.producers
         self._writer = LogWriter(
             self.folder, config, recovered.producers.copy(), context.checkpoint_interval_bytes,
@@ -112,10 +114,12 @@ class JournalLog:
 
     @property
     def config(self) -> TopicConfig:
+        """The topic config that appends and flushes obey."""
         return self._config
 
     @property
     def tail(self) -> Tail:
+        """The newest batches in memory, which `fetch` answers from."""
         return self._reader.tail
 
     def configure(self, config: TopicConfig) -> None:
@@ -166,6 +170,8 @@ class JournalLog:
         if duplicate is not None:
             self._answer_duplicate(duplicate, header, acks, done)
             return future
+        # Offsets are given before anything is written, so that one flush takes many appends; a
+        # flush that fails takes them back (`_fail`).
         stamped = Stamped(*stamp(batch, header, self._log_end_offset, self._leader_epoch))
         if header.producer_id >= 0:
             self._producers.note(stamped.header, self._context.now_ms())
@@ -185,10 +191,13 @@ class JournalLog:
             self._context.counters.refused_appends += 1
             self._tell(done, error)
             return
+        # Only taps want the columns: kept for no one, they would hold the records in memory twice
+        # until the flush has ended.
         if not self._reader.tapped:
             self._take(Stamped(header, data), acks, done)
             return
         if columns.timestamps_ms is None:
+            # Taps see the timestamps that the batch was encoded with.
             columns = columns._replace(timestamps_ms=[now_ms] * header.record_count)
         self._take(Stamped(header, data, columns), acks, done)
 
@@ -202,6 +211,8 @@ class JournalLog:
         if acks is not Acks.MEMORY:
             self._wait_for_flush(_Waiting(stamped, done))
             return
+        # Queued before it is answered: the callback may append, and the order of `_pending` must be
+        # that of offsets.
         self._wait_for_flush(_Waiting(stamped, None))
         self._tell(done, _result(stamped, Acks.MEMORY))
 
@@ -244,6 +255,8 @@ class JournalLog:
                 )
             )
             return
+        # Without data, and behind the original in the queue: its flush ends after that of the
+        # original, and whatever fails the original fails it.
         place = header._replace(
             base_offset=original.base_offset,
             last_offset_delta=original.last_offset - original.base_offset,
@@ -255,6 +268,7 @@ class JournalLog:
         self._want_flush()
 
     def _want_flush(self) -> None:
+        # One flush at a time: `end_flush` submits the next one itself.
         if self._idle.is_set():
             self._idle.clear()
             self._context.flusher.submit(self)
@@ -273,6 +287,7 @@ class JournalLog:
                 self._context.readers, self.folder.start_at, before, self.checkpoint_offset()
             )
         except StorageFenced as error:
+            # Whether the new start is durable is unknown; see `LogFolder.commit`.
             self.fence(str(error))
             raise
         except OSError as error:
@@ -282,6 +297,7 @@ class JournalLog:
     # ------------------------------------------------------------ flush
 
     def begin_flush(self) -> None:
+        """On the event loop: take over what has been appended so far."""
         self._flushing, self._pending = self._pending, []
 
     def write_flush(self) -> None:
@@ -293,11 +309,13 @@ class JournalLog:
             try:
                 self._writer.run_housekeeping(now_ms)
             except LakeMQError as error:
+                # Nothing is written then: `end_flush` fails all that waits.
                 self._outcome = FlushOutcome(0, (), error)
                 return
         self._writer.write([entry.stamped for entry in self._flushing], now_ms)
 
     def sync_flush(self) -> None:
+        """On the thread of `write_flush`: make its writes durable, unless housekeeping failed."""
         if self._outcome.error is None:
             self._outcome = self._writer.sync()
 
@@ -306,8 +324,10 @@ class JournalLog:
         waiting, self._flushing = self._flushing, []
         outcome, self._outcome = self._outcome, FlushOutcome(0, (), None)
         self._context.counters.flushes += 1
+        # As they were written, perhaps recompressed; an entry without data is a duplicate.
         fresh = [batch for batch in outcome.batches[: outcome.durable] if batch.data]
         if fresh:
+            # Before the answers: a client that has its answer may fetch the record at once.
             self._reader.publish(fresh)
         self._forget_unflushed(waiting)
         for entry in waiting[: outcome.durable]:
@@ -329,16 +349,21 @@ class JournalLog:
     def _fail(self, failed: list[_Waiting], error: LakeMQError) -> None:
         """Fail what was not written and all that was appended behind it; take offsets back."""
         self._context.counters.failed_flushes += 1
+        # No space and no descriptor are conditions that pass. After any other error the disk cannot
+        # be trusted with this log until a restart has looked at it.
         if isinstance(error, StorageFull):
             self._full = str(error)
         elif not isinstance(error, Unavailable):
             self._fence = str(error)
         self._forget_unflushed(self._pending)
         behind, self._pending = self._pending, []
+        # Offsets behind what failed would leave a gap, and sequences behind it would make a retry
+        # look like a duplicate of a batch that is lost: both go back to what is durable.
         self._log_end_offset = self._reader.high_watermark
         self._producers = self._writer.producers.copy()
         for entry in (*failed, *behind):
             if entry.done is not None:
+                # One instance each: futures raise it, and each raise extends its traceback.
                 self._tell(entry.done, type(error)(str(error)))
 
     def _tell(self, done: AppendDone, outcome: AppendResult | LakeMQError) -> None:
@@ -384,6 +409,7 @@ class JournalLog:
         """Take no more appends, flush what is there, wake all that wait. Files stay as they are."""
         self._closing = True
         self._reader.close()
+        # `end_flush` may set `_idle` and clear it again in one turn of the loop.
         while self._pending or not self._idle.is_set():
             await self._idle.wait()
 

@@ -25,7 +25,7 @@ _FETCH_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 class LogReader:
-    """Answers fetches; told by `publish` what became durable."""
+    """Answers fetches; `publish` gives it what became durable."""
 
     def __init__(
         self, context: LogContext, folder: LogFolder, topic: str, partition: int, tail: Tail
@@ -48,6 +48,7 @@ class LogReader:
             counters.appended_bytes += len(data)
         tail.trim()
         self.high_watermark = fresh[-1].header.last_offset + 1
+        # Behind the high watermark: a tap may read what it is called with.
         if self._taps:
             self._call_taps(fresh)
         self._wake_polls()
@@ -67,6 +68,7 @@ class LogReader:
             CommittedBatch(self.topic, self.partition, Offset(header.base_offset), data, columns)
             for header, data, columns in fresh
         ]
+        # A copy: a tap may remove itself, or another one.
         for tap in tuple(self._taps):
             try:
                 tap(batches)
@@ -77,6 +79,7 @@ class LogReader:
         """See the port. Reads at the tail are answered from memory, at once."""
         if offset == self.high_watermark and wait_ms > 0 and not self.closed:
             await self._poll(wait_ms)
+        # Nothing to read: neither the tail nor the disk has to be asked.
         if offset == self.high_watermark and not self.closed:
             return self._fetched(b"", offset)
         self._check_readable(offset)

@@ -56,6 +56,8 @@ class Recovered:
 
 @dataclass
 class RecoveryContext:
+    """What the recoveries of all partitions of one storage engine share."""
+
     files: Files
     indexes: IndexCache
     now_ms: Callable[[], int]
@@ -94,6 +96,7 @@ class Recovery:
         folder = LogFolder(
             self._files, self._path, manifest, index, self._context.indexes, self._context.store
         )
+        # Extends `index` in place, which is the folder's active index already.
         self._recover_active(active, index, producers)
         self._note_missing(manifest)
         for note in self._notes:
@@ -142,7 +145,9 @@ class Recovery:
             replace(segment, next_offset=after.base_offset) for segment, after in pairwise(segments)
         ]
         active = segments[-1]
+        # The last one is taken for the active one: its end is found by scanning.
         chained.append(SegmentInfo(active.base_offset, active.generation, active.created_ms))
+        # The folders know the topic's id but not its name; `LogFolder.adopt` adds that.
         partition = int(self._path.name) if self._path.name.isdecimal() else 0
         start = segments[0].base_offset
         return Manifest("", self._path.parent.name, partition, start, tuple(chained))
@@ -210,6 +215,7 @@ class Recovery:
         for name in self._files.names(self._path):
             stray = name not in keep and (name.endswith(".new") or segment_of(name) is not None)
             if stray:
+                # Not synced: a removal that a crash undoes is repeated at the next start.
                 self._files.remove(self._path / name)
 
     def _note_missing(self, manifest: Manifest) -> None:
@@ -281,6 +287,7 @@ class Recovery:
             self._scan(handle, size, index, producers)
             if index.covered_bytes < size:
                 self._cut(handle, active, index, size)
+            # The file is right and durable before the mark goes: a crash in between cuts once more.
             handle.sync()
         if marked:
             self._files.remove(self._path / FENCE_NAME)
@@ -294,6 +301,8 @@ class Recovery:
             return size
         certain = mark.durable_bytes
         if (mark.base_offset, mark.generation) != (active.base_offset, active.generation):
+            # A mark of an older segment was left by the roll that made this one: nothing in this
+            # one has ever been acknowledged.
             certain = 0 if mark.base_offset < active.base_offset else size
         self._notes.append(
             f"was fenced ({mark.reason}); {max(0, size - certain)} bytes that were never certain "
@@ -327,6 +336,8 @@ class Recovery:
         if later is not None:
             aside = f"{active.stem}-{end}{CUT_SUFFIX}"
             try:
+                # Kept before it is cut. Where it cannot be kept it stays in place, and the log is
+                # fenced.
                 replace_file(self._files, self._path / aside, handle.read_at(end, size - end))
             except OSError as error:
                 self._fence = (

@@ -99,7 +99,8 @@ class LogWriter:
         Exception; `sync` must follow and tells what came of it."""
         self._run = run = _Run(batches, now_ms)
         if not batches:
-            return  # A flush that only keeps house must not seal what has room.
+            return  # A flush for housekeeping alone must not seal what has room.
+        # Here rather than at the append, which runs on the event loop.
         self._attempt(run, self._compress)
         self._attempt(run, self._write_some)
 
@@ -169,6 +170,7 @@ class LogWriter:
         count = self._fitting(run.batches, run.durable)
         if count == 0 or self.is_old(run.now_ms):
             self.roll(run.now_ms)
+            # A batch that is larger than a segment gets a segment of its own.
             count = max(1, self._fitting(run.batches, run.durable))
         run.written = run.durable + count
         buffers = [batch.data for batch in run.batches[run.durable : run.written] if batch.data]
@@ -177,6 +179,8 @@ class LogWriter:
             return
         position = self.folder.active_index.covered_bytes
         try:
+            # At the end of what is synced, not of the file: an earlier attempt may have left bytes
+            # behind that position.
             self._open().write_at(position, buffers)
         except OSError as error:
             raise self._unwritten(position, error) from None
@@ -186,8 +190,13 @@ class LogWriter:
             try:
                 self._open().sync()
             except OSError as error:
+                # Never tried again: after a failed fsync Linux takes the pages for clean, so a
+                # second one would succeed without having written them (Rebello et al., "Can
+                # Applications Recover from fsync Failures?", USENIX ATC 2020).
                 raise self._fenced(f"fsync failed: {error}") from None
         index = self.folder.active_index
+        # Only now: the index bounds what readers see, and the producers here are those that the
+        # next checkpoint holds.
         for header, data, _ in run.batches[run.durable : run.written]:
             if data:
                 index.add(header)
@@ -209,6 +218,7 @@ class LogWriter:
             return _no_descriptor(self.folder, error)
         if error.errno not in NO_SPACE:
             return self._fenced(f"write failed: {error}")
+        # A full disk is not the end, if the torn write can be taken back.
         try:
             self._open().truncate(position)
         except OSError as second:
@@ -225,6 +235,7 @@ class LogWriter:
             replace_file(self.folder.files, self.folder.path / FENCE_NAME, encode_fence_mark(mark))
             self.folder.files.sync_folder(self.folder.path)
         except OSError as error:
+            # Without a mark the next start has only the CRCs to go by, as after a crash.
             _log.error("%s: the fence mark could not be written: %s", self.folder.path, error)
         _log.error("%s is fenced: %s", self.folder.path, reason)
         return StorageFenced(f"{self.folder.path}: {reason}; nothing is appended until a restart")
@@ -245,6 +256,10 @@ class LogWriter:
             return
         fresh = SegmentInfo(index.next_offset, 0, now_ms)
         try:
+            # The order is crash-safe: everything in the old segment is synced (`covered_bytes`
+            # grows only behind a sync); the new file and the index exist before the manifest names
+            # the one and seals the other; a crash before that leaves strays, which recovery
+            # removes.
             handle = folder.files.create(folder.path / fresh.log_name)
             try:
                 folder.keep_index(index)
@@ -262,6 +277,7 @@ class LogWriter:
             raise self._fenced(str(error)) from None
         self.close()
         self._handle = handle
+        # It names the new segment, so that a start reads no sealed one to find producers.
         self.checkpoint()
 
     def _commit_roll(self, fresh: SegmentInfo, now_ms: int) -> None:
@@ -276,6 +292,8 @@ class LogWriter:
                 sealed_ms=now_ms,
             )
             folder.commit(folder.manifest.with_segments(*sealed, done, fresh))
+            # Behind the commit: a reader in between takes the new segment for an empty one
+            # (`LogFolder.covered_bytes`).
             folder.active_index = SparseIndex(
                 fresh.base_offset, fresh.generation, index.interval_bytes
             )
@@ -287,6 +305,7 @@ class LogWriter:
     def checkpoint(self) -> None:
         """Write down how far the log is durable. A hint: failing to is no failure of the log."""
         index = self.folder.active_index
+        # Also if it fails: the next attempt is due an interval later, not at every flush.
         self._checkpoint_at = index.covered_bytes
         self.producers.expire(self.producers_seen_before_ms, self.producers_max)
         data = encode_checkpoint(Checkpoint(index, self.producers))
@@ -296,6 +315,7 @@ class LogWriter:
         except OSError as error:
             _log.warning("%s: no checkpoint written: %s", self.folder.path, error)
         else:
+            # Not before its name is durable: from here on older segments may be deleted.
             self.checkpoint_offset = index.base_offset
 
     def close(self) -> None:
