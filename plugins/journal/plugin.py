@@ -15,11 +15,13 @@ from lakemq.plugins.journal.tools.commands import journal_app
 
 @hookimpl
 def register_settings() -> type[PluginSettings]:
+    """The settings of `[plugins.journal]`."""
     return JournalSettings
 
 
 @hookimpl
 def register_storage(context: PluginContext) -> Storage:
+    """The storage engine below the plugin's data folder, with its metrics; not started yet."""
     storage = JournalStorage(context.data_dir, cast(JournalSettings, context.settings))
     register_metrics(context.meter, storage)
     return storage
@@ -27,4 +29,5 @@ def register_storage(context: PluginContext) -> Storage:
 
 @hookimpl
 def register_commands() -> Commands:
+    """`lakemq journal`: verify, dump and stats."""
     return [("journal", journal_app)]

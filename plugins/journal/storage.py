@@ -157,8 +157,11 @@ class JournalStorage:
         self._recovery.clean = files.exists(self.path / CLEAN)
         if not self._recovery.clean:
             _log.info("%s was not shut down in good order, or is new", self.path)
+        # Gone durably (the sync below) before anything is written: a crash must not look like a
+        # stop in good order.
         files.remove(self.path / CLEAN)
         self._recovery.store = self._open_store()
+        # With an object store they stay until their objects are deleted.
         if self._recovery.store is None:
             for name in files.names(self.path / DELETED):
                 files.remove_folder(self.path / DELETED / name)
@@ -219,6 +222,8 @@ class JournalStorage:
                 for log in logs
             )
         )
+        # After a failed fsync what the page cache shows may not be durable, so this is no stop in
+        # good order.
         fenced = any(log.is_fenced for log in logs)
         await loop.run_in_executor(self._readers, self._leave_folder, not fenced)
         self._flusher.close()
@@ -275,6 +280,7 @@ class JournalStorage:
             opening = asyncio.ensure_future(self._open(key, topic))
             self._opening[key] = opening
             opening.add_done_callback(lambda _: self._opening.pop(key, None))
+        # Shared by all that ask meanwhile: one that is cancelled must not end it for the others.
         return await asyncio.shield(opening)
 
     async def _open(self, key: _Key, topic: TopicInfo) -> JournalLog:
@@ -317,6 +323,7 @@ class JournalStorage:
         """Divide the memory for tails evenly; each log obeys at its next flush or tick."""
         share = self._tail_share(len(self._logs))
         for log in self._logs.values():
+            # All logs have the same share, so the first tells for all.
             if log.tail.bytes_max == share:
                 break
             log.tail.bytes_max = share
@@ -352,6 +359,8 @@ class JournalStorage:
             return
         self._files.make_folder(gone.parent)
         self._files.rename(old, gone)
+        # The new name is durable before the old one goes, and then `deleted` itself, which may be
+        # new.
         self._files.sync_folder(gone.parent)
         self._files.sync_folder(old.parent)
         self._files.sync_folder(self.path)

@@ -159,6 +159,8 @@ class Compactor:
             with closing(folder.files.create(stray)) as handle:
                 self._copy(group, rule, handle, index)
                 handle.sync()
+            # Its name appears when it is whole and synced: where a manifest is rebuilt from names,
+            # the higher generation is believed (`Recovery._manifest_from_names`).
             folder.files.rename(stray, path)
             folder.keep_index(index)
         except OSError:

@@ -125,6 +125,8 @@ class Maintenance:
             _log.warning("free space of %s is unknown: %s", self._path, error)
             return
         context = self._context
+        # Appends subtract from it on the event loop meanwhile: whichever of the two is lost, the
+        # next look makes up for it.
         context.room_bytes = free - self._settings.free_min_bytes - context.unflushed_bytes
 
     async def tick_tiering(self) -> None:

@@ -130,6 +130,7 @@ def find_batches(
     stop = end if found_before < 0 else found_before
     at = start
     while at < stop:
+        # Chunks overlap by a header, so that one that lies across their border is found.
         chunk = read(at, min(CHUNK_BYTES + HEADER_BYTES, end - at))
         last = min(CHUNK_BYTES, stop - at)
         found = chunk.find(MAGIC)

@@ -33,13 +33,13 @@ class FenceMark:
 
 
 def encode_fence_mark(mark: FenceMark) -> bytes:
-    """One line of JSON."""
+    """Fence mark -> bytes."""
     body = json.dumps(asdict(mark)).encode() + b"\n"
     return b"%s 1 %08x\n" % (_MAGIC, google_crc32c.value(body)) + body
 
 
 def decode_fence_mark(data: bytes) -> FenceMark | None:
-    """None: no mark that can be believed."""
+    """Bytes -> fence mark; None: they hold none that can be believed."""
     line, _, body = data.partition(b"\n")
     if line != b"%s 1 %08x" % (_MAGIC, google_crc32c.value(body)):
         return None

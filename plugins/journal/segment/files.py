@@ -85,6 +85,8 @@ class DiskFile:
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)
 
     def write_at(self, position: int, buffers: Sequence[bytes]) -> None:
+        """Write all buffers back to back from `position` (bytes) on. OSError: any part of them may
+        have been written."""
         for first in range(0, len(buffers), _BUFFERS_MAX):
             some = buffers[first : first + _BUFFERS_MAX]
             size = sum(map(len, some))
@@ -103,6 +105,7 @@ class DiskFile:
             rest = rest[written:]
 
     def read_at(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position` on; fewer only at the end of the file."""
         data = os.pread(self._descriptor, size, position)
         if len(data) == size or not data:
             return data
@@ -116,15 +119,21 @@ class DiskFile:
         return b"".join(parts)
 
     def sync(self) -> None:
+        """Make what was written, and the file's size, durable (fdatasync)."""
+        # It leaves out timestamps, but not a size that is needed to read the data back
+        # (fdatasync(2)).
         os.fdatasync(self._descriptor)
 
     def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes; durable after `sync`."""
         os.ftruncate(self._descriptor, size)
 
     def size(self) -> int:
+        """Size of the file in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
+        """Give the descriptor back; nothing is synced."""
         os.close(self._descriptor)
 
 
@@ -132,30 +141,41 @@ class DiskFiles:
     """The operating system's files."""
 
     def create(self, path: Path) -> FileHandle:
+        """Open for reading and writing, emptied if it exists; its name is durable after
+        `sync_folder`."""
         return DiskFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
     def open(self, path: Path, *, writable: bool = False) -> FileHandle:
+        """Open a file that exists, to read or, if `writable`, to write too. FileNotFoundError."""
         return DiskFile(path, os.O_RDWR if writable else os.O_RDONLY)
 
     def read(self, path: Path) -> bytes:
+        """The whole content of a file. FileNotFoundError."""
         return path.read_bytes()
 
     def size(self, path: Path) -> int:
+        """Size of a file in bytes. FileNotFoundError."""
         return path.stat().st_size
 
     def rename(self, old: Path, new: Path) -> None:
+        """Give a file another name, in place of a file that has it; readers see the old or the new
+        one."""
         old.replace(new)
 
     def remove(self, path: Path) -> None:
+        """Remove a file; nothing happens if there is none."""
         path.unlink(missing_ok=True)
 
     def make_folder(self, path: Path) -> None:
+        """Create the folder and those above it; nothing happens if it is there."""
         path.mkdir(parents=True, exist_ok=True)
 
     def remove_folder(self, path: Path) -> None:
+        """Remove the folder and all that is in it."""
         shutil.rmtree(path)
 
     def sync_folder(self, path: Path) -> None:
+        """Make names in the folder (created, renamed, removed) durable."""
         descriptor = _open_folder(path)
         try:
             os.fsync(descriptor)
@@ -163,16 +183,20 @@ class DiskFiles:
             os.close(descriptor)
 
     def names(self, path: Path) -> list[str]:
+        """Names in the folder, sorted; empty if there is no such folder."""
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
 
     def exists(self, path: Path) -> bool:
+        """Whether there is a file or folder of that path."""
         return path.exists()
 
     def free_bytes(self, path: Path) -> int:
+        """Bytes that this process may still write to the file system of `path`."""
         space = os.statvfs(path)
+        # f_bavail, not f_bfree: blocks that only root may use do not count.
         return space.f_bavail * space.f_frsize
 
 
@@ -196,12 +220,15 @@ class FolderLock:
         """BlockingIOError: another process holds it."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
+            # Of the descriptor: the kernel releases it when the process ends, however it ends, so
+            # no stale lock keeps the next start out.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._descriptor)
             raise
 
     def release(self) -> None:
+        """Let another process in."""
         os.close(self._descriptor)
 
 
@@ -217,6 +244,7 @@ def replace_file(files: Files, path: Path, data: bytes) -> None:
         handle.sync()
     finally:
         handle.close()
+    # Behind the sync: renamed before, the name could survive a crash without the content.
     files.rename(new, path)
 
 

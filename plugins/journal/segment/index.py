@@ -70,6 +70,7 @@ class SparseIndex:
         if header.max_timestamp_ms > self.max_timestamp_ms:
             self.max_timestamp_ms = header.max_timestamp_ms
         self.next_offset = header.last_offset + 1
+        # Last: readers go no further than it.
         self.covered_bytes = position + header.total_bytes
 
     def position_of(self, offset: int) -> int:

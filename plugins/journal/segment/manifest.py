@@ -65,6 +65,7 @@ class SegmentInfo:
 
     @property
     def stem(self) -> str:
+        """Name of its files without what follows the dot: base offset and generation."""
         return f"{self.base_offset:020d}-{self.generation:06d}"
 
     @property

@@ -35,6 +35,8 @@ class Appended(NamedTuple):
 
 
 class Producer(NamedTuple):
+    """What a partition remembers of one producer."""
+
     epoch: int
     seen_ms: int
     """When the log last heard of it (broker's clock)."""
@@ -58,6 +60,7 @@ class ProducerTable:
 
     def copy(self) -> ProducerTable:
         """An independent copy, to be changed and dropped."""
+        # Shallow: the entries are immutable.
         return ProducerTable(dict(self._producers))
 
     def check(self, header: BatchHeader) -> Appended | None:
@@ -93,6 +96,8 @@ class ProducerTable:
             header.base_sequence, _last_sequence(header), header.base_offset, header.last_offset
         )
         known = self._producers.get(header.producer_id)
+        # A new epoch begins with sequence 0 and without a past; batches of the old one would be
+        # taken for repetitions.
         batches: tuple[Appended, ...] = (batch,)
         if known is not None and known.epoch == header.producer_epoch:
             batches = (*known.batches[1 - BATCHES_REMEMBERED :], batch)

@@ -9,7 +9,7 @@ from lakemq.broker_core.api.records.batch import BatchHeader
 from lakemq.plugins.journal.segment.walk import Slice
 
 _SHRINK_AT: Final = 4096
-"""Dropped entries are cut off the lists once there are so many and they are the larger part."""
+"""Dropped entries are cut off the lists once there are this many and they are the larger part."""
 
 
 class Tail:
@@ -26,7 +26,7 @@ class Tail:
         self._batches: list[bytes] = []
 
     def add(self, header: BatchHeader, data: bytes) -> None:
-        """Add a batch at the end; the oldest make room."""
+        """Add a batch at the end; `trim` makes room."""
         self._bases.append(header.base_offset)
         self._next_offsets.append(header.base_offset + header.last_offset_delta + 1)
         self._batches.append(data)
@@ -38,6 +38,7 @@ class Tail:
         last = len(batches) - 1
         while size > self.bytes_max and first < last:
             size -= len(batches[first])
+            # Emptied in place: cutting one entry off the front of a list moves all the others.
             batches[first] = b""
             first += 1
         self._first, self.size_bytes = first, size

@@ -139,6 +139,7 @@ def _check_whole(read: Read, cut: _Cut, header: BatchHeader, end: int) -> None:
             _refill(read, cut, end, size)
         else:
             missing = cut.at + size - len(cut.buffer)
+            # Grown rather than restarted: batches of the slice lie before it.
             cut.buffer += read(cut.start + len(cut.buffer), missing)
     check_body(header, cut.buffer[cut.at + HEADER_BYTES : cut.at + size])
 

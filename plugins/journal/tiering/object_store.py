@@ -65,6 +65,8 @@ class FolderStore:
         self.url = root.as_uri().rstrip("/") + "/"
 
     def put(self, name: str, chunks: Iterator[bytes]) -> None:
+        """Store an object as a whole, in place of an older one, synced with the folders above it.
+        StoreError."""
         path = self._root / name
         new = path.with_name(path.name + NEW_SUFFIX)
         try:
@@ -76,6 +78,8 @@ class FolderStore:
                     position += len(chunk)
                 handle.sync()
             self._files.rename(new, path)
+            # Each of them may be new: a name is durable when its folder is synced, and so is that
+            # of the folder in the one above.
             folder = path.parent
             while folder.is_relative_to(self._root):
                 self._files.sync_folder(folder)
@@ -84,6 +88,7 @@ class FolderStore:
             raise StoreError(f"{path}: {error}") from None
 
     def read(self, name: str, position: int, size: int) -> bytes:
+        """Exactly `size` bytes from `position` on. ObjectMissing, ObjectShort, StoreError."""
         path = self._root / name
         try:
             with closing(self._files.open(path)) as handle:
@@ -97,6 +102,7 @@ class FolderStore:
         return data
 
     def read_all(self, name: str) -> bytes:
+        """An object as a whole. ObjectMissing, StoreError."""
         path = self._root / name
         try:
             return self._files.read(path)
@@ -106,6 +112,7 @@ class FolderStore:
             raise StoreError(f"{path}: {error}") from None
 
     def delete(self, name: str) -> None:
+        """Delete an object; nothing happens if there is none. StoreError."""
         try:
             self._files.remove(self._root / name)
         except FileNotFoundError:
@@ -114,6 +121,7 @@ class FolderStore:
             raise StoreError(f"{self._root / name}: {error}") from None
 
     def names(self, prefix: str) -> list[str]:
+        """Names of all objects below `prefix`, which ends with `/`. StoreError."""
         try:
             return list(self._walk(prefix.rstrip("/")))
         except OSError as error:
@@ -155,10 +163,12 @@ class BucketStore:
             raise ConfigError(f"plugins.journal.tiering_url {url!r}: {error}") from None
 
     def put(self, name: str, chunks: Iterator[bytes]) -> None:
+        """Store an object as a whole, in place of an older one. StoreError."""
         with _Translated(self._obstore, name):
             self._obstore.put(self._store, name, chunks)
 
     def read(self, name: str, position: int, size: int) -> bytes:
+        """Exactly `size` bytes from `position` on. ObjectMissing, ObjectShort, StoreError."""
         try:
             with _Translated(self._obstore, name):
                 data = self._obstore.get_range(self._store, name, start=position, length=size)
@@ -179,10 +189,12 @@ class BucketStore:
             raise ObjectShort(f"{name}: {there} bytes, {end} are wanted")
 
     def read_all(self, name: str) -> bytes:
+        """An object as a whole. ObjectMissing, StoreError."""
         with _Translated(self._obstore, name):
             return bytes(self._obstore.get(self._store, name).bytes())
 
     def delete(self, name: str) -> None:
+        """Delete an object; nothing happens if there is none. StoreError."""
         try:
             with _Translated(self._obstore, name):
                 self._obstore.delete(self._store, name)
@@ -190,6 +202,7 @@ class BucketStore:
             return
 
     def names(self, prefix: str) -> list[str]:
+        """Names of all objects below `prefix`, which ends with `/`. StoreError."""
         with _Translated(self._obstore, prefix):
             return [
                 found["path"]

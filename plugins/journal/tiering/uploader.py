@@ -66,6 +66,7 @@ class Tier:
                 return there
 
             sums = sum_up(same, segment.size_bytes)
+        # Before the manifest names the copy: from then on readers check what they get by them.
         replace_file(folder.files, folder.path / segment.sums_name, encode_sums(sums))
         place = RemotePlace(store.url + name, 0, segment.size_bytes, sums.crc32c)
         if not self._replace({segment: replace(segment, remote=place)}):
@@ -86,6 +87,8 @@ class Tier:
         return True
 
     def copy_manifest(self) -> None:
+        """Store the manifest of this moment beside the objects, in place of its older copy.
+        StoreError."""
         manifest = self._folder.manifest
         data = encode_manifest(manifest)
         self._store.put(object_name(manifest, MANIFEST_NAME), iter([data]))
@@ -116,6 +119,7 @@ class Tier:
             changes[segment] = replace(segment, local=False)
         if not changes or not self._replace(changes):
             return 0
+        # Behind the manifest: a crash in between leaves a stray, which the next start removes.
         for segment in changes:
             folder.files.remove(folder.path / segment.log_name)
         return len(changes)
@@ -126,10 +130,13 @@ class Tier:
         garbage = folder.manifest.garbage
         if not garbage:
             return 0
+        # No copy of the manifest may name an object that is deleted.
         self.copy_manifest()
         for uri in garbage:
             self._store.delete(name_of(self._store, uri))
         with folder.changing:
+            # Forgotten last: after a crash before this they are deleted once more, which changes
+            # nothing.
             left = tuple(uri for uri in folder.manifest.garbage if uri not in garbage)
             folder.commit(replace(folder.manifest, garbage=left))
         return len(garbage)

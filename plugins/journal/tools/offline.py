@@ -74,6 +74,7 @@ class PartitionReport:
     producers: set[int] = field(default_factory=set)
 
     def take(self, header: BatchHeader) -> None:
+        """Count one whole batch."""
         self.records += header.record_count
         self.batches += 1
         self.bytes += header.total_bytes
