@@ -135,6 +135,7 @@ def _asked(plugin: BaseTopicPlugin, session: Session, name: str, action: Action)
     """The answer of a coroutine that does not wait; False for one that does."""
     asking = plugin.topic_filtering(session=session, topic=name, action=action)
     try:
+        # Run to its end here, without an event loop: a coroutine that yields waits for something.
         asking.send(None)
     except StopIteration as answer:
         return None if answer.value is None else bool(answer.value)

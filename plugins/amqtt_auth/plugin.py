@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 @hookimpl
 def register_settings() -> type[PluginSettings]:
+    """The settings of `[plugins.amqtt_auth]`."""
     return AmqttAuthSettings
 
 
 @hookimpl
 def register_authenticator(context: PluginContext) -> Authenticator | None:
+    """The authentication plugins of amqtt; None: none is configured. Raises PluginError."""
     loaded = _loaded(context)
     if loaded is None or not loaded.authenticators:
         return None
@@ -31,6 +33,7 @@ def register_authenticator(context: PluginContext) -> Authenticator | None:
 
 @hookimpl
 def register_authorizer(context: PluginContext) -> Authorizer | None:
+    """The topic plugins of amqtt; None: none is configured. Raises PluginError."""
     loaded = _loaded(context)
     if loaded is None or not loaded.topic_plugins:
         return None

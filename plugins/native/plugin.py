@@ -12,11 +12,14 @@ from lakemq.plugins.native.config import NativeSettings
 
 @hookimpl
 def register_settings() -> type[PluginSettings]:
+    """The settings of `[plugins.native]`."""
     return NativeSettings
 
 
 @hookimpl
 def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Listener]:
+    """The gRPC listener; not started yet."""
+    # Imported here: gRPC is not loaded for a command that needs no listener.
     from lakemq.plugins.native.listener import NativeListener
 
     assert isinstance(context.settings, NativeSettings)
@@ -25,6 +28,7 @@ def register_listeners(context: PluginContext, broker: Broker) -> Iterable[Liste
 
 @hookimpl
 def register_commands() -> Commands:
+    """`lakemq topic`, `group`, `queue` and the other commands that talk to a broker."""
     from lakemq.plugins.native.cli.admin import cluster
     from lakemq.plugins.native.cli.commands import consume, produce, topic
     from lakemq.plugins.native.cli.groups import group

@@ -33,12 +33,16 @@ topic = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, d
 
 
 class CompressionName(StrEnum):
+    """Codecs that `produce` takes."""
+
     NONE = "none"
     LZ4 = "lz4"
     ZSTD = "zstd"
 
 
 class AcksName(StrEnum):
+    """Acknowledgements that `produce` takes."""
+
     MEMORY = "memory"
     LEADER = "leader"
     REPLICATED = "replicated"

@@ -56,6 +56,8 @@ def balance(
     taken: set[TopicPartition] = set()
     for member, share in shares.items():
         for place in held.get(member, frozenset()):
+            # Kept only if the topic still has the partition, the member still reads the topic, and
+            # no other member was found to have it.
             there = place.partition < partitions.get(place.topic, 0)
             if there and place.topic in topics_of[member] and place not in taken:
                 share.add(*place)

@@ -155,10 +155,13 @@ class ConsumerGroup:
                 if member.fenced
                 else f"member {beat.member_id} has left group {self.name}"
             )
+        # Overtaken on its way: what it says about `holds` is out of date.
         if beat.sequence <= member.sequence:
             return {}
         member.sequence = beat.sequence
         member.seen_ms = now_ms
+        # That a partition is missing in `holds` says that it was given up only if the member had
+        # seen the assignment that asks for it: before, it may not have begun with it yet (KIP-848).
         given_up = [
             place
             for place, revision in member.revoking.items()
@@ -234,6 +237,8 @@ class ConsumerGroup:
         if member is None or member.away:
             raise UnknownMember(f"group {self.name} has no member {member_id}")
         for place in partitions:
+            # An epoch before the partition was given is that of an earlier ownership; the member
+            # may have moved on to newer ones since it read the records (KIP-1251).
             given = member.owned.get(place)
             if given is None or not given <= epoch <= member.epoch:
                 raise MemberFenced(
@@ -244,6 +249,7 @@ class ConsumerGroup:
             raise MemberFenced(
                 f"commit {sequence} of member {member_id} came behind {member.commit_sequence}"
             )
+        # Only now: a commit that is refused has not overtaken another.
         member.commit_sequence = sequence
 
     def withdraw(self, places: frozenset[TopicPartition], but: str) -> None:
@@ -291,6 +297,7 @@ class ConsumerGroup:
                 f"instance {old.instance_id} of group {self.name} is in use by member "
                 f"{old.member_id}; it is free when that one leaves or its session ends"
             )
+        # KIP-345: the process that is back has an id of its own; commits under the old are refused.
         del self.members[old.member_id]
         new.owned = dict.fromkeys(old.owned, self.epoch)
         self._revision += 1
@@ -329,9 +336,13 @@ class ConsumerGroup:
             self._revoke(member, member.assigned.keys() - self._target[name], now_ms)
         owned = {place for member in self.members.values() for place in member.owned}
         for name, member in self.members.items():
+            # KIP-848: a member reaches the new epoch, and gets what is free, only when it has given
+            # up what it has to.
             if member.revoking or member.fenced or member.away:
                 continue
             member.epoch = self.epoch
+            # Nothing that another member still owns is given, whatever the target says: no two
+            # members handle the same record.
             for place in sorted(self._target[name] - owned):
                 member.owned[place] = self.epoch
                 owned.add(place)
@@ -347,6 +358,7 @@ class ConsumerGroup:
             for place in places:  # no member owns them, none is given them
                 del member.owned[place]
         elif places:
+            # One deadline for all: being asked for more meanwhile gives no more time.
             if not member.revoking:
                 member.revoke_deadline_ms = now_ms + member.rebalance_timeout_ms
             member.revoking.update(dict.fromkeys(places, self._revision))

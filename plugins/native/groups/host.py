@@ -213,6 +213,8 @@ class GroupHost:
             self._counts(topics),
             now_ms,
         )
+        # A stream speaks for the member that it named last, and a member hears through the stream
+        # that it used last.
         if self._streams.get((name, stream.member_id)) is stream:
             del self._streams[name, stream.member_id]
         stream.member_id = beat.member_id

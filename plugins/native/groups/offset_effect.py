@@ -124,6 +124,7 @@ class OffsetsParticipant:
         log.table.put(group, after)
 
         def undo() -> None:
+            # What was committed again meanwhile is newer than both, and stays.
             back = {
                 place: before
                 for place, (before, ours) in changes.items()

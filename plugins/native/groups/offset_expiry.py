@@ -33,6 +33,7 @@ class OffsetExpiry:
         self._seen_ms = {name: at for name, at in self._seen_ms.items() if name in known}
         self._seen_ms.update(dict.fromkeys(known.intersection(members), now_ms))
         if now_ms < self._first_ms:
+            # Too early after a start to know which groups still have members.
             return []
         return [
             name

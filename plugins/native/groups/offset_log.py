@@ -75,4 +75,6 @@ class OffsetLog:
             encode_key(OffsetKey(group, partition)): None if each is None else encode_value(each)
             for partition, each in changes.items()
         }
+        # All offsets of a group are in one partition, so that one batch holds a commit: all or
+        # none.
         await self._topic.write(entries, partition=self._topic.partition_of(group.encode()))

@@ -94,6 +94,7 @@ class DeadLetterWriter:
             rows = _some(await partition.source.rows(sorted(states)))
             dead_letter_batch = await self._planned([row.offset for row in rows] or sorted(states))
             state.begin_dead_letters(dead_letter_batch)
+            # The id and the offsets are on disk before the first copy is written.
             await partition.persisted()
         else:
             dead_letter_batch = state.dead_letter_batch
@@ -139,6 +140,8 @@ class DeadLetterWriter:
             log = self._broker.partition(dead_letter_batch.topic, self._partition_of(topic))
         try:
             await log.append(batch, read_header(batch), Acks.LEADER)
+        # The id is used for one batch only, so that batch is there, with other records than now:
+        # retention has taken some of them since.
         except OutOfOrderSequence:
             _log.info("queue %s/%s: dead letters had been written before", self._group, self._topic)
 

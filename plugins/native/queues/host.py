@@ -51,6 +51,8 @@ class QueueHost:
             names_max=settings.queues_max, user_share_max=settings.user_share_max,
         )  # fmt: skip
         self._running: dict[_Name, RunningQueue] = {}
+        # Held by all that creates, alters or deletes: these write several records of the state
+        # topic, and look at what is there before.
         self._changing = asyncio.Lock()
         self._numbers = itertools.count(1)
         self._limits = QueueLimits(settings.queue_window_records_max, settings.fetch_max_bytes)
@@ -175,6 +177,7 @@ class QueueHost:
         for number in range(topic.partitions):
             snapshot = self._store.snapshots.get(QueueKey(*name, number))
             if snapshot is None or snapshot.topic_id != topic.topic_id:
+                # A partition that was added, or one of a topic of that name that is gone.
                 snapshot = fresh(topic.topic_id, 0)
             queue.add_partition(snapshot, number)
         return queue
@@ -264,6 +267,8 @@ class QueueHost:
             await queue.stop()
             del self._running[name]
             for number in queue.partitions:
+                # Snapshots that were written since the start are not in `_store.snapshots`;
+                # `_delete` has to find them.
                 self._store.snapshots.setdefault(QueueKey(*name, number), fresh("0" * 32, 0))
             await self._delete(name)
 

@@ -69,6 +69,9 @@ class QueuePartitionRuntime:
         """One snapshot at a time: what changes meanwhile is in the next one."""
         try:
             while self._dirty:
+                # Both are reset before the snapshot is taken, which happens without an await in
+                # between: a change during the write is in the next round, and so is the caller that
+                # waits for it.
                 self._dirty = False
                 waiting, self._waiting = self._waiting, []
                 await self._write_once(self.state.snapshot())
@@ -91,6 +94,7 @@ class QueuePartitionRuntime:
                     _log.warning("could not persist the state of a queue, retrying: %s", error)
                 logged = True
                 await asyncio.sleep(_RETRY_S)
+                # A newer one covers all that the old one did.
                 snapshot = self.state.snapshot()
 
     async def close(self, wait_s: float) -> None:
@@ -133,6 +137,7 @@ class QueuePartitionRuntime:
         """Acquire records for a consumer: the batch that holds them, and their attempts; None:
         there are none."""
         state = self.state
+        # Acquired before they are read: reading gives way to other tasks.
         delivered = state.acquire(consumer, count, now_ms())
         if not delivered:
             return None

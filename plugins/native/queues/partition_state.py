@@ -83,8 +83,14 @@ class QueuePartitionState:
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._restored = deque(restored.runs)
         """Runs from `end` on."""
+        # Offset behind the last record that was delivered: what is loaded but was never delivered
+        # need not be kept.
         self._touched_end = restored.start + sum(run.length for run in restored.runs)
+        # `order=key`: the unfinished records of each key, ascending; only the first may be
+        # delivered.
         self._by_key: dict[bytes, deque[int]] = {}
+        # Heaps of offsets, and of (due, offset). They may hold entries that are no longer current,
+        # which are left out when they come up: removing from the middle of a heap costs more.
         self._ready: list[int] = []
         self._delayed: list[tuple[int, int]] = []
         self._locks: list[tuple[int, int]] = []
@@ -232,6 +238,8 @@ class QueuePartitionState:
         due_ms = now_ms + self.settings.lock_ms
         while self._ready and len(found) < count:
             offset = heapq.heappop(self._ready)
+            # Not lost: if it waits for an older record of its key, `_finish` of that one pushes it
+            # again.
             if not self._is_free(offset, now_ms):
                 continue
             entry = self._entries[offset]
@@ -264,6 +272,7 @@ class QueuePartitionState:
         elif settlement is Settlement.REJECT:
             self._give_up(offset, entry, DeadLetterReason.REJECTED)
         elif settlement is Settlement.RELEASE:
+            # KIP-932: a released record was not processed, so this delivery does not count.
             entry.attempts -= 1
             self._free(offset, entry, max(0, delay_ms), now_ms)
         else:
@@ -323,6 +332,7 @@ class QueuePartitionState:
             if not line:
                 del self._by_key[entry.key]
             else:
+                # The next record of the key was passed over while this one was unfinished.
                 heapq.heappush(self._ready, line[0])
 
     # -- dead letters
@@ -332,6 +342,8 @@ class QueuePartitionState:
         if not self.settings.dead_letter:
             self._finish(offset)
             return
+        # It stays first of its key until its copy is written: records behind it wait, so that order
+        # holds.
         entry.reason = reason
         self._exhausted.add(offset)
 

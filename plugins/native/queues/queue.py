@@ -118,6 +118,7 @@ class RunningQueue:
         for consumer in list(self.consumers.values()):
             consumer.end(failure)
             self.leave(consumer)
+        # Before the writers of dead letters, which it would start again.
         tasks = [self._pump] if self._pump is not None else []
         for task in tasks:
             task.cancel()
@@ -160,6 +161,7 @@ class RunningQueue:
                     lost.add(offset)
                 else:
                     self._counters.settled += kind is not Settlement.EXTEND
+        # Locks are not persisted, so there is nothing to wait for.
         if kind is Settlement.EXTEND:
             return ranges(lost), None
         self.wake()
@@ -177,6 +179,7 @@ class RunningQueue:
     async def _run(self) -> None:
         try:
             while self.consumers:
+                # Before the look at the state: what changes during this round starts the next one.
                 self._woken.clear()
                 try:
                     self._refresh()
@@ -195,6 +198,7 @@ class RunningQueue:
         finally:
             self._pump = None
             for partition in self.partitions.values():
+                # Without consumers nothing is read: the memory of opened batches is given back.
                 partition.source.clear()
 
     async def _failed(self, error: LakeMQError) -> None:
@@ -240,6 +244,7 @@ class RunningQueue:
         some = False
         for consumer in sorted(self.consumers.values(), key=lambda each: each.served):
             numbers = sorted(self.partitions)
+            # Each time another partition is first, so that a busy one does not starve the others.
             self._turn += 1
             for step in range(len(numbers)):
                 partition = self.partitions[numbers[(self._turn + step) % len(numbers)]]
@@ -265,6 +270,7 @@ class RunningQueue:
         if taken is None:
             return True
         batch, delivered = taken
+        # It left while its records were read, after `leave` had released what it held by then.
         if not consumer.is_open or consumer.number not in self.consumers:
             partition.state.leave(consumer.number, now_ms())
             partition.changed()

@@ -35,6 +35,9 @@ class QueueService(QueuesServicer):
     async def ConsumeQueue(
         self, request_iterator: AsyncIterator[pb.QueueRequest], context: Context
     ) -> AsyncIterator[pb.QueueResponse]:
+        """Deliver records of a queue to one consumer, and answer its settlements once they are on
+        disk. Raises InvalidRequest (the first message must open a queue), and what `QueueHost.join`
+        raises."""
         principal = await principal_of(self._broker, context)
         first = await anext(request_iterator, None)
         if first is None or not first.HasField("open"):
@@ -51,6 +54,7 @@ class QueueService(QueuesServicer):
         try:
             while (response := await consumer.next()) is not None:
                 yield response
+                # gRPC has taken the delivery, so the consumer may get the next one.
                 if response.HasField("delivery"):
                     queue.wake()
             if consumer.failure is not None:
@@ -63,12 +67,14 @@ class QueueService(QueuesServicer):
     async def DescribeQueues(
         self, request: pb.DescribeQueuesRequest, context: Context
     ) -> pb.DescribeQueuesResponse:
+        """Settings and state of the queues that the caller may describe."""
         principal = await principal_of(self._broker, context)
         return pb.DescribeQueuesResponse(queues=await self.host.describe(request, principal))
 
     async def AlterQueue(
         self, request: pb.AlterQueueRequest, context: Context
     ) -> pb.AlterQueueResponse:
+        """Change the settings of a queue, or create it. Raises what `QueueHost.alter` raises."""
         principal = await principal_of(self._broker, context)
         settings = await self.host.alter(request, principal)
         return pb.AlterQueueResponse(settings=settings_message(settings))
@@ -76,12 +82,15 @@ class QueueService(QueuesServicer):
     async def ResetQueue(
         self, request: pb.ResetQueueRequest, context: Context
     ) -> pb.ResetQueueResponse:
+        """Let a queue without consumers continue from other offsets. Raises what `QueueHost.reset`
+        raises."""
         await self.host.reset(request, await principal_of(self._broker, context))
         return pb.ResetQueueResponse()
 
     async def DeleteQueue(
         self, request: pb.DeleteQueueRequest, context: Context
     ) -> pb.DeleteQueueResponse:
+        """Delete a queue without consumers. Raises what `QueueHost.delete` raises."""
         await self.host.delete(request, await principal_of(self._broker, context))
         return pb.DeleteQueueResponse()
 
@@ -126,6 +135,7 @@ def _settle(
     if persisted is None:
         answered()
     else:
+        # Answered from a callback, so that the stream is read on while the disk is waited for.
         persisted.add_done_callback(answered)
 
 

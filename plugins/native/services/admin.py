@@ -27,6 +27,8 @@ class AdminService(AdminServicer):
     async def AlterTopic(
         self, request: pb.AlterTopicRequest, context: Context
     ) -> pb.AlterTopicResponse:
+        """Add partitions to a topic, or change its config. Raises InvalidRequest, NotAuthorized,
+        UnknownTopic."""
         broker = self._broker
         principal = await principal_of(broker, context)
         broker.authorize(principal, Operation.ALTER, Resource("topic", request.name))
@@ -51,11 +53,14 @@ class AdminService(AdminServicer):
     async def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: Context
     ) -> pb.DeleteRecordsResponse:
+        """Delete the records below an offset of each partition; errors of single partitions are in
+        the answer. Raises InvalidRequest, NotAuthorized, UnknownTopic, UnknownPartition."""
         broker = self._broker
         principal = await principal_of(broker, context)
         broker.authorize(principal, Operation.DELETE, Resource("topic", request.topic))
         topic = broker.topic(request.topic)
         for number, before in request.before.items():
+            # All are checked before any record goes: a request with a wrong entry deletes nothing.
             check_partition(topic, number)
             if before < -1:
                 raise InvalidRequest(
@@ -75,6 +80,7 @@ class AdminService(AdminServicer):
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Context
     ) -> pb.DescribeClusterResponse:
+        """Nodes, metadata quorum and plugins of the cluster. Raises NotAuthorized."""
         principal = await principal_of(self._broker, context)
         self._broker.authorize(
             principal, Operation.DESCRIBE, Resource("cluster", self._broker.cluster_id)

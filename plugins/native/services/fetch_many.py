@@ -187,6 +187,8 @@ class FetchSession:
         """Read one partition, or wait until one may have records."""
         readers = self._readers
         if monotonic() >= self._check_s:
+            # A partition without records is not read, so nothing else would notice that it moved,
+            # or that the right to read it is gone.
             self._check_s = monotonic() + self._wait_s
             for cursor in list(readers.open):
                 if (error := self._ended(cursor)) is not None:
@@ -196,6 +198,7 @@ class FetchSession:
             await readers.wait(self._wait_s)
             return
         cursor = readers.ready.popleft()
+        # Before the read: what becomes readable during it puts the cursor into the queue again.
         cursor.queued = False
         if cursor in readers.open:
             answer = await self._next(cursor)
@@ -229,6 +232,8 @@ class FetchSession:
             return FetchAnswer(asked, error=error)
         if not got.data:
             return None
+        # Also where the filter left nothing: the answer tells the client how far it has been read.
         cursor.offset = got.next_offset
+        # There may be more: behind those of the other partitions that wait.
         readers.wake(cursor)
         return FetchAnswer(asked, data, got.next_offset, got.high_watermark, got.log_start_offset)

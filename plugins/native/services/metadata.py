@@ -73,14 +73,18 @@ class MetadataService(MetadataServicer):
     async def WatchMetadata(
         self, request: pb.WatchMetadataRequest, context: Context
     ) -> AsyncIterator[pb.MetadataUpdate]:
+        """The topics and nodes that the caller asks for, and then each change of them, until the
+        call ends."""
         principal = await principal_of(self._broker, context)
         watcher = _Watcher(frozenset(request.topics))
         for topic in self._broker.topics():
             watcher.note(topic.name)
+        # No await lies between the list of topics and this: no change is missed.
         self._watchers.add(watcher)
         whole = True
         try:
             while not self._stopping:
+                # Before the look at what changed: what changes from now on wakes it again.
                 watcher.woken.clear()
                 if whole or watcher.changed or watcher.nodes_changed:
                     yield self._update(watcher, principal, whole)

@@ -53,6 +53,8 @@ class NativeService(NativeServicer):
     # -- topics
 
     async def Describe(self, request: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:
+        """Topics that are named, or all that the caller may describe, with their partitions. Raises
+        UnknownTopic, NotAuthorized (a topic that is named)."""
         broker = self._broker
         principal = await self._principal(context)
         if request.topics:
@@ -84,6 +86,8 @@ class NativeService(NativeServicer):
     async def CreateTopic(
         self, request: pb.CreateTopicRequest, context: _Context
     ) -> pb.CreateTopicResponse:
+        """Create a topic. Raises InvalidRequest, NotAuthorized, and what `Broker.create_topic`
+        raises."""
         principal = await self._principal(context)
         self._broker.authorize(principal, Operation.CREATE, Resource("topic", request.name))
         if request.partitions < 0:
@@ -95,6 +99,7 @@ class NativeService(NativeServicer):
     async def DeleteTopic(
         self, request: pb.DeleteTopicRequest, context: _Context
     ) -> pb.DeleteTopicResponse:
+        """Delete a topic and its records. Raises NotAuthorized, UnknownTopic."""
         principal = await self._principal(context)
         self._broker.authorize(principal, Operation.DELETE, Resource("topic", request.name))
         await self._broker.delete_topic(request.name)
@@ -103,6 +108,8 @@ class NativeService(NativeServicer):
     async def OffsetsForTimestamp(
         self, request: pb.OffsetsForTimestampRequest, context: _Context
     ) -> pb.OffsetsForTimestampResponse:
+        """First offset whose record is not older than a timestamp (ms), of each partition that this
+        node leads. Raises NotAuthorized, UnknownTopic, and what the log raises."""
         principal = await self._principal(context)
         self._broker.authorize(principal, Operation.DESCRIBE, Resource("topic", request.topic))
         topic = self._broker.topic(request.topic)
@@ -116,6 +123,7 @@ class NativeService(NativeServicer):
     async def InitProducer(
         self, request: pb.InitProducerRequest, context: _Context
     ) -> pb.InitProducerResponse:
+        """Allocate the id of an idempotent producer (KIP-98)."""
         principal = await self._principal(context)
         producer_id = await self._broker.allocate_producer_id(principal)
         return pb.InitProducerResponse(producer_id=producer_id)
@@ -125,6 +133,7 @@ class NativeService(NativeServicer):
     async def Produce(
         self, request_iterator: AsyncIterator[pb.ProduceRequest], context: _Context
     ) -> AsyncIterator[pb.ProduceResponse]:
+        """Append the batches of a stream; answers, errors of a batch too, come in its order."""
         principal = await self._principal(context)
         window: Window[AppendResult] = Window(self._settings.produce_bytes_in_flight_max)
         reader = asyncio.create_task(self._read_produce(request_iterator, principal, window))
@@ -132,8 +141,10 @@ class NativeService(NativeServicer):
             while (pending := await window.next()) is not None:
                 request_id, size, outcome = pending
                 response = await _produced(request_id, outcome)
+                # Room only now: bytes in flight are those without an answer.
                 window.answered(size)
                 yield response
+            # What the reader failed with (a request that cannot be read, say) ends the call.
             await reader
         finally:
             reader.cancel()
@@ -146,6 +157,8 @@ class NativeService(NativeServicer):
     ) -> None:
         try:
             async for request in requests:
+                # Before the batch is counted or appended; meanwhile the stream is not read, and
+                # flow control stops the client.
                 await wait_to_write(self._broker, principal)
                 pay_for_writing(self._broker, principal, request.batch)
                 size = len(request.batch)
@@ -178,6 +191,8 @@ class NativeService(NativeServicer):
     async def Fetch(  # type: ignore[override]  # answers are serialized already
         self, request: pb.FetchRequest, context: _Context
     ) -> AsyncIterator[bytes]:
+        """Read one partition, from an offset to an end or, with `follow`, as records come; its
+        error ends the call."""
         asked = pb.PartitionOffset(
             topic=request.topic, partition=request.partition, offset=request.offset,
             end_offset=request.end_offset, topic_id=request.topic_id,
@@ -192,6 +207,7 @@ class NativeService(NativeServicer):
     async def FetchMany(  # type: ignore[override]  # answers are serialized already
         self, request: pb.FetchManyRequest, context: _Context
     ) -> AsyncIterator[bytes]:
+        """Read several partitions in turn; the error of one is an answer, and the others go on."""
         async with aclosing(self._read(request.partitions, request, context)) as answers:
             async for answer in answers:
                 asked = answer.asked
@@ -222,6 +238,7 @@ class NativeService(NativeServicer):
     async def TieredSegments(
         self, request: pb.TieredSegmentsRequest, context: _Context
     ) -> pb.TieredSegmentsResponse:
+        """Segments of a partition that an object store holds. Raises what `log_to_read` raises."""
         principal = await self._principal(context)
         log = log_to_read(self._broker, principal, request)
         return await tiered_segments(log, request)
@@ -231,6 +248,7 @@ class NativeService(NativeServicer):
     async def JoinGroup(
         self, request_iterator: AsyncIterator[pb.GroupHeartbeat], context: _Context
     ) -> AsyncIterator[pb.GroupAssignment]:
+        """Be a member of a consumer group: heartbeats in, assignments out (KIP-848)."""
         principal = await self._principal(context)
         async for said in self.groups.join(request_iterator, principal):
             yield said
@@ -238,18 +256,22 @@ class NativeService(NativeServicer):
     async def CommitOffsets(
         self, request: pb.CommitOffsetsRequest, context: _Context
     ) -> pb.CommitOffsetsResponse:
+        """Commit offsets of a group; answered when they are on disk. Raises what `GroupHost.commit`
+        raises."""
         await self.groups.commit(request, await self._principal(context))
         return pb.CommitOffsetsResponse()
 
     async def DescribeGroups(
         self, request: pb.DescribeGroupsRequest, context: _Context
     ) -> pb.DescribeGroupsResponse:
+        """Members, assignments and offsets of groups. Raises UnknownGroup, NotAuthorized."""
         principal = await self._principal(context)
         return pb.DescribeGroupsResponse(groups=self.groups.describe(request.groups, principal))
 
     async def DeleteGroup(
         self, request: pb.DeleteGroupRequest, context: _Context
     ) -> pb.DeleteGroupResponse:
+        """Delete a group without members, and its offsets. Raises as `GroupHost.delete`."""
         await self.groups.delete(request.group, await self._principal(context))
         return pb.DeleteGroupResponse()
 

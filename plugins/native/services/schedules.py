@@ -20,6 +20,8 @@ class ScheduleService(SchedulesServicer):
         self._broker = broker
 
     async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> pb.ScheduleResponse:
+        """Have a batch appended when its time comes. Raises InvalidRequest, and what
+        `Schedules.schedule` raises."""
         principal = await principal_of(self._broker, context)
         await wait_to_write(self._broker, principal)
         pay_for_writing(self._broker, principal, request.batch)
@@ -43,6 +45,7 @@ class ScheduleService(SchedulesServicer):
     async def CancelScheduled(
         self, request: pb.CancelScheduledRequest, context: Context
     ) -> pb.CancelScheduledResponse:
+        """Cancel what was scheduled under an id. Raises what `Schedules.cancel` raises."""
         principal = await principal_of(self._broker, context)
         await self._broker.schedules.cancel(request.schedule_id, principal=principal)
         return pb.CancelScheduledResponse()
@@ -50,6 +53,7 @@ class ScheduleService(SchedulesServicer):
     async def ListScheduled(
         self, request: pb.ListScheduledRequest, context: Context
     ) -> pb.ListScheduledResponse:
+        """What is scheduled for a topic, `count_max` at most. Raises InvalidRequest."""
         principal = await principal_of(self._broker, context)
         count_max = request.count_max or 1000
         if not 1 <= count_max <= _LISTED_MAX:

@@ -24,6 +24,8 @@ class SchemaService(SchemasServicer):
     async def RegisterSchema(
         self, request: pb.RegisterSchemaRequest, context: Context
     ) -> pb.RegisterSchemaResponse:
+        """Register a schema under a subject. Raises NotAuthorized, and what `Schemas.register`
+        raises."""
         await self._may(context, Operation.WRITE, request.subject)
         made = await self._broker.schemas.register(
             request.subject, request.schema_type, request.text
@@ -33,6 +35,8 @@ class SchemaService(SchemasServicer):
     async def GetSchema(
         self, request: pb.GetSchemaRequest, context: Context
     ) -> pb.GetSchemaResponse:
+        """A schema by its id, or by subject and version (0: the newest). Raises UnknownSchema,
+        NotAuthorized."""
         await principal_of(self._broker, context)
         if request.schema_id < 0 or request.version < 0:
             raise UnknownSchema("ids and versions begin at 1")
@@ -41,12 +45,14 @@ class SchemaService(SchemasServicer):
             subject=request.subject,
             version=request.version or None,
         )
+        # Only now is the subject known: the request may name an id alone.
         await self._may(context, Operation.READ, found.subject)
         return pb.GetSchemaResponse(schema=_message(found))
 
     async def ListSubjects(
         self, request: pb.ListSubjectsRequest, context: Context
     ) -> pb.ListSubjectsResponse:
+        """Subjects that the caller may describe."""
         principal = await principal_of(self._broker, context)
         answer = pb.ListSubjectsResponse()
         for each in await self._broker.schemas.subjects():
@@ -69,6 +75,8 @@ class SchemaService(SchemasServicer):
     async def CheckSchema(
         self, request: pb.CheckSchemaRequest, context: Context
     ) -> pb.CheckSchemaResponse:
+        """What keeps a schema from being registered under a subject; empty: nothing. Raises
+        NotAuthorized."""
         await self._may(context, Operation.READ, request.subject)
         problems = await self._broker.schemas.check(
             request.subject, request.schema_type, request.text
@@ -78,6 +86,7 @@ class SchemaService(SchemasServicer):
     async def DeleteSchema(
         self, request: pb.DeleteSchemaRequest, context: Context
     ) -> pb.DeleteSchemaResponse:
+        """Delete one version of a subject, or (0) all. Raises UnknownSchema, NotAuthorized."""
         await self._may(context, Operation.DELETE, request.subject)
         if request.version < 0:
             raise UnknownSchema("versions begin at 1")
@@ -87,6 +96,8 @@ class SchemaService(SchemasServicer):
     async def SetCompatibility(
         self, request: pb.SetCompatibilityRequest, context: Context
     ) -> pb.SetCompatibilityResponse:
+        """Set the rule that new versions of a subject must keep, or, for an empty subject, the
+        default; an empty rule goes back to the default. Raises NotAuthorized."""
         await self._may(context, Operation.ALTER, request.subject)
         await self._broker.schemas.set_compatibility(request.subject, request.compatibility or None)
         return pb.SetCompatibilityResponse()

@@ -52,6 +52,8 @@ class SecurityService(SecurityServicer):
     async def Authenticate(
         self, request_iterator: AsyncIterator[pb.AuthenticateRequest], context: Context
     ) -> AsyncIterator[pb.AuthenticateResponse]:
+        """Log in by one exchange of a mechanism such as SCRAM-SHA-256; the last answer holds a
+        token. Raises NotAuthenticated, Unavailable."""
         exchange: Exchange | None = None
         peer = peer_of(host_of(context))
         try:
@@ -87,11 +89,13 @@ class SecurityService(SecurityServicer):
     ) -> pb.AuthenticateRequest | None:
         """The client's next message, when it is its turn; None: there is none. Raises TimeoutError,
         Unavailable."""
+        # The time counts from the turn: a client must not pay for those before it.
         async with self._turns.turn(peer), asyncio.timeout(wait_s):
             with self._guard.hurry():
                 return await anext(requests, None)
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Context) -> pb.WhoAmIResponse:
+        """The principal that the broker takes the caller for. Raises NotAuthenticated."""
         principal = await principal_of(self._broker, context)
         return pb.WhoAmIResponse(
             name=principal.name,

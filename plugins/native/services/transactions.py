@@ -47,6 +47,8 @@ class TransactionService(TransactionsServicer):
     async def OpenOwner(
         self, request: pb.OpenOwnerRequest, context: Context
     ) -> pb.OpenOwnerResponse:
+        """Open an owner of staged batches, which fences what had it open before (KIP-98). Raises
+        what `Transactions.open` raises."""
         principal = await principal_of(self._broker, context)
         opened = await self._transactions.open(
             owner_of(request.owner), principal=principal, timeout_ms=request.timeout_ms
@@ -58,6 +60,7 @@ class TransactionService(TransactionsServicer):
     async def Stage(
         self, request_iterator: AsyncIterator[pb.StageRequest], context: Context
     ) -> AsyncIterator[pb.StageResponse]:
+        """Stage the batches of a stream; answers, errors of a batch too, come in its order."""
         principal = await principal_of(self._broker, context)
         window: Window[bool] = Window(self._settings.produce_bytes_in_flight_max)
         reader = asyncio.create_task(self._read(request_iterator, principal, window))
@@ -109,6 +112,8 @@ class TransactionService(TransactionsServicer):
     async def CommitStaged(
         self, request: pb.CommitStagedRequest, context: Context
     ) -> pb.CommitStagedResponse:
+        """Commit the batches of the winning attempts, and offsets with them, or nothing. Raises
+        InvalidRequest, and what `Transactions.commit` raises."""
         principal = await principal_of(self._broker, context)
         if len(request.winners) > _WINNERS_MAX or len(request.offsets) > _GROUPS_MAX:
             raise InvalidRequest(f"winners takes {_WINNERS_MAX} entries, offsets {_GROUPS_MAX}")
@@ -129,6 +134,7 @@ class TransactionService(TransactionsServicer):
     async def AbortStaged(
         self, request: pb.AbortStagedRequest, context: Context
     ) -> pb.AbortStagedResponse:
+        """Delete what was staged under a batch id. Raises what `Transactions.abort` raises."""
         principal = await principal_of(self._broker, context)
         await self._transactions.abort(
             owner_of(request.owner), request.epoch, request.batch_id, principal=principal
@@ -138,6 +144,7 @@ class TransactionService(TransactionsServicer):
     async def ListOwners(
         self, request: pb.ListOwnersRequest, context: Context
     ) -> pb.ListOwnersResponse:
+        """Owners that the caller may describe."""
         principal = await principal_of(self._broker, context)
         found = self._transactions.describe(principal=principal)
         return pb.ListOwnersResponse(owners=[_described(each) for each in found])
@@ -145,6 +152,8 @@ class TransactionService(TransactionsServicer):
     async def FenceOwner(
         self, request: pb.FenceOwnerRequest, context: Context
     ) -> pb.FenceOwnerResponse:
+        """Fence an owner: what has it open can neither stage nor commit, and what was staged is
+        deleted. Raises what `Transactions.fence` raises."""
         principal = await principal_of(self._broker, context)
         await self._transactions.fence(owner_of(request.owner), principal=principal)
         return pb.FenceOwnerResponse()
@@ -152,6 +161,7 @@ class TransactionService(TransactionsServicer):
     async def ForgetOwner(
         self, request: pb.ForgetOwnerRequest, context: Context
     ) -> pb.ForgetOwnerResponse:
+        """Delete an owner. Raises what `Transactions.delete` raises."""
         principal = await principal_of(self._broker, context)
         await self._transactions.delete(owner_of(request.owner), principal=principal)
         return pb.ForgetOwnerResponse()
