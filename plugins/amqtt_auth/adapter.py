@@ -97,6 +97,8 @@ class AmqttAuthenticator:
                 _log.error("%s: %s", type(plugin).__name__, type(error).__name__)
                 verdict = False
             if verdict is not None and not verdict:
+                # None leaves the decision to the next plugin; False is a refusal, whatever the
+                # others say.
                 raise NotAuthenticated("wrong user or password")
             accepted |= bool(verdict)
         if not accepted:

@@ -195,8 +195,8 @@ class JournalStorage:
         return Recovery(self._recovery, self._folder_of(key)).run()
 
     def _try_recover(self, key: _Key) -> Recovered | None:
-        """A partition that can't be recovered must not keep the others from starting: a task that
-        opens it is told."""
+        """A partition that can't be recovered must not keep the others from starting: opening it
+        raises the error."""
         try:
             return self._recover(key)
         except OSError as error:
@@ -225,6 +225,7 @@ class JournalStorage:
         # After a failed fsync what the page cache shows may not be durable, so this is no stop in
         # good order.
         fenced = any(log.is_fenced for log in logs)
+        # Last: the mark vouches for everything that was written before.
         await loop.run_in_executor(self._readers, self._leave_folder, not fenced)
         self._flusher.close()
         self._readers.shutdown()

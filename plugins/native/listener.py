@@ -118,6 +118,8 @@ class NativeListener:
         settings = self._settings
         server = grpc.aio.server(
             options=[
+                # With SO_REUSEPORT a second node could bind the port too, and take a part of the
+                # clients.
                 ("grpc.so_reuseport", 0),
                 *_UNAUTHENTICATED,
                 ("grpc.max_allowed_incoming_connections", settings.connections_max),
@@ -149,6 +151,8 @@ class NativeListener:
             self._port = self._bind(server, address)
         except RuntimeError:
             raise StartupError(f"native: cannot listen on {address}") from None
+        # State is loaded before the first call is served: a commit or a join must not meet an empty
+        # table.
         await self._service.groups.start()
         await self._queues.host.start()
         self._metadata.start()
@@ -164,12 +168,14 @@ class NativeListener:
         return server.add_secure_port(address, credentials)
 
     def addresses(self) -> Sequence[str]:
-        """The address that clients are told."""
+        """The address that clients connect to, `host:port`."""
         return [f"{self._settings.advertised_host or self._settings.host}:{self._port}"]
 
     async def stop(self) -> None:
         """Refuse new calls, end streams, then close."""
         self._service.stopping = True
+        # Streams that end only when their client goes; the grace below is for calls that end by
+        # themselves.
         await self._service.groups.stop()
         await self._queues.host.stop()
         await self._metadata.stop()

@@ -44,6 +44,7 @@ class IndexCache:
     """Indexes of sealed segments, the most recently used ones; shared by all partitions."""
 
     def __init__(self, entries_max: int = _INDEXES_MAX) -> None:
+        # Reader threads of all partitions share it, and a look-up changes the order.
         self._lock = threading.Lock()
         self._entries_max = entries_max
         self._indexes: OrderedDict[Path, SparseIndex] = OrderedDict()

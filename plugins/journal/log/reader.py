@@ -55,7 +55,7 @@ class LogReader:
 
     @property
     def tapped(self) -> bool:
-        """Whether anybody wants to see batches as they become readable."""
+        """Whether any tap sees batches as they become readable."""
         return bool(self._taps)
 
     def close(self) -> None:

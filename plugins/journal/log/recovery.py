@@ -2,7 +2,7 @@
 
 What the manifest names is the log. Sealed segments are taken at their word (readers check CRCs);
 the active one is scanned from the checkpoint on and cut behind its last whole batch. What is kept
-is fsynced before anybody may read it: the process that wrote it may have died before it did.
+is fsynced before any reader may see it: the process that wrote it may have died before it did.
 """
 
 from __future__ import annotations
@@ -235,6 +235,8 @@ class Recovery:
         except BadCheckpoint as error:
             self._notes.append(f"the checkpoint cannot be read: {error}; all segments are scanned")
             return None
+        # One ahead of the manifest belongs to a log that is not this one any more: a manifest
+        # rebuilt from names may end earlier.
         known = checkpoint.index.base_offset <= manifest.segments[-1].base_offset
         return checkpoint if known else None
 

@@ -42,7 +42,7 @@ class Stamped(NamedTuple):
     header: BatchHeader
     data: bytes
     columns: Columns | None = None
-    """Its records, for taps, where they are at hand."""
+    """Its records, for taps; None: taps have to decode `data`."""
 
 
 class FlushOutcome(NamedTuple):

@@ -60,6 +60,8 @@ class KeepRule:
         """For each record of a batch whether it stays."""
         latest, last = self.latest.offsets, self.last_offset
         offsets = batch.offsets()
+        # A key that `latest` lacks has no record in the segments that are new, so its record in
+        # compacted ones is the newest.
         flags = [
             key is None or latest.get(key, offset) <= offset or offset == last
             for key, offset in zip(batch.keys(), offsets, strict=True)
@@ -94,6 +96,7 @@ def compacted_batch(data: bytes, rule: KeepRule, tombstones_go: bool) -> bytes:
         heads if any(heads) else None,
         list(compress(batch.timestamps_ms(), flags)),
     )
+    # Base offset and base sequence stay those of the whole batch: every record keeps its own.
     return encode(
         columns,
         compression=header.compression,

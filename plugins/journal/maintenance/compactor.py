@@ -146,6 +146,8 @@ class Compactor:
     def _rewrite(self, group: Sequence[SegmentInfo], rule: KeepRule) -> None:
         first, last = group[0], group[-1]
         generation = max(segment.generation for segment in group) + 1
+        # Without a remote place: the object holds the records of before, and becomes garbage
+        # (`_swap`).
         merged = replace(
             first, generation=generation, next_offset=last.next_offset, compacted=True,
             created_ms=min(segment.created_ms for segment in group),

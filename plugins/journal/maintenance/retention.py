@@ -42,6 +42,7 @@ def expired(
         too_old = (
             age_max_ms is not None and now_ms - ages_from_ms(segment, retention_by) > age_max_ms
         )
+        # The first that stays ends it: a log has one start and no holes.
         if not too_large and not too_old:
             break
         total -= segment.size_bytes
@@ -62,6 +63,7 @@ def retained(
             retention_by=config.retention_by,
         )  # fmt: skip
         count = max(count, expired_count)
+    # A start reads what is behind `offset_end` to find producers: it stays.
     while count and manifest.segments[count - 1].next_offset > offset_end:
         count -= 1
     return without_oldest(manifest, count), manifest.segments[:count]

@@ -82,6 +82,7 @@ def next_good(read: Read, bad: int, limits: Sequence[int], offset_min: int) -> B
 
 def _where_it_says(read: Read, bad: int, candidates: Sequence[BatchAt]) -> BatchAt | None:
     """The batch behind the damaged one by the size that its header states."""
+    # Read as it lies there (body_bytes): a header that fails its CRC cannot be decoded.
     stated = int.from_bytes(read(bad + 12, 4), "little")
     wanted = bad + HEADER_BYTES + stated
     return next((batch for batch in candidates if batch.position == wanted), None)

@@ -55,6 +55,7 @@ class RemoteSegment:
         first = position // BLOCK_BYTES
         start = first * BLOCK_BYTES
         end = min(_blocks(position + size) * BLOCK_BYTES, self._place.size_bytes)
+        # Whole blocks are read, for only those have sums.
         data = _read(self._store, self._place, start, end - start)
         foreign = self._sums.foreign(first, data)
         self._good += _blocks(end - start) - len(foreign)
@@ -65,6 +66,7 @@ class RemoteSegment:
         return data[position - start : position - start + size]
 
     def _refuse_whole(self) -> None:
+        # One good block shows that it is the right object, however damaged.
         wanted = min(_FOREIGN_MAX, _blocks(self._place.size_bytes))
         if not self._good and len(self._foreign) >= wanted:
             raise ForeignObject(

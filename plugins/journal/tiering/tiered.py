@@ -37,6 +37,8 @@ def _told(
     name = object_name(manifest, segment.log_name)
     first, last = 0, place.size_bytes
     if segment.base_offset < start or segment.next_offset > end:
+        # Where the index is not at hand the whole segment is named: a client reads more, and misses
+        # nothing.
         index = folder.known_index(segment)
         if index is not None and segment.base_offset < start:
             first = index.position_of(start)

@@ -54,6 +54,7 @@ class Tier:
     def _copy(self, segment: SegmentInfo) -> None:
         folder, store = self._folder, self._store
         name = object_name(folder.manifest, segment.log_name)
+        # Held open until it has been compared: retention may remove its name meanwhile.
         with closing(folder.files.open(folder.path / segment.log_name)) as handle:
             for _ in walk(handle.read_at, 0, segment.size_bytes):
                 pass  # Each batch is checked: damage must not be uploaded unnoticed.

@@ -217,6 +217,8 @@ class PartitionCheck:
         self._report.take(header)
 
     def _damage(self, segment: SegmentInfo, damage: Damage, size: int) -> None:
+        # Only the active segment can be torn: a sealed one was synced whole before the manifest
+        # said so.
         torn = not segment.sealed and damage.end_position == size
         end = segment.next_offset if segment.sealed else damage.first_offset + 1
         text = describe_damage(damage, segment, end)

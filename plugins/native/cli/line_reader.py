@@ -46,6 +46,7 @@ class LineReader:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
+        # From now on a second signal has its usual effect.
         self._restore()
 
     def _restore(self) -> None:

@@ -49,7 +49,7 @@ def balance(
     """Member -> its partitions. `topics_of`: member -> topics it reads; `partitions`: topic ->
     number of partitions (absent: the topic isn't there); `held`: member -> what it has now.
 
-    Every partition of a topic that anybody reads goes to exactly one of its readers.
+    Every partition of a topic that has readers goes to exactly one of them.
     """
     readers = _readers(topics_of, partitions)
     shares = {member: _Share() for member in sorted(topics_of)}

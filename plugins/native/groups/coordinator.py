@@ -37,7 +37,7 @@ class Heartbeat:
 
     member_id: str
     sequence: int
-    """Grows with every heartbeat of a member; late ones are told by it."""
+    """Grows with every heartbeat of a member, which shows which ones come late."""
     joining: bool = False
     topics: frozenset[str] = frozenset()
     holds: frozenset[TopicPartition] = NOTHING
@@ -52,7 +52,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a member is told: the partitions it may read, complete."""
+    """What is sent to a member: all the partitions that it may read."""
 
     epoch: int
     """The member's epoch; its commits carry it."""
@@ -80,7 +80,7 @@ class Member:
     owned: dict[TopicPartition, int] = field(default_factory=dict)
     """Partition -> epoch in which it was given; until it is free again."""
     revoking: dict[TopicPartition, int] = field(default_factory=dict)
-    """Those of `owned` that it must give up -> revision in which it was told."""
+    """Those of `owned` that it must give up -> revision that asked for it."""
     revoke_deadline_ms: int = 0
     revision: int = 0
     fenced: bool = False
@@ -108,11 +108,11 @@ class Member:
 
 
 Tells = dict[str, Assignment]
-"""Member id -> what it is to be told now."""
+"""Member id -> the assignment to send to it now."""
 
 
 class ConsumerGroup:
-    """One group. Methods answer with what members are to be told."""
+    """One group. Methods return the assignments to send to its members."""
 
     def __init__(self, name: str, epoch: int = 0) -> None:
         self.name = name
@@ -209,7 +209,7 @@ class ConsumerGroup:
                     gone = True
             elif member.revoking and now_ms >= member.revoke_deadline_ms:
                 # Its partitions stay its own until its session ends: it may be handing out the
-                # others right now, and is told so only by its next heartbeat.
+                # others right now, and learns of it only from its next heartbeat.
                 member.fenced = True
         return tells | self._rebalance(now_ms) if gone else tells
 
@@ -395,7 +395,7 @@ class GroupCoordinator:
         return group.heartbeat(beat, partitions, now_ms)
 
     def tick(self, partitions: Mapping[str, int], now_ms: int) -> dict[str, Tells]:
-        """ConsumerGroup -> who is to be told what, now that time passed. `partitions` as in
+        """Group -> the assignments to send, now that time has passed. `partitions` as in
         `ConsumerGroup.partitions_are`."""
         gap_ms = 0 if self._ticked_ms is None else now_ms - self._ticked_ms
         self._ticked_ms = now_ms

@@ -64,6 +64,7 @@ class _Stream:
         await self._changed.wait()
         self._changed.clear()
         said, self._latest = self._latest, None
+        # An ended stream does not wait again: what was said last is sent, then None.
         if self._ended:
             self._changed.set()
         return said
@@ -97,7 +98,7 @@ class GroupHost:
     async def start(self) -> None:
         """Load committed offsets and start expiring sessions and offsets."""
         await self.offsets.load()
-        # Offsets of decided transactions are in force before anybody joins or commits.
+        # Offsets of decided transactions are in force before any member joins or commits.
         self._broker.transactions.register_participant(OFFSETS, OffsetsParticipant(self))
         self._tasks = [
             asyncio.create_task(self._tick()),
@@ -159,6 +160,7 @@ class GroupHost:
         try:
             while (said := await stream.next()) is not None:
                 yield said
+            # An error that ended the reading ends the call.
             await reader
         finally:
             reader.cancel()
@@ -262,6 +264,7 @@ class GroupHost:
             partitions=[
                 self._place(group, place, epoch) for place, epoch in sorted(told.partitions.items())
             ],
+            # Three heartbeats in the time of a session, so that the loss of one ends nothing.
             heartbeat_interval_ms=min(
                 self._settings.group_heartbeat_interval_ms, member.session_timeout_ms // 3
             ),
@@ -280,8 +283,8 @@ class GroupHost:
     # -- offsets
 
     async def commit(self, request: pb.CommitOffsetsRequest, principal: Principal) -> None:
-        """Raises InvalidRequest, NotAuthorized, UnknownMember, MemberFenced, GroupNotEmpty,
-        UnknownTopic."""
+        """Commit offsets; returns when they are on disk. Raises InvalidRequest, NotAuthorized,
+        UnknownMember, MemberFenced, GroupNotEmpty, UnknownTopic."""
         epoch, offsets = self.checked(request, principal)
         await self.offsets.commit(request.group, epoch, offsets)
 
@@ -290,6 +293,7 @@ class GroupHost:
     ) -> tuple[int, dict[TopicPartition, tuple[int, str]]]:
         """(epoch, offsets) of a commit that may be taken. Raises as `commit`."""
         check_group_name(request.group)
+        # Without a member it is an operator who sets the offsets.
         operation = Operation.READ if request.member_id else Operation.ALTER
         self._broker.authorize(principal, operation, Resource("group", request.group))
         offsets: dict[TopicPartition, tuple[int, str]] = {}
@@ -314,7 +318,7 @@ class GroupHost:
             group.withdraw(frozenset(places), member_id)
 
     def describe(self, names: Sequence[str], principal: Principal) -> list[pb.Group]:
-        """Raises UnknownGroup, NotAuthorized."""
+        """Groups by name, or all that may be described. Raises UnknownGroup, NotAuthorized."""
         wanted = names or sorted({*self.offsets.table.groups(), *self._coordinator.groups})
         found = []
         for name in wanted:
@@ -394,7 +398,7 @@ class GroupHost:
         return log.log_start_offset, log.high_watermark
 
     async def delete(self, name: str, principal: Principal) -> None:
-        """Raises UnknownGroup, GroupNotEmpty."""
+        """Delete a group and its offsets. Raises UnknownGroup, GroupNotEmpty, NotAuthorized."""
         self._broker.authorize(principal, Operation.DELETE, Resource("group", name))
         group = self._coordinator.groups.get(name)
         if group is not None and group.members:

@@ -1,7 +1,7 @@
 """Committed offsets of consumer groups, and their encoding in the topic `_lakemq_offsets`.
 
 One record per (group, topic, partition): the topic is compacted, so the newest record of a key is
-what holds; a null value forgets. `docs/formats/native.md` gives the bytes.
+its committed offset; a null value deletes it. `docs/formats/native.md` gives the bytes.
 """
 
 from __future__ import annotations
@@ -97,13 +97,14 @@ class OffsetTable:
         self.put(group, {place: None if value is None else decode_value(value)})
 
     def put(self, group: str, changes: Mapping[TopicPartition, Committed | None]) -> None:
-        """None deletes."""
+        """Set committed offsets of a group; None deletes one."""
         offsets = self._groups.setdefault(group, {})
         for place, committed in changes.items():
             if committed is None:
                 offsets.pop(place, None)
             else:
                 offsets[place] = committed
+                # Kept when the offsets go: epochs of a group that comes back do not begin again.
                 self._epochs[group] = max(self._epochs.get(group, 0), committed.epoch)
         if not offsets:
             self._groups.pop(group, None)
@@ -117,7 +118,7 @@ class OffsetTable:
         return self._groups.get(group, {})
 
     def offset(self, group: str, place: TopicPartition, topic_id: str) -> int:
-        """-1: none, or of a topic of that name that is gone."""
+        """The committed offset; -1: none, or one of an earlier topic of that name."""
         found = self.of(group).get(place)
         return found.offset if found is not None and found.topic_id == topic_id else -1
 
@@ -127,7 +128,7 @@ class OffsetTable:
 
 
 def check_group_name(name: str) -> None:
-    """Raises InvalidRequest."""
+    """Raises InvalidRequest unless the name has 1 to 249 bytes and is printable."""
     if not 1 <= len(name.encode()) <= 249 or not name.isprintable():
         raise InvalidRequest(f"group is {name[:300]!r}; it takes 1 to 249 printable characters")
 

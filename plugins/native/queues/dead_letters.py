@@ -92,12 +92,15 @@ class DeadLetterWriter:
         )
         if state.dead_letter_batch is None:
             rows = _some(await partition.source.rows(sorted(states)))
+            # Where retention has taken all of them there is nothing to copy, and they are finished.
             dead_letter_batch = await self._planned([row.offset for row in rows] or sorted(states))
             state.begin_dead_letters(dead_letter_batch)
             # The id and the offsets are on disk before the first copy is written.
             await partition.persisted()
         else:
             dead_letter_batch = state.dead_letter_batch
+            # Begun before, perhaps by another process: the same records again, not those that are
+            # exhausted now.
             rows = await partition.source.rows(dead_letter_batch.offsets)
         if rows:
             await self._write(dead_letter_batch, rows, states)

@@ -208,7 +208,8 @@ class QueueHost:
         return found
 
     async def alter(self, request: pb.AlterQueueRequest, principal: Principal) -> QueueSettings:
-        """Raises UnknownTopic, InvalidRequest, GroupNotEmpty (`order` of a queue in use)."""
+        """Change or create a queue; its settings from now on. Raises UnknownTopic, InvalidRequest,
+        NotAuthorized, GroupNotEmpty (`order` of a queue in use)."""
         self._check(request.group, request.topic, principal, Operation.ALTER)
         given = given_settings(request.settings)
         async with self._changing:
@@ -239,7 +240,8 @@ class QueueHost:
         del self._running[name]
 
     async def reset(self, request: pb.ResetQueueRequest, principal: Principal) -> None:
-        """Raises UnknownGroup, GroupNotEmpty, UnknownPartition, OffsetOutOfRange."""
+        """Continue from other offsets. Raises UnknownGroup, GroupNotEmpty, UnknownPartition,
+        OffsetOutOfRange, NotAuthorized."""
         self._check(request.group, request.topic, principal, Operation.ALTER)
         async with self._changing:
             name = (request.group, request.topic)
@@ -259,7 +261,7 @@ class QueueHost:
             await queue.reset(offsets)
 
     async def delete(self, request: pb.DeleteQueueRequest, principal: Principal) -> None:
-        """Raises UnknownGroup, GroupNotEmpty."""
+        """Delete a queue and its state. Raises UnknownGroup, GroupNotEmpty, NotAuthorized."""
         self._check(request.group, request.topic, principal, Operation.DELETE)
         async with self._changing:
             name = (request.group, request.topic)

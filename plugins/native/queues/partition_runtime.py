@@ -113,7 +113,7 @@ class QueuePartitionRuntime:
             pass
 
     async def fill(self, count: int) -> None:
-        """Load more of the log until about `count` records are ready, if there are so many."""
+        """Load more of the log until about `count` records are ready, if the log has that many."""
         state = self.state
         if state.advance(self.log.log_start_offset):
             self.changed()

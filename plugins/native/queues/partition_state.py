@@ -217,6 +217,7 @@ class QueuePartitionState:
         """Drop records below the log's start, which retention deleted; whether anything changed."""
         gone = []
         for offset in self._entries:
+            # Entries are in the order of offsets, as they were loaded.
             if offset >= log_start:
                 break
             gone.append(offset)
@@ -264,6 +265,7 @@ class QueuePartitionState:
             return False
         if settlement is Settlement.EXTEND:
             entry.due_ms = now_ms + self.settings.lock_ms
+            # The entry for the old time stays in the heap, and is left out as no longer due.
             heapq.heappush(self._locks, (entry.due_ms, offset))
             return True
         self._held[consumer].discard(offset)
@@ -384,6 +386,8 @@ class QueuePartitionState:
             # An open delivery does not count: that the broker stopped is not the record's fault.
             yield Run(1, DeliveryState(entry.attempts - bool(entry.owner), entry.reason))
             at = offset + 1
+        # Restored runs that are not loaded yet go on at `end`: the run before them reaches up to
+        # there.
         end = self.end if self._restored else min(self.end, self._touched_end)
         yield Run(max(0, end - at), None)
         yield from self._restored

@@ -203,6 +203,7 @@ class RunningQueue:
 
     async def _failed(self, error: LakeMQError) -> None:
         """Retry after a transient error; disconnect the consumers with any other."""
+        # NotLeader is for the consumers: they have to go to the other node.
         if error.retriable and not isinstance(error, NotLeader):
             await asyncio.sleep(_REFRESH_S)
             return
@@ -242,6 +243,7 @@ class RunningQueue:
         """One round: each consumer with room gets records, the one that has waited longest first;
         whether any did."""
         some = False
+        # By the turn in which they were served last, so that none starves behind fast ones.
         for consumer in sorted(self.consumers.values(), key=lambda each: each.served):
             numbers = sorted(self.partitions)
             # Each time another partition is first, so that a busy one does not starve the others.

@@ -21,12 +21,12 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """What holds for all consumers of a queue."""
+    """Settings of a queue, the same for all its consumers."""
 
     lock_ms: int = 30_000
-    """A record that was delivered is this consumer's alone for so long (ms)."""
+    """How long a delivered record stays locked for its consumer (ms)."""
     attempts_max: int = 0
-    """A record whose deliveries failed so often goes to `dead_letter`; 0: never."""
+    """Failed deliveries after which a record goes to `dead_letter`; 0: it never does."""
     dead_letter: str = ""
     """Topic of dead letters; empty: there is none."""
     order: str = "none"
@@ -39,7 +39,7 @@ class QueueSettings:
     """`earliest` or `latest`: where a new queue, or a partition that is new to it, begins."""
 
     def backoff_of(self, attempts: int) -> int:
-        """Pause before the next delivery after so many (ms)."""
+        """Pause before the next delivery, after `attempts` of them (ms)."""
         return min(self.backoff_ms_max, self.backoff_ms << min(20, max(0, attempts - 1)))
 
 
@@ -59,7 +59,7 @@ def checked(settings: QueueSettings) -> QueueSettings:
 
 
 def agreed(settings: QueueSettings, given: dict[str, str | int]) -> None:
-    """Raises InvalidRequest when a consumer asks for other settings than hold."""
+    """Raises InvalidRequest if a consumer asks for settings other than those of the queue."""
     for name, value in given.items():
         holds = getattr(settings, name)
         if value != holds:
@@ -75,7 +75,7 @@ def encode_settings(settings: QueueSettings) -> bytes:
 
 
 def decode_settings(data: bytes) -> QueueSettings:
-    """Settings of a newer version are left out. ValueError: no settings."""
+    """JSON -> settings; those of a newer version are left out. ValueError: no settings."""
     try:
         values = json.loads(data)
     except RecursionError:

@@ -165,6 +165,7 @@ def compact(runs: Iterable[Run]) -> tuple[Run, ...]:
 def _flat(runs: Sequence[Run]) -> list[int]:
     found: list[int] = []
     for length, delivery in runs:
+        # Attempts and reason share a number, so that a run takes two; 0 is left for finished ones.
         found += (length, DONE if delivery is None else 1 + 3 * delivery.attempts + delivery.reason)
     return found
 

@@ -58,7 +58,7 @@ class OpenedBatch:
         self._rows = (batch.timestamps_ms(), self.keys, batch.values(), batch.encoded_headers())
 
     def row(self, offset: int) -> SourceRecord | None:
-        """None: there is no record of that offset."""
+        """The record of that offset; None: the batch has none."""
         at = bisect_left(self.offsets, offset)
         if at == len(self.offsets) or self.offsets[at] != offset:
             return None

@@ -21,7 +21,7 @@ _PARTITIONS: Final = 4
 
 
 class QueueStore:
-    """Keeps settings and snapshots; the newest record of a key is what holds."""
+    """Keeps settings and snapshots; the newest record of a key counts."""
 
     def __init__(self, broker: Broker) -> None:
         self.settings: dict[tuple[str, str], QueueSettings] = {}

@@ -26,10 +26,10 @@ _admitted: Final[dict[int, Principal]] = {}
 
 
 class Entrance:
-    """Lets calls in of those whom the broker knows."""
+    """Lets calls in whose credentials the broker accepts."""
 
     def __init__(self, broker: Broker, guard: ConnectionGuard) -> None:
-        """`guard` is told who is let in, and who is not."""
+        """`guard` learns which connections are let in, and which are not."""
         self._broker = broker
         self._guard = guard
 
@@ -42,6 +42,8 @@ class Entrance:
             self.refuse(context)
             raise
         self.let_in(context)
+        # By identity, for as long as the call holds its context: the id is not used again
+        # meanwhile.
         _admitted[id(context)] = principal
         try:
             yield
@@ -58,7 +60,7 @@ class Entrance:
 
 
 async def principal_of(broker: Broker, context: Context) -> Principal:
-    """Raises NotAuthenticated."""
+    """The principal of a call. Raises NotAuthenticated."""
     known = _admitted.get(id(context))
     return known or await broker.authenticate(credentials_of(context))
 

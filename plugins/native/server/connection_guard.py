@@ -79,7 +79,10 @@ class Reconciler:
 
     def _forget(self, there: set[tuple[str, int]]) -> None:
         """Those that are gone; not those that came while we looked."""
+        # A copy, made in one step: the event loop adds to it while this thread looks.
         for peer, looks in list(self._authenticated.items()):
+            # A connection may be let in after the system listed them: it is not forgotten before a
+            # look that began later has missed it.
             if peer not in there and looks < self._looks - 1:
                 del self._authenticated[peer]
         for peer in list(self._refusals):
@@ -103,6 +106,7 @@ class Reconciler:
         if known.admitted.authenticated:
             return False
         if (seen.host, seen.port) in self._authenticated:
+            # From here on it no longer counts among those that have not authenticated.
             known.admitted.authenticate()
             return False
         return (
@@ -126,6 +130,7 @@ class ConnectionGuard:
     @contextmanager
     def hurry(self) -> Iterator[None]:
         """While an unauthenticated client is read from: it may send much in little time."""
+        # Calls overlap: the hurry ends with the last of them.
         self._hurries += 1
         self._hurried.set()
         try:
@@ -150,6 +155,7 @@ class ConnectionGuard:
     async def stop(self) -> None:
         """End watching."""
         self._stopping.set()
+        # Wakes the thread from its pause, so that it ends at once.
         self._hurried.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
@@ -166,6 +172,8 @@ class ConnectionGuard:
                     error.strerror,
                 )
                 return
+            # Shut down rather than closed: the descriptor is gRPC's, which sees the end and cleans
+            # up.
             shut_down(self.reconciler.look(seen, time.monotonic()))
             if not self._hurries:
                 self._hurried.clear()

@@ -46,6 +46,7 @@ _STATUS: Final[dict[type[LakeMQError], grpc.StatusCode]] = {
 
 def status_of(error: LakeMQError) -> grpc.StatusCode:
     """The gRPC status code of an error."""
+    # The nearest ancestor that has a status: subclasses need no entry of their own.
     for kind in type(error).__mro__:
         if kind in _STATUS:
             return _STATUS[kind]
@@ -137,7 +138,7 @@ def config_values(texts: Mapping[str, str]) -> dict[str, str | int | None]:
 
 
 def check_config_name(name: str) -> None:
-    """Raises InvalidRequest."""
+    """Raises InvalidRequest unless a topic has a setting of that name."""
     known = {field.name for field in fields(TopicConfig)}
     if name not in known:
         raise InvalidRequest(f"config {name!r} is unknown; known: {', '.join(sorted(known))}")

@@ -91,6 +91,7 @@ class Services:
 
         async def answer(requests: AsyncIterator[Any], context: Context) -> Any:
             try:
+                # Before the request is read: see the module's docstring for what that saves.
                 async with entrance.admitted(context):
                     return await behavior(await _only(aiter(requests)), context)
             except LakeMQError as error:

@@ -23,6 +23,7 @@ def pay_for_writing(broker: Broker, principal: Principal, batch: bytes) -> None:
     try:
         records = read_header(batch).record_count
     except LakeMQError:
+        # The append refuses such a batch; its bytes count all the same.
         records = 0
     broker.charge(principal, bytes_in=len(batch), records_in=records)
 

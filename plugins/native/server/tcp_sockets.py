@@ -54,6 +54,7 @@ def connections_of(port: int) -> list[TcpConnection]:
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG
     ) as sock:
         sock.settimeout(1.0)
+        # A socket bound to :: lists its IPv4 clients as mapped IPv6 addresses.
         for family in (socket.AF_INET, socket.AF_INET6):
             sock.send(_request(family, port))
             found += (_connection(message, family) for message in _messages(sock))
@@ -78,6 +79,7 @@ def _messages(sock: socket.socket) -> Iterator[bytes]:
                 number = -struct.unpack_from("=i", data, at + _HEADER.size)[0]
                 raise OSError(number, os.strerror(number))
             yield data[at + _HEADER.size : at + size]
+            # Netlink messages are aligned to 4 bytes (NLMSG_ALIGN).
             at += (size + 3) & ~3
 
 
@@ -98,6 +100,7 @@ def _bytes_received(message: bytes) -> int:
         size, kind = struct.unpack_from("=HH", message, at)
         if kind == _INFO and size >= 4 + _BYTES_RECEIVED_AT + 8:
             return int(struct.unpack_from("=Q", message, at + 4 + _BYTES_RECEIVED_AT)[0])
+        # Attributes too (RTA_ALIGN); a size of 0 must not make this endless.
         at += max(4, (size + 3) & ~3)
     return 0
 
@@ -107,6 +110,8 @@ def shut_down(inodes: Collection[int]) -> None:
     wanted = set(inodes)
     for name in os.listdir("/proc/self/fd") if wanted else ():
         try:
+            # A duplicate stays valid where gRPC closes its own meanwhile; a number might be of
+            # another file by the time it is used.
             duplicate = os.dup(int(name))
         except OSError:  # closed meanwhile
             continue

@@ -54,7 +54,8 @@ def until(data: bytes, end_offset: int) -> bytes:
 
 
 def filter_of(message: pb.Filter) -> RecordFilter | None:
-    """Raises InvalidRequest: too many conditions, or too long ones."""
+    """Protobuf -> filter; None: all records are wanted. Raises InvalidRequest: too many conditions,
+    or too long ones."""
     if not message.all:
         return None
     return RecordFilter(

@@ -18,7 +18,7 @@ _TOPICS_PER_UPDATE: Final = 1000
 
 
 class _Watcher:
-    """What one client has not been told yet: names only, so it grows with topics, not with time."""
+    """What one client has yet to hear of: names only, so it grows with topics, not with time."""
 
     def __init__(self, wanted: frozenset[str]) -> None:
         self.wanted = wanted
@@ -107,6 +107,7 @@ class MetadataService(MetadataServicer):
         for topic in self._there(names, principal):
             update.topics.append(_topic(topic))
         told = {topic.name for topic in update.topics}
+        # A topic that the caller may not describe any more is gone for it.
         gone = [name for name in names if name not in told and name in watcher.told]
         update.gone.extend(gone)
         watcher.told |= told

@@ -28,6 +28,7 @@ class Window(Generic[T]):
         self._bytes += size
         if self._bytes >= self._bytes_max:
             self._room.clear()
+        # Also a refusal: answers keep the order of requests.
         self._pending.append((request_id, size, outcome))
         self._changed.set()
 

@@ -25,7 +25,7 @@ from lakemq.plugins.native.server.connection_guard import ConnectionGuard
 EXCHANGE_MAX_S: Final = 30.0
 """A client that takes longer to log in is refused, its turns to send included."""
 _FIRST_MAX_S: Final = 0.5
-"""The first message comes with the call: it is to be there so long after its turn."""
+"""The first message comes with the call, so it has this long after its turn to be there."""
 _NEXT_MAX_S: Final = 2.0
 """The same for those that the client makes from what we said."""
 _TURNS: Final = 1

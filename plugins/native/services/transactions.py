@@ -168,7 +168,7 @@ class TransactionService(TransactionsServicer):
 
 
 def owner_of(owner: pb.Owner) -> Owner:
-    """Raises InvalidRequest."""
+    """Protobuf -> owner. Raises InvalidRequest: its kind is unknown."""
     if owner.kind not in _KINDS:
         raise InvalidRequest(f"owner.kind is {owner.kind}; it takes 1 (sink) or 2 (transaction)")
     return Owner(_KINDS[owner.kind], owner.name)
