@@ -10,6 +10,7 @@ from typing import Final
 
 from lakemq.plugins.journal.log.flusher import Flusher
 
+# Nothing is refused for lack of space before the disk was looked at.
 ROOM_UNKNOWN: Final = 1 << 62
 
 

@@ -336,6 +336,7 @@ class JournalLog:
         if outcome.error is not None:
             self._fail(waiting[outcome.durable :], outcome.error)
         elif outcome.durable:
+            # Something could be written: what was short is there again.
             self._full = ""
         self._idle.set()
         if self._pending or self._housekeeping_wanted:
@@ -421,6 +422,7 @@ class JournalLog:
 
     def close_files(self, *, checkpoint: bool) -> None:
         """Blocking; after `close`. `checkpoint`: so that the next start need not scan."""
+        # Nothing more is written to the folder of a fenced log.
         if checkpoint and not self._fence:
             self._writer.checkpoint()
         self._writer.close()

@@ -179,8 +179,7 @@ class LogWriter:
             return
         position = self.folder.active_index.covered_bytes
         try:
-            # At the end of what is synced, not of the file: an earlier attempt may have left bytes
-            # behind that position.
+            # By position rather than O_APPEND: the index says where the log ends, not the file.
             self._open().write_at(position, buffers)
         except OSError as error:
             raise self._unwritten(position, error) from None

@@ -155,6 +155,7 @@ def _check_chain(manifest: Manifest) -> None:
     if not manifest.segments or manifest.segments[-1].sealed:
         raise BadManifest("no active segment")
     for before, after in zip(manifest.segments, manifest.segments[1:], strict=False):
+        # A gap would look like records that never were: better no manifest, which is rebuilt.
         if before.next_offset != after.base_offset:
             raise BadManifest(f"segment {before.stem} is followed by {after.stem}")
 

@@ -67,7 +67,7 @@ class Tier:
                 return there
 
             sums = sum_up(same, segment.size_bytes)
-        # Before the manifest names the copy: from then on readers check what they get by them.
+        # Before the manifest names the copy, which readers check by them.
         replace_file(folder.files, folder.path / segment.sums_name, encode_sums(sums))
         place = RemotePlace(store.url + name, 0, segment.size_bytes, sums.crc32c)
         if not self._replace({segment: replace(segment, remote=place)}):

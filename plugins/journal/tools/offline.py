@@ -278,6 +278,8 @@ class PartitionCheck:
     def _strays(self, manifest: Manifest) -> None:
         if FENCE_NAME in self._names:
             self._found(WARNING, "was fenced by a failed write; a start cuts what was not certain")
+        # A start removes strays, but never what it has cut off: that may be all there is of a
+        # record.
         for name in sorted(self._names - manifest.file_names - {FENCE_NAME}):
             if name.endswith(CUT_SUFFIX):
                 self._found(WARNING, f"{name} holds bytes that a recovery cut off")

@@ -183,6 +183,7 @@ class ConsumerGroup:
         member = self.members.get(member_id)
         if member is None:
             return {}
+        # KIP-345: only a static member can be recognized when it returns.
         if away and member.instance_id and not member.fenced:
             return self._set_away(member, now_ms)
         del self.members[member_id]
@@ -216,6 +217,7 @@ class ConsumerGroup:
     def stalled(self, gap_ms: int, now_ms: int) -> None:
         """The coordinator itself stood still: heartbeats could not be received in that time."""
         for member in self.members.values():
+            # As if the pause had not been: sessions end for silence of members, not of the node.
             member.seen_ms = min(now_ms, member.seen_ms + gap_ms)
             member.revoke_deadline_ms += gap_ms
 
@@ -309,6 +311,7 @@ class ConsumerGroup:
         """It holds nothing now; what it need not give up is kept for its return."""
         member.away, member.fenced = True, False
         member.seen_ms = now_ms
+        # What it had to give up is free at once: a process that has left hands out nothing.
         for place in member.revoking:
             del member.owned[place]
         member.revoking.clear()

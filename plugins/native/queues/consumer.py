@@ -51,5 +51,7 @@ class QueueConsumer:
             await self._changed.wait()
         response = self._waiting.popleft()
         if response.HasField("delivery"):
+            # The stream has room again; the pump is woken by the caller
+            # (`QueueService.ConsumeQueue`).
             self._delivery_waits = False
         return response

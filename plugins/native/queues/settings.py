@@ -40,6 +40,7 @@ class QueueSettings:
 
     def backoff_of(self, attempts: int) -> int:
         """Pause before the next delivery, after `attempts` of them (ms)."""
+        # The shift is bounded because attempts need not be: the number would grow without end.
         return min(self.backoff_ms_max, self.backoff_ms << min(20, max(0, attempts - 1)))
 
 

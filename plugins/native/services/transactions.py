@@ -94,6 +94,7 @@ class TransactionService(TransactionsServicer):
         self, request: pb.StageRequest, principal: Principal
     ) -> asyncio.Future[bool] | LakeMQError:
         try:
+            # The messages have signed numbers.
             for name in ("epoch", "batch_id", "task", "attempt", "number"):
                 if getattr(request, name) < 0:
                     raise InvalidRequest(f"{name} is {getattr(request, name)}; it takes 0 and more")
