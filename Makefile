@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+ALL_EXTRAS := demo,dev-spark
 FAST_VENV := $(if $(wildcard $(READY)),$(VENV),.venv-dev)
 
 define install  # $(1): the virtual environment, $(2): the extras
@@ -19,7 +20,7 @@ help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(READY): pyproject.toml constraints.txt
-	$(call install,$(VENV),demo,dev-spark)
+	$(call install,$(VENV),$(ALL_EXTRAS))
 
 .venv-dev/.ready: pyproject.toml constraints.txt
 	$(call install,.venv-dev,dev)
@@ -77,7 +78,8 @@ lint: $(FAST_VENV)/.ready  ## lint, format and import contracts, in seconds (wha
 	$(FAST_VENV)/bin/ruff format --check .
 	$(FAST_VENV)/bin/lint-imports
 
-check: $(READY) lint  ## lint, types, import contracts, generated files, architecture
+check: $(READY)  ## lint, types, import contracts, generated files, architecture
+	$(MAKE) lint
 	$(BIN)/mypy
 	$(BIN)/python -m tools.generated --check
 	$(BIN)/python -m pytest -q tests/test_architecture.py

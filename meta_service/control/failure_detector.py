@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from lakemq.meta_service.api.types import NodeRegistration
 from lakemq.meta_service.catalog.control_commands import ACTIVE, DRAINING, FENCED
 
-HEARTBEAT_TIMEOUT_S: Final = 2.25
+HEARTBEAT_TIMEOUT_S: Final = 2.0
 """Time without a heartbeat after which a node is fenced: a killed one within 2.5 s."""
 STABLE_S: Final = 0.5
 """Time of uninterrupted heartbeats after which a fenced node is active again."""

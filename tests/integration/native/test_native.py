@@ -238,7 +238,7 @@ async def test_the_buffer_is_bounded(node: NodeProcess) -> None:
         async with await client.producer(buffer_max_bytes=10_000) as producer:
             for _ in range(300):
                 await producer.enqueue(name, lakemq.NewRecord(b"x" * 1000))
-                assert producer._batches.buffered_bytes <= 11_100
+                assert producer._accumulator.buffered_bytes <= 11_100
             await producer.flush()
         assert (await client.describe_topic(name)).partitions[0].high_watermark == 300
 

@@ -192,6 +192,6 @@ async def test_a_storm_asks_so_many_at_a_time(service: Service) -> None:
 
 
 async def test_a_variable_that_is_not_there(service: Service) -> None:
-    with pytest.raises(ConfigError, match="no variable NOTHING"):
+    with pytest.raises(ConfigError, match="no environment variable NOTHING"):
         async with asking(service, headers={"X": "${NOTHING}"}):
             pass

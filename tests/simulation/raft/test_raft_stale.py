@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.simulation.test_raft_rules import followers, hear, node_of, submit
+from tests.simulation.raft.test_raft_rules import followers, hear, node_of, submit
 
 from lakemq.meta_service.raft.engine import CANDIDATE, FOLLOWER, LEADER, Peer
 from lakemq.meta_service.raft.node import RaftNode
