@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.simulation.raft.test_raft_rules import node_of, submit
 
 from lakemq.meta_service.raft.engine import Peer
 from lakemq.meta_service.raft.membership import Group, Refused
 from lakemq.meta_service.raft.node import RaftNode
+from tests.simulation.raft.test_raft_rules import node_of, submit
 from tests.support.meta.clients import Client
 from tests.support.meta.cluster import Cluster, Member
 from tests.support.meta.nemesis import Nemesis, alike, check_histories

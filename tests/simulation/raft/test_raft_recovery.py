@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.simulation.raft.test_raft_rules import followers, hear, node_of, submit
 
 from lakemq.meta_service.raft.engine import Peer
 from lakemq.meta_service.raft.membership import Refused
+from tests.simulation.raft.test_raft_rules import followers, hear, node_of, submit
 from tests.simulation.test_meta_simulation import run
 from tests.support.meta.cluster import Cluster, Member
 from tests.support.seeds import seeds

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.simulation.raft.test_raft_rules import followers, hear, node_of, submit
 
 from lakemq.meta_service.raft.engine import CANDIDATE, FOLLOWER, LEADER, Peer
 from lakemq.meta_service.raft.node import RaftNode
 from lakemq.meta_service.raft.state import APPLIED, NOT_LEADER, Message
+from tests.simulation.raft.test_raft_rules import followers, hear, node_of, submit
 from tests.support.meta.cluster import Cluster, Member
 
 
