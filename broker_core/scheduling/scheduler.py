@@ -18,7 +18,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 from lakemq.broker_core.api.backoff import Backoff
-from lakemq.broker_core.api.errors import LakeMQError, NotLeader, UnknownSchedule
+from lakemq.broker_core.api.errors import (
+    LakeMQError,
+    NotLeader,
+    UnknownPartition,
+    UnknownSchedule,
+    UnknownTopic,
+)
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.scheduling.schedules import (
     ScheduleAnswer,
@@ -293,8 +299,9 @@ class Scheduler:
         fresh = await self._broker.allocate_producer_id() if owned.state.needs_producer_id else None
         floors: dict[tuple[str, int], int] = {}
         for each in ready:
-            # A topic that is gone has no floor: its records are left out of the commit.
-            with suppress(LakeMQError):
+            # A topic that is gone has no floor: its records are left out of the commit. A leader
+            # that moved while the producer id was allocated raises NotLeader: all is tried again.
+            with suppress(UnknownTopic, UnknownPartition):
                 log = self._broker.partition(each.topic, each.partition)
                 floors.setdefault((each.topic, each.partition), log.log_end_offset)
         targets = states.targets_of(

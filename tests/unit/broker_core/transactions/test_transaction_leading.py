@@ -65,6 +65,29 @@ async def test_records_for_another_nodes_partition_are_refused(broker: CrashingB
     await coordinator.stop()
 
 
+async def test_a_schedule_waits_when_its_leader_moves_while_it_is_decided(
+    broker: CrashingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be marked as delivered without its records."""
+    moved = broker.disk.topics["t"]
+    broker.disk.topics["t"] = topic(Leadership("simulated", 3))
+    scheduler = Scheduler(broker, ScheduleSettings(), lambda: 0)
+    await scheduler.schedule(ScheduleAsked("i", "t", 0, BATCH, 0), principal=ANONYMOUS)
+    due = scheduler._queue.find("i")
+    assert due is not None
+    owned = scheduler._owned[due.log_partition]
+    allocate = broker.allocate_producer_id
+
+    async def move(*arguments: object) -> int:
+        broker.disk.topics["t"] = moved
+        return await allocate(*arguments)
+
+    monkeypatch.setattr(broker, "allocate_producer_id", move)
+    with pytest.raises(NotLeader, match="is led by other"):
+        await scheduler._decide(due.log_partition, owned, [due])
+    assert not owned.delivering
+
+
 async def test_an_owner_has_one_home(broker: CrashingBroker) -> None:
     await OwnerStates(broker).ensure()
     info = broker.disk.topics[TRANSACTIONS_TOPIC]
