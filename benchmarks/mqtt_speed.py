@@ -18,10 +18,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from benchmarks.mqtt_load import (
+    Pipe,
     acknowledged,
     count_bytes,
     flood,
@@ -229,19 +231,23 @@ def fed_by_mosquitto_pub(port: int, pid: int, scale: float) -> Result:
     }
 
 
+def run_to_end(process: Any, pipe: Pipe, pid: int) -> tuple[int, float]:
+    """What a started generator counted, and the CPU time (s) of the broker meanwhile."""
+    assert pipe.recv() == "ready"
+    before = cpu_s(pid)
+    pipe.send("go")
+    count: int = pipe.recv()
+    used = cpu_s(pid) - before
+    process.join()
+    return count, used
+
+
 def qos_1(port: int, pid: int, scale: float) -> Result:
     """100 publishers, QoS 1, 20 unacknowledged each."""
     seconds = max(2.0, 6 * scale)
     process, pipe = start(acknowledged, port, 0, 100, 20, PAYLOAD_BYTES, seconds, "bench/p{}")
-    assert pipe.recv() == "ready"
-    before = cpu_s(pid)
-    pipe.send("go")
-    count = pipe.recv()
-    process.join()
-    return {
-        "messages/s": count / seconds,
-        "CPU us": 1e6 * (cpu_s(pid) - before) / max(1, count),
-    }
+    count, used = run_to_end(process, pipe, pid)
+    return {"messages/s": count / seconds, "CPU us": 1e6 * used / max(1, count)}
 
 
 def latency_qos_0(port: int, pid: int, scale: float) -> Result:
@@ -276,12 +282,7 @@ def peak_qos_1(port: int, pid: int, scale: float) -> Result:
     assert deliveries.recv() == "ready"
     seconds = max(2.0, 6 * scale)
     process, pipe = start(acknowledged, port, 0, 100, 20, PAYLOAD_BYTES, seconds, "paced{:03d}")
-    assert pipe.recv() == "ready"
-    before = cpu_s(pid)
-    pipe.send("go")
-    count = pipe.recv()
-    used = cpu_s(pid) - before
-    process.join()
+    count, used = run_to_end(process, pipe, pid)
     delivered = len(deliveries.recv())
     reader.join()
     PEAKS[str(pid)] = count / seconds
@@ -301,12 +302,7 @@ def devices(port: int, pid: int, scale: float) -> Result:
     """1,000 publishers, QoS 1, one publish outstanding each."""
     seconds = max(2.0, 6 * scale)
     process, pipe = start(one_outstanding, port, 1000, PAYLOAD_BYTES, seconds)
-    assert pipe.recv() == "ready"
-    before = cpu_s(pid)
-    pipe.send("go")
-    count = pipe.recv()
-    used = cpu_s(pid) - before
-    process.join()
+    count, used = run_to_end(process, pipe, pid)
     return {"messages/s": count / seconds, "CPU us": 1e6 * used / max(1, count)}
 
 
