@@ -114,6 +114,7 @@ class Story:
             while tail.seen < total and tail.failure is None and time.monotonic() < deadline:
                 time.sleep(0.05)
                 advance(total)
+            advance(total)  # also when the reader caught up between the last report and now
         if tail.failure is not None:
             raise tail.failure
         if tail.seen != total:
