@@ -1,0 +1,95 @@
+"""The port of a replicated partition log: what replication calls on a storage engine.
+
+Three positions matter besides the log's start: `log_end_offset` (appended), `durable_end` (fsynced
+here) and `high_watermark` (readable). A log that is alone, of replication 1, moves its high
+watermark with its own disk. Of a replicated partition it moves only by `commit_to`: the leader
+calls that when every in-sync replica has fsynced a record, a follower with what its leader says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from lakemq.broker_core.api.ports import PartitionLog
+from lakemq.broker_core.api.types import Acks, Offset
+
+
+class EpochEnd(NamedTuple):
+    """Where the records of a leader epoch end in one log."""
+
+    epoch: int
+    """The greatest epoch of the log that is not above the one asked for; -1: it has none."""
+    end_offset: Offset
+    """Offset behind the last record of that epoch (KIP-279)."""
+
+
+@runtime_checkable
+class ReplicaLog(PartitionLog, Protocol):
+    """A partition log that can lead or follow.
+
+    It starts as neither: it takes no append and no replica batch before `lead` or `follow`. All
+    methods are called on the node's event loop.
+    """
+
+    @property
+    def durable_end(self) -> Offset:
+        """Offset behind the last fsynced record: high watermark <= durable end <= log end."""
+
+    def lead(self, epoch: int, *, alone: bool, acks_min: Acks = Acks.MEMORY) -> None:
+        """Take appends from now on and stamp their batches with `epoch`, which starts at the log's
+        end. `alone`: the high watermark follows the disk by itself, up to the log's end at once.
+
+        `acks_min` raises the acks that an append asks for. Called again in the same epoch when
+        `alone` or `acks_min` have changed. Raises ValueError for an epoch below the log's last.
+        """
+
+    def follow(self, epoch: int) -> None:
+        """Take replica batches in place of appends; appends that wait for acks fail with NotLeader,
+        their outcome open. Raises ValueError for an epoch below the log's last."""
+
+    def refuse_replicated(self, reason: str) -> None:
+        """Refuse appends with acks `replicated` before they are stored, with NotEnoughReplicas and
+        this reason; an empty reason takes them again. Those that wait already go on waiting."""
+
+    def commit_to(self, offset: Offset) -> None:
+        """Move the high watermark forward to `offset`, or as far as this log is durable: readers,
+        taps and waiting appends with acks `replicated` are told. Never moves it back."""
+
+    def when_durable(self, callback: Callable[[], None] | None) -> None:
+        """Call `callback()` on the event loop, with no argument, after each flush that moved
+        `durable_end`, or that failed; one callback, None removes it."""
+
+    def append_replica(self, batches: bytes) -> asyncio.Future[Offset]:
+        """Append whole batches of the leader's log as they lie there, without stamping them.
+
+        They are checked first, in linear time: header and body CRC, sizes, base offsets that
+        ascend from the log's end (gaps are those that the leader's compaction left), epochs that
+        never fall. Done with the new durable end. Fails with CorruptBatch (nothing of `batches` is
+        taken), StorageFull, StorageFenced, Unavailable; the log then ends at its durable end.
+        """
+
+    def read_replica(self, offset: Offset, bytes_max: int) -> asyncio.Future[bytes]:
+        """Whole batches from `offset` up to the durable end, at least one if one is there. Done at
+        once where the tail in memory has them. Fails with OffsetOutOfRange, CorruptLog."""
+
+    def last_epoch(self, offset: Offset | None = None) -> int:
+        """Leader epoch of the last batch below `offset` (None: the log's end); -1 without one."""
+
+    def epoch_end(self, epoch: int) -> EpochEnd:
+        """Where an epoch ends in this log, for a replica that asks whether it has diverged."""
+
+    async def truncate(self, offset: Offset) -> None:
+        """Cut all from `offset` on; it is gone from the disk when this returns, and nothing is
+        appended meanwhile. Only at the word of the leader and at a batch boundary. Raises
+        StorageFenced, and ValueError below the high watermark."""
+
+    async def restart_at(self, offset: Offset) -> None:
+        """Drop every record: the log starts and ends at `offset`. Durable when this returns."""
+
+    def roll_at(self, offset: Offset) -> None:
+        """The leader's segment ended at `offset`: the next batch from there starts a new one."""
+
+    def segment_start(self, offset: Offset) -> Offset:
+        """Base offset of the segment that holds `offset`: where the leader's roll is to be told."""
