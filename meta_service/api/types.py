@@ -71,6 +71,10 @@ class PartitionDescription:
     in_sync: tuple[str, ...]
     target: tuple[str, ...] = ()
     """Replicas that it shall have when they are all in sync; empty: those that it has."""
+    eligible: tuple[str, ...] = ()
+    """Left the in-sync set while it was too small, yet hold all that was acknowledged (KIP-966)."""
+    min_in_sync: int = 1
+    """With fewer in-sync replicas nothing is acknowledged as replicated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,8 @@ class TopicChange:
 
 STORAGE_LEVEL: Final = 3
 """Feature level from which the catalog keeps the storage id of a node, and fences it."""
+CLUSTER_LEVEL: Final = 4
+"""Feature level from which partitions have an eligible set and lie in pages."""
 
 
 @dataclass(frozen=True, slots=True)

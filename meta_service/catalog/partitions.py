@@ -1,18 +1,17 @@
 """Who leads a partition and who is in sync with it.
 
-A leader is always one of the in-sync replicas; the in-sync set never becomes empty, so nothing
-acknowledged is given up. Every change raises the partition's epoch, every new leader its leader
-epoch: a broker with an older epoch is refused everywhere.
+A leader is always one of the in-sync replicas. Every change raises the partition's epoch, every new
+leader its leader epoch: a broker with an older epoch is refused everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from lakemq.meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
-from lakemq.meta_service.api.types import PartitionDescription, TopicDescription
+from lakemq.meta_service.api.types import CLUSTER_LEVEL, PartitionDescription, TopicDescription
 from lakemq.meta_service.catalog.control_commands import (
     ACTIVE,
     DRAINING,
@@ -31,22 +30,116 @@ def settle(
     partition: PartitionDescription,
     states: Mapping[str, str],
     *,
+    preferred: bool = False,
+    unclean: bool = False,
+    resigned: str = "",
+    lost: Collection[str] = (),
+) -> PartitionDescription:
+    """The partition as the states of the nodes want it; the same one where nothing is amiss.
+
+    `states`: node id to state; a node that is absent counts as fenced. Fenced nodes leave the
+    in-sync set. Those that leave while it is below `min_in_sync` become eligible: the high
+    watermark stands still from there on, so they keep all that was acknowledged (KIP-966, with the
+    strict rule). The leader stays if it can; else it is an active in-sync replica, a draining one,
+    an eligible one, in this order; else none.
+
+    `preferred`: leadership goes back to the first replica where that is in sync and active.
+    `unclean`: an active replica that lacks records may lead rather than none, and is then the
+    only one in sync, none eligible. `resigned`: a node whose leadership ends: eligible nodes come
+    before it too, and if only it can lead it does so in a new epoch. `lost`: nodes whose disk does
+    not hold the partition any more; their memberships were those of another disk.
+    """
+    kept = [node for node in partition.replicas if node in partition.in_sync and node not in lost]
+    eligible = {node for node in partition.eligible if node not in lost}
+    in_sync = [node for node in kept if states.get(node) in (ACTIVE, DRAINING)]
+    if len(in_sync) < partition.min_in_sync:
+        eligible |= set(kept) - set(in_sync)
+    behind = [node for node in partition.replicas if node in eligible]
+    if resigned != partition.leader:
+        resigned = ""  # it was replaced meanwhile
+    leader = (
+        _leader(partition, _without(resigned, in_sync), states, preferred=preferred)
+        or _first_able(_without(resigned, behind), states)
+        # It gives up what it can't do, but no other node can do it either: in a new epoch.
+        or _first_able([resigned] if resigned in (*in_sync, *behind) else [], states)
+    )
+    if leader is None and unclean:
+        leader = next((n for n in partition.replicas if states.get(n) == ACTIVE), None)
+        # The log goes on from what the new leader has: no other one is complete any more.
+        eligible = eligible if leader is None else set()
+    if leader not in in_sync:
+        # Nothing was committed since this one became eligible; the same holds for who resigned.
+        eligible |= set(in_sync)
+        in_sync = [] if leader is None else [leader]
+    # Behind the election: the new leader may be all that a minimum of 1 asks for, and another
+    # eligible node then misses what it takes from now on.
+    if len(in_sync) >= partition.min_in_sync:
+        eligible = set()
+    settled = replace(
+        partition,
+        leader=leader,
+        in_sync=tuple(in_sync),
+        eligible=tuple(n for n in partition.replicas if n in eligible and n not in in_sync),
+    )
+    ended = leader != partition.leader or bool(resigned)
+    if settled == partition and not ended:
+        return partition
+    return replace(
+        settled,
+        # KIP-101, KAFKA-15021: a smaller in-sync set under the same leader is no new leader epoch.
+        leader_epoch=partition.leader_epoch + ended,
+        partition_epoch=partition.partition_epoch + 1,
+    )
+
+
+def _without(resigned: str, nodes: Sequence[str]) -> list[str]:
+    return [node for node in nodes if node != resigned]
+
+
+def _leader(
+    partition: PartitionDescription,
+    in_sync: Sequence[str],
+    states: Mapping[str, str],
+    *,
+    preferred: bool,
+) -> str | None:
+    """`in_sync`: in the order of replicas. None: no in-sync replica can lead."""
+    active = [node for node in in_sync if states.get(node) == ACTIVE]
+    if active:
+        keep = partition.leader in active and not (preferred and active[0] == partition.replicas[0])
+        return partition.leader if keep else active[0]
+    # A draining leader gives way to an active one only.
+    draining = [node for node in in_sync if states.get(node) == DRAINING]
+    return partition.leader if partition.leader in draining else _first_able(draining, states)
+
+
+def _first_able(nodes: Sequence[str], states: Mapping[str, str]) -> str | None:
+    """The first active one, else the first draining one."""
+    by_state = ((node, state) for state in (ACTIVE, DRAINING) for node in nodes)
+    return next((node for node, state in by_state if states.get(node) == state), None)
+
+
+# ------------------------------------------------------------ below level 4
+
+
+def settle_below_cluster_level(
+    partition: PartitionDescription,
+    states: Mapping[str, str],
+    *,
     preferred: bool,
     unclean: bool = False,
     keeps_leader: bool = False,
 ) -> PartitionDescription:
-    """The partition as the states of the nodes want it; the same one where nothing is amiss.
+    """`settle` as it was before `CLUSTER_LEVEL`: old logs must do today what they did then.
 
-    A fenced or unknown node leaves the in-sync set unless it is the last one. A draining node gives
-    up leadership if another in-sync replica can take it. `unclean`: when no in-sync replica can
-    lead, one that lacks records may, and is then the only one in sync. `keeps_leader`: when no
-    replica can lead, the fenced leader stays: only its disk has the records (ADR 21).
+    A fenced node leaves the in-sync set unless it is the last one. `keeps_leader`: when no replica
+    can lead, the fenced leader stays (ADR 21).
     """
     alive = {node for node, state in states.items() if state in (ACTIVE, DRAINING)}
-    # Never empty: the last in-sync replica stays, even fenced, as only it has all that was
-    # acknowledged.
+    # Never empty: there was no eligible set to keep the last one in.
     in_sync = tuple(node for node in partition.in_sync if node in alive) or partition.in_sync
-    leader = _leader(partition, in_sync, states, preferred=preferred)
+    first = [node for node in partition.replicas if node in in_sync]
+    leader = _leader(partition, first, states, preferred=preferred)
     if leader is None and unclean:
         leader = next((n for n in partition.replicas if states.get(n) == ACTIVE), None)
         in_sync = in_sync if leader is None else (leader,)
@@ -58,40 +151,29 @@ def settle(
         partition,
         leader=leader,
         in_sync=in_sync,
-        # KIP-101: only a change of leader raises the leader epoch; any change raises the partition
-        # epoch (KIP-497).
         leader_epoch=partition.leader_epoch + (leader != partition.leader),
         partition_epoch=partition.partition_epoch + 1,
     )
 
 
-def _leader(
-    partition: PartitionDescription,
-    in_sync: tuple[str, ...],
-    states: Mapping[str, str],
-    *,
-    preferred: bool,
-) -> str | None:
-    active = [n for n in partition.replicas if n in in_sync and states.get(n) == ACTIVE]
-    if active:
-        keep = partition.leader in active and not (preferred and active[0] == partition.replicas[0])
-        return partition.leader if keep else active[0]
-    draining = [n for n in partition.replicas if n in in_sync and states.get(n) == DRAINING]
-    if draining:
-        return partition.leader if partition.leader in draining else draining[0]
-    return None
-
-
 def settle_topic(
     topic: TopicDescription, states: Mapping[str, str], *, preferred: bool, level: int
 ) -> TopicDescription:
-    """`level`: the cluster's feature level; from 2 on a topic may ask for unclean elections, from
-    3 on the last in-sync replica keeps the leadership while it is fenced."""
+    """`level`: the cluster's feature level; from 2 on a topic may ask for unclean elections, at
+    3 the last in-sync replica keeps the leadership while it is fenced, from 4 on there is an
+    eligible set."""
     unclean = level > 1 and topic.config.get(UNCLEAN) in (1, "true")
-    partitions = tuple(
-        settle(p, states, preferred=preferred, unclean=unclean, keeps_leader=level > 2)
-        for p in topic.partitions
-    )
+    if level >= CLUSTER_LEVEL:
+        partitions = tuple(
+            settle(p, states, preferred=preferred, unclean=unclean) for p in topic.partitions
+        )
+    else:
+        partitions = tuple(
+            settle_below_cluster_level(
+                p, states, preferred=preferred, unclean=unclean, keeps_leader=level > 2
+            )
+            for p in topic.partitions
+        )
     return topic if partitions == topic.partitions else replace(topic, partitions=partitions)
 
 

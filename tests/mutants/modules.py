@@ -45,7 +45,8 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "meta_service/test_meta_control", "meta_service/test_meta_catalog",
     ),
     "meta_service/catalog/partitions.py": (
-        "meta_service/test_meta_control", "meta_service/test_meta_balance",
+        "meta_service/cluster/test_settle", "meta_service/test_meta_control",
+        "meta_service/test_meta_balance",
     ),
     "meta_service/catalog/schemas.py": ("meta_service/test_meta_schemas",),
     "meta_service/catalog/topics.py": (

@@ -20,7 +20,11 @@ from lakemq.meta_service.catalog.commands import (
 )
 from lakemq.meta_service.catalog.control_commands import ChangeInSync, RemoveNode, SetNodeState
 from lakemq.meta_service.catalog.moves import FinishMoves, SetRebalance, StartMoves
-from lakemq.meta_service.catalog.partitions import UNCLEAN, settle, settle_topic
+from lakemq.meta_service.catalog.partitions import (
+    UNCLEAN,
+    settle_below_cluster_level,
+    settle_topic,
+)
 from lakemq.meta_service.catalog.tables import REPLICA_COUNTS, decode_number
 from lakemq.meta_service.control.balance import PlannedMove, plan
 from tests.support.meta.catalog_rig import Catalog
@@ -413,8 +417,8 @@ def test_a_topic_is_made_on_full_nodes_only_where_there_are_too_few_others() -> 
 def test_nobody_out_of_sync_leads_unless_the_topic_wants_it() -> None:
     lost = PartitionDescription(0, "a", 3, 7, ("a", "b"), ("a",))
     states = {"a": "fenced", "b": "active"}
-    assert settle(lost, states, preferred=False).leader is None
-    kept = settle(lost, states, preferred=False, unclean=True)
+    assert settle_below_cluster_level(lost, states, preferred=False).leader is None
+    kept = settle_below_cluster_level(lost, states, preferred=False, unclean=True)
     assert (kept.leader, kept.in_sync, kept.leader_epoch) == ("b", ("b",), 4)
 
 

@@ -25,7 +25,7 @@ from lakemq.meta_service.catalog.control_commands import (
     SetNodeState,
 )
 from lakemq.meta_service.catalog.nodes import decode_node, node_key
-from lakemq.meta_service.catalog.partitions import settle
+from lakemq.meta_service.catalog.partitions import settle_below_cluster_level
 from lakemq.meta_service.catalog.tables import RESULTS, SESSIONS
 from lakemq.meta_service.control.failure_detector import (
     HEARTBEAT_TIMEOUT_S,
@@ -321,13 +321,14 @@ def test_whatever_happens_no_acknowledged_record_is_given_up(
     """The leader is in sync, the set never empty, epochs tell every change."""
     old = PartitionDescription(0, "a", 0, 0, NODES, NODES)
     for states, preferred, wish in events:
-        new = settle(old, states, preferred=preferred)
+        new = settle_below_cluster_level(old, states, preferred=preferred)
         assert new.in_sync and set(new.in_sync) <= set(old.in_sync)
         assert new.leader is None or new.leader in new.in_sync
         assert new.leader is None or states.get(new.leader) in ("active", "draining")
         assert (new.leader_epoch > old.leader_epoch) == (new.leader != old.leader)
         assert (new.partition_epoch > old.partition_epoch) == (new != old)
-        assert settle(new, states, preferred=preferred) == new, "settling twice changes nothing"
+        again = settle_below_cluster_level(new, states, preferred=preferred)
+        assert again == new, "settling twice changes nothing"
         if new.leader is not None:
             grown = tuple(n for n in NODES if n in wish | {new.leader})
             new = PartitionDescription(
