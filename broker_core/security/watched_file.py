@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lakemq.broker_core.api.errors import ConfigError, LakeMQError
-from lakemq.broker_core.api.watched_files import WatchedFiles
+from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 
 T = TypeVar("T")
 

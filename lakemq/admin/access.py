@@ -20,7 +20,7 @@ from lakemq.broker_core.api.errors import (
 )
 from lakemq.broker_core.api.hosts import is_loopback
 from lakemq.broker_core.api.ports import Credentials
-from lakemq.broker_core.api.tls import server_context
+from lakemq.broker_core.api.tls_files.server_context import server_context
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal, Resource
 from lakemq.broker_core.broker import CoreBroker
 from lakemq.broker_core.configuration.settings import AdminSettings

@@ -17,8 +17,8 @@ from lakemq.broker_core.api.limits.connection_limits import (
     ConnectionRefused,
 )
 from lakemq.broker_core.api.ports import AdminRoute
-from lakemq.broker_core.api.tls import server_context
-from lakemq.broker_core.api.watched_files import WatchedFiles
+from lakemq.broker_core.api.tls_files.server_context import server_context
+from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 from lakemq.plugins.mqtt.config import ListenerSettings
 from lakemq.plugins.mqtt.ops.admin import MqttAdmin
 from lakemq.plugins.mqtt.server.accepting import (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import grpc
 
-from lakemq.broker_core.api.tls import server_context
-from lakemq.broker_core.api.watched_files import WatchedFiles
+from lakemq.broker_core.api.tls_files.server_context import server_context
+from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 
 
 def server_credentials(tls_cert: str, tls_key: str, tls_ca: str) -> grpc.ServerCredentials:

@@ -278,7 +278,7 @@ async def test_a_renewed_certificate_is_taken_into_use(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New connections see it; a key that does not fit the certificate changes nothing."""
-    monkeypatch.setattr("lakemq.broker_core.api.watched_files.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("lakemq.broker_core.api.tls_files.watched_files.LOOK_EVERY_S", 0.0)
     live = tmp_path / "live.crt", tmp_path / "live.key"
 
     def install(names: tuple[Path, Path]) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lakemq.broker_core.api import watched_files
 from lakemq.broker_core.api.errors import ConfigError
-from lakemq.broker_core.api.tls import server_context
-from lakemq.broker_core.api.watched_files import WatchedFiles
+from lakemq.broker_core.api.tls_files import watched_files
+from lakemq.broker_core.api.tls_files.server_context import server_context
+from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
 
 
 def replace(path: Path, text: str) -> None:
