@@ -25,6 +25,7 @@ PROTOS = (
     "lakemq/plugins/native/proto/queues.proto",
     "lakemq/plugins/native/proto/metadata.proto",
     "lakemq/plugins/native/proto/schemas.proto",
+    "lakemq/broker_core/cluster/proto/peer.proto",
     "lakemq/meta_service/proto/meta.proto",
     "lakemq/meta_service/proto/auth.proto",
     "lakemq/meta_service/proto/schemas.proto",

@@ -15,7 +15,8 @@ import google_crc32c
 import msgpack
 
 GROUPS: Final = (
-    "mqtt", "batches", "coordination", "journal", "meta", "security", "schemas", "spark", "config",
+    "mqtt", "batches", "cluster", "coordination", "journal", "meta", "security", "schemas", "spark",
+    "config",
 )  # fmt: skip
 """Modules of `tests.fuzz.targets`; a target's name begins with its group's."""
 BASE_MS: Final = 50

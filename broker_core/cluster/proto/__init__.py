@@ -1,0 +1,1 @@
+"""The protocol between brokers (protobuf) and the code generated from it."""
