@@ -1,0 +1,405 @@
+"""A partition's leader: progress of its followers, the high watermark, and who is in sync.
+
+Pure: the log is looked at, never changed. The caller hands in what followers say (`asked`), that
+the log's durable end has moved (`moved`), and what the catalog says (`view_changed`,
+`wish_answered`), and carries out the answers. One object serves one leader epoch; another epoch
+takes another object. Rules: KIP-101, 279, 595 (divergence), 497 (pending additions), 903 (broker
+epochs), 966 (strict minimum of in-sync replicas).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from lakemq.broker_core.api.records.batch import split
+from lakemq.broker_core.api.types import Offset
+from lakemq.broker_core.replication.types import (
+    Ask,
+    Code,
+    Diverging,
+    FollowerAsk,
+    InSyncWish,
+    LeaderSend,
+    LogState,
+    View,
+    WishAnswer,
+    WishCode,
+)
+
+LAG_MAX_S: Final = 5.0
+"""A member that has not reached what was durable so long ago leaves the in-sync set."""
+JOIN_LAG_MAX_S: Final = 0.2
+"""A follower joins when it has reached what was durable so long ago."""
+REFUSED_PAUSE_S: Final = 1.0
+"""A follower that the catalog refused is proposed again after that, or once it has registered
+again."""
+WISH_PAUSE_S: Final = 0.5
+"""Between a wish that came to nothing and the next one."""
+
+
+class Serve(NamedTuple):
+    """The ask stands: send records from `offset` once (`records`), as soon as some are durable.
+    Another ask of the same follower replaces it."""
+
+    offset: Offset
+
+
+class Hold(NamedTuple):
+    """The follower's disk is full: send no records until it asks again. An earlier ask of it does
+    not stand any more."""
+
+
+class Restart(NamedTuple):
+    """Send RESTART: the follower drops all and begins at `log_start`."""
+
+    log_start: Offset
+
+
+class Refuse(NamedTuple):
+    """Send this code and `leader_epoch`."""
+
+    code: Code
+    leader_epoch: int
+
+
+class Deposed(NamedTuple):
+    """A later epoch exists: stop leading in this turn (`follow(epoch)`), and wait for the catalog.
+    The follower is sent UNKNOWN_EPOCH, and asks again."""
+
+    epoch: int
+    leader_epoch: int
+    """The one that ended."""
+
+
+Answer = Serve | Hold | Diverging | Restart | Refuse | Deposed
+
+
+class Progress:
+    """How far a follower is, as it said in this epoch, and what it was told."""
+
+    __slots__ = (
+        "asked",
+        "broker_epoch",
+        "durable",
+        "full",
+        "goal",
+        "goal_s",
+        "reach_s",
+        "refused_s",
+        "told",
+    )
+
+    def __init__(self, broker_epoch: int, goal: Offset, now_s: float) -> None:
+        self.broker_epoch = broker_epoch
+        """0: it has said nothing yet."""
+        self.durable = Offset(-1)
+        """Its durable end, as far as its log is ours; -1: unknown."""
+        self.full = False
+        self.goal = goal
+        """The leader's durable end at `goal_s`, which the follower is on its way to."""
+        self.goal_s = now_s
+        self.reach_s = float("inf")
+        """How long it took to reach its last goal: how far behind it is."""
+        self.refused_s = float("-inf")
+        """When the catalog last refused to let it join."""
+        self.asked = Offset(-1)
+        """Its last ask that agreed with our log; -1: none did."""
+        self.told: tuple[int, int] = (-1, -1)
+        """High watermark and log start that it was sent since its last ask began a slot."""
+
+
+class PartitionLeader:
+    """Decisions of the leader of one partition in one leader epoch."""
+
+    def __init__(
+        self,
+        node_id: str,
+        broker_epoch: int,
+        view: View,
+        log: LogState,
+        now_s: float,
+        *,
+        lag_max_s: float = LAG_MAX_S,
+    ) -> None:
+        """`log`: after its `lead(view.epoch)`. `broker_epoch`: of this node's registration."""
+        self.node_id = node_id
+        self.view = view
+        self.high_watermark = log.high_watermark
+        """What the log is to be committed to (`commit_to`), and what followers are told."""
+        epoch, end = log.epoch_end(view.epoch - 1)
+        self.epoch_start = end if epoch >= 0 else log.log_start_offset
+        """First offset of this epoch."""
+        self._broker_epoch = broker_epoch
+        self._log = log
+        self._lag_max_s = lag_max_s
+        self._durable_end = log.durable_end
+        self._wish: InSyncWish | None = None
+        self._maybe_added: frozenset[str] = frozenset()
+        """Additions that were not answered: the catalog may still do them."""
+        self._wish_after_s = now_s
+        self._stale_below = 0
+        """Partition epoch that the catalog has reached, as an answer said; wishes wait for it."""
+        self._followers = {
+            node: Progress(0, self._durable_end, now_s)
+            for node in sorted(view.replicas | view.in_sync)
+            if node != node_id
+        }
+
+    # ------------------------------------------------------------ followers
+
+    def asked(self, said: FollowerAsk, now_s: float) -> Answer:
+        """Notes how far the follower is; says what to send it: `reply` at once for all but `Serve`
+        and `Hold`. `moved` and `wish` are due after those two."""
+        if said.epoch > self.view.epoch:
+            return Deposed(said.epoch, self.view.epoch)
+        if said.epoch < self.view.epoch:
+            return Refuse(Code.STALE_EPOCH, self.view.epoch)
+        follower = self._followers.get(said.node)
+        if follower is None:
+            return Refuse(Code.NOT_REPLICA, self.view.epoch)
+        if said.broker_epoch < follower.broker_epoch:
+            # Of a process that is gone: what it had may be gone too (KIP-903).
+            return Refuse(Code.STALE_EPOCH, self.view.epoch)
+        if said.broker_epoch > follower.broker_epoch:
+            follower = Progress(said.broker_epoch, self._durable_end, now_s)
+            self._followers[said.node] = follower
+        differs = self._differs(said)
+        if differs is not None:
+            return differs
+        # Only what it has of *this* log counts, and asks of two streams may overtake each other.
+        durable = min(said.ask.durable, said.ask.offset)
+        follower.asked = said.ask.offset
+        follower.full = said.ask.full
+        follower.durable = max(follower.durable, durable)
+        self._measure(follower, now_s)
+        return Hold() if follower.full else Serve(said.ask.offset)
+
+    def _differs(self, said: FollowerAsk) -> Diverging | Restart | None:
+        """How the follower's log is no beginning of ours; None: it is one."""
+        log, ask = self._log, said.ask
+        if ask.offset < log.log_start_offset:
+            return Restart(log.log_start_offset)
+        if ask.last_epoch < 0:
+            # An empty log agrees with any, if it stands within it.
+            return Restart(log.log_start_offset) if ask.offset > log.log_end_offset else None
+        epoch, end = log.epoch_end(ask.last_epoch)
+        if epoch < 0:
+            return Restart(log.log_start_offset)  # not one epoch in common
+        if epoch != ask.last_epoch or end < ask.offset:
+            return Diverging(epoch, end)
+        return None
+
+    def _measure(self, follower: Progress, now_s: float) -> None:
+        if follower.durable >= self._durable_end:
+            follower.reach_s = 0.0
+        elif follower.durable >= follower.goal:
+            follower.reach_s = now_s - follower.goal_s
+        else:
+            return
+        follower.goal, follower.goal_s = self._durable_end, now_s
+
+    # ------------------------------------------------------------ what is sent
+
+    def slot_opened(self, node: str) -> None:
+        """The follower has begun a slot: it knows nothing of the high watermark and log start."""
+        if node in self._followers:
+            self._followers[node].told = (-1, -1)
+
+    def reply(self, ask: Ask, answer: Answer) -> LeaderSend | None:
+        """What is sent at once in answer to an ask; None for those that wait for records."""
+        match answer:
+            case Diverging():
+                return LeaderSend(
+                    ask.offset, log_start=self._log.log_start_offset, diverging=answer
+                )
+            case Restart(log_start):
+                return LeaderSend(ask.offset, log_start=log_start, code=Code.RESTART)
+            case Refuse(code, leader_epoch):
+                return LeaderSend(ask.offset, code=code, leader_epoch=leader_epoch)
+            case Deposed(_, leader_epoch):
+                return LeaderSend(ask.offset, code=Code.UNKNOWN_EPOCH, leader_epoch=leader_epoch)
+            case _:
+                return None
+
+    def records(self, node: str, base: Offset, batches: bytes) -> LeaderSend:
+        """Records for an ask that stands. `batches`: what `read_replica(base, ...)` gave."""
+        return self._send(node, base, batches, self._roll_at(base, batches))
+
+    def numbers(self, node: str) -> LeaderSend | None:
+        """High watermark and log start without records; None: the follower was told, or has not
+        asked. Due after `moved`, at most every 5 ms, and at once after the first ask of a slot."""
+        follower = self._followers.get(node)
+        if follower is None or follower.asked < 0:
+            return None
+        if follower.told == (self.high_watermark, self._log.log_start_offset):
+            return None
+        return self._send(node, follower.asked, b"", -1)
+
+    def _send(self, node: str, base: Offset, batches: bytes, roll_at: int) -> LeaderSend:
+        log_start = self._log.log_start_offset
+        if node in self._followers:
+            self._followers[node].told = (self.high_watermark, log_start)
+        return LeaderSend(base, batches, self.high_watermark, log_start, roll_at)
+
+    def _roll_at(self, base: Offset, batches: bytes) -> int:
+        """Where the follower begins a segment, so that sealed ones are alike on all replicas."""
+        log = self._log
+        # Where its log begins a segment begins anyway.
+        first = max(base, Offset(log.log_start_offset + 1))
+        if not batches or log.segment_start(Offset(log.durable_end - 1)) < first:
+            return -1  # nothing was rolled since: the usual case, and no header is looked at
+        last = Offset(max(header.last_offset for _, header in split(batches)))
+        start = log.segment_start(last)
+        return start if start >= first else -1
+
+    def caught_up(self, node: str) -> bool:
+        """Whether a follower is in sync or near: what it is sent does not count as catch-up."""
+        follower = self._followers.get(node)
+        return follower is not None and (
+            node in self.view.in_sync or follower.reach_s <= JOIN_LAG_MAX_S
+        )
+
+    def lag(self, node: str) -> int | None:
+        """Offsets between a follower and the durable end; None: it has said nothing."""
+        follower = self._followers.get(node)
+        if follower is None or follower.durable < 0:
+            return None
+        return max(0, self._durable_end - follower.durable)
+
+    # ------------------------------------------------------------ high watermark
+
+    def moved(self, now_s: float) -> Offset:
+        """The high watermark now; call it when the log's durable end, or a follower, has moved."""
+        durable_end = self._log.durable_end
+        if durable_end != self._durable_end:
+            for follower in self._followers.values():
+                # It had all until now: its way to the new end begins now, however long it was idle.
+                if follower.durable >= self._durable_end:
+                    follower.goal, follower.goal_s = durable_end, now_s
+            self._durable_end = durable_end
+        if len(self.view.in_sync) >= self.view.min_in_sync:
+            self.high_watermark = max(self.high_watermark, self._counted_end())
+        return self.high_watermark
+
+    def _counted_end(self) -> Offset:
+        end = self._durable_end
+        for node in self._maximal_in_sync():
+            if node != self.node_id:
+                end = min(end, self._followers[node].durable)
+        return end
+
+    def _maximal_in_sync(self) -> frozenset[str]:
+        """All that may be in sync at the catalog (KIP-497): an addition counts from its sending on,
+        a removal when it is done."""
+        asked = frozenset(self._wish.members) if self._wish is not None else frozenset()
+        return (self.view.in_sync | self._maybe_added | asked) & self._followers.keys() | {
+            self.node_id
+        }
+
+    @property
+    def ready(self) -> bool:
+        """Whether all records of earlier epochs are committed: a linearizable read may be served,
+        and a resident loaded."""
+        return self.high_watermark >= self.epoch_start
+
+    def shortage(self) -> str:
+        """Why appends with acks `replicated` are refused; empty: they are taken."""
+        if len(self.view.in_sync) >= self.view.min_in_sync:
+            return ""
+        return (
+            f"{len(self.view.in_sync)} of {len(self.view.replicas)} replicas are in sync, "
+            f"min_in_sync is {self.view.min_in_sync}: try again when another replica has caught up"
+        )
+
+    # ------------------------------------------------------------ who is in sync
+
+    def view_changed(self, view: View, now_s: float) -> Offset:
+        """The catalog's view, maybe old, in the same leader epoch; the high watermark under it.
+
+        Raises ValueError for another leader epoch.
+        """
+        if view.epoch != self.view.epoch:
+            raise ValueError(f"leader epoch {view.epoch}; this leader's is {self.view.epoch}")
+        if view.partition_epoch > self.view.partition_epoch:
+            self._take(view, now_s)
+        return self.moved(now_s)
+
+    def _take(self, view: View, now_s: float) -> None:
+        self.view = view
+        # Whatever was asked of an older partition epoch is done or never will be.
+        self._wish, self._maybe_added = None, frozenset()
+        named = view.replicas | view.in_sync
+        for node in sorted(named - self._followers.keys() - {self.node_id}):
+            self._followers[node] = Progress(0, self._durable_end, now_s)
+        for node in self._followers.keys() - named:
+            del self._followers[node]
+
+    def wish(self, registered: Mapping[str, int], now_s: float) -> InSyncWish | None:
+        """A change of the in-sync set to be asked of the catalog; None: none is due, or one is
+        under way. Its answer, or that none came, goes to `wish_answered`.
+
+        `registered`: broker epochs of the nodes that may join, as the catalog says: active or
+        draining, not leaving. Call it after `asked`, and twice a second.
+        """
+        if self._wish is not None or now_s < self._wish_after_s:
+            return None
+        if self.view.partition_epoch < self._stale_below:
+            return None
+        members = {self.node_id: self._broker_epoch}
+        for node, follower in self._followers.items():
+            if node in self.view.in_sync:
+                wanted = not self._lags(follower, now_s)
+            else:
+                wanted = self._may_join(node, follower, registered, now_s)
+            if wanted:
+                members[node] = follower.broker_epoch
+        if members.keys() == self.view.in_sync:
+            return None
+        self._wish = InSyncWish(self.view.epoch, self.view.partition_epoch, members)
+        return self._wish
+
+    def _lags(self, follower: Progress, now_s: float) -> bool:
+        if follower.full:
+            return True
+        behind = follower.durable < self._durable_end or follower.durable < 0
+        return behind and now_s - follower.goal_s > self._lag_max_s
+
+    def _may_join(
+        self, node: str, follower: Progress, registered: Mapping[str, int], now_s: float
+    ) -> bool:
+        return (
+            node in self.view.replicas
+            and follower.broker_epoch > 0
+            and registered.get(node) == follower.broker_epoch
+            and not follower.full
+            and follower.durable >= max(self.high_watermark, self.epoch_start)
+            and follower.reach_s <= JOIN_LAG_MAX_S
+            and (follower.durable >= self._durable_end or now_s - follower.goal_s <= JOIN_LAG_MAX_S)
+            and now_s - follower.refused_s >= REFUSED_PAUSE_S
+        )
+
+    def wish_answered(self, wish: InSyncWish, answer: WishAnswer, now_s: float) -> Offset:
+        """What became of a wish that `wish` gave; the high watermark after it."""
+        # Not that one: the catalog's view came first, and said what became of it.
+        if wish is not self._wish:
+            return self.moved(now_s)
+        self._wish = None
+        added = frozenset(wish.members) - self.view.in_sync
+        same_epoch = answer.leader_epoch == self.view.epoch
+        if answer.code is WishCode.DONE and same_epoch:
+            # Its minimum is ours: that changes with the partition epoch only, which was compared.
+            done = self.view._replace(
+                partition_epoch=answer.partition_epoch, in_sync=answer.in_sync
+            )
+            self._take(done, now_s)
+            return self.moved(now_s)
+        self._wish_after_s = now_s + WISH_PAUSE_S
+        if answer.code is WishCode.STALE and same_epoch:
+            self._stale_below = max(self._stale_below, answer.partition_epoch)
+        elif answer.code is WishCode.UNANSWERED:
+            self._maybe_added |= added
+        elif answer.code is WishCode.INELIGIBLE:
+            for node in added & self._followers.keys():
+                self._followers[node].refused_s = now_s
+        return self.moved(now_s)

@@ -1,0 +1,1 @@
+"""Logs, brokers, catalog and network of simulated replication."""

@@ -1,0 +1,124 @@
+"""Goal: a lease counts from the sending, a bucket bounds bytes, slots are numbered once."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakemq.broker_core.api.types import Offset
+from lakemq.broker_core.replication import slots
+from lakemq.broker_core.replication.lease import Lease
+from lakemq.broker_core.replication.slots import FollowerSlots, LeaderSlots, SlotKey
+from lakemq.broker_core.replication.throttle import TokenBucket
+from lakemq.broker_core.replication.types import Ask
+
+
+def test_a_lease_counts_from_the_sending_of_what_was_answered() -> None:
+    lease = Lease(2.0)
+    lease.sent(1, 10.0)
+    assert not lease.held(10.0)
+    lease.answered(1)
+    assert lease.held(11.9) and not lease.held(12.0)
+    assert lease.left_s(11.5) == 0.5 and lease.left_s(13.0) == 0.0
+    lease.sent(2, 11.0)
+    lease.sent(3, 12.0)
+    lease.answered(3)
+    lease.answered(2)  # late: it does not shorten the lease
+    lease.answered(99)
+    assert lease.held(13.9) and not lease.held(14.0)
+
+
+def test_a_broken_stream_shortens_the_lease() -> None:
+    lease = Lease(2.0)
+    lease.sent(1, 10.0)
+    lease.answered(1)
+    lease.sent(2, 10.5)
+    lease.shorten(11.0)
+    assert lease.held(11.2) and not lease.held(11.3)
+    lease.answered(2)
+    assert not lease.held(11.3), "it was sent before the stream broke"
+    lease.sent(3, 11.2)
+    lease.answered(3)
+    assert lease.held(13.0)
+
+
+def test_a_fenced_node_has_no_lease() -> None:
+    lease = Lease(2.0)
+    lease.sent(1, 10.0)
+    lease.sent(2, 10.1)
+    lease.answered(1)
+    lease.end()
+    lease.answered(2)
+    assert not lease.held(10.2)
+
+
+def test_heartbeats_without_answers_take_no_memory() -> None:
+    lease = Lease(2.0)
+    for number in range(1000):
+        lease.sent(number, float(number))
+    assert len(lease._sent) < 100
+    lease.answered(999)
+    assert lease.held(1000.9)
+
+
+def test_a_bucket_lets_through_its_rate() -> None:
+    bucket = TokenBucket(1000.0, 0.0)
+    now_s = sent = 0.0
+    while now_s < 10.0:
+        wait_s = bucket.wait_s(now_s)
+        if wait_s:
+            now_s += wait_s
+            continue
+        bucket.spend(300, now_s)
+        sent += 300
+    assert 10_000 <= sent <= 10_000 + 250 + 300
+
+
+def test_a_bucket_saves_up_no_more_than_its_burst() -> None:
+    bucket = TokenBucket(1000.0, 0.0)
+    assert bucket.wait_s(100.0) == 0.0
+    bucket.spend(1250, 100.0)
+    assert bucket.wait_s(100.0) == pytest.approx(1.0, abs=0.01)
+    assert bucket.wait_s(99.0) == pytest.approx(1.0, abs=0.01), "a clock that goes back gives none"
+    bucket.set_rate(0, 100.0)
+    assert bucket.wait_s(100.0) == 0.0
+    with pytest.raises(ValueError, match="negative"):
+        bucket.set_rate(-1, 100.0)
+
+
+def test_a_number_is_not_used_twice_on_a_stream() -> None:
+    mine = FollowerSlots()
+    first = mine.open(SlotKey("t", 0, 3))
+    with pytest.raises(ValueError, match="slot already"):
+        mine.open(SlotKey("t", 0, 4))
+    assert mine.key(first) == SlotKey("t", 0, 3) and mine.number("t", 0) == first
+    assert mine.close("t", 0) == first
+    assert mine.close("t", 0) is None
+    second = mine.open(SlotKey("t", 0, 4))
+    assert second != first and mine.key(first) is None
+
+
+def test_only_news_is_told() -> None:
+    mine = FollowerSlots()
+    number = mine.open(SlotKey("t", 0, 3))
+    ask = Ask(Offset(5), 3, Offset(4))
+    assert mine.changed(number, ask)
+    assert not mine.changed(number, ask)
+    assert mine.changed(number, ask._replace(durable=Offset(5)))
+
+
+def test_the_leader_checks_numbers_and_their_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "SLOTS_MAX", 2)
+    theirs = LeaderSlots()
+    theirs.open(1, SlotKey("t", 0, 3))
+    with pytest.raises(ValueError, match="ascend"):
+        theirs.open(1, SlotKey("t", 1, 3))
+    theirs.open(5, SlotKey("t", 1, 3))
+    with pytest.raises(ValueError, match="is the most"):
+        theirs.open(6, SlotKey("t", 2, 3))
+    assert theirs.close(5) == SlotKey("t", 1, 3)
+    assert theirs.key(5) is None and theirs.key(1) == SlotKey("t", 0, 3) and len(theirs) == 1
+    mine = FollowerSlots()
+    mine.open(SlotKey("t", 0, 3))
+    mine.open(SlotKey("t", 1, 3))
+    with pytest.raises(ValueError, match="is the most"):
+        mine.open(SlotKey("t", 2, 3))

@@ -1,0 +1,173 @@
+"""Goal: a follower takes only what continues its own log, and cuts only what its leader lacks."""
+
+from __future__ import annotations
+
+from lakemq.broker_core.api.types import Offset
+from lakemq.broker_core.replication.follower import (
+    RETRY_S,
+    Append,
+    AppendFailure,
+    AskLater,
+    AwaitCatalog,
+    Commit,
+    Cut,
+    DeleteBefore,
+    PartitionFollower,
+    RestartAt,
+    Roll,
+    SendAsk,
+    State,
+    Stop,
+)
+from lakemq.broker_core.replication.types import Ask, Code, Diverging, LeaderSend
+from tests.support.replication.log_shape import LogShape
+
+
+def follower(log: LogShape) -> PartitionFollower:
+    return PartitionFollower("a", 3, log)
+
+
+def send(base: int, batches: bytes = b"", watermark: int = 0, start: int = 0) -> LeaderSend:
+    return LeaderSend(Offset(base), batches, Offset(watermark), Offset(start))
+
+
+def diverging(base: int, epoch: int, end: int, start: int = 0) -> LeaderSend:
+    told = Diverging(epoch, Offset(end))
+    return LeaderSend(Offset(base), log_start=Offset(start), diverging=told)
+
+
+def test_it_asks_from_its_end() -> None:
+    log = LogShape([1, 1, 2], durable=2)
+    assert follower(log).ask() == Ask(Offset(3), 2, Offset(2))
+
+
+def test_records_are_appended_and_the_next_ask_leaves_at_once() -> None:
+    log = LogShape([1, 1], high_watermark=1)
+    mine = follower(log)
+    assert mine.begin() == [SendAsk()]
+    assert mine.received(send(2, b"batches", 2)) == [
+        Append(b"batches"),
+        SendAsk(),
+        Commit(Offset(2)),
+    ]
+    log.append(3, durable=False)
+    log.high_watermark = Offset(2)
+    assert mine.received(send(2, b"batches")) == [], "they came twice"
+    assert mine.received(send(3, b"more", 3)) == [Append(b"more"), SendAsk()]
+    log.append(3)
+    assert mine.flushed() == [Commit(Offset(3)), SendAsk()]
+
+
+def test_records_go_into_segments_as_the_leaders() -> None:
+    mine = follower(LogShape([1, 1]))
+    rolled = send(2, b"batches")._replace(roll_at=2)
+    assert mine.received(rolled) == [Roll(Offset(2)), Append(b"batches"), SendAsk()]
+
+
+def test_the_high_watermark_of_a_leader_that_has_not_compared_is_not_taken() -> None:
+    log = LogShape([1, 1, 1])
+    mine = follower(log)
+    assert mine.received(send(2, watermark=3)) == []
+    assert mine.state is State.ASKING
+    assert mine.received(send(3, watermark=3)) == [Commit(Offset(3))]
+    assert mine.received(send(1, watermark=3)) == [Commit(Offset(3))], "they have agreed"
+
+
+def test_it_cuts_where_both_logs_part() -> None:
+    """KIP-279: the leader's end of an epoch is not enough."""
+    log = LogShape([1, 1, 2, 2, 2])
+    mine = follower(log)
+    assert mine.received(diverging(4, 1, 3)) == [], "the answer to another ask"
+    assert mine.received(diverging(5, 1, 3)) == [Cut(Offset(2))]
+    assert mine.received(diverging(5, 1, 3)) == []
+    assert mine.received(send(5, b"batches")) == [], "it is being cut"
+    del log.epochs[2:]
+    log.durable_end = Offset(2)
+    assert mine.cut_done() == [SendAsk()]
+    assert mine.ask() == Ask(Offset(2), 1, Offset(2))
+    assert mine.received(send(2, b"batches")) == [Append(b"batches"), SendAsk()]
+    log.append(2, 2, 3)
+    assert mine.received(diverging(5, 1, 3)) == [], "late: they have agreed since"
+
+
+def test_the_shorter_part_of_an_epoch_counts() -> None:
+    assert follower(LogShape([1, 1, 1])).received(diverging(3, 1, 2)) == [Cut(Offset(2))]
+
+
+def test_an_answer_that_would_cut_nothing_is_not_asked_for_in_a_loop() -> None:
+    assert follower(LogShape([1])).received(diverging(1, 1, 5)) == [AskLater(RETRY_S)]
+
+
+def test_it_begins_at_the_start_of_the_leaders_log() -> None:
+    log = LogShape([1, 1], high_watermark=2)
+    restart = LeaderSend(Offset(2), log_start=Offset(9), code=Code.RESTART)
+    mine = follower(log)
+    assert mine.received(restart) == [RestartAt(Offset(9), loses=False)]
+    mine = follower(log)
+    mine.received(send(2))
+    assert mine.received(restart) == [RestartAt(Offset(9), loses=False)], "its start has passed us"
+    mine = follower(log)
+    mine.received(send(2))
+    late = LeaderSend(Offset(2), log_start=Offset(1), code=Code.RESTART)
+    assert mine.received(late) == []
+
+
+def test_committed_records_go_only_with_everything() -> None:
+    """After an unclean election, which is said."""
+    mine = follower(LogShape([1, 1, 2], high_watermark=3))
+    assert mine.received(diverging(3, 1, 2)) == [RestartAt(Offset(0), loses=True)]
+
+
+def test_the_start_of_the_log_follows_the_leaders_below_the_high_watermark() -> None:
+    log = LogShape([1, 1, 1], durable=2, high_watermark=1)
+    mine = follower(log)
+    assert mine.received(send(3, watermark=3, start=3)) == [
+        Commit(Offset(2)),
+        DeleteBefore(Offset(2)),
+    ]
+    log.high_watermark, log.durable_end = Offset(2), Offset(3)
+    assert mine.flushed() == [Commit(Offset(3)), DeleteBefore(Offset(3)), SendAsk()]
+
+
+def test_epochs_decide_whom_it_waits_for() -> None:
+    mine = follower(LogShape([1]))
+    stale = LeaderSend(Offset(1), code=Code.STALE_EPOCH, leader_epoch=2)
+    assert mine.received(stale) == []
+    unknown = LeaderSend(Offset(1), code=Code.UNKNOWN_EPOCH, leader_epoch=2)
+    assert mine.received(unknown) == [AskLater(RETRY_S)]
+    assert mine.retry() == [SendAsk(again=True)]
+    assert mine.received(stale._replace(leader_epoch=4)) == [AwaitCatalog(4)]
+    assert mine.retry() == [] and mine.received(send(1, b"batches")) == []
+
+
+def test_a_full_disk_stops_copying_until_there_is_room() -> None:
+    log = LogShape([1])
+    mine = follower(log)
+    mine.received(send(1, b"batches"))
+    assert mine.append_failed(AppendFailure.FULL) == [SendAsk()]
+    assert mine.ask().full
+    assert mine.received(send(1, b"batches")) == []
+    assert mine.has_room() == [SendAsk()]
+    assert not mine.ask().full
+    assert mine.received(send(1, b"batches")) == [Append(b"batches"), SendAsk()]
+
+
+def test_a_full_disk_does_not_make_logs_agree() -> None:
+    """An append of an earlier epoch fails: what lies here was not compared."""
+    mine = follower(LogShape([1]))
+    mine.append_failed(AppendFailure.FULL)
+    assert mine.received(send(0, watermark=1)) == []
+    mine.has_room()
+    assert mine.state is State.ASKING
+
+
+def test_a_fenced_disk_ends_it() -> None:
+    mine = follower(LogShape([1]))
+    assert mine.append_failed(AppendFailure.FENCED) == [Stop()]
+    assert mine.received(send(1, b"batches")) == [] and mine.flushed() == []
+
+
+def test_damaged_bytes_are_asked_for_again_later() -> None:
+    mine = follower(LogShape([1]))
+    assert isinstance(mine.append_failed(AppendFailure.CORRUPT)[0], AskLater)
+    assert mine.append_failed(AppendFailure.BUSY) == [AskLater(RETRY_S)]
