@@ -1,5 +1,6 @@
 """What authors of plugins test with: a broker in the test's own event loop, a clock that stands
-still, and contract suites for the ports. Install it with `pip install 'lakemq[testing]'`.
+still, a cluster of real processes, and contract suites for the ports. Install it with
+`pip install 'lakemq[testing]'`.
 
 A contract suite is a class to subclass: give the fixtures that it names, and its tests run against
 your implementation. Whatever passes behaves as the host and other plugins expect.
@@ -16,6 +17,7 @@ except ModuleNotFoundError as error:
 pytest.register_assert_rewrite(
     "lakemq.testing.authenticator",
     "lakemq.testing.authorizer",
+    "lakemq.testing.cluster",
     "lakemq.testing.interceptor",
     "lakemq.testing.listener",
     "lakemq.testing.storage",
@@ -25,12 +27,14 @@ from lakemq.testing.authenticator import AuthenticatorContract  # noqa: E402  re
 from lakemq.testing.authorizer import AuthorizerContract, Question  # noqa: E402
 from lakemq.testing.broker import RunningBroker, plugin_context, running_broker  # noqa: E402
 from lakemq.testing.clock import FakeClock  # noqa: E402
+from lakemq.testing.cluster import Cluster  # noqa: E402
+from lakemq.testing.history import History, Seen  # noqa: E402
 from lakemq.testing.interceptor import InterceptorContract  # noqa: E402
 from lakemq.testing.listener import ListenerContract, MakeListener  # noqa: E402
 from lakemq.testing.storage import MakeStorage, StorageContract  # noqa: E402
 
 __all__ = [
-    "AuthenticatorContract", "AuthorizerContract", "FakeClock", "InterceptorContract",
-    "ListenerContract", "MakeListener", "MakeStorage", "Question", "RunningBroker",
-    "StorageContract", "plugin_context", "running_broker",
+    "AuthenticatorContract", "AuthorizerContract", "Cluster", "FakeClock", "History",
+    "InterceptorContract", "ListenerContract", "MakeListener", "MakeStorage", "Question",
+    "RunningBroker", "Seen", "StorageContract", "plugin_context", "running_broker",
 ]  # fmt: skip

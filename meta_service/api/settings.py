@@ -36,6 +36,9 @@ class MetaSettings(BaseModel):
     advertise: str = ""
     """With `join`, `host:raft_port` under which the other members reach this node; empty: `host`
     and `raft_port`."""
+    advertise_api: str = ""
+    """`host:port` under which other nodes reach this member's gRPC (`port`), where that is another
+    address than the one it listens on; empty: that one."""
     tls_cert: str = ""
     """File with this node's certificate chain (PEM); it must name the node's id as a DNS name.
     Empty: plain text, which is for loopback only."""

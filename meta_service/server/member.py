@@ -96,7 +96,9 @@ class MetaMember:
             self._server = server
             # Before the group is looked for: members of it must be able to reach this one.
             assembly.listen()
-            assembly.api_address = _reachable(self._address, assembly.raft_address)
+            assembly.api_address = self._settings.advertise_api or _reachable(
+                self._address, assembly.raft_address
+            )
             self._cluster_id = await self._begin(assembly, pem)
             await assembly.controller.start()
             if self._meter is not None:

@@ -1,0 +1,1 @@
+"""Several node processes on this machine: what `lakemq cluster demo` shows and tests harm."""

@@ -1,0 +1,173 @@
+"""Links between node processes that can be cut: TCP relays in front of the ports at which nodes
+talk to each other.
+
+A cut link is silent, as a broken cable is: bytes and ends of connections wait in the relay until
+it is healed, and neither side is told. Who opened a connection is looked up in /proc, so nodes need
+no settings of their own for each pair, and those who are no node pass freely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+import threading
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+_READ_BYTES: Final = 1 << 18
+_PROC: Final = Path("/proc")
+_INODE_COLUMN: Final = 9
+_R = TypeVar("_R")
+
+
+class Links:
+    """All relays of a cluster, on one thread with an event loop of its own."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        """`pids`: node -> process id, kept current by the caller."""
+        self._pids = pids
+        self._cuts: set[tuple[str, str]] = set()
+        self._gates: dict[tuple[str, str], asyncio.Event] = {}
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
+        self._thread.start()
+
+    def relay(self, node: str, port: int) -> int:
+        """The port of a relay to `port` of `node`, both on 127.0.0.1, until `close`."""
+
+        async def serve() -> int:
+            async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                task = asyncio.current_task()
+                assert task is not None
+                self._connections.add(task)
+                try:
+                    await self._carry(node, port, reader, writer)
+                finally:
+                    self._connections.discard(task)
+
+            server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_READ_BYTES)
+            self._servers.append(server)
+            return int(server.sockets[0].getsockname()[1])
+
+        return self._run(serve())
+
+    def cut(self, source: str, target: str) -> None:
+        """What `source` sends to `target` does not arrive from now on; the other way is as it
+        was."""
+        if not sys.platform.startswith("linux"):
+            raise OSError("links are cut by looking connections up in /proc, which is Linux's")
+
+        async def shut() -> None:
+            self._cuts.add((source, target))
+            self._gate(source, target).clear()
+
+        self._run(shut())
+
+    def heal(self) -> None:
+        """Every cut link works again; what waited arrives."""
+
+        async def open_all() -> None:
+            self._cuts.clear()
+            for gate in self._gates.values():
+                gate.set()
+
+        self._run(open_all())
+
+    def close(self) -> None:
+        """End all connections and relays, and the thread."""
+
+        async def end() -> None:
+            for server in self._servers:
+                server.close()
+            for task in list(self._connections):
+                task.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+
+        self._run(end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, _R]) -> _R:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _gate(self, source: str, target: str) -> asyncio.Event:
+        gate = self._gates.get((source, target))
+        if gate is None:
+            gate = self._gates[source, target] = asyncio.Event()
+            if (source, target) not in self._cuts:
+                gate.set()
+        return gate
+
+    async def _carry(
+        self, node: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """One connection to `node`, until either side ends it."""
+        there, here = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+        source = _process_of(there[1], here[1], self._pids) if there and here else ""
+        opened = [writer]
+        try:
+            await self._gate(source, node).wait()
+            answers, onward = await asyncio.open_connection("127.0.0.1", port, limit=_READ_BYTES)
+            opened.append(onward)
+            for each in opened:
+                each.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            pumps = {
+                asyncio.ensure_future(_pump(reader, onward, self._gate(source, node))),
+                asyncio.ensure_future(_pump(answers, writer, self._gate(node, source))),
+            }
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+        except OSError:  # the node is down: its caller is told by the end of the connection
+            pass
+        finally:
+            for each in opened:
+                each.close()
+
+
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event
+) -> None:
+    while True:
+        try:
+            data = await reader.read(_READ_BYTES)
+        except ConnectionError:
+            data = b""
+        # The end of a connection waits as well: a node behind a cut link is not heard to die.
+        await gate.wait()
+        if not data:
+            return
+        writer.write(data)
+        await writer.drain()
+
+
+def _process_of(port: int, relay_port: int, pids: Mapping[str, int]) -> str:
+    """The node whose process has this connection; empty: none of them."""
+    ends = (f":{port:04X}", f":{relay_port:04X}")
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in (_PROC / "net" / table).read_text().splitlines()[1:]:
+                columns = line.split()
+                if columns[1].endswith(ends[0]) and columns[2].endswith(ends[1]):
+                    return _owner(f"socket:[{columns[_INODE_COLUMN]}]", pids)
+    return ""
+
+
+def _owner(opened: str, pids: Mapping[str, int]) -> str:
+    for node, pid in list(pids.items()):
+        with contextlib.suppress(OSError):
+            for descriptor in (_PROC / str(pid) / "fd").iterdir():
+                # One that was closed meanwhile is not the one that is looked for.
+                with contextlib.suppress(OSError):
+                    if str(descriptor.readlink()) == opened:
+                        return node
+    return ""
