@@ -19,7 +19,9 @@ from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.configuration.config import Config, ConfigSource, load_config
 from lakemq.broker_core.plugin_host import PluginHost
 from lakemq.cli.acl_commands import acl
+from lakemq.cli.cluster_commands import cluster
 from lakemq.cli.meta_commands import meta
+from lakemq.cli.node_commands import node
 from lakemq.cli.quota_commands import quota
 from lakemq.cli.user_commands import user
 from lakemq.runtime import loop_factory, settle
@@ -36,6 +38,8 @@ config_app = typer.Typer(no_args_is_help=True, help="The configuration file.")
 app.add_typer(plugin_app, name="plugin")
 app.add_typer(config_app, name="config")
 app.add_typer(meta, name="meta")
+app.add_typer(cluster, name="cluster")
+app.add_typer(node, name="node")
 app.add_typer(user, name="user")
 app.add_typer(acl, name="acl")
 app.add_typer(quota, name="quota")
@@ -168,8 +172,12 @@ def _add_plugin_commands() -> None:
         host = PluginHost(ConfigSource("(defaults)"))
         host.load(strict=False)
     found = [each for _, group in host.collect("register_commands", lambda _: {}) for each in group]
+    groups = {group.name: group.typer_instance for group in app.registered_groups}
     for name, command in [*found, *spark_commands()]:
-        if isinstance(command, typer.Typer):
+        group = groups.get(name)
+        if isinstance(command, typer.Typer) and group is not None:
+            group.add_typer(command)  # beside the commands that the group has already
+        elif isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
             app.command(name)(command)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups, print_table
-from lakemq.cli import meta_nodes
 from lakemq.cli.meta_access import credentials_of, run_meta
 from lakemq.meta_service.api.errors import MetaError
 from lakemq.meta_service.api.types import MetaStatus
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     import grpc
 
 meta = typer.Typer(no_args_is_help=True, help="The MetaService: the catalog, replicated by Raft.")
-meta.add_typer(meta_nodes.app)
 
 
 async def _statuses(

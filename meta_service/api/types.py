@@ -129,6 +129,17 @@ class NodeRegistration:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """What the leader of the MetaService has heard from a node."""
+
+    node_id: str
+    figures: Mapping[str, float]
+    """Of its last heartbeat, such as `disk_used_ratio`."""
+    silent_s: float
+    """Time since that heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaMove:
     """One partition whose replicas are to be moved."""
 

@@ -113,7 +113,7 @@ def _check_storage(draft: Draft, node_id: str, storage_id: str) -> None:
             raise AlreadyExists(
                 f"storage {storage_id} belongs to node {node.node_id!r} ({node.state}): the data "
                 f"folder of {node_id!r} was copied from it. Start {node_id!r} with an empty data "
-                f"folder, or remove the other one: lakemq meta remove-node {node.node_id}"
+                f"folder, or remove the other one: lakemq node remove {node.node_id}"
             )
         if (
             node.node_id == node_id

@@ -87,6 +87,10 @@ class FailureDetector:
         """The figures of each node's last heartbeat."""
         return {node_id: state.load for node_id, state in self._heartbeats.items()}
 
+    def silent_s(self, node_id: str, now_s: float) -> float:
+        """Time since the node's last heartbeat. Raises KeyError when none was heard."""
+        return now_s - self._heartbeats[node_id].heard_s
+
     def state_changes(
         self, nodes: Iterable[NodeRegistration], now_s: float
     ) -> list[NodeStateChange]:

@@ -924,7 +924,7 @@ class RebalanceRequest(_message.Message):
     """partitions that move at a time; 0: 20"""
     @_builtins.property
     def leaving(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """nodes that shall hold no replicas, beside those that drain"""
+        """Nodes that shall hold no replicas, beside those that drain and those of a running rebalance."""
 
     @_builtins.property
     def once(self) -> Global___Once: ...
@@ -1075,6 +1075,92 @@ class HeartbeatResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HeartbeatResponse: _TypeAlias = HeartbeatResponse  # noqa: Y015
+
+@_typing.final
+class LoadsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadsRequest: _TypeAlias = LoadsRequest  # noqa: Y015
+
+@_typing.final
+class LoadsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeLoad]:
+        """of which this leader has heard, by id"""
+
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[Global___NodeLoad] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadsResponse: _TypeAlias = LoadsResponse  # noqa: Y015
+
+@_typing.final
+class NodeLoad(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class FiguresEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    FIGURES_FIELD_NUMBER: _builtins.int
+    SILENT_S_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    silent_s: _builtins.float
+    """since that heartbeat"""
+    @_builtins.property
+    def figures(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """of its last heartbeat"""
+
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        figures: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        silent_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "node_id", b"node_id", "silent_s", b"silent_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeLoad: _TypeAlias = NodeLoad  # noqa: Y015
 
 @_typing.final
 class ChangeInSyncRequest(_message.Message):

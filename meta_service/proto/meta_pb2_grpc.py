@@ -401,6 +401,11 @@ class ClusterStub:
                 request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.NodeRequest.SerializeToString,
                 response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WriteResponse.FromString,
                 _registered_method=True)
+        self.UndrainNode = channel.unary_unary(
+                '/lakemq.meta.v1.Cluster/UndrainNode',
+                request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.NodeRequest.SerializeToString,
+                response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WriteResponse.FromString,
+                _registered_method=True)
         self.RemoveNode = channel.unary_unary(
                 '/lakemq.meta.v1.Cluster/RemoveNode',
                 request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.NodeRequest.SerializeToString,
@@ -410,6 +415,11 @@ class ClusterStub:
                 '/lakemq.meta.v1.Cluster/Rebalance',
                 request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.RebalanceRequest.SerializeToString,
                 response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.RebalanceResponse.FromString,
+                _registered_method=True)
+        self.Loads = channel.unary_unary(
+                '/lakemq.meta.v1.Cluster/Loads',
+                request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.LoadsRequest.SerializeToString,
+                response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.LoadsResponse.FromString,
                 _registered_method=True)
         self.AllocateIds = channel.unary_unary(
                 '/lakemq.meta.v1.Cluster/AllocateIds',
@@ -463,6 +473,13 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UndrainNode(self, request, context):
+        """Let a node that drains, or that a rebalance empties, take leaderships and replicas again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RemoveNode(self, request, context):
         """Forget a node that holds no replicas.
         """
@@ -472,6 +489,13 @@ class ClusterServicer:
 
     def Rebalance(self, request, context):
         """Move replicas so that nodes and racks carry alike, or only say which would be moved.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Loads(self, request, context):
+        """What the leader has heard from nodes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -517,6 +541,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.NodeRequest.FromString,
                     response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WriteResponse.SerializeToString,
             ),
+            'UndrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndrainNode,
+                    request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.NodeRequest.FromString,
+                    response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WriteResponse.SerializeToString,
+            ),
             'RemoveNode': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveNode,
                     request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.NodeRequest.FromString,
@@ -526,6 +555,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.Rebalance,
                     request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.RebalanceRequest.FromString,
                     response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.RebalanceResponse.SerializeToString,
+            ),
+            'Loads': grpc.unary_unary_rpc_method_handler(
+                    servicer.Loads,
+                    request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.LoadsRequest.FromString,
+                    response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.LoadsResponse.SerializeToString,
             ),
             'AllocateIds': grpc.unary_unary_rpc_method_handler(
                     servicer.AllocateIds,
@@ -706,6 +740,33 @@ class Cluster:
             _registered_method=True)
 
     @staticmethod
+    def UndrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Cluster/UndrainNode',
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.NodeRequest.SerializeToString,
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WriteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def RemoveNode(request,
             target,
             options=(),
@@ -749,6 +810,33 @@ class Cluster:
             '/lakemq.meta.v1.Cluster/Rebalance',
             lakemq_dot_meta__service_dot_proto_dot_meta__pb2.RebalanceRequest.SerializeToString,
             lakemq_dot_meta__service_dot_proto_dot_meta__pb2.RebalanceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Loads(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Cluster/Loads',
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.LoadsRequest.SerializeToString,
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.LoadsResponse.FromString,
             options,
             channel_credentials,
             insecure,

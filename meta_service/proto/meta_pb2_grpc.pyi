@@ -146,10 +146,14 @@ class ClusterStub:
     """
     DrainNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]
     """Move leadership away from a node before it stops."""
+    UndrainNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]
+    """Let a node that drains, or that a rebalance empties, take leaderships and replicas again."""
     RemoveNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]
     """Forget a node that holds no replicas."""
     Rebalance: _grpc.UnaryUnaryMultiCallable[_meta_pb2.RebalanceRequest, _meta_pb2.RebalanceResponse]
     """Move replicas so that nodes and racks carry alike, or only say which would be moved."""
+    Loads: _grpc.UnaryUnaryMultiCallable[_meta_pb2.LoadsRequest, _meta_pb2.LoadsResponse]
+    """What the leader has heard from nodes."""
     AllocateIds: _grpc.UnaryUnaryMultiCallable[_meta_pb2.AllocateIdsRequest, _meta_pb2.AllocateIdsResponse]
     """A block of ids that were never handed out before."""
 
@@ -169,10 +173,14 @@ class ClusterAsyncStub(ClusterStub):
     """
     DrainNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
     """Move leadership away from a node before it stops."""
+    UndrainNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
+    """Let a node that drains, or that a rebalance empties, take leaderships and replicas again."""
     RemoveNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.NodeRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
     """Forget a node that holds no replicas."""
     Rebalance: _aio.UnaryUnaryMultiCallable[_meta_pb2.RebalanceRequest, _meta_pb2.RebalanceResponse]  # type: ignore[assignment]
     """Move replicas so that nodes and racks carry alike, or only say which would be moved."""
+    Loads: _aio.UnaryUnaryMultiCallable[_meta_pb2.LoadsRequest, _meta_pb2.LoadsResponse]  # type: ignore[assignment]
+    """What the leader has heard from nodes."""
     AllocateIds: _aio.UnaryUnaryMultiCallable[_meta_pb2.AllocateIdsRequest, _meta_pb2.AllocateIdsResponse]  # type: ignore[assignment]
     """A block of ids that were never handed out before."""
 
@@ -227,6 +235,14 @@ class ClusterServicer(metaclass=_abc_1.ABCMeta):
         """Move leadership away from a node before it stops."""
 
     @_abc_1.abstractmethod
+    def UndrainNode(
+        self,
+        request: _meta_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.WriteResponse, _abc.Awaitable[_meta_pb2.WriteResponse]]:
+        """Let a node that drains, or that a rebalance empties, take leaderships and replicas again."""
+
+    @_abc_1.abstractmethod
     def RemoveNode(
         self,
         request: _meta_pb2.NodeRequest,
@@ -241,6 +257,14 @@ class ClusterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.RebalanceResponse, _abc.Awaitable[_meta_pb2.RebalanceResponse]]:
         """Move replicas so that nodes and racks carry alike, or only say which would be moved."""
+
+    @_abc_1.abstractmethod
+    def Loads(
+        self,
+        request: _meta_pb2.LoadsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.LoadsResponse, _abc.Awaitable[_meta_pb2.LoadsResponse]]:
+        """What the leader has heard from nodes."""
 
     @_abc_1.abstractmethod
     def AllocateIds(

@@ -101,13 +101,17 @@ class ClusterService(Service, rpc.ClusterServicer):
         await self._propose(self._registration(request.node), request.once)
         return node_message(self._node(request.node.node_id))
 
-    def heartbeat(self, node_id: str, broker_epoch: int, load: dict[str, float]) -> str:
-        """Take a heartbeat; the node's state. Raises NotLeader, NoLeader, NotFound,
-        CompareFailed."""
+    def _check_leads(self) -> None:
+        """Heartbeats are heard by the leader alone. Raises NotLeader, NoLeader."""
         if self._gateway.leading_term() is None:
             raise NotLeader("this member is not the leader")
         if not self._controller.is_active:
             raise NoLeader("the leader is not ready yet")
+
+    def heartbeat(self, node_id: str, broker_epoch: int, load: dict[str, float]) -> str:
+        """Take a heartbeat; the node's state. Raises NotLeader, NoLeader, NotFound,
+        CompareFailed."""
+        self._check_leads()
         node = self._node(node_id)
         # KIP-500: the older incarnation must stop, as another process has its name now.
         if node.broker_epoch > broker_epoch:
@@ -143,6 +147,35 @@ class ClusterService(Service, rpc.ClusterServicer):
         return pb.WriteResponse(revision=(await self._propose(command, request.once)).revision)
 
     @unary
+    async def UndrainNode(self, request: pb.NodeRequest, context: Context) -> pb.WriteResponse:
+        """Let a node take leaderships and replicas again."""
+        await self._fresh()
+        node = self._node(request.node_id)
+        if node.state == FENCED:
+            raise InvalidArgument(
+                f"node {node.node_id!r} is fenced: its heartbeats make it active, once they come"
+            )
+        running = self._controller.mover.wanted()
+        # Before it is active: else the rebalance would go on to empty a node that takes replicas.
+        if running is not None and node.node_id in running[0]:
+            left = tuple(name for name in running[0] if name != node.node_id)
+            await self._propose(SetRebalance(True, left, running[1]), None)
+        command = SetNodeState(node.node_id, node.broker_epoch, ACTIVE)
+        return pb.WriteResponse(revision=(await self._propose(command, request.once)).revision)
+
+    @unary
+    async def Loads(self, request: pb.LoadsRequest, context: Context) -> pb.LoadsResponse:
+        """What this member has heard from nodes since it began to lead."""
+        self._check_leads()
+        detector, now_s = self._controller.failure_detector, self._now_s()
+        return pb.LoadsResponse(
+            nodes=[
+                pb.NodeLoad(node_id=name, figures=load, silent_s=detector.silent_s(name, now_s))
+                for name, load in sorted(detector.loads().items())
+            ]
+        )
+
+    @unary
     async def RemoveNode(self, request: pb.NodeRequest, context: Context) -> pb.WriteResponse:
         """Forget a node that is not alive and holds no replicas."""
         await self._fresh()
@@ -165,7 +198,10 @@ class ClusterService(Service, rpc.ClusterServicer):
             at_once = request.at_once or MOVES_AT_ONCE
             for node_id in request.leaving:
                 self._node(node_id)
-            command = SetRebalance(wanted, tuple(request.leaving), at_once)
+            before = self._controller.mover.wanted()
+            # Two nodes may be decommissioned at a time: the second must not end the first.
+            names = {*request.leaving, *(before[0] if before else ())} if wanted else set()
+            command = SetRebalance(wanted, tuple(sorted(names)), at_once)
             await self._propose(command, request.once)
         mover = self._controller.mover
         running = mover.wanted()

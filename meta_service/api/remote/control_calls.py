@@ -10,9 +10,10 @@ from typing import Any, Final, Literal
 
 import grpc
 
+from lakemq.meta_service.api.messages import value_of
 from lakemq.meta_service.api.remote.calls import Calls
 from lakemq.meta_service.api.remote.failures import error_of_failure
-from lakemq.meta_service.api.types import Rebalance, ReplicaMove
+from lakemq.meta_service.api.types import NodeLoad, Rebalance, ReplicaMove
 from lakemq.meta_service.proto import meta_pb2 as pb
 
 Load = Mapping[str, float]
@@ -106,6 +107,19 @@ class ControlCalls(Calls):
         """Move leadership away from a node before it stops."""
         await self._write(lambda t: t.cluster.DrainNode, pb.NodeRequest(node_id=node_id))
 
+    async def undrain_node(self, node_id: str) -> None:
+        """Let a node that drains, or that a rebalance empties, take leaderships and replicas again.
+
+        Raises InvalidArgument when it is fenced, NotFound.
+        """
+        await self._write(lambda t: t.cluster.UndrainNode, pb.NodeRequest(node_id=node_id))
+
+    async def loads(self) -> Sequence[NodeLoad]:
+        """What the leader has heard from nodes, by id; nothing of those that have been silent since
+        it began to lead."""
+        response = await self._call(lambda t: t.cluster.Loads, pb.LoadsRequest())
+        return [value_of(NodeLoad, node) for node in response.nodes]
+
     async def remove_node(self, node_id: str) -> None:
         """Forget a node that holds no replicas. Raises InvalidArgument, NotFound."""
         await self._write(lambda t: t.cluster.RemoveNode, pb.NodeRequest(node_id=node_id))
@@ -115,8 +129,8 @@ class ControlCalls(Calls):
     ) -> Rebalance:
         """Show what would be moved (`plan`), move until nothing is left (`start`), or `stop`.
 
-        `leaving`: nodes that shall hold no replicas, beside those that drain. `at_once`: partitions
-        that move at a time; 0: 20.
+        `leaving`: nodes that shall hold no replicas, beside those that drain and those that a
+        running rebalance empties. `at_once`: partitions that move at a time; 0: 20.
         """
         request = pb.RebalanceRequest(action=_ACTIONS[action], leaving=leaving, at_once=at_once)
         response = await self._write(lambda t: t.cluster.Rebalance, request)

@@ -16,12 +16,8 @@ from lakemq.broker_core.api.command_line import (
 from lakemq.plugins.native.cli.commands import client_of, topic
 from lakemq.plugins.native.sdk import SyncClient, TopicOffsets
 
-cluster = typer.Typer(no_args_is_help=True, help="Show the cluster.")
-
-
-@cluster.callback()
-def _cluster() -> None:
-    """So that one command alone still has its name."""
+cluster = typer.Typer()
+"""Commands of the group that `lakemq.cli` has under this name."""
 
 
 @topic.command("alter")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from lakemq.cli.meta_commands import meta
+from lakemq.cli.main import app
 from lakemq.meta_service.api.errors import CompareFailed, NotFound
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.settings import MetaSettings
@@ -39,7 +40,7 @@ async def client(member: MetaMember) -> AsyncIterator[RemoteClient]:
 
 async def command(member: MetaMember, *arguments: str) -> Result:
     arguments = (*arguments, "-a", member.addresses()["meta"])
-    return await asyncio.to_thread(CliRunner().invoke, meta, list(arguments))
+    return await asyncio.to_thread(CliRunner().invoke, app, list(arguments))
 
 
 async def catch_up(client: RemoteClient) -> None:
@@ -86,12 +87,12 @@ async def test_a_new_broker_gets_its_share(member: MetaMember, client: RemoteCli
     await client.register_node(NodeRegistration("c", {}))
     before = (await client.topics())[1]
 
-    shown = await command(member, "rebalance", "--plan", "--at-once", "2")
+    shown = await command(member, "cluster", "rebalance", "--plan", "--at-once", "2")
     assert shown.exit_code == 0, shown.output
     assert "4 replicas to copy; 0 in progress; no rebalance running" in shown.output
     assert (await client.topics())[1] == before, "a plan changes nothing"
 
-    started = await command(member, "rebalance", "--at-once", "2")
+    started = await command(member, "cluster", "rebalance", "--at-once", "2")
     assert "; rebalance running" in started.output
     await until(client, lambda topic: any(p.target for p in topic.partitions))
     await asyncio.sleep(0.3)
@@ -108,7 +109,7 @@ async def test_a_new_broker_gets_its_share(member: MetaMember, client: RemoteCli
     await true(is_over)
     brokers.cancel()
     await asyncio.gather(brokers, return_exceptions=True)
-    listed = await command(member, "nodes")
+    listed = await command(member, "node", "list")
     assert listed.output.count("active") == 3
 
 
@@ -118,13 +119,11 @@ async def test_a_rebalance_can_be_stopped(member: MetaMember, client: RemoteClie
     await client.register_node(NodeRegistration("b", {}))
     await client.rebalance("start", at_once=1)
     await until(client, lambda topic: any(p.target for p in topic.partitions))
-    stopped = await command(member, "rebalance", "--stop")
+    stopped = await command(member, "cluster", "rebalance", "--stop")
     assert "2 partitions to move, 2 replicas to copy; 1 in progress; no rebalance running" in (
         stopped.output
     )
-    refused = await command(member, "rebalance", "--leaving", "nobody")
-    assert (refused.exit_code, "'nobody' is not registered" in refused.output) == (1, True)
-    refused = await command(member, "rebalance", "--stop", "--plan")
+    refused = await command(member, "cluster", "rebalance", "--stop", "--plan")
     assert refused.exit_code == 1
 
 
@@ -154,6 +153,102 @@ async def test_a_full_broker_gets_no_new_topics(client: RemoteClient) -> None:
     await asyncio.gather(*beats, return_exceptions=True)
 
 
+@contextlib.asynccontextmanager
+async def alive(client: RemoteClient, *names: str) -> AsyncIterator[None]:
+    """Nodes that send heartbeats, and whose replicas catch up, until the block ends."""
+
+    async def beat(name: str) -> None:
+        node = await client.register_node(NodeRegistration(name, {}, heartbeats=True))
+        async for _ in client.heartbeats(name, node.broker_epoch, period_s=0.1):
+            pass
+
+    tasks = [asyncio.create_task(catch_up(client)), *(asyncio.create_task(beat(n)) for n in names)]
+
+    async def are_active() -> bool:
+        return {n.node_id for n in await client.nodes() if n.state == "active"} >= {*names}
+
+    await true(are_active)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_decommissioned_node_holds_nothing(
+    member: MetaMember, client: RemoteClient
+) -> None:
+    async with alive(client, "a", "b", "c"):
+        await client.create_topic("t", 6, {}, replication=2)
+        done = await command(member, "node", "decommission", "b", "--at-once", "2")
+        assert done.exit_code == 0, done.output
+        assert done.output.startswith("b: 4 replicas left\n")
+        assert done.output.endswith(
+            "b: 0 replicas left\nb holds nothing: stop it, and it is removed\n"
+        )
+        listed = await command(member, "node", "list", "--json")
+        found = {each["node"]: each for each in json.loads(listed.output)}
+        assert [found[n]["replicas"] for n in "abc"] == [6, 0, 6]
+        assert [found[n]["state"] for n in "abc"] == ["active", "draining", "active"]
+        assert all(each["silent_s"] < 10 for each in found.values())
+        undrained = await command(member, "node", "undrain", "b")
+        assert undrained.output == "b is active\n"
+        assert [n.state for n in await client.nodes()] == ["active"] * 3
+
+
+async def test_a_dead_node_is_decommissioned_and_removed(
+    member: MetaMember, client: RemoteClient
+) -> None:
+    await client.register_node(NodeRegistration("b", {}, heartbeats=True))
+    async with alive(client, "a", "c"):
+        await client.create_topic("t", 2, {}, replication=2)
+        async with alive(client, "b"):
+            await client.rebalance("start")
+            await client.alter_topic("t", partitions=4)
+            await true(lambda: _holds(client, "b"))
+
+        async def is_fenced() -> bool:
+            return [n.state for n in await client.nodes()] == ["active", "fenced", "active"]
+
+        await true(is_fenced)
+        done = await command(member, "node", "decommission", "b")
+        assert (done.exit_code, done.output.endswith("removed b\n")) == (0, True), done.output
+        assert [n.node_id for n in await client.nodes()] == ["a", "c"]
+
+
+async def _holds(client: RemoteClient, name: str) -> bool:
+    return held((await client.topics())[1][0], name) > 0
+
+
+async def test_a_decommission_without_room_says_so_and_can_be_undone(
+    member: MetaMember, client: RemoteClient
+) -> None:
+    async with alive(client, "a", "b"):
+        await client.create_topic("t", 2, {}, replication=2)
+        refused = await command(member, "node", "decommission", "b")
+        assert refused.exit_code == 1
+        assert "2 replicas of 'b' have nowhere to go (t/0, t/1)" in refused.output
+        unknown = await command(member, "node", "decommission", "x")
+        assert (unknown.exit_code, "'x' is not registered" in unknown.output) == (1, True)
+        await client.rebalance("start", leaving=["b"], at_once=3)
+        assert (await command(member, "node", "undrain", "b")).exit_code == 0
+        await client.register_node(NodeRegistration("c", {}))
+
+        async def is_over() -> bool:
+            return not (await client.rebalance()).running
+
+        await true(is_over)
+        topic = (await client.topics())[1][0]
+        assert held(topic, "b") > 0 and held(topic, "c") == 1, "only its share goes to the new node"
+
+
+async def test_a_fenced_node_is_not_undrained(member: MetaMember, client: RemoteClient) -> None:
+    await client.register_node(NodeRegistration("a", {}, heartbeats=True))
+    refused = await command(member, "node", "undrain", "a")
+    assert (refused.exit_code, "'a' is fenced" in refused.output) == (1, True)
+
+
 async def test_a_drained_broker_gives_up_its_replicas_and_is_forgotten(
     member: MetaMember, client: RemoteClient
 ) -> None:
@@ -167,12 +262,12 @@ async def test_a_drained_broker_gives_up_its_replicas_and_is_forgotten(
     leaving = await client.register_node(NodeRegistration("b", {}, heartbeats=True))
     beats = asyncio.create_task(beat(leaving.broker_epoch))
     await true(lambda: asyncio.sleep(0, "active" in states))
-    alive = await command(member, "remove-node", "b")
+    alive = await command(member, "node", "remove", "b")
     assert alive.exit_code == 1 and alive.output.endswith("node 'b' is alive: stop it first\n")
     await client.create_topic("t", 4, {})
     brokers = asyncio.create_task(catch_up(client))
-    assert (await command(member, "remove-node", "b")).exit_code == 1, "it holds replicas"
-    assert (await command(member, "drain", "b")).output == "draining b\n"
+    assert (await command(member, "node", "remove", "b")).exit_code == 1, "it holds replicas"
+    assert (await command(member, "node", "drain", "b")).output == "draining b\n"
     await client.rebalance("start")
     await until(client, lambda topic: held(topic, "b") == 0)
     assert states[-1] == "draining"

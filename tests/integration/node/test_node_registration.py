@@ -142,7 +142,7 @@ def test_a_killed_node_is_fenced_and_comes_back(nodes: Nodes) -> None:
     took_s = nodes.until(lambda found: found[name].state == "fenced")
     assert took_s < FENCED_S, took_s
     listed = subprocess.run(
-        [sys.executable, "-m", "lakemq", "meta", "nodes"]
+        [sys.executable, "-m", "lakemq", "node", "list"]
         + [each for address in nodes.meta.values() for each in ("--address", address)],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip

@@ -1,0 +1,51 @@
+"""`lakemq cluster`: the group that plugins add to, and how replicas are spread over the nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups
+from lakemq.cli.meta_access import ask_meta
+from lakemq.meta_service.api.remote.control_calls import RebalanceAction
+from lakemq.meta_service.api.types import Rebalance
+
+MOVES_PRINTED: Final = 50
+cluster = typer.Typer(no_args_is_help=True, help="The cluster as a whole.")
+AtOnce = Annotated[int, typer.Option(min=1, max=1000, help="Partitions that move at a time.")]
+
+
+@cluster.command()
+@option_groups
+def rebalance(
+    plan: Annotated[bool, typer.Option("--plan", help="Only show what would be moved.")] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="Start no more moves; running ones are finished.")
+    ] = False,
+    at_once: AtOnce = 20,
+    *,
+    members: MetaOptions,
+) -> None:
+    """Move as few replicas as needed to balance nodes and racks.
+
+    Replicas are moved off draining nodes. The rebalance runs in the background, also after a change
+    of leader, until no moves are left; --plan shows them.
+    """
+    if plan and stop:
+        fail("--plan and --stop exclude each other")
+    action: RebalanceAction = "plan" if plan else "stop" if stop else "start"
+    _print(ask_meta(members, lambda client: client.rebalance(action, at_once=at_once)))
+
+
+def _print(found: Rebalance) -> None:
+    for move in found.moves[:MOVES_PRINTED]:
+        replicas, target = " ".join(move.replicas), " ".join(move.target)
+        typer.echo(f"{move.topic}/{move.partition}: {replicas} -> {target}")
+    if len(found.moves) > MOVES_PRINTED:
+        typer.echo(f"... and {len(found.moves) - MOVES_PRINTED} more")
+    copies = sum(len(set(move.target) - set(move.replicas)) for move in found.moves)
+    typer.echo(
+        f"{len(found.moves)} partitions to move, {copies} replicas to copy; {found.moving} in "
+        f"progress; {'rebalance running' if found.running else 'no rebalance running'}"
+    )

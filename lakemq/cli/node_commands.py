@@ -1,0 +1,213 @@
+"""`lakemq node`: who is in the cluster, and how a node leaves it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from lakemq.broker_core.api.command_line import (
+    AsJson,
+    MetaOptions,
+    option_groups,
+    print_table,
+)
+from lakemq.cli.cluster_commands import AtOnce
+from lakemq.cli.meta_access import ask_meta, credentials_of, run_meta
+from lakemq.meta_service.api.errors import InvalidArgument, NotFound
+from lakemq.meta_service.api.types import NodeLoad, NodeRegistration, TopicDescription
+
+if TYPE_CHECKING:
+    from lakemq.meta_service.api.remote.client import RemoteClient
+
+_PAUSE_S: Final = 0.5
+"""Between two looks at a decommission."""
+_SHOWN_MAX: Final = 5
+"""Partitions that are named in an error."""
+_DISK_FIGURE: Final = "disk_used_ratio"
+node = typer.Typer(no_args_is_help=True, help="Nodes: list, drain, decommission, remove.")
+Node = Annotated[str, typer.Argument(metavar="NODE", help="A node id.")]
+
+
+@node.command("list")
+@option_groups
+def list_nodes(as_json: AsJson = False, *, members: MetaOptions) -> None:
+    """List nodes: state, rack, partitions that they lead, replicas, disk, last heartbeat.
+
+    A disk or heartbeat that the leader of the MetaService has not heard of is shown as -.
+    """
+
+    async def ask(client: RemoteClient) -> list[dict[str, Any]]:
+        nodes, (_, topics) = await client.nodes(), await client.topics()
+        loads = {load.node_id: load for load in await client.loads()}
+        return _listed(nodes, topics, loads)
+
+    found = ask_meta(members, ask)
+    if as_json:
+        typer.echo(json.dumps(found, ensure_ascii=False))
+        return
+    rows = [
+        (
+            each["node"], each["state"], each["rack"] or "-", str(each["leads"]),
+            str(each["replicas"]), _shown(each["figures"].get(_DISK_FIGURE), ".2f"),
+            _shown(each["silent_s"], ".1f", " s"), each["version"] or "-",
+            str(each["broker_epoch"]),
+            ", ".join(f"{name} {at}" for name, at in sorted(each["addresses"].items())),
+        )
+        for each in found
+    ]  # fmt: skip
+    numbers = ("leads", "replicas", "disk", "heartbeat")
+    print_table(
+        ("node", "state", "rack", *numbers, "version", "epoch", "addresses"), rows, numbers=numbers
+    )
+
+
+def _listed(
+    nodes: Sequence[NodeRegistration],
+    topics: Sequence[TopicDescription],
+    loads: Mapping[str, NodeLoad],
+) -> list[dict[str, Any]]:
+    partitions = [partition for topic in topics for partition in topic.partitions]
+    held = Counter(node for partition in partitions for node in partition.replicas)
+    led = Counter(partition.leader for partition in partitions)
+    found = []
+    for each in nodes:
+        load = loads.get(each.node_id)
+        found.append(
+            {
+                "node": each.node_id,
+                "state": each.state,
+                "rack": each.rack,
+                "leads": led[each.node_id],
+                "replicas": held[each.node_id],
+                "figures": dict(load.figures) if load else {},
+                "silent_s": load.silent_s if load else None,
+                "version": each.version,
+                "broker_epoch": each.broker_epoch,
+                "addresses": dict(each.addresses),
+            }
+        )
+    return found
+
+
+def _shown(value: float | None, form: str, unit: str = "") -> str:
+    return "-" if value is None else f"{value:{form}}{unit}"
+
+
+@node.command()
+@option_groups
+def drain(name: Node, *, members: MetaOptions) -> None:
+    """Move leadership away from a node, and place no new partitions there.
+
+    It takes part again after `lakemq node undrain`, or when it registers the next time. A rebalance
+    moves its replicas too; a drained node that holds none and falls silent is removed.
+    """
+    ask_meta(members, lambda client: client.drain_node(name))
+    typer.echo(f"draining {name}")
+
+
+@node.command()
+@option_groups
+def undrain(name: Node, *, members: MetaOptions) -> None:
+    """Let a node that drains take leaderships and replicas again.
+
+    Replicas that have moved stay where they are; `lakemq cluster rebalance` gives it its share.
+    """
+    ask_meta(members, lambda client: client.undrain_node(name))
+    typer.echo(f"{name} is active")
+
+
+@node.command()
+@option_groups
+def remove(name: Node, *, members: MetaOptions) -> None:
+    """Remove a node that is gone for good. Refused while it is alive or holds replicas."""
+    ask_meta(members, lambda client: client.remove_node(name))
+    typer.echo(f"removed {name}")
+
+
+@node.command()
+@option_groups
+def decommission(name: Node, at_once: AtOnce = 20, *, members: MetaOptions) -> None:
+    """Move everything off a node, alive or dead, and let it leave the cluster.
+
+    It is drained, its replicas move to other nodes, it leaves the MetaService's group. Ends with
+    exit code 0 when that is done: then it may be stopped. Ctrl-C ends only the waiting, moves go on
+    in the background; `lakemq node undrain` ends the decommission.
+    """
+    ask_meta(members, lambda client: _empty(client, name, at_once))
+    status = ask_meta(members, lambda client: client.status())
+    if name in status.members:
+        from lakemq.meta_service.api import operations
+
+        credentials = credentials_of(members)
+        run_meta(lambda: operations.remove_member(members.address, name, credentials))
+        typer.echo(f"{name} has left the MetaService's group")
+    if ask_meta(members, lambda client: _stays(client, name)):
+        typer.echo(f"{name} holds nothing: stop it, and it is removed")
+    else:
+        typer.echo(f"removed {name}")
+
+
+async def _empty(client: RemoteClient, name: str, at_once: int) -> None:
+    """Until the node holds no replica. Raises NotFound, InvalidArgument."""
+    found = await _find(client, name)
+    if found is None:
+        raise NotFound(f"node {name!r} is not registered")
+    await client.rebalance("start", leaving=[name], at_once=at_once)
+    epoch, last = 0, -1
+    while found is not None:
+        if found.state == "active":
+            # A node that restarts has another epoch; it would get new partitions again.
+            if found.broker_epoch == epoch:
+                raise InvalidArgument(f"node {name!r} was undrained: the decommission is over")
+            epoch = found.broker_epoch
+            await client.drain_node(name)
+        # Asked before its replicas are counted: if both say so, nothing more will move.
+        running = (await client.rebalance()).running
+        held = await _held(client, name)
+        if len(held) != last:
+            typer.echo(f"{name}: {len(held)} replicas left")
+        if not held:
+            return
+        if not running:
+            raise InvalidArgument(
+                f"{len(held)} replicas of {name!r} have nowhere to go ({_some(held)}): no other "
+                "active node with room lacks them. Add a node and repeat this, or undrain the node"
+            )
+        last = len(held)
+        await asyncio.sleep(_PAUSE_S)
+        found = await _find(client, name)
+
+
+async def _find(client: RemoteClient, name: str) -> NodeRegistration | None:
+    """None: it is not registered, as a node that has drained and was stopped."""
+    return next((each for each in await client.nodes() if each.node_id == name), None)
+
+
+async def _held(client: RemoteClient, name: str) -> list[str]:
+    """Partitions of which the node holds a replica, as `topic/number`."""
+    _, topics = await client.topics()
+    return [
+        f"{topic.name}/{partition.partition}"
+        for topic in topics
+        for partition in topic.partitions
+        if name in partition.replicas
+    ]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = ", ..." if len(names) > _SHOWN_MAX else ""
+    return ", ".join(names[:_SHOWN_MAX]) + more
+
+
+async def _stays(client: RemoteClient, name: str) -> bool:
+    """Whether the node is alive, and so stays registered; one that is not is removed."""
+    found = await _find(client, name)
+    if found is not None and found.state == "fenced":
+        await client.remove_node(name)
+        return False
+    return found is not None
