@@ -36,7 +36,8 @@ from lakemq.broker_core.api.types import (
     TopicInfo,
 )
 from lakemq.broker_core.catalog_view import CatalogView
-from lakemq.broker_core.cluster_nodes import ClusterNodes, node_infos
+from lakemq.broker_core.cluster.network import PeerNetwork
+from lakemq.broker_core.cluster_nodes import node_infos
 from lakemq.broker_core.configuration.settings import (
     ScheduleSettings,
     TopicSettings,
@@ -74,6 +75,7 @@ class CoreBroker:
         plugins: Sequence[PluginInfo] = (),
         transaction_settings: TransactionSettings | None = None,
         schedule_settings: ScheduleSettings | None = None,
+        network: PeerNetwork,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -81,7 +83,8 @@ class CoreBroker:
         self._access = access
         self._plugins = tuple(plugins)
         self._default_config = default_topic_config(topic_settings)
-        self._nodes = ClusterNodes(meta)
+        self.network = network
+        self._nodes = network.nodes
         self._partitions = Partitions(node_id, storage, self._nodes.address_of)
         self._catalog = CatalogView(meta, self._partitions, self._default_config)
         self._schemas = SchemaRegistry(meta)
@@ -136,6 +139,7 @@ class CoreBroker:
         await self._catalog.stop()
         await self._nodes.stop()
         await self._writer.stop()
+        await self.network.peers.close()
 
     # -- topics
 

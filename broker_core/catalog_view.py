@@ -16,7 +16,7 @@ from lakemq.broker_core.api.types import Leadership, TopicConfig, TopicInfo
 from lakemq.broker_core.partitions import Partitions
 from lakemq.broker_core.topic_names import config_from_catalog
 from lakemq.meta_service.api.errors import MetaError
-from lakemq.meta_service.api.types import MetaClient, TopicDescription
+from lakemq.meta_service.api.types import MetaClient, PartitionDescription, TopicDescription
 
 _RETRY_FIRST_MS: Final = 100
 _RETRY_MAX_MS: Final = 5_000
@@ -118,10 +118,7 @@ class CatalogView:
             len(described.partitions),
             config_from_catalog(described.config, self._default_config),
             described.revision,
-            tuple(
-                Leadership(each.leader, each.leader_epoch, each.replicas)
-                for each in described.partitions
-            ),
+            tuple(_leadership(each) for each in described.partitions),
         )
 
     async def remove(self, name: str, revision: int | None = None) -> None:
@@ -145,3 +142,16 @@ class CatalogView:
         # A copy: a watcher may remove itself while it is called.
         for watcher in list(self._watchers):
             watcher(name, topic)
+
+
+def _leadership(described: PartitionDescription) -> Leadership:
+    return Leadership(
+        described.leader,
+        described.leader_epoch,
+        described.replicas,
+        described.in_sync,
+        described.partition_epoch,
+        described.eligible,
+        described.min_in_sync,
+        described.target,
+    )

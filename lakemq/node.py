@@ -27,6 +27,9 @@ from lakemq.broker_core.api.ports import (
 from lakemq.broker_core.api.records.stored import SKIPPED
 from lakemq.broker_core.api.types import PluginInfo
 from lakemq.broker_core.broker import CoreBroker
+from lakemq.broker_core.cluster.identity import PeerIdentity, PeerTls
+from lakemq.broker_core.cluster.network import PeerNetwork
+from lakemq.broker_core.cluster_nodes import ClusterNodes
 from lakemq.broker_core.configuration.config import Config
 from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost, PluginPoint
 from lakemq.broker_core.publishing.interception import Interception
@@ -39,6 +42,7 @@ from lakemq.loop_watchdog import LoopWatchdog
 from lakemq.meta_service.api.errors import StartupFailed
 from lakemq.meta_service.api.types import NodeRegistration
 from lakemq.meta_service.server.member import MetaMember
+from lakemq.meta_service.server.tls import load_pem
 from lakemq.registration import Registration
 from lakemq.telemetry import Telemetry
 
@@ -71,6 +75,7 @@ class Node:
         self.broker: CoreBroker
         self._now_ms = now_ms
         self._member: MetaMember
+        self._registration: Registration | None = None
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -102,9 +107,11 @@ class Node:
         register_metrics(self.telemetry.meter("broker_core.security"), self.security)
         await self.security.start()
         self._stack.push_async_callback(self.security.stop)
-        self.broker = self._core(storage)
+        network = self._network()
+        self.broker = self._core(storage, network)
         await self.broker.start()
         self._stack.push_async_callback(self.broker.stop)
+        await self._start_listener(network.server)
         plugin_listeners = self._plugin_listeners()
         for plugin, listener in plugin_listeners:
             await self._start_listener(listener, f"plugin {plugin.name}: ")
@@ -199,7 +206,24 @@ class Node:
             mechanisms=[mechanism for _, mechanism in mechanisms],
         )
 
-    def _core(self, storage: Storage) -> CoreBroker:
+    def _network(self) -> PeerNetwork:
+        config = self.config
+        try:
+            pem = load_pem(config.meta)
+        except StartupFailed as error:
+            raise StartupError(f"meta: {error}") from error
+        return PeerNetwork.over(
+            PeerIdentity(self.node_id, self._member.cluster_id, self._broker_epoch),
+            ClusterNodes(self._member.client()),
+            settings=config.cluster,
+            host=config.meta.host or config.node.host,
+            tls=None if pem is None else PeerTls(pem.certificate, pem.key, pem.authority),
+        )
+
+    def _broker_epoch(self) -> int:
+        return self._registration.broker_epoch if self._registration is not None else 0
+
+    def _core(self, storage: Storage, network: PeerNetwork) -> CoreBroker:
         found = self._collected_each("register_interceptors", Interceptor)
         chain = [(plugin.name, interceptor) for plugin, interceptor in found]
         interception = Interception(chain, time.perf_counter)
@@ -219,6 +243,7 @@ class Node:
             topic_settings=self.config.topics,
             transaction_settings=self.config.transactions,
             schedule_settings=self.config.schedules,
+            network=network,
             now_ms=self._now_ms,
             plugins=[
                 PluginInfo(each.name, each.version, each.distribution, each.enabled, each.hooks)
@@ -265,7 +290,9 @@ class Node:
             heartbeats=True,
             storage_id=storage,
         )
-        registration = Registration(self._member.control(), node, self._load, self._fail)
+        self._registration = registration = Registration(
+            self._member.control(), node, self._load, self._fail, self.broker.network.peers.renew
+        )
         await registration.start()
         self._stack.push_async_callback(registration.stop)
         # topics made before any node had registered have their leader now

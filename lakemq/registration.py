@@ -32,17 +32,25 @@ class Registration:
         node: NodeRegistration,
         load: Callable[[], Mapping[str, float]],
         on_refused: Callable[[str], None],
+        on_registered: Callable[[], None] = lambda: None,
     ) -> None:
         """`load()`: figures for heartbeats. `on_refused(message)`: another process holds this node
-        id or a copy of this data folder, so this one must stop."""
+        id or a copy of this data folder, so this one must stop. `on_registered()`: called after
+        each registration, when `broker_epoch` is the new one."""
         self._client = client
         self._wanted = node
         self._node = node
         self._load = load
         self._on_refused = on_refused
+        self._on_registered = on_registered
         self._state = ""
         self._active = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def broker_epoch(self) -> int:
+        """Number of this registration; 0 before the first."""
+        return self._node.broker_epoch
 
     async def start(self) -> None:
         """Register, and wait until the node is active. Raises StartupError."""
@@ -71,6 +79,7 @@ class Registration:
 
     async def _register(self) -> None:
         self._node = await self._client.register_node(self._wanted)
+        self._on_registered()
 
     async def _run(self) -> None:
         registered = True

@@ -104,6 +104,17 @@ class Leadership(NamedTuple):
     epoch: int
     """Leader epoch: raised at every change of leader."""
     replicas: tuple[str, ...] = ()
+    """The preferred leader first."""
+    in_sync: tuple[str, ...] = ()
+    """Replicas that hold everything up to the high watermark."""
+    partition_epoch: int = 0
+    """Raised at every change of this entry."""
+    eligible: tuple[str, ...] = ()
+    """Replicas that left `in_sync` while it was short, and hold everything acknowledged."""
+    min_in_sync: int = 1
+    """Members of `in_sync` without which the high watermark stands still."""
+    target: tuple[str, ...] = ()
+    """Replicas that it shall have when they are all in sync; empty: those that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +222,8 @@ class NodeInfo:
     version: str
     state: str
     """`active`, `fenced` or `draining`."""
+    broker_epoch: int = 0
+    """Number of its registration."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,11 +51,17 @@ class Peer(NamedTuple):
 class PeerBook:
     """What is known of the nodes of the cluster."""
 
-    def __init__(self, identity: PeerIdentity, registered: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self,
+        identity: PeerIdentity,
+        registered: Callable[[], Mapping[str, int]],
+        on_unknown: Callable[[], None] = lambda: None,
+    ) -> None:
         """`registered()`: node id -> broker epoch, as the catalog had them some seconds ago at
-        most."""
+        most. `on_unknown()`: a node has called that is not among them."""
         self._identity = identity
         self._registered = registered
+        self._on_unknown = on_unknown
         self._heard: dict[str, int] = {}
 
     def accept(self, metadata: Mapping[str, str], names: Iterable[str] | None) -> Peer:
@@ -82,6 +88,7 @@ class PeerBook:
     def _believed(self, node: str, epoch: int) -> Peer:
         registered = self._registered()
         if node not in registered or node == self._identity.node_id:
+            self._on_unknown()
             raise Unavailable(f"no node {node!r} is registered, as far as is known here")
         # A node that has just registered says it before the catalog's list is read again.
         newest = max(registered[node], self._heard.get(node, 0))

@@ -67,13 +67,22 @@ class PeerServer:
     name = "peer"
 
     def __init__(
-        self, identity: PeerIdentity, book: PeerBook, *, host: str, port: int, tls: PeerTls | None
+        self,
+        identity: PeerIdentity,
+        book: PeerBook,
+        *,
+        host: str,
+        port: int,
+        tls: PeerTls | None,
+        advertise: str = "",
     ) -> None:
+        """`advertise`: `host:port` that others are told in place of where it listens."""
         self._identity = identity
         self._book = book
         self._host = host
         self._port = port
         self._tls = tls
+        self._advertise = advertise
         self._bound = 0
         self._server: grpc.aio.Server | None = None
         self._streams: dict[str, StreamHandler] = {}
@@ -128,7 +137,7 @@ class PeerServer:
 
     def addresses(self) -> Sequence[str]:
         """`host:port` that other nodes connect to."""
-        return [join_host(self._host, self._bound)]
+        return [self._advertise or join_host(self._host, self._bound)]
 
     async def stop(self) -> None:
         """End all streams, then close."""

@@ -15,7 +15,7 @@ from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import LakeMQError, Unavailable
 from lakemq.broker_core.cluster.identity import PeerBook, PeerIdentity, PeerTls, metadata_of
 from lakemq.broker_core.cluster.peer_server import OPTIONS, SERVICE
-from lakemq.broker_core.cluster.streams import ByteStream, LeaderStream
+from lakemq.broker_core.cluster.streams import ByteStream, LeaderStream, first_of
 
 _RETRY_FIRST_MS: Final = 50
 _RETRY_MAX_MS: Final = 1_000
@@ -53,6 +53,12 @@ class Peers:
         self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._kept: set[asyncio.Task[None]] = set()
+        self._renewed = asyncio.Event()
+
+    def renew(self) -> None:
+        """This node has registered again: streams are opened again with its new epoch."""
+        self._renewed.set()
+        self._renewed = asyncio.Event()
 
     def follow(
         self, node: str, serve: Callable[[LeaderStream], Awaitable[None]]
@@ -110,7 +116,7 @@ class Peers:
                 raise Unavailable(f"{node} refused: {await call.details()}")
             self._book.check_callee(node, metadata)
             accepted()
-            await talk(_Called(call))
+            await first_of(talk(_Called(call)), _ended_by(self._renewed))
         finally:
             call.cancel()
 
@@ -171,6 +177,10 @@ class Peers:
         await asyncio.gather(*kept, *self._closing, return_exceptions=True)
         channels, self._channels = self._channels, {}
         await asyncio.gather(*(channel.close() for _, channel in channels.values()))
+
+
+async def _ended_by(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 class _Called:

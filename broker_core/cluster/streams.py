@@ -87,7 +87,7 @@ class FollowerStream:
     async def run(self, serve: Callable[[FollowerStream], Awaitable[None]]) -> None:
         """Call `serve(self)` and send meanwhile, until it returns or sending fails. Raises what
         either does."""
-        await _first_of(serve(self), self._send_turns())
+        await first_of(serve(self), self._send_turns())
 
     async def _send_turns(self) -> None:
         while True:
@@ -165,7 +165,7 @@ class LeaderStream:
     async def run(self, serve: Callable[[LeaderStream], Awaitable[None]]) -> None:
         """Call `serve(self)` and send asks meanwhile, until it returns or sending fails. Raises
         what either does."""
-        await _first_of(serve(self), self._send_asks())
+        await first_of(serve(self), self._send_asks())
 
     async def _send_asks(self) -> None:
         while True:
@@ -191,7 +191,7 @@ class LeaderStream:
         return ReplicaAsk(opens, asks, closes, credit)
 
 
-async def _first_of(*parts: Awaitable[None]) -> None:
+async def first_of(*parts: Awaitable[None]) -> None:
     """Run all until one of them ends, then cancel the others; raises what that one did."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:

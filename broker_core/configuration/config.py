@@ -20,6 +20,7 @@ from lakemq.broker_core.api.errors import ConfigError, LakeMQError
 from lakemq.broker_core.configuration.config_words import complaint, nearest
 from lakemq.broker_core.configuration.settings import (
     AdminSettings,
+    ClusterSettings,
     NodeSettings,
     ScheduleSettings,
     TelemetrySettings,
@@ -34,6 +35,7 @@ ENV_PREFIX: Final = "LAKEMQ_"
 SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "node": NodeSettings,
     "meta": MetaSettings,
+    "cluster": ClusterSettings,
     "topics": TopicSettings,
     "transactions": TransactionSettings,
     "schedules": ScheduleSettings,
@@ -121,6 +123,7 @@ class Config:
 
     node: NodeSettings
     meta: MetaSettings
+    cluster: ClusterSettings
     topics: TopicSettings
     transactions: TransactionSettings
     schedules: ScheduleSettings

@@ -30,6 +30,28 @@ class NodeSettings(Section):
     (`lakemq_node_loop_stalls`): it serves no client meanwhile (ms); 0: not at all."""
 
 
+class ClusterSettings(Section):
+    """What brokers of a cluster do for each other."""
+
+    host: str = ""
+    """Address on which other brokers reach this one; empty: `meta.host`, else `node.host`. One
+    that is not loopback needs `meta.tls_cert`, `meta.tls_key` and `meta.tls_ca`, which brokers use
+    too."""
+    peer_port: Port = 9704
+    """TCP port on which brokers talk to each other."""
+    advertise: str = ""
+    """`host:port` under which other brokers reach this one; empty: the host and port above."""
+    replica_lag_max_ms: int = Field(default=5_000, ge=100)
+    """A replica that has not caught up with its leader for so long leaves the in-sync replicas
+    (ms)."""
+    replication_max_bytes_per_s: int = Field(default=50_000_000, ge=1_000)
+    """What replicas that catch up may take of this node's network and disk, in and out each
+    (bytes/s). Replicas that are in sync are not held back."""
+    ack_wait_ms: int = Field(default=10_000, ge=100)
+    """How long a record waits for its partition's leader, or for enough in-sync replicas, before
+    its publisher is told that it was not acknowledged (ms)."""
+
+
 class TopicSettings(Section):
     """Defaults for topics created without these settings."""
 

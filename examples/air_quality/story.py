@@ -34,6 +34,9 @@ CONFIG: Final = f"""\
 port = 0
 raft_port = 0
 
+[cluster]
+peer_port = 0
+
 [admin]
 port = 0
 

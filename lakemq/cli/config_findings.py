@@ -90,12 +90,16 @@ def listening(config: Config, plugins: Sequence[LoadedPlugin]) -> list[Listening
     """Every port that is written or the default; not those that the system chooses."""
     found = [
         Listening(("meta", "port"), config.meta.host, config.meta.port),
-        Listening(("admin", "port"), config.admin.host, config.admin.port),
+        Listening(
+            ("cluster", "peer_port"),
+            config.cluster.host or config.meta.host,
+            config.cluster.peer_port,
+        ),
     ]
     if config.meta.members or config.meta.join:
         found.append(Listening(("meta", "raft_port"), config.meta.host, config.meta.raft_port))
-    if not config.admin.enabled:
-        found.pop(1)
+    if config.admin.enabled:
+        found.append(Listening(("admin", "port"), config.admin.host, config.admin.port))
     for plugin in plugins:
         for place, section in sections(("plugins", plugin.name), plugin.settings):
             port, host = getattr(section, "port", None), getattr(section, "host", None)

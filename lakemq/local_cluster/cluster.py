@@ -18,7 +18,7 @@ from lakemq.local_cluster.toml_text import merged, toml_text
 HOST: Final = "127.0.0.1"
 META_MEMBERS_MAX: Final = 3
 _KEPT_OF_A_LOST_DISK: Final = ("meta", "node.json", "lock")
-_PORTS: Final = ("raft", "meta", "native", "mqtt", "admin")
+_PORTS: Final = ("raft", "meta", "peer", "native", "mqtt", "admin")
 
 
 class LocalCluster:
@@ -61,7 +61,7 @@ class LocalCluster:
         return {
             purpose: f"{HOST}:{links.relay(name, port) if links is not None else port}"
             for purpose, port in ports.items()
-            if purpose in ("raft", "meta")
+            if purpose in ("raft", "meta", "peer")
         }
 
     def _settings(self, name: str, reached: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
@@ -80,6 +80,7 @@ class LocalCluster:
         return {
             "node": {"id": name, "host": HOST},
             "meta": meta,
+            "cluster": {"peer_port": ports["peer"], "advertise": reached[name]["peer"]},
             "admin": {"port": ports["admin"]},
             "plugins": {"native": {"port": ports["native"]}, "mqtt": {"port": ports["mqtt"]}},
         }

@@ -122,6 +122,7 @@ def _sections(folder: Path, config: str, given: Mapping[str, Plugin]) -> dict[st
         plugins["journal"] = {"enabled": False}
     return {
         "meta": {"port": 0, "raft_port": 0},
+        "cluster": {"peer_port": 0},
         "admin": {"enabled": False},
         **written,
         "node": {**written.get("node", {}), "data_dir": str(folder)},

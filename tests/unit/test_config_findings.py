@@ -40,8 +40,8 @@ port = -1
     file = f"{tmp_path}/f.toml"
     said = found(tmp_path, text, LAKEMQ_META__PORT="x")
     assert [line.removeprefix(file) for line in said if "log_level" not in line] == [
-        ":17: oddity: unknown section; known are admin, meta, node, plugins, schedules, security, "
-        "telemetry, topics, transactions",
+        ":17: oddity: unknown section; known are admin, cluster, meta, node, plugins, schedules, "
+        "security, telemetry, topics, transactions",
         ":3: node.id: it takes 1 to 63 letters, digits, dots, hyphens and underscores, a letter or "
         "digit first, not 'a b'",
         "LAKEMQ_META__PORT: it takes a whole number, not 'x'",

@@ -128,6 +128,20 @@ async def test_a_stream_goes_on_after_its_leader_was_restarted() -> None:
         assert follower.got.empty()
 
 
+async def test_streams_are_opened_again_after_a_new_registration() -> None:
+    cluster: dict[str, Node] = {}
+    leader, node = Node("n1", cluster), Node("n2", cluster)
+    async with running(leader, node), asyncio.timeout(10):
+        follower = Follower()
+        node.peers.follow("n1", follower.follow)
+        await follower.wait()
+        node.epoch = 7
+        node.peers.renew()
+        await until(lambda: follower.streams == 2)
+        await until(lambda: len(leader.followers) == 2)
+    assert [each.peer.broker_epoch for each in leader.followers] == [1, 7]
+
+
 async def test_both_sides_prove_their_names_with_certificates(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
 

@@ -20,6 +20,8 @@ PORTS_FREE = """
 [meta]
 port = 0
 raft_port = 0
+[cluster]
+peer_port = 0
 [admin]
 port = 0
 [plugins.mqtt]
@@ -30,6 +32,8 @@ port = 0
 """Every listener on a port that the system chooses."""
 
 
+PEER_PORT_FREE = {"LAKEMQ_CLUSTER__PEER_PORT": "0"}
+"""Also for a test that writes a configuration of its own: nodes find this port in the catalog."""
 _numbers = itertools.count()
 
 
@@ -99,7 +103,7 @@ class NodeProcess:
                 [self._python, "-m", "lakemq", "start", "--config", str(self.config_file),
                  "--data-dir", str(self.data_dir), *self._arguments],
                 stdout=subprocess.PIPE, stderr=log, text=True,
-                env={**os.environ, **self._environment}, cwd=self._cwd,
+                env={**os.environ, **PEER_PORT_FREE, **self._environment}, cwd=self._cwd,
             )  # fmt: skip
         lines = _lines_of(self.process)
         deadline = time.monotonic() + timeout_s

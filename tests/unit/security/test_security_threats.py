@@ -15,6 +15,7 @@ PAGE: Final = ROOT / "docs/security.md"
 UNIT: Final = "unit/security/test_security_"
 NODE: Final = "integration/security/test_security_node.py"
 INTERNAL: Final = "integration/node/test_internal_topics.py"
+PEERS: Final = "integration/cluster/test_peer_streams.py"
 CERTIFICATES: Final = "integration/meta/test_meta_certificates.py"
 
 HELD_BY: Final[dict[str, tuple[str, ...]]] = {
@@ -140,6 +141,18 @@ HELD_BY: Final[dict[str, tuple[str, ...]]] = {
     "meta-authority": (
         f"{UNIT}authorities.py::test_an_authority_of_both_is_refused",
         f"{UNIT}authorities.py::test_an_authority_that_the_members_signed_is_refused",
+    ),
+    "peers-names": (
+        f"{PEERS}::test_both_sides_prove_their_names_with_certificates",
+        f"{PEERS}::test_a_caller_is_refused_before_anything_of_it_is_read",
+        "unit/broker_core/cluster/test_peer_identity.py::test_others_are_refused",
+    ),
+    "peers-plain": (f"{PEERS}::test_plain_text_is_for_loopback_and_ports_for_one",),
+    "peers-bounds": (
+        f"{PEERS}::test_a_node_may_have_a_few_streams_only",
+        f"{PEERS}::test_a_leader_sends_no_more_than_the_credit",
+        f"{PEERS}::test_bad_bytes_end_the_stream",
+        "unit/broker_core/cluster/test_replica_frames.py::test_a_large_ask_is_refused_before_it_is_parsed",
     ),
     "meta-plain": ("integration/meta/test_meta_member.py::test_plain_text_is_for_loopback_only",),
     "admin-rights": (
