@@ -7,11 +7,11 @@ and that of etcd's raft with `Ready`. Nothing else leaves the core.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from lakemq.plugins.mqtt.routing.history import History
-from lakemq.plugins.mqtt.state.appends import Appends, PendingAppend
+from lakemq.plugins.mqtt.state.appends import NOTHING, Appends, PendingAppend
 from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.state.questions import Continuation, Question
 from lakemq.plugins.mqtt.state.sessions import Session
@@ -56,11 +56,11 @@ class Outbox:
     def __bool__(self) -> bool:
         return self.ready()
 
-    def ready(self, busy: Collection[str] = ()) -> bool:
+    def ready(self, enough: Mapping[str, int] = NOTHING) -> bool:
         """Whether `take` would return anything."""
         return bool(
             self.writes
-            or self.appends.ready(busy)
+            or self.appends.ready(enough)
             or self.loads
             or self.retained
             or self.exchanges
@@ -77,11 +77,12 @@ class Outbox:
         writes, self.writes = self.writes, []
         return writes
 
-    def take(self, busy: Collection[str] = ()) -> Effects:
-        """All effects since the last call, but for appends to topics that are `busy` with one."""
+    def take(self, enough: Mapping[str, int] = NOTHING) -> Effects:
+        """All effects since the last call, but for appends that have not `enough` records (topic ->
+        how many)."""
         # Lists are replaced, not cleared: effects that are carried out may put new ones here.
         effects = Effects(
-            self.appends.take(busy),
+            self.appends.take(enough),
             self.loads,
             self.retained,
             self.exchanges,

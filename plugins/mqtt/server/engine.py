@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from lakemq.broker_core.api.errors import LakeMQError, NotAuthenticated, TopicExists
 from lakemq.broker_core.api.ports import BoundPublish, Broker, Exchange
 from lakemq.broker_core.api.records.batch import read_header
-from lakemq.broker_core.api.types import Challenge, CommittedBatch, Placed
+from lakemq.broker_core.api.types import Acks, Challenge, CommittedBatch, Placed
 from lakemq.plugins.mqtt.config import BindingSettings, MqttSettings
 from lakemq.plugins.mqtt.ops.draining import Draining
 from lakemq.plugins.mqtt.ops.system_topics import publish_system_topics
@@ -40,6 +40,7 @@ from lakemq.plugins.mqtt.session.connection import Connection
 from lakemq.plugins.mqtt.session.progress import Dialogue
 from lakemq.plugins.mqtt.session.subscribing import send_retained
 from lakemq.plugins.mqtt.state.appends import PendingAppend
+from lakemq.plugins.mqtt.state.gathering import Gathering
 from lakemq.plugins.mqtt.state.peer import Peer
 from lakemq.plugins.mqtt.state.questions import Continuation, Question
 from lakemq.plugins.mqtt.state.records import BROKERS_OWN, RecordReader
@@ -136,8 +137,8 @@ class MqttEngine:
         self._deciding: set[asyncio.Task[None]] = set()
         """Those of them that find out what clients may do."""
         self._appending: set[PendingAppend] = set()
-        self._busy: dict[str, int] = {}
-        """Appends under way, by topics of one partition."""
+        self._gathering = Gathering(self.later, self._turn_if_due)
+        """Of topics of one partition."""
         self._all_appended: asyncio.Event | None = None
         """Set when nothing is being appended any more; None: no task waits for that."""
         self._exchanges: WeakKeyDictionary[Dialogue, Exchange] = WeakKeyDictionary()
@@ -164,6 +165,7 @@ class MqttEngine:
         # is held in `_early` and delivered behind that; `_route` leaves out what lies below
         # `positions`. So no record is missed and none is delivered twice.
         self.loop = asyncio.get_running_loop()
+        self._gathering.hold(True)
         self._early = []
         # Reversed: the first binding of a topic says how it is created.
         for binding in {one.topic: one for one in reversed(self.settings.bindings)}.values():
@@ -211,6 +213,7 @@ class MqttEngine:
             else:
                 text = "the server shuts down"
                 connection.close(Reason.SERVER_SHUTTING_DOWN, text, self.now_ms())
+        self._gathering.hold(False)
         self._turn()
         if self._deciding:  # about wills
             await asyncio.wait(self._deciding, timeout=CLOSE_LINGER_S)
@@ -261,7 +264,7 @@ class MqttEngine:
             return
         ledger = self.hub.ledger
         if (
-            self.hub.outbox.ready(self._busy)
+            self.hub.outbox.ready(self._gathering.enough)
             or (ledger is not None and ledger.due)
             or self.journal.delays.due
         ):
@@ -283,7 +286,7 @@ class MqttEngine:
         # Appends go first: the disk works while the rest is done. Writes go last, with what the
         # others have added.
         appends, loads, retained, exchanges, reads, questions, writes = self.hub.outbox.take(
-            self._busy
+            self._gathering.enough
         )
         if appends:
             self.broker.publish_bound([self._append(one) for one in appends])
@@ -314,16 +317,20 @@ class MqttEngine:
 
     def _append(self, pending: PendingAppend) -> BoundPublish:
         self._appending.add(pending)
-        if self._has_one_partition(pending.topic):
-            self._busy[pending.topic] = self._busy.get(pending.topic, 0) + 1
+        # What memory acknowledges waits for no fsync that others could share.
+        gathers = pending.acks is not Acks.MEMORY and self._has_one_partition(pending.topic)
+        if gathers:
+            self._gathering.begin(pending.topic, pending.tokens, self.now_ms())
         columns, principals = pending.columns(), pending.principals()
-        done = functools.partial(self._appended, pending)
+        done = functools.partial(self._appended, pending, gathers)
         return BoundPublish(pending.topic, columns, principals, pending.acks, done)
 
-    def _appended(self, pending: PendingAppend, outcomes: list[Placed | LakeMQError]) -> None:
+    def _appended(
+        self, pending: PendingAppend, gathers: bool, outcomes: list[Placed | LakeMQError]
+    ) -> None:
         self._appending.discard(pending)
-        if (others := self._busy.pop(pending.topic, 1) - 1) > 0:
-            self._busy[pending.topic] = others
+        if gathers:
+            self._gathering.end(pending.topic, len(pending.tokens))
         now_ms = self.now_ms()
         if len(outcomes) == len(pending.tokens):
             pending.settle(outcomes, now_ms)
@@ -336,6 +343,11 @@ class MqttEngine:
             self._turn()
         if not self._appending and self._all_appended is not None:
             self._all_appended.set()
+
+    def _turn_if_due(self) -> None:
+        # At once, not by `after`: what was held is late already.
+        if not self.turn_due and self.hub.outbox.ready(self._gathering.enough):
+            self._turn()
 
     def _has_one_partition(self, topic: str) -> bool:
         """Then its log flushes one append after the other, and what comes meanwhile had better

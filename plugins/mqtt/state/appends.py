@@ -6,7 +6,8 @@ they came from. Each carries a token, which takes the outcome back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from lakemq.broker_core.api.errors import LakeMQError
@@ -33,9 +34,13 @@ class AppendCallback(Protocol):
         self.on_result(packet_id, 1, size_bytes, somewhere, now_ms)
 
 
+Token = tuple[AppendCallback | None, int, int]
+"""Who hears what became of a record, its packet identifier and QoS."""
 FULL_COUNT: Final = 32
 FULL_BYTES: Final = 64 * 1024
 """Records, or bytes, of an append that gains little from more."""
+NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+"""No topic gathers."""
 PLUGIN: Final = Principal("mqtt", "node")
 """Who writes to the topics that the plugin keeps for itself."""
 
@@ -64,8 +69,7 @@ class PendingAppend:
         self.size_bytes = 0
         """Of all values."""
         self.headers: list[bytes] = []
-        self.tokens: list[tuple[AppendCallback | None, int, int]] = []
-        """AppendCallback, packet identifier, QoS of each record."""
+        self.tokens: list[Token] = []
         self._principal: Principal | None = None
         """Whose the last record is."""
         self._starts: list[tuple[Principal, int]] = []
@@ -78,7 +82,7 @@ class PendingAppend:
         key: bytes,
         value: bytes | None,
         headers: bytes,
-        token: tuple[AppendCallback | None, int, int],
+        token: Token,
     ) -> None:
         """One more record. `principal` must be the hub's one object for it."""
         # By identity: comparing principals would cost more than the rest of this method.
@@ -92,10 +96,9 @@ class PendingAppend:
         self.headers.append(headers)
         self.tokens.append(token)
 
-    @property
-    def full(self) -> bool:
-        """Whether gathering more would save little."""
-        return len(self.values) >= FULL_COUNT or self.size_bytes >= FULL_BYTES
+    def has_enough(self, count: int) -> bool:
+        """Whether it has so many records, or gathering more would save little."""
+        return len(self.values) >= count or self.size_bytes >= FULL_BYTES
 
     def columns(self) -> Columns:
         """The records as columns, which share these lists."""
@@ -175,21 +178,20 @@ class Appends:
         self._last = pending
         return pending
 
-    def ready(self, busy: Collection[str] = ()) -> bool:
+    def ready(self, enough: Mapping[str, int] = NOTHING) -> bool:
         """Whether `take` would return anything."""
-        if not busy:
+        if not enough:
             return bool(self._pending)
         last = self._last
         if last is not None and len(self._pending) == 1:  # as a rule; asked for every packet
-            return last.topic not in busy or last.full
-        return any(one.topic not in busy or one.full for one in self._pending.values())
+            return last.has_enough(enough.get(last.topic, 0))
+        return any(one.has_enough(enough.get(one.topic, 0)) for one in self._pending.values())
 
-    def take(self, busy: Collection[str] = ()) -> list[PendingAppend]:
-        """What was gathered so far; the next records begin a new append. What goes to topics that
-        are `busy` with an append goes on gathering until it is full: the disk would not take it
-        sooner."""
+    def take(self, enough: Mapping[str, int] = NOTHING) -> list[PendingAppend]:
+        """What was gathered so far; the next records begin a new append. What goes to the topics in
+        `enough` goes on gathering until it has that many records."""
         pending = [
-            one for one in self._pending.values() if not busy or one.topic not in busy or one.full
+            one for one in self._pending.values() if one.has_enough(enough.get(one.topic, 0))
         ]
         for one in pending:
             del self._pending[one.topic, one.acks]

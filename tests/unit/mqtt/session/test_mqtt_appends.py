@@ -77,16 +77,16 @@ def test_records_of_many_clients_are_one_append_that_tells_whose_they_are() -> N
 
 
 def test_appends_to_a_busy_topic_gather_until_they_are_full() -> None:
-    appends = Appends()
+    appends, busy = Appends(), {"busy": FULL_COUNT}
     for topic in ("busy", "idle"):
         appends.to(topic, Acks.LEADER).add(ANONYMOUS, b"k", b"v", b"", (None, 1, 1))
-    assert [one.topic for one in appends.take(("busy",))] == ["idle"]
-    assert appends and not appends.ready(("busy",))
+    assert [one.topic for one in appends.take(busy)] == ["idle"]
+    assert appends and not appends.ready(busy)
     for _ in range(FULL_COUNT - 1):
         appends.to("busy", Acks.LEADER).add(ANONYMOUS, b"k", b"v", b"", (None, 1, 1))
-    assert appends.ready(("busy",))
-    (full,) = appends.take(("busy",))
+    assert appends.ready(busy)
+    (full,) = appends.take(busy)
     assert len(full.values) == FULL_COUNT
     appends.to("busy", Acks.LEADER).add(ANONYMOUS, b"k", b"v" * FULL_BYTES, b"", (None, 1, 1))
-    assert len(appends.take(("busy",))) == 1
+    assert len(appends.take(busy)) == 1
     assert not appends
