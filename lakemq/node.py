@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
@@ -43,6 +42,7 @@ from lakemq.meta_service.api.errors import StartupFailed
 from lakemq.meta_service.api.types import NodeRegistration
 from lakemq.meta_service.server.member import MetaMember
 from lakemq.meta_service.server.tls import load_pem
+from lakemq.node_load import NodeLoad
 from lakemq.registration import Registration
 from lakemq.telemetry import Telemetry
 
@@ -291,7 +291,11 @@ class Node:
             storage_id=storage,
         )
         self._registration = registration = Registration(
-            self._member.control(), node, self._load, self._fail, self.broker.network.peers.renew
+            self._member.control(),
+            node,
+            NodeLoad(self.data_dir),
+            self._fail,
+            self.broker.network.peers.renew,
         )
         await registration.start()
         self._stack.push_async_callback(registration.stop)
@@ -300,10 +304,6 @@ class Node:
         for listener in self.listeners:
             if isinstance(listener, AdminListener):
                 listener.ready = True
-
-    def _load(self) -> dict[str, float]:
-        usage = shutil.disk_usage(self.data_dir)
-        return {"disk_used_ratio": usage.used / max(1, usage.used + usage.free)}
 
     def _fail(self, reason: str) -> None:
         # Storage and registration may both fail: the first reason is shown.

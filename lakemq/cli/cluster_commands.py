@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Final
 
 import typer
 
-from lakemq.broker_core.api.command_line import MetaOptions, fail, option_groups
+from lakemq.broker_core.api.command_line import AsJson, MetaOptions, fail, option_groups
 from lakemq.cli.meta_access import ask_meta
 from lakemq.meta_service.api.remote.control_calls import RebalanceAction
 from lakemq.meta_service.api.types import Rebalance
@@ -36,6 +37,22 @@ def rebalance(
         fail("--plan and --stop exclude each other")
     action: RebalanceAction = "plan" if plan else "stop" if stop else "start"
     _print(ask_meta(members, lambda client: client.rebalance(action, at_once=at_once)))
+
+
+@cluster.command()
+@option_groups
+def advice(as_json: AsJson = False, *, members: MetaOptions) -> None:
+    """Say whether the cluster needs more nodes, or fewer.
+
+    It follows from disks, CPU and connections, from how they grew in the last hour, and from the
+    replicas that topics want. Nothing is started or stopped by it.
+    """
+    found = ask_meta(members, lambda client: client.loads())
+    if as_json:
+        typer.echo(json.dumps({"nodes_wanted": found.nodes_wanted, "advice": found.advice}))
+        return
+    for line in found.advice or ("nothing: there are as many nodes as it takes",):
+        typer.echo(line)
 
 
 def _print(found: Rebalance) -> None:

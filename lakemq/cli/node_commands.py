@@ -43,7 +43,7 @@ def list_nodes(as_json: AsJson = False, *, members: MetaOptions) -> None:
 
     async def ask(client: RemoteClient) -> list[dict[str, Any]]:
         nodes, (_, topics) = await client.nodes(), await client.topics()
-        loads = {load.node_id: load for load in await client.loads()}
+        loads = {load.node_id: load for load in (await client.loads()).nodes}
         return _listed(nodes, topics, loads)
 
     found = ask_meta(members, ask)

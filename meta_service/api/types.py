@@ -140,6 +140,18 @@ class NodeLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterLoad:
+    """What the leader has heard from nodes, and what follows from it."""
+
+    nodes: tuple[NodeLoad, ...]
+    """By id; none that has been silent since it began to lead."""
+    nodes_wanted: int
+    """More than there are; negative: fewer."""
+    advice: tuple[str, ...]
+    """One sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaMove:
     """One partition whose replicas are to be moved."""
 

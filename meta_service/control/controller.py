@@ -30,8 +30,10 @@ from lakemq.meta_service.catalog.partitions import settle_topic
 from lakemq.meta_service.catalog.results import value_of
 from lakemq.meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX
 from lakemq.meta_service.catalog.topics import decode_topic
+from lakemq.meta_service.control.advice import Advice, advise
 from lakemq.meta_service.control.balance import DISK_FIGURE, FULL_RATIO
 from lakemq.meta_service.control.failure_detector import FailureDetector, NodeStateChange
+from lakemq.meta_service.control.load_history import LoadHistory
 from lakemq.meta_service.control.mover import Mover
 from lakemq.meta_service.core.gateway import Gateway
 
@@ -60,6 +62,7 @@ class Controller:
         """`feature_levels()`: (the cluster's, the highest that all members know)."""
         self.failure_detector = FailureDetector()
         self.mover = Mover(gateway, self.failure_detector.loads)
+        self.history = LoadHistory()
         self._gateway = gateway
         self._has_sessions = has_sessions
         self._feature_levels = feature_levels
@@ -112,6 +115,7 @@ class Controller:
         self._stepped_s = now_s
         for change in self.failure_detector.state_changes(nodes, now_s):
             await self._carry_out(change)
+        self.history.note(self.failure_detector.loads(), now_s)
         await self._settle_partitions(now_s)
         await self.mover.step(now_s)
         await self._keep_time(now_s)
@@ -128,6 +132,7 @@ class Controller:
             now_s = self._now_s()
             self.failure_detector.restart(now_s)
             self.mover.restart()
+            self.history.restart()
             self._settled_revision = self._settled_preferred = -1
             self._nodes_changed_s = now_s
             self._leading_term = term
@@ -143,6 +148,13 @@ class Controller:
     def _nodes(self) -> list[NodeRegistration]:
         rows = self._gateway.cache.scan(NODE_PREFIX)
         return [decode_node(key, row.value) for key, row in rows]
+
+    def advice(self) -> Advice:
+        """Whether the cluster needs other nodes, as far as this leader has seen."""
+        rows = self._gateway.cache.scan(TOPIC_PREFIX)
+        topics = (decode_topic(key, row.value, row.mod_revision) for key, row in rows)
+        wanted = max((topic.replication for topic in topics), default=1)
+        return advise(self._nodes(), self.history, wanted)
 
     def full_nodes(self) -> tuple[str, ...]:
         """Nodes whose heartbeats say that their disk is full; none while members are too old to

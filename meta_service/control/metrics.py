@@ -62,6 +62,19 @@ def register(meter: Meter, member: Assembly, snapshot_age_s: Callable[[], float]
     for name, value, unit, description in counters:
         meter.create_observable_counter(f"lakemq.meta.{name}", [_read(value)], unit, description)
     _register_latencies(meter, gateway.latencies)
+    controller = member.controller
+
+    def nodes_wanted(options: CallbackOptions) -> Iterable[Observation]:
+        # Others have heard nothing: a sum or a maximum over members is the leader's word.
+        if controller.is_active:
+            yield Observation(controller.advice().nodes_wanted)
+
+    meter.create_observable_gauge(
+        "lakemq.meta.cluster.nodes_wanted",
+        [nodes_wanted],
+        "",
+        "Nodes to add, or negative: to take out. Told by the leader alone.",
+    )
 
 
 def _register_latencies(meter: Meter, latencies: Latencies) -> None:

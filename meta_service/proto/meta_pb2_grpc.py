@@ -495,7 +495,7 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Loads(self, request, context):
-        """What the leader has heard from nodes.
+        """What the leader has heard from nodes, and whether there are enough of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -153,7 +153,7 @@ class ClusterStub:
     Rebalance: _grpc.UnaryUnaryMultiCallable[_meta_pb2.RebalanceRequest, _meta_pb2.RebalanceResponse]
     """Move replicas so that nodes and racks carry alike, or only say which would be moved."""
     Loads: _grpc.UnaryUnaryMultiCallable[_meta_pb2.LoadsRequest, _meta_pb2.LoadsResponse]
-    """What the leader has heard from nodes."""
+    """What the leader has heard from nodes, and whether there are enough of them."""
     AllocateIds: _grpc.UnaryUnaryMultiCallable[_meta_pb2.AllocateIdsRequest, _meta_pb2.AllocateIdsResponse]
     """A block of ids that were never handed out before."""
 
@@ -180,7 +180,7 @@ class ClusterAsyncStub(ClusterStub):
     Rebalance: _aio.UnaryUnaryMultiCallable[_meta_pb2.RebalanceRequest, _meta_pb2.RebalanceResponse]  # type: ignore[assignment]
     """Move replicas so that nodes and racks carry alike, or only say which would be moved."""
     Loads: _aio.UnaryUnaryMultiCallable[_meta_pb2.LoadsRequest, _meta_pb2.LoadsResponse]  # type: ignore[assignment]
-    """What the leader has heard from nodes."""
+    """What the leader has heard from nodes, and whether there are enough of them."""
     AllocateIds: _aio.UnaryUnaryMultiCallable[_meta_pb2.AllocateIdsRequest, _meta_pb2.AllocateIdsResponse]  # type: ignore[assignment]
     """A block of ids that were never handed out before."""
 
@@ -264,7 +264,7 @@ class ClusterServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.LoadsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.LoadsResponse, _abc.Awaitable[_meta_pb2.LoadsResponse]]:
-        """What the leader has heard from nodes."""
+        """What the leader has heard from nodes, and whether there are enough of them."""
 
     @_abc_1.abstractmethod
     def AllocateIds(

@@ -165,14 +165,17 @@ class ClusterService(Service, rpc.ClusterServicer):
 
     @unary
     async def Loads(self, request: pb.LoadsRequest, context: Context) -> pb.LoadsResponse:
-        """What this member has heard from nodes since it began to lead."""
+        """What this member has heard from nodes since it began to lead, and what follows."""
         self._check_leads()
+        advice = self._controller.advice()
         detector, now_s = self._controller.failure_detector, self._now_s()
         return pb.LoadsResponse(
             nodes=[
                 pb.NodeLoad(node_id=name, figures=load, silent_s=detector.silent_s(name, now_s))
                 for name, load in sorted(detector.loads().items())
-            ]
+            ],
+            nodes_wanted=advice.nodes_wanted,
+            advice=advice.lines,
         )
 
     @unary

@@ -13,7 +13,7 @@ import grpc
 from lakemq.meta_service.api.messages import value_of
 from lakemq.meta_service.api.remote.calls import Calls
 from lakemq.meta_service.api.remote.failures import error_of_failure
-from lakemq.meta_service.api.types import NodeLoad, Rebalance, ReplicaMove
+from lakemq.meta_service.api.types import ClusterLoad, Rebalance, ReplicaMove
 from lakemq.meta_service.proto import meta_pb2 as pb
 
 Load = Mapping[str, float]
@@ -114,11 +114,9 @@ class ControlCalls(Calls):
         """
         await self._write(lambda t: t.cluster.UndrainNode, pb.NodeRequest(node_id=node_id))
 
-    async def loads(self) -> Sequence[NodeLoad]:
-        """What the leader has heard from nodes, by id; nothing of those that have been silent since
-        it began to lead."""
-        response = await self._call(lambda t: t.cluster.Loads, pb.LoadsRequest())
-        return [value_of(NodeLoad, node) for node in response.nodes]
+    async def loads(self) -> ClusterLoad:
+        """What the leader has heard from nodes, and whether there are enough of them."""
+        return value_of(ClusterLoad, await self._call(lambda t: t.cluster.Loads, pb.LoadsRequest()))
 
     async def remove_node(self, node_id: str) -> None:
         """Forget a node that holds no replicas. Raises InvalidArgument, NotFound."""

@@ -17,7 +17,7 @@ from lakemq.meta_service.api.errors import CompareFailed, NotFound
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.settings import MetaSettings
 from lakemq.meta_service.api.types import NodeRegistration, Rebalance, TopicDescription
-from lakemq.meta_service.control import mover
+from lakemq.meta_service.control import load_history, mover
 from lakemq.meta_service.server.member import MetaMember
 
 
@@ -154,12 +154,13 @@ async def test_a_full_broker_gets_no_new_topics(client: RemoteClient) -> None:
 
 
 @contextlib.asynccontextmanager
-async def alive(client: RemoteClient, *names: str) -> AsyncIterator[None]:
-    """Nodes that send heartbeats, and whose replicas catch up, until the block ends."""
+async def alive(client: RemoteClient, *names: str, **load: float) -> AsyncIterator[None]:
+    """Nodes that send heartbeats with these figures, and whose replicas catch up, until the block
+    ends."""
 
     async def beat(name: str) -> None:
         node = await client.register_node(NodeRegistration(name, {}, heartbeats=True))
-        async for _ in client.heartbeats(name, node.broker_epoch, period_s=0.1):
+        async for _ in client.heartbeats(name, node.broker_epoch, lambda: load, period_s=0.1):
             pass
 
     tasks = [asyncio.create_task(catch_up(client)), *(asyncio.create_task(beat(n)) for n in names)]
@@ -222,7 +223,7 @@ async def _holds(client: RemoteClient, name: str) -> bool:
 
 
 async def test_a_decommission_without_room_says_so_and_can_be_undone(
-    member: MetaMember, client: RemoteClient
+    member: MetaMember, client: RemoteClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with alive(client, "a", "b"):
         await client.create_topic("t", 2, {}, replication=2)
@@ -231,9 +232,11 @@ async def test_a_decommission_without_room_says_so_and_can_be_undone(
         assert "2 replicas of 'b' have nowhere to go (t/0, t/1)" in refused.output
         unknown = await command(member, "node", "decommission", "x")
         assert (unknown.exit_code, "'x' is not registered" in unknown.output) == (1, True)
+        monkeypatch.setattr(mover, "PLAN_S", 3600.0)  # no plan is made meanwhile
         await client.rebalance("start", leaving=["b"], at_once=3)
         assert (await command(member, "node", "undrain", "b")).exit_code == 0
         await client.register_node(NodeRegistration("c", {}))
+        monkeypatch.setattr(mover, "PLAN_S", 0.05)
 
         async def is_over() -> bool:
             return not (await client.rebalance()).running
@@ -241,6 +244,19 @@ async def test_a_decommission_without_room_says_so_and_can_be_undone(
         await true(is_over)
         topic = (await client.topics())[1][0]
         assert held(topic, "b") > 0 and held(topic, "c") == 1, "only its share goes to the new node"
+
+
+async def test_advice_follows_from_what_nodes_say(
+    member: MetaMember, client: RemoteClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_history, "SAMPLE_S", 0.0)
+    nothing = await command(member, "cluster", "advice", "--json")
+    assert json.loads(nothing.output)["nodes_wanted"] == 1, nothing.output
+    async with alive(client, "a", "b", disk_used_ratio=0.5, connections=90_000.0):
+        told = await command(member, "cluster", "advice")
+        assert told.output == "add 1 node (connections 0.90)\n"
+        listed = await command(member, "node", "list")
+        assert listed.output.splitlines()[1].split()[:6] == ["a", "active", "-", "0", "0", "0.50"]
 
 
 async def test_a_fenced_node_is_not_undrained(member: MetaMember, client: RemoteClient) -> None:
