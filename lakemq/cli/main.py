@@ -22,6 +22,7 @@ from lakemq.cli.acl_commands import acl
 from lakemq.cli.cluster_commands import cluster
 from lakemq.cli.meta_commands import meta
 from lakemq.cli.node_commands import node
+from lakemq.cli.partition_commands import partition
 from lakemq.cli.quota_commands import quota
 from lakemq.cli.user_commands import user
 from lakemq.runtime import loop_factory, settle
@@ -40,6 +41,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(meta, name="meta")
 app.add_typer(cluster, name="cluster")
 app.add_typer(node, name="node")
+app.add_typer(partition, name="partition")
 app.add_typer(user, name="user")
 app.add_typer(acl, name="acl")
 app.add_typer(quota, name="quota")

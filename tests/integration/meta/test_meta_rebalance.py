@@ -246,6 +246,34 @@ async def test_a_decommission_without_room_says_so_and_can_be_undone(
         assert held(topic, "b") > 0 and held(topic, "c") == 1, "only its share goes to the new node"
 
 
+async def test_partitions_that_lack_something_are_listed(
+    member: MetaMember, client: RemoteClient
+) -> None:
+    for name in "abc":
+        await client.register_node(NodeRegistration(name, {}))
+    await client.create_topic("t", 2, {}, replication=2)
+    await client.create_topic("u", 1, {}, replication=3)
+    (first, _) = (await client.topics())[1][0].partitions
+    assert first.leader
+    await client.change_in_sync(
+        "t", (await client.topics())[1][0].topic_id, 0, leader=first.leader,
+        leader_epoch=0, partition_epoch=0, in_sync=(first.leader,),
+    )  # fmt: skip
+    everything = await command(member, "partition", "list")
+    assert [line.split()[0] for line in everything.output.splitlines()] == [
+        "partition", "t/0", "t/1", "u/0",
+    ]  # fmt: skip
+    some = await command(member, "partition", "list", "--under-replicated", "--moving")
+    (line,) = some.output.splitlines()[1:]
+    assert line.split() == [
+        "t/0", first.leader, "0", *first.replicas, first.leader, "-", "1", "-", "under-replicated",
+    ]  # fmt: skip
+    assert len((await command(member, "partition", "list", "--leaderless")).output.split("\n")) == 2
+    as_json = await command(member, "partition", "list", "--topic", "u", "--json")
+    (found,) = json.loads(as_json.output)
+    assert (found["topic"], found["lacks"], len(found["in_sync"])) == ("u", [], 3)
+
+
 async def test_advice_follows_from_what_nodes_say(
     member: MetaMember, client: RemoteClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
