@@ -55,9 +55,10 @@ async def open_storage(folder: Path, **settings: int) -> JournalStorage:
 
 async def open_logs(storage: JournalStorage, partitions: int) -> list[JournalLog]:
     topic = TopicInfo("bench", "b" * 32, partitions, CONFIG)
-    return list(
-        await asyncio.gather(*(storage.open_partition(topic, n) for n in range(partitions)))
-    )
+    logs = await asyncio.gather(*(storage.open_partition(topic, n) for n in range(partitions)))
+    for log in logs:
+        log.lead(max(1, log.last_epoch()), alone=True)
+    return list(logs)
 
 
 def raw_writes(folder: Path, portion: bytes, count: int) -> float:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from lakemq.broker_core.api.errors import UnknownTopic
 from lakemq.broker_core.api.leadership import check_leads, check_partition, leadership, leads
 from lakemq.broker_core.api.ports import PartitionLog, Storage, Tap
+from lakemq.broker_core.api.replica_ports import ReplicaLog
 from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import PartitionStatus, TopicInfo
 from lakemq.broker_core.taps import Taps
@@ -63,11 +64,25 @@ class Partitions:
             if (topic.name, number) not in self._logs and self._is_assigned(topic, number):
                 log = await self._storage.open_partition(topic, number)
                 self._logs[topic.name, number] = log
+                self._lead(topic, number)
                 self._taps.opened(topic.name, log)
+            elif before is not None:
+                self._lead(topic, number)
         if before is not None and before.config != topic.config:
             await self._storage.configure_topic(topic)
         # Last: `log` finds a partition only when its log is open.
         self._topics[topic.name] = topic
+
+    def _lead(self, topic: TopicInfo, partition: int) -> None:
+        """Have the log of a partition that this node serves take appends, of the catalog's epoch.
+
+        A copy that is not replicated answers to itself alone: its epochs never fall, also where
+        the catalog was restored from an older one.
+        """
+        log = self._logs.get((topic.name, partition))
+        if self.serves(topic, partition) and isinstance(log, ReplicaLog):
+            epoch = leadership(topic, partition).epoch
+            log.lead(max(epoch, log.last_epoch()), alone=True)
 
     def close(self, topic: TopicInfo) -> None:
         """Remove a topic that was deleted: `log` refuses its partitions from now on."""

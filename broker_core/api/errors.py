@@ -37,6 +37,7 @@ LakeMQError
 ├── UnknownSchedule
 ├── NotLeader
 │   └── StaleEpoch
+├── NotEnoughReplicas
 ├── CorruptLog
 ├── StorageFenced
 ├── StorageFull
@@ -283,6 +284,13 @@ class StaleEpoch(NotLeader):
     """The leader epoch of the request is not the current one: refresh the metadata."""
 
     code = "STALE_EPOCH"
+
+
+class NotEnoughReplicas(LakeMQError):
+    """Fewer replicas are in sync than the topic's minimum: nothing was stored; try again."""
+
+    code = "NOT_ENOUGH_REPLICAS"
+    retriable = True
 
 
 class CorruptLog(LakeMQError):

@@ -66,30 +66,40 @@ class ReplicaLog(PartitionLog, Protocol):
 
         They are checked first, in linear time: header and body CRC, sizes, base offsets that
         ascend from the log's end (gaps are those that the leader's compaction left), epochs that
-        never fall. Done with the new durable end. Fails with CorruptBatch (nothing of `batches` is
-        taken), StorageFull, StorageFenced, Unavailable; the log then ends at its durable end.
+        never fall, nor pass that of `follow`. Done with the new durable end; at once without a
+        batch. Fails with CorruptBatch (nothing of `batches` is taken), StorageFull, StorageFenced,
+        Unavailable; the log then ends at its durable end.
         """
 
     def read_replica(self, offset: Offset, bytes_max: int) -> asyncio.Future[bytes]:
-        """Whole batches from `offset` up to the durable end, at least one if one is there. Done at
-        once where the tail in memory has them. Fails with OffsetOutOfRange, CorruptLog."""
+        """Whole batches of one segment from `offset` up to the durable end, at least one if one is
+        there; empty behind it. Done at once where the tail in memory has them. Fails with
+        OffsetOutOfRange (below the log's start, above its end), CorruptLog, Unavailable."""
 
     def last_epoch(self, offset: Offset | None = None) -> int:
         """Leader epoch of the last batch below `offset` (None: the log's end); -1 without one."""
 
     def epoch_end(self, epoch: int) -> EpochEnd:
-        """Where an epoch ends in this log, for a replica that asks whether it has diverged."""
+        """Where an epoch ends in this log, for a replica that asks whether it has diverged. Without
+        such an epoch: (-1, the log's start)."""
 
     async def truncate(self, offset: Offset) -> None:
         """Cut all from `offset` on; it is gone from the disk when this returns, and nothing is
-        appended meanwhile. Only at the word of the leader and at a batch boundary. Raises
-        StorageFenced, and ValueError below the high watermark."""
+        appended meanwhile. Only while it follows, at the word of the leader and at a batch
+        boundary. Nothing happens at or above the log's end.
+
+        Raises ValueError below the high watermark, within a batch and in what compaction has
+        rewritten; Unavailable (nothing is cut, try again), CorruptLog, StorageFenced.
+        """
 
     async def restart_at(self, offset: Offset) -> None:
-        """Drop every record: the log starts and ends at `offset`. Durable when this returns."""
+        """Drop every record: the log starts and ends at `offset`, and so does the high watermark.
+        Only while it follows. Durable when this returns. Raises as `truncate` does."""
 
     def roll_at(self, offset: Offset) -> None:
-        """The leader's segment ended at `offset`: the next batch from there starts a new one."""
+        """The leader's segment ended at `offset`: the batch from there on starts a new one. To be
+        called before that batch is appended, as often as one likes; ignored behind it."""
 
     def segment_start(self, offset: Offset) -> Offset:
-        """Base offset of the segment that holds `offset`: where the leader's roll is to be told."""
+        """Base offset of the segment that holds `offset`: to be told to a follower, as `roll_at`,
+        with batches of `read_replica(offset)`."""

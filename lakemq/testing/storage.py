@@ -22,6 +22,7 @@ from lakemq.broker_core.api.records.batch import (
     read_header,
     split,
 )
+from lakemq.broker_core.api.replica_ports import ReplicaLog
 from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,
@@ -64,6 +65,14 @@ def records(data: bytes) -> list[Record]:
     return found
 
 
+async def open_alone(storage: Storage, topic: TopicInfo, partition: int) -> PartitionLog:
+    """The partition's log, as the node opens it that holds its only replica."""
+    log = await storage.open_partition(topic, partition)
+    if isinstance(log, ReplicaLog):
+        log.lead(max(1, log.last_epoch()), alone=True)
+    return log
+
+
 async def read_all(log: PartitionLog, bytes_max: int = 1 << 20) -> list[Record]:
     """All records that readers see, fetch by fetch."""
     found: list[Record] = []
@@ -96,7 +105,7 @@ class StorageContract:
         """Appends made at once get successive offsets, and fetches of any size return them all."""
         storage = make_storage()
         await storage.start()
-        log = await storage.open_partition(TOPIC, 0)
+        log = await open_alone(storage, TOPIC, 0)
         answers = await asyncio.gather(
             *(append(log, batch_of(b"%d" % n, None, keys=[b"k", None])) for n in range(50))
         )
@@ -113,14 +122,14 @@ class StorageContract:
         """Also an append that had no answer when `stop` was called."""
         storage = make_storage()
         await storage.start()
-        log = await storage.open_partition(TOPIC, 2)
+        log = await open_alone(storage, TOPIC, 2)
         await append(log, batch_of(b"a", b"b"))
         last = append(log, batch_of(b"c"))
         await storage.stop()
         assert (await last).base_offset == 2
         storage = make_storage()
         await storage.start()
-        log = await storage.open_partition(TOPIC, 2)
+        log = await open_alone(storage, TOPIC, 2)
         assert (log.high_watermark, log.log_end_offset) == (3, 3)
         assert [record.value for record in await read_all(log)] == [b"a", b"b", b"c"]
         assert (await append(log, batch_of(b"d"))).base_offset == 3
@@ -130,8 +139,8 @@ class StorageContract:
         """Two partitions share no offsets; a partition that is open is opened once."""
         storage = make_storage()
         await storage.start()
-        first, second = [await storage.open_partition(TOPIC, number) for number in (0, 1)]
-        assert await storage.open_partition(TOPIC, 0) is first
+        first, second = [await open_alone(storage, TOPIC, number) for number in (0, 1)]
+        assert await open_alone(storage, TOPIC, 0) is first
         await append(first, batch_of(b"a"))
         assert (first.high_watermark, second.high_watermark) == (1, 0)
         await storage.stop()
@@ -140,7 +149,7 @@ class StorageContract:
         """All polls that wait get it."""
         storage = make_storage()
         await storage.start()
-        log = await storage.open_partition(TOPIC, 0)
+        log = await open_alone(storage, TOPIC, 0)
         polls = [
             asyncio.ensure_future(log.fetch(Offset(0), bytes_max=1000, wait_ms=60_000))
             for _ in range(3)
@@ -156,7 +165,7 @@ class StorageContract:
         """At the high watermark no data, beyond it and below 0 OffsetOutOfRange."""
         storage = make_storage()
         await storage.start()
-        log = await storage.open_partition(TOPIC, 0)
+        log = await open_alone(storage, TOPIC, 0)
         await append(log, batch_of(b"a"))
         for wait_ms in (0, 5):
             result = await log.fetch(Offset(1), bytes_max=1000, wait_ms=wait_ms)
@@ -171,7 +180,7 @@ class StorageContract:
         end."""
         storage = make_storage()
         await storage.start()
-        log = await storage.open_partition(TOPIC, 0)
+        log = await open_alone(storage, TOPIC, 0)
         await append(log, batch_of(b"a", b"b", times=[100, 200]))
         await append(log, batch_of(b"c", b"d", times=[150, 400]))
         found = [await log.offset_for_timestamp(time) for time in (0, 100, 101, 200, 201, 401)]
@@ -182,7 +191,7 @@ class StorageContract:
         """Every batch, in order, until the tap is removed."""
         storage = make_storage()
         await storage.start()
-        log = await storage.open_partition(TOPIC, 1)
+        log = await open_alone(storage, TOPIC, 1)
         seen: list[CommittedBatch] = []
         remove = log.tap(seen.extend)
         await asyncio.gather(*(append(log, batch_of(b"%d" % n)) for n in range(10)))
@@ -200,7 +209,7 @@ class StorageContract:
         first."""
         storage = make_storage()
         await storage.start()
-        log = await storage.open_partition(TOPIC, 1)
+        log = await open_alone(storage, TOPIC, 1)
         seen: list[CommittedBatch | AppendResult | LakeMQError] = []
         log.tap(seen.extend)
         columns = Columns([b"a", None], [b"k", b"k"], [b"", b""])
@@ -227,7 +236,7 @@ class StorageContract:
         """Also after a restart; the log start never goes back."""
         storage = make_storage()
         await storage.start()
-        log = await storage.open_partition(TOPIC, 0)
+        log = await open_alone(storage, TOPIC, 0)
         for number in range(6):
             await append(log, batch_of(b"%d" % number))
         assert await log.delete_records(Offset(4)) == 4
@@ -238,7 +247,7 @@ class StorageContract:
         await storage.stop()
         storage = make_storage()
         await storage.start()
-        log = await storage.open_partition(TOPIC, 0)
+        log = await open_alone(storage, TOPIC, 0)
         assert log.log_start_offset == 4
         assert [record.offset for record in await read_all(log)] == [4, 5]
         await storage.stop()
@@ -248,13 +257,13 @@ class StorageContract:
         (KIP-98), also after a restart."""
         storage = make_storage()
         await storage.start()
-        log = await storage.open_partition(TOPIC, 0)
+        log = await open_alone(storage, TOPIC, 0)
         first = batch_of(b"a", b"b", producer=ProducerStamp(5, 0, 0))
         assert (await append(log, first)).base_offset == 0
         await storage.stop()
         storage = make_storage()
         await storage.start()
-        log = await storage.open_partition(TOPIC, 0)
+        log = await open_alone(storage, TOPIC, 0)
         again = await append(log, first)
         assert again.duplicate and (again.base_offset, again.last_offset) == (0, 1)
         with pytest.raises(OutOfOrderSequence):
@@ -269,9 +278,9 @@ class StorageContract:
         Unavailable."""
         storage = make_storage()
         await storage.start()
-        old = await storage.open_partition(TOPIC, 0)
+        old = await open_alone(storage, TOPIC, 0)
         await append(old, batch_of(b"old"))
-        new = await storage.open_partition(REBORN, 0)
+        new = await open_alone(storage, REBORN, 0)
         await append(new, batch_of(b"new"))
         assert await storage.stored_topic_ids() == {TOPIC.topic_id, REBORN.topic_id}
         poll = asyncio.ensure_future(old.fetch(Offset(1), bytes_max=1000, wait_ms=60_000))
@@ -285,7 +294,7 @@ class StorageContract:
         storage = make_storage()
         await storage.start()
         assert await storage.stored_topic_ids() == {REBORN.topic_id}
-        log = await storage.open_partition(TOPIC, 0)
+        log = await open_alone(storage, TOPIC, 0)
         assert log.high_watermark == 0
         await storage.stop()
 
@@ -293,7 +302,7 @@ class StorageContract:
         """Of a partition with one segment."""
         storage = make_storage()
         await storage.start()
-        log = await storage.open_partition(TOPIC, 1)
+        log = await open_alone(storage, TOPIC, 1)
         data = batch_of(b"a", b"b")
         await append(log, data)
         status = log.status()

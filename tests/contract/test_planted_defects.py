@@ -43,6 +43,7 @@ from lakemq.testing import (
     StorageContract,
     listener,
 )
+from lakemq.testing.storage import open_alone
 
 
 async def failures(suite: type, **fixtures: Any) -> set[str]:
@@ -118,7 +119,7 @@ class Engine:
     async def open_partition(self, topic: TopicInfo, partition: int) -> Any:
         key = topic.topic_id, partition
         if key not in self._logs:
-            self._logs[key] = self._kind(await self._storage.open_partition(topic, partition))
+            self._logs[key] = self._kind(await open_alone(self._storage, topic, partition))
         return self._logs[key]
 
 

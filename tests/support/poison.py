@@ -11,6 +11,7 @@ from lakemq.broker_core.api.types import Acks, Compression, TopicInfo
 from lakemq.plugins.journal.segment.manifest import decode_manifest
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
+from lakemq.testing.storage import open_alone
 
 
 def sealed(body: bytes, *, records: int = 1, attributes: int = 0, raw_bytes: int = -1) -> bytes:
@@ -49,7 +50,7 @@ async def poison_logs(data_dir: Path) -> list[str]:
         manifest = decode_manifest(path.read_bytes())
         poisoned.append(manifest.topic)
         topic = TopicInfo(manifest.topic, manifest.topic_id, manifest.partition + 1)
-        log = await storage.open_partition(topic, manifest.partition)
+        log = await open_alone(storage, topic, manifest.partition)
         for batch in (garbage_lengths(), no_frame(), bad_headers()):
             await log.append(batch, read_header(batch), Acks.LEADER)
     await storage.stop()

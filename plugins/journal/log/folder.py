@@ -31,6 +31,7 @@ from lakemq.plugins.journal.tiering.object_store import ObjectStore, StoreError
 from lakemq.plugins.journal.tiering.remote_segment import RemoteSegment, open_remote
 
 _INDEXES_MAX: Final = 1024
+_NO_END: Final = 1 << 63
 
 
 class SegmentReader(Protocol):
@@ -113,6 +114,13 @@ class LogFolder:
             raise StorageFenced(f"fsync of folder {self.path} failed: {error}") from None
         self._manifest = manifest
 
+    def mark_gaps(self) -> None:
+        """Note that offsets of the active segment may have gaps. As `commit`; OSError too."""
+        with self.changing:
+            *sealed, active = self._manifest.segments
+            if not active.gaps:
+                self.commit(self._manifest.with_segments(*sealed, replace(active, gaps=True)))
+
     def adopt(self, topic: str) -> None:
         """Name the topic where a rebuilt manifest can't; on disk with the next change."""
         if not self._manifest.topic:
@@ -128,9 +136,19 @@ class LogFolder:
 
     def is_remote(self, offset: int) -> bool:
         """Whether the segment of that offset has no local file."""
+        return not self.segment_at(offset).local
+
+    def segment_at(self, offset: int) -> SegmentInfo:
+        """The segment that holds an offset; the active one for those behind the log's end."""
         segments = self._manifest.segments
         at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
-        return not segments[max(0, at)].local
+        return segments[max(0, at)]
+
+    def segment_end(self, offset: int) -> int:
+        """Offset behind the range of the segment that holds `offset`; of the active one, which has
+        no end yet, one behind all offsets."""
+        segment = self.segment_at(offset)
+        return segment.next_offset if segment.sealed else _NO_END
 
     def covered_bytes(self, segment: SegmentInfo) -> int:
         """How much of the segment's file holds batches that are durable."""
@@ -208,6 +226,11 @@ class LogFolder:
         path = self.path / f"{index.base_offset:020d}-{index.generation:06d}.index"
         replace_file(self.files, path, encode_index(index))
         self._indexes.put(path, index)
+
+    def forget_index(self, segment: SegmentInfo) -> None:
+        """The segment is appended to again, so the index of its seal is no longer right."""
+        self._indexes.drop(self.path / segment.index_name)
+        self.damages.pop(segment.log_name, None)
 
     def drop_files(self, segment: SegmentInfo) -> None:
         """Remove the files of a segment that the manifest no longer names."""

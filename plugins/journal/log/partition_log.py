@@ -1,57 +1,41 @@
-"""One partition's log as the broker sees it. Lives on the event loop; never blocks it.
+"""One partition's log as the broker and replication see it. Lives on the event loop.
 
-An append is checked, given its offsets and stamped at once, in the order of calls; flush threads
-write; when a flush has ended, its batches become readable, taps see them and futures are answered.
-A flush that fails fails everything appended behind it as well, for its offsets depend on it; what
-was answered from memory before (acks memory) is lost then.
+`appends.py` takes batches and flushes them; here is what the log is, which role it has, and how it
+is copied, cut and closed. Nothing here blocks the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from lakemq.broker_core.api.errors import (
-    CorruptBatch,
     LakeMQError,
     OffsetOutOfRange,
     StorageFenced,
-    StorageFull,
     Unavailable,
 )
-from lakemq.broker_core.api.ports import AppendDone
-from lakemq.broker_core.api.records.batch import BatchHeader, encode_with_header, stamp
+from lakemq.broker_core.api.replica_ports import EpochEnd
 from lakemq.broker_core.api.types import (
     Acks,
     AppendResult,
-    Columns,
     Offset,
     PartitionStatus,
     TopicConfig,
 )
+from lakemq.plugins.journal.log.appends import Appends, Role
 from lakemq.plugins.journal.log.context import LogContext
 from lakemq.plugins.journal.log.folder import describe_damage
-from lakemq.plugins.journal.log.reader import LogReader
 from lakemq.plugins.journal.log.recovery import Recovered
-from lakemq.plugins.journal.log.writer import FlushOutcome, LogWriter, Stamped
-from lakemq.plugins.journal.segment.producers import Appended
+from lakemq.plugins.journal.log.replica_batches import checked_batches
+from lakemq.plugins.journal.log.truncation import restart_at, truncate
+from lakemq.plugins.journal.log.waiting import Waiting
 from lakemq.plugins.journal.segment.tail import Tail
 
-_log = logging.getLogger(__name__)
 
-
-class _Waiting(NamedTuple):
-    """An append that waits for its flush. No data: a duplicate waiting for its original."""
-
-    stamped: Stamped
-    done: AppendDone | None
-    """None: answered already (acks memory)."""
-
-
-class JournalLog:
-    """Implements the `PartitionLog` port."""
+class JournalLog(Appends):
+    """Implements the ports `PartitionLog` and `ReplicaLog`."""
 
     def __init__(
         self,
@@ -62,38 +46,14 @@ class JournalLog:
         config: TopicConfig,
         tail_max_bytes: int,
     ) -> None:
-        self.folder = recovered.folder
-        self.topic, self.partition = topic, partition
-        self.notes = recovered.notes
-        self._context = context
-        self._config = config
-        # Two tables: this one runs ahead, with every batch that has offsets; the writer's knows
-        # durable batches only, and replaces this one when a flush fails.
-        self._producers = recovered.producers
-        self._writer = LogWriter(
-            self.folder, config, recovered.producers.copy(), context.checkpoint_interval_bytes,
-            context.producers_max, recovered.checkpoint_offset,
-        )  # fmt: skip
-        self._reader = LogReader(
-            context, self.folder, self.topic, self.partition, Tail(tail_max_bytes)
-        )
+        super().__init__(context, recovered, topic, partition, config, tail_max_bytes)
         self.fetch = self._reader.fetch
         self.offset_for_timestamp = self._reader.offset_for_timestamp
         self.tap = self._reader.tap
         self.tiered_segments = self._reader.tiered_segments
-        end = self._reader.high_watermark
-        self._log_end_offset = end
-        self._leader_epoch = 0
-        self._pending: list[_Waiting] = []
-        self._flushing: list[_Waiting] = []
-        self._outcome = FlushOutcome(0, (), None)
-        self._housekeeping_wanted = False
-        self._unflushed_bytes = 0
-        self._fence = recovered.fence
-        self._full = ""
-        self._closing = False
-        self._idle: asyncio.Event = asyncio.Event()
-        self._idle.set()
+        self.read_replica = self._reader.read_replica
+        self._cutting = False
+        """Whether a cut is under way or waits for a flush to end."""
 
     # ------------------------------------------------------------ what it is
 
@@ -104,8 +64,13 @@ class JournalLog:
 
     @property
     def high_watermark(self) -> Offset:
-        """Offset after the last durable record; readers get nothing at or above it."""
+        """Offset after the last readable record; readers get nothing at or above it."""
         return Offset(self._reader.high_watermark)
+
+    @property
+    def durable_end(self) -> Offset:
+        """Offset after the last record that is fsynced here."""
+        return Offset(self._reader.durable_end)
 
     @property
     def log_end_offset(self) -> Offset:
@@ -152,126 +117,172 @@ class JournalLog:
             if name in segments
         ]
 
-    # ------------------------------------------------------------ append
+    # ------------------------------------------------------------ roles
 
-    def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
-        """Take one batch; the future is answered when `acks` is reached. Never raises.
+    def lead(self, epoch: int, *, alone: bool, acks_min: Acks = Acks.MEMORY) -> None:
+        """See the port."""
+        self._take_role(Role.LEADER, epoch)
+        self._writer.leads_epoch = epoch
+        self._alone, self._acks_min = alone, acks_min
+        if alone:
+            self._shortage = ""
+            self._commit_to(self._reader.durable_end)
 
-        `REPLICATED` is taken as `LEADER`, and the answer says so: one log alone replicates nothing.
-        """
-        future: asyncio.Future[AppendResult] = self._context.loop.create_future()
-        done = partial(_answer, future)
+    def follow(self, epoch: int) -> None:
+        """See the port."""
+        led = self._role is Role.LEADER
+        self._take_role(Role.FOLLOWER, epoch)
+        self._writer.leads_epoch = -1
+        self._alone = False
+        if led:
+            self._fail_waiting()
+
+    def _take_role(self, role: Role, epoch: int) -> None:
+        last = max(self._epochs.last, self._leader_epoch)
+        if epoch < last:
+            raise ValueError(
+                f"epoch {epoch} of partition {self.partition} of {self.topic} is over: "
+                f"the log has epoch {last}"
+            )
+        self._role, self._leader_epoch = role, epoch
+
+    def _fail_waiting(self) -> None:
+        """Appends that wait get NotLeader. Their batches stay in the log: whether they remain is
+        for the new leader to decide."""
+        waiting = [*self._uncommitted.take_all(), *self._flushing, *self._pending]
+        self._flushing = [entry._replace(done=None) for entry in self._flushing]
+        self._pending = [entry._replace(done=None) for entry in self._pending]
+        for entry in waiting:
+            if entry.done is not None:
+                self._tell(entry.done, self._not_leader())
+
+    def refuse_replicated(self, reason: str) -> None:
+        """See the port."""
+        self._shortage = reason
+
+    def commit_to(self, offset: Offset) -> None:
+        """See the port."""
+        self._commit_to(offset)
+
+    def when_durable(self, callback: Callable[[], None] | None) -> None:
+        """See the port."""
+        self._when_durable = callback
+
+    # ------------------------------------------------------------ replica
+
+    def append_replica(self, batches: bytes) -> asyncio.Future[Offset]:
+        """See the port."""
+        future: asyncio.Future[Offset] = self._context.loop.create_future()
         try:
-            duplicate = self._admit(len(batch), header)
+            if self._role is not Role.FOLLOWER or self._cutting:
+                doing = "is being cut" if self._cutting else "does not follow"
+                raise Unavailable(f"partition {self.partition} of {self.topic} {doing}")
+            self._check_room(len(batches))
+            entries = checked_batches(
+                batches, log_end=self._log_end_offset, last_epoch=self._epochs.last,
+                epoch_max=self._leader_epoch,
+            )  # fmt: skip
         except LakeMQError as error:
             self._context.counters.refused_appends += 1
-            done(error)
+            future.set_exception(error)
             return future
-        if duplicate is not None:
-            self._answer_duplicate(duplicate, header, acks, done)
+        if not entries:
+            future.set_result(self.durable_end)
             return future
-        # Offsets are given before anything is written, so that one flush takes many appends; a
-        # flush that fails takes them back (`_fail`).
-        stamped = Stamped(*stamp(batch, header, self._log_end_offset, self._leader_epoch))
-        if header.producer_id >= 0:
-            self._producers.note(stamped.header, self._context.now_ms())
-        self._take(stamped, acks, done)
+        now_ms = self._context.now_ms()
+        for stamped in entries:
+            self._place(stamped)
+            if stamped.header.producer_id >= 0:
+                self._producers.note(stamped.header, now_ms)
+        self._pending += [Waiting(stamped, None) for stamped in entries[:-1]]
+        self._wait_for_flush(Waiting(entries[-1], partial(self._copied, future)))
         return future
 
-    def append_records(self, columns: Columns, now_ms: int, acks: Acks, done: AppendDone) -> None:
-        """See the port. The batch gets its offsets while it is made: it is neither read nor stamped
-        again."""
-        header, data = encode_with_header(
-            columns, now_ms=now_ms, base_offset=self._log_end_offset,
-            leader_epoch=self._leader_epoch,
-        )  # fmt: skip
-        try:
-            self._admit(len(data), header)
-        except LakeMQError as error:
-            self._context.counters.refused_appends += 1
-            self._tell(done, error)
+    def _copied(self, future: asyncio.Future[Offset], outcome: AppendResult | LakeMQError) -> None:
+        if future.done():
             return
-        # Only taps want the columns: kept for no one, they would hold the records in memory twice
-        # until the flush has ended.
-        if not self._reader.tapped:
-            self._take(Stamped(header, data), acks, done)
-            return
-        if columns.timestamps_ms is None:
-            # Taps see the timestamps that the batch was encoded with.
-            columns = columns._replace(timestamps_ms=[now_ms] * header.record_count)
-        self._take(Stamped(header, data, columns), acks, done)
+        if isinstance(outcome, LakeMQError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(self.durable_end)
 
-    def _take(self, stamped: Stamped, acks: Acks, done: AppendDone) -> None:
-        """Give an admitted batch its place at the end of the log, and have it flushed."""
-        self._log_end_offset = stamped.header.last_offset + 1
-        size = len(stamped.data)
-        self._unflushed_bytes += size
-        self._context.unflushed_bytes += size
-        self._context.room_bytes -= size
-        if acks is not Acks.MEMORY:
-            self._wait_for_flush(_Waiting(stamped, done))
-            return
-        # Queued before it is answered: the callback may append, and the order of `_pending` must be
-        # that of offsets.
-        self._wait_for_flush(_Waiting(stamped, None))
-        self._tell(done, _result(stamped, Acks.MEMORY))
+    def last_epoch(self, offset: Offset | None = None) -> int:
+        """See the port."""
+        return self._epochs.last if offset is None else self._epochs.epoch_at(offset)
 
-    def _admit(self, size: int, header: BatchHeader) -> Appended | None:
-        """Whether a batch may be appended: raises if not; what it repeats, if it does."""
-        context = self._context
-        if self._fence:
-            raise StorageFenced(self._fence)
-        if self._closing:
-            raise Unavailable(f"partition {self.partition} of {self.topic} is closed")
-        if size != header.total_bytes:
-            raise CorruptBatch(f"batch of {size} bytes, its header says {header.total_bytes}")
-        if context.room_bytes < size:
-            raise StorageFull("free space is below plugins.journal.free_min_bytes")
-        # One batch alone is always taken: else one above the limit would never be.
-        if (
-            self._unflushed_bytes and self._unflushed_bytes + size > context.unflushed_max_bytes
-        ) or (
-            context.unflushed_bytes
-            and context.unflushed_bytes + size > context.unflushed_total_max_bytes
-        ):
-            raise Unavailable(f"{self._unflushed_bytes} bytes wait for the disk; try again")
-        return self._producers.check(header) if header.producer_id >= 0 else None
+    def epoch_end(self, epoch: int) -> EpochEnd:
+        """See the port."""
+        found, end = self._epochs.end_of(epoch, self.log_start_offset, self._log_end_offset)
+        return EpochEnd(found, Offset(end))
 
-    def _answer_duplicate(
-        self,
-        original: Appended,
-        header: BatchHeader,
-        acks: Acks,
-        done: AppendDone,
-    ) -> None:
-        """With the offsets of then, and not before the original is durable, if that is asked."""
-        self._context.counters.duplicates += 1
-        durable = original.last_offset < self._reader.high_watermark
-        if durable or acks is Acks.MEMORY:
-            reached = Acks.LEADER if durable else Acks.MEMORY
-            done(
-                AppendResult(
-                    Offset(original.base_offset), Offset(original.last_offset), reached, True
-                )
-            )
-            return
-        # Without data, and behind the original in the queue: its flush ends after that of the
-        # original, and whatever fails the original fails it.
-        place = header._replace(
-            base_offset=original.base_offset,
-            last_offset_delta=original.last_offset - original.base_offset,
+    def roll_at(self, offset: Offset) -> None:
+        """See the port."""
+        self._writer.roll_at(offset)
+
+    def segment_start(self, offset: Offset) -> Offset:
+        """See the port."""
+        return Offset(self.folder.segment_at(offset).base_offset)
+
+    async def truncate(self, offset: Offset) -> None:
+        """See the port."""
+        if self._role is not Role.FOLLOWER:
+            raise ValueError(f"partition {self.partition} of {self.topic} does not follow")
+        await self._cut(partial(self._truncate, offset))
+
+    async def restart_at(self, offset: Offset) -> None:
+        """See the port."""
+        if self._role is not Role.FOLLOWER:
+            raise ValueError(f"partition {self.partition} of {self.topic} does not follow")
+        await self._cut(
+            partial(restart_at, self._writer, offset, self._context.now_ms()), restart=True
         )
-        self._wait_for_flush(_Waiting(Stamped(place, b""), done))
 
-    def _wait_for_flush(self, waiting: _Waiting) -> None:
-        self._pending.append(waiting)
-        self._want_flush()
+    def _truncate(self, offset: int) -> None:
+        if offset < self._reader.high_watermark:
+            raise ValueError(
+                f"offset {offset} of partition {self.partition} of {self.topic} is committed: "
+                f"the high watermark is {self._reader.high_watermark}"
+            )
+        if offset < self._reader.durable_end:
+            truncate(self._writer, offset)
 
-    def _want_flush(self) -> None:
-        # One flush at a time: `end_flush` submits the next one itself.
-        if self._idle.is_set():
-            self._idle.clear()
-            self._context.flusher.submit(self)
+    async def _cut(self, work: Callable[[], None], *, restart: bool = False) -> None:
+        """Run `work` on a thread while no flush runs and nothing is appended."""
+        if self._cutting:
+            raise Unavailable(f"partition {self.partition} of {self.topic} is being cut")
+        self._cutting = True
+        try:
+            # `end_flush` may set it and clear it again in one turn of the loop.
+            while not self._idle.is_set():
+                await self._idle.wait()
+            if not self.is_open():
+                raise StorageFenced(self._fence or "the log is closed")
+        except BaseException:
+            self._cutting = False
+            raise
+        self._idle.clear()
+        future = self._context.loop.run_in_executor(self._context.readers, work)
+        future.add_done_callback(partial(self._after_cut, restart))
+        # A caller that is cancelled ends neither the thread's work nor what follows from it.
+        await asyncio.shield(future)
+
+    def _after_cut(self, restart: bool, future: asyncio.Future[None]) -> None:
+        """Take over where the log ends now, also if the cut failed half way."""
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, StorageFenced):
+            self.fence(str(error))
+        restarted = restart and error is None
+        end = self.folder.active_index.next_offset
+        if end != self._log_end_offset or restarted:
+            high_watermark = end if restarted else min(self._reader.high_watermark, end)
+            self._log_end_offset = end
+            self._reader.cut(end, high_watermark)
+            self._producers = self._writer.producers.copy()
+            self._epochs = self._writer.epochs.copy()
+        self._cutting = False
+        self._idle.set()
+        if self._pending or self._housekeeping_wanted:
+            self._want_flush()
 
     async def delete_records(self, before: Offset) -> Offset:
         """See the port."""
@@ -294,88 +305,6 @@ class JournalLog:
             raise Unavailable(f"the log's start could not be moved: {error}") from None
         return self.log_start_offset
 
-    # ------------------------------------------------------------ flush
-
-    def begin_flush(self) -> None:
-        """On the event loop: take over what has been appended so far."""
-        self._flushing, self._pending = self._pending, []
-
-    def write_flush(self) -> None:
-        """With `sync_flush`, on one flush thread: no other thread touches the writer."""
-        now_ms = self._context.now_ms()
-        self._outcome = FlushOutcome(0, (), None)
-        if self._housekeeping_wanted:
-            self._housekeeping_wanted = False
-            try:
-                self._writer.run_housekeeping(now_ms)
-            except LakeMQError as error:
-                # Nothing is written then: `end_flush` fails all that waits.
-                self._outcome = FlushOutcome(0, (), error)
-                return
-        self._writer.write([entry.stamped for entry in self._flushing], now_ms)
-
-    def sync_flush(self) -> None:
-        """On the thread of `write_flush`: make its writes durable, unless housekeeping failed."""
-        if self._outcome.error is None:
-            self._outcome = self._writer.sync()
-
-    def end_flush(self) -> None:
-        """Back on the loop: publish what became durable, answer, go on with the next."""
-        waiting, self._flushing = self._flushing, []
-        outcome, self._outcome = self._outcome, FlushOutcome(0, (), None)
-        self._context.counters.flushes += 1
-        # As they were written, perhaps recompressed; an entry without data is a duplicate.
-        fresh = [batch for batch in outcome.batches[: outcome.durable] if batch.data]
-        if fresh:
-            # Before the answers: a client that has its answer may fetch the record at once.
-            self._reader.publish(fresh)
-        self._forget_unflushed(waiting)
-        for entry in waiting[: outcome.durable]:
-            if entry.done is not None:
-                self._tell(entry.done, _result(entry.stamped, Acks.LEADER))
-        if outcome.error is not None:
-            self._fail(waiting[outcome.durable :], outcome.error)
-        elif outcome.durable:
-            # Something could be written: what was short is there again.
-            self._full = ""
-        self._idle.set()
-        if self._pending or self._housekeeping_wanted:
-            self._want_flush()
-
-    def _forget_unflushed(self, waiting: list[_Waiting]) -> None:
-        size = sum(len(entry.stamped.data) for entry in waiting)
-        self._unflushed_bytes -= size
-        self._context.unflushed_bytes -= size
-
-    def _fail(self, failed: list[_Waiting], error: LakeMQError) -> None:
-        """Fail what was not written and all that was appended behind it; take offsets back."""
-        self._context.counters.failed_flushes += 1
-        # No space and no descriptor are conditions that pass. After any other error the disk cannot
-        # be trusted with this log until a restart has looked at it.
-        if isinstance(error, StorageFull):
-            self._full = str(error)
-        elif not isinstance(error, Unavailable):
-            self._fence = str(error)
-        self._forget_unflushed(self._pending)
-        behind, self._pending = self._pending, []
-        # Offsets behind what failed would leave a gap, and sequences behind it would make a retry
-        # look like a duplicate of a batch that is lost: both go back to what is durable.
-        self._log_end_offset = self._reader.high_watermark
-        self._producers = self._writer.producers.copy()
-        for entry in (*failed, *behind):
-            if entry.done is not None:
-                # One instance each: futures raise it, and each raise extends its traceback.
-                self._tell(entry.done, type(error)(str(error)))
-
-    def _tell(self, done: AppendDone, outcome: AppendResult | LakeMQError) -> None:
-        """One caller's fault must not keep the others, or the next flush, waiting."""
-        try:
-            done(outcome)
-        except Exception:
-            _log.exception(
-                "%s partition %d: an append's callback failed", self.topic, self.partition
-            )
-
     # ------------------------------------------------------------ life
 
     @property
@@ -396,6 +325,7 @@ class JournalLog:
         if not self.is_open():
             return
         self.tail.trim()
+        self._epochs.forget_before(self.folder.manifest.log_start_offset)
         self._producers.expire(producers_seen_before_ms, self._context.producers_max)
         self._writer.producers_seen_before_ms = producers_seen_before_ms
         if self._writer.is_old(now_ms) or self._writer.wants_checkpoint():
@@ -413,10 +343,15 @@ class JournalLog:
         # `end_flush` may set `_idle` and clear it again in one turn of the loop.
         while self._pending or not self._idle.is_set():
             await self._idle.wait()
+        # Whether these remain is for the next leader to decide.
+        self._fail_waiting()
 
     def discard_appends(self, error: LakeMQError) -> None:
         """Fail what has not been handed to a flush thread: the topic is being deleted."""
         self._closing = True
+        for entry in self._uncommitted.take_all():
+            if entry.done is not None:
+                self._tell(entry.done, type(error)(str(error)))
         if self._pending:
             self._fail([], error)
 
@@ -426,19 +361,3 @@ class JournalLog:
         if checkpoint and not self._fence:
             self._writer.checkpoint()
         self._writer.close()
-
-
-def _answer(future: asyncio.Future[AppendResult], outcome: AppendResult | LakeMQError) -> None:
-    if future.done():
-        return
-    if isinstance(outcome, LakeMQError):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
-
-
-def _result(stamped: Stamped, acks: Acks) -> AppendResult:
-    header = stamped.header
-    return AppendResult(
-        Offset(header.base_offset), Offset(header.last_offset), acks, not stamped.data
-    )

@@ -16,8 +16,14 @@ from pathlib import Path
 from typing import Final
 
 from lakemq.plugins.journal.log.folder import IndexCache, LogFolder, describe_missing
-from lakemq.plugins.journal.segment.checkpoint import BadCheckpoint, Checkpoint, decode_checkpoint
+from lakemq.plugins.journal.segment.checkpoint import (
+    UNKNOWN,
+    BadCheckpoint,
+    Checkpoint,
+    decode_checkpoint,
+)
 from lakemq.plugins.journal.segment.damage import Damage, find_batches, survey
+from lakemq.plugins.journal.segment.epochs import EpochTable
 from lakemq.plugins.journal.segment.fence_mark import FENCE_NAME, decode_fence_mark
 from lakemq.plugins.journal.segment.files import FileHandle, Files, replace_file
 from lakemq.plugins.journal.segment.index import SparseIndex
@@ -52,6 +58,9 @@ class Recovered:
     """Why nothing may be appended; empty: all is well."""
     checkpoint_offset: int = 0
     """Base offset of the segment that the checkpoint names; 0 without one."""
+    epochs: EpochTable = field(default_factory=EpochTable)
+    high_watermark: int = 0
+    """As far as it is known: what was readable once may lie behind it."""
 
 
 @dataclass
@@ -96,13 +105,17 @@ class Recovery:
         folder = LogFolder(
             self._files, self._path, manifest, index, self._context.indexes, self._context.store
         )
+        epochs = self._epochs(manifest, checkpoint)
         # Extends `index` in place, which is the folder's active index already.
-        self._recover_active(active, index, producers)
+        self._recover_active(active, index, producers, epochs)
         self._note_missing(manifest)
         for note in self._notes:
             _log.warning("%s: %s", self._path, note)
         done = 0 if checkpoint is None else checkpoint.index.base_offset
-        return Recovered(folder, producers, self._notes, self._fence, done)
+        return Recovered(
+            folder, producers, self._notes, self._fence, done, epochs,
+            self._high_watermark(folder, checkpoint),
+        )  # fmt: skip
 
     # ------------------------------------------------------------ manifest
 
@@ -133,11 +146,12 @@ class Recovery:
             if key is not None and name.endswith(".log"):
                 found[key[0]] = max(found.get(key[0], 0), key[1])
         segments: list[SegmentInfo] = []
-        end = -1
+        end, epochs = -1, EpochTable()
         for base, generation in sorted(found.items()):
             if base < end:
                 continue  # Compaction had merged it into the one before.
-            segment, end = self._measure(SegmentInfo(base, generation, self._context.now_ms()))
+            new = SegmentInfo(base, generation, self._context.now_ms())
+            segment, end = self._measure(new, epochs)
             segments.append(segment)
         if not segments:
             return None
@@ -146,11 +160,18 @@ class Recovery:
         ]
         active = segments[-1]
         # The last one is taken for the active one: its end is found by scanning.
-        chained.append(SegmentInfo(active.base_offset, active.generation, active.created_ms))
+        chained.append(
+            SegmentInfo(
+                active.base_offset, active.generation, active.created_ms, gaps=active.compacted
+            )
+        )
+        epochs.truncate(active.base_offset)
         # The folders know the topic's id but not its name; `LogFolder.adopt` adds that.
         partition = int(self._path.name) if self._path.name.isdecimal() else 0
         start = segments[0].base_offset
-        return Manifest("", self._path.parent.name, partition, start, tuple(chained))
+        return Manifest(
+            "", self._path.parent.name, partition, start, tuple(chained), epochs=epochs.starts()
+        )
 
     def _is_unborn(self, manifest: Manifest) -> bool:
         """Nothing but the empty first file of a log whose creation was interrupted."""
@@ -189,7 +210,7 @@ class Recovery:
             segments=(*older, *manifest.segments),
         )  # fmt: skip
 
-    def _measure(self, segment: SegmentInfo) -> tuple[SegmentInfo, int]:
+    def _measure(self, segment: SegmentInfo, epochs: EpochTable) -> tuple[SegmentInfo, int]:
         path = self._path / segment.log_name
         end, newest, expected, gaps = segment.base_offset, -1, segment.base_offset, False
         with closing(self._files.open(path)) as handle:
@@ -202,6 +223,8 @@ class Recovery:
                 )
                 expected = end = found.header.last_offset + 1
                 newest = max(newest, found.header.max_timestamp_ms)
+                if found.header.leader_epoch != epochs.last:
+                    epochs.note(found.header)
         sealed = replace(
             segment, size_bytes=size, max_timestamp_ms=newest, sealed_ms=self._context.now_ms(),
             compacted=gaps,
@@ -264,10 +287,40 @@ class Recovery:
                 if not isinstance(found, Damage) and found.header.producer_id >= 0:
                     producers.note(found.header, now_ms)
 
+    # ------------------------------------------------------------ epochs, high watermark
+
+    def _epochs(self, manifest: Manifest, checkpoint: Checkpoint | None) -> EpochTable:
+        """Epochs of the sealed segments, and of the part of the active one that the checkpoint
+        covers."""
+        epochs = EpochTable(manifest.epochs)
+        base = manifest.segments[-1].base_offset
+        if checkpoint is not None and checkpoint.index.base_offset == base:
+            epochs.extend(each for each in checkpoint.epochs.starts() if each[1] >= base)
+        return epochs
+
+    def _high_watermark(self, folder: LogFolder, checkpoint: Checkpoint | None) -> int:
+        """Compaction and tiering never pass the high watermark, so it was at least there."""
+        manifest = folder.manifest
+        known = max(
+            (
+                each.next_offset
+                for each in manifest.segments
+                if each.sealed and (each.compacted or each.remote is not None)
+            ),
+            default=UNKNOWN,
+        )
+        committed = UNKNOWN if checkpoint is None else checkpoint.committed
+        end = folder.active_index.next_offset
+        return min(max(known, committed, manifest.log_start_offset), end)
+
     # ------------------------------------------------------------ active segment
 
     def _recover_active(
-        self, active: SegmentInfo, index: SparseIndex, producers: ProducerTable
+        self,
+        active: SegmentInfo,
+        index: SparseIndex,
+        producers: ProducerTable,
+        epochs: EpochTable,
     ) -> None:
         path = self._path / active.log_name
         if not self._files.exists(path):
@@ -286,7 +339,7 @@ class Recovery:
         with closing(self._files.open(path, writable=True)) as handle:
             if marked:
                 size = self._cut_at_mark(active, handle, size)
-            self._scan(handle, size, index, producers)
+            self._scan(handle, size, active.gaps, index, producers, epochs)
             if index.covered_bytes < size:
                 self._cut(handle, active, index, size)
             # The file is right and durable before the mark goes: a crash in between cuts once more.
@@ -315,13 +368,25 @@ class Recovery:
         return min(size, certain)
 
     def _scan(
-        self, handle: FileHandle, size: int, index: SparseIndex, producers: ProducerTable
+        self,
+        handle: FileHandle,
+        size: int,
+        gaps: bool,
+        index: SparseIndex,
+        producers: ProducerTable,
+        epochs: EpochTable,
     ) -> None:
         now_ms = self._context.now_ms()
         start = index.covered_bytes
+        found = walk(
+            handle.read_at, start, size,
+            next_offset=index.next_offset, gaps=gaps, epoch=epochs.last,
+        )  # fmt: skip
         try:
-            for batch in walk(handle.read_at, start, size, next_offset=index.next_offset):
+            for batch in found:
                 index.add(batch.header)
+                if batch.header.leader_epoch != epochs.last:
+                    epochs.note(batch.header)
                 if batch.header.producer_id >= 0:
                     producers.note(batch.header, now_ms)
         except BadBatch as bad:

@@ -7,6 +7,7 @@ makes it readable) and into the producers; what it could not write is as if it h
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -22,6 +23,7 @@ from lakemq.broker_core.api.records.batch import BatchHeader, recompress
 from lakemq.broker_core.api.types import Columns, Compression, TopicConfig
 from lakemq.plugins.journal.log.folder import LogFolder
 from lakemq.plugins.journal.segment.checkpoint import Checkpoint, encode_checkpoint
+from lakemq.plugins.journal.segment.epochs import EpochTable
 from lakemq.plugins.journal.segment.fence_mark import FENCE_NAME, FenceMark, encode_fence_mark
 from lakemq.plugins.journal.segment.files import NO_DESCRIPTOR, NO_SPACE, FileHandle, replace_file
 from lakemq.plugins.journal.segment.index import SparseIndex
@@ -75,15 +77,26 @@ class LogWriter:
         folder: LogFolder,
         config: TopicConfig,
         producers: ProducerTable,
+        epochs: EpochTable,
         checkpoint_interval_bytes: int,
         producers_max: int,
         checkpoint_offset: int,
+        high_watermark: Callable[[], int],
     ) -> None:
         self.folder = folder
         self.config = config
         """May be replaced at any time; obeyed from the next flush on."""
         self.producers = producers
         """As of the last durable batch."""
+        self.epochs = epochs
+        """As of the last durable batch."""
+        self.leads_epoch = -1
+        """Epoch in which this replica leads; -1: it follows. A follower's segments roll where the
+        leader's did, and there alone: so sealed ones are equal byte by byte on all replicas."""
+        self._rolls: deque[int] = deque()
+        """Offsets at which the leader's segments began, ascending: added on the event loop, removed
+        here."""
+        self._high_watermark = high_watermark
         self.producers_seen_before_ms = 0
         self.producers_max = producers_max
         self._checkpoint_interval_bytes = checkpoint_interval_bytes
@@ -126,7 +139,7 @@ class LogWriter:
             run.error = error
         except Exception as error:  # Whatever it was: nothing more may be written behind it.
             _log.exception("flush of %s failed", self.folder.path)
-            run.error = self._fenced(f"flush failed: {error!r}")
+            run.error = self.fenced(f"flush failed: {error!r}")
 
     def _compress(self, run: _Run) -> None:
         codec = _CODECS.get(self.config.compression)
@@ -135,10 +148,12 @@ class LogWriter:
 
     def _recompressed(self, batch: Stamped, codec: Compression) -> Stamped:
         """The batch in the topic's codec. It stays as it is when its body can't be decompressed,
-        for the CRC says that its producer made it so, or would be larger than the topic allows."""
+        for the CRC says that its producer made it so, or would be larger than the topic allows;
+        and when it is a copy of another leader's."""
         header = batch.header
         if (
             not batch.data
+            or header.leader_epoch != self.leads_epoch
             or header.compression is codec
             or header.raw_body_bytes > self.config.batch_max_bytes
         ):
@@ -148,14 +163,40 @@ class LogWriter:
         except CorruptBatch:
             return batch
 
-    def _fitting(self, batches: Sequence[Stamped], first: int) -> int:
-        """How many batches from `first` on the active segment takes."""
-        room = self.config.segment_max_bytes - self.folder.active_index.covered_bytes
-        for at in range(first, len(batches)):
-            room -= len(batches[at].data)
-            if room < 0:
-                return at - first
-        return len(batches) - first
+    def _fitting(self, batches: Sequence[Stamped], first: int, roll: int) -> int:
+        """How many batches from `first` on the active segment takes, the next one beginning at
+        offset `roll`; -1: not known."""
+        count = len(batches) - first
+        if self.leads_epoch >= 0:
+            room = self.config.segment_max_bytes - self.folder.active_index.covered_bytes
+            for at in range(first, len(batches)):
+                room -= len(batches[at].data)
+                if room < 0:
+                    count = at - first
+                    break
+        if roll >= 0:
+            for at in range(first, first + count):
+                if batches[at].data and batches[at].header.base_offset >= roll:
+                    return at - first
+        return count
+
+    def roll_at(self, offset: int) -> None:
+        """The leader's segment begins at `offset`: the batch from there on begins one here. On the
+        event loop."""
+        if not self._rolls or offset > self._rolls[-1]:
+            self._rolls.append(offset)
+
+    def forget_rolls(self) -> None:
+        """What a leader told before is no longer so. No flush is under way."""
+        self._rolls.clear()
+
+    def _next_roll(self) -> int:
+        """Where the active segment is to end; -1: not known. A segment that has gone on beyond that
+        offset is not parted any more."""
+        index, rolls = self.folder.active_index, self._rolls
+        while rolls and (rolls[0] <= index.base_offset or rolls[0] < index.next_offset):
+            rolls.popleft()
+        return rolls[0] if rolls else -1
 
     def is_old(self, now_ms: int) -> bool:
         """Whether the active segment has something in it and is to be sealed for its age."""
@@ -163,16 +204,22 @@ class LogWriter:
         return (
             self.folder.active_index.covered_bytes > 0
             and now_ms - active.created_ms >= self.config.segment_age_max_ms
+            and self.leads_epoch >= 0
         )
 
     def _write_some(self, run: _Run) -> None:
         """Write the batches that the active segment takes, in a new one if it takes none."""
-        count = self._fitting(run.batches, run.durable)
+        roll = self._next_roll() if self._rolls else -1
+        count = self._fitting(run.batches, run.durable, roll)
         if count == 0 or self.is_old(run.now_ms):
-            self.roll(run.now_ms)
+            first = run.batches[run.durable].header.base_offset
+            self.roll(run.now_ms, roll if 0 <= roll <= first else -1)
+            roll = self._next_roll() if self._rolls else -1
             # A batch that is larger than a segment gets a segment of its own.
-            count = max(1, self._fitting(run.batches, run.durable))
+            count = max(1, self._fitting(run.batches, run.durable, roll))
         run.written = run.durable + count
+        if self.leads_epoch < 0:
+            self._mark_gaps(run)
         buffers = [batch.data for batch in run.batches[run.durable : run.written] if batch.data]
         run.unsynced = bool(buffers)
         if not buffers:
@@ -184,6 +231,25 @@ class LogWriter:
         except OSError as error:
             raise self._unwritten(position, error) from None
 
+    def _mark_gaps(self, run: _Run) -> None:
+        """Have the manifest say so before the active segment holds offsets with a gap: recovery
+        takes any other gap for the end of the log. Raises StorageFull, StorageFenced."""
+        folder, expected = self.folder, self.folder.active_index.next_offset
+        for header, data, _ in run.batches[run.durable : run.written]:
+            if data and header.base_offset != expected:
+                break
+            expected = header.last_offset + 1 if data else expected
+        else:
+            return
+        try:
+            folder.mark_gaps()
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise StorageFull(f"no space left to write the manifest of {folder.path}") from None
+            raise self.fenced(f"the manifest could not be written: {error}") from None
+        except StorageFenced as error:
+            raise self.fenced(str(error)) from None
+
     def _sync_written(self, run: _Run) -> None:
         if run.unsynced:
             try:
@@ -192,13 +258,15 @@ class LogWriter:
                 # Never tried again: after a failed fsync Linux takes the pages for clean, so a
                 # second one would succeed without having written them (Rebello et al., "Can
                 # Applications Recover from fsync Failures?", USENIX ATC 2020).
-                raise self._fenced(f"fsync failed: {error}") from None
-        index = self.folder.active_index
+                raise self.fenced(f"fsync failed: {error}") from None
+        index, epochs = self.folder.active_index, self.epochs
         # Only now: the index bounds what readers see, and the producers here are those that the
         # next checkpoint holds.
         for header, data, _ in run.batches[run.durable : run.written]:
             if data:
                 index.add(header)
+                if header.leader_epoch != epochs.last:
+                    epochs.note(header)
                 if header.producer_id >= 0:
                     self.producers.note(header, run.now_ms)
         run.durable = run.written
@@ -216,15 +284,15 @@ class LogWriter:
         if error.errno in NO_DESCRIPTOR:
             return _no_descriptor(self.folder, error)
         if error.errno not in NO_SPACE:
-            return self._fenced(f"write failed: {error}")
+            return self.fenced(f"write failed: {error}")
         # A full disk is not the end, if the torn write can be taken back.
         try:
             self._open().truncate(position)
         except OSError as second:
-            return self._fenced(f"no space, and truncating back to {position} failed: {second}")
+            return self.fenced(f"no space, and truncating back to {position} failed: {second}")
         return StorageFull(f"no space left to append to {self.folder.path}")
 
-    def _fenced(self, reason: str) -> StorageFenced:
+    def fenced(self, reason: str) -> StorageFenced:
         """Fail-stop: leave a mark that tells the next start where certainty ends."""
         index = self.folder.active_index
         mark = FenceMark(
@@ -246,14 +314,14 @@ class LogWriter:
         elif self.wants_checkpoint():
             self.checkpoint()
 
-    def roll(self, now_ms: int) -> None:
-        """Seal the active segment and begin the next. Raises StorageFull, StorageFenced, and
-        Unavailable when nothing could be opened for it."""
+    def roll(self, now_ms: int, at: int = -1) -> None:
+        """Seal the active segment and begin the next, at offset `at` if that lies behind the log's
+        end. Raises StorageFull, StorageFenced, and Unavailable when nothing could be opened."""
         folder = self.folder
         index = folder.active_index
-        if not index.covered_bytes:
+        if not index.covered_bytes and at <= index.base_offset:
             return
-        fresh = SegmentInfo(index.next_offset, 0, now_ms)
+        fresh = SegmentInfo(max(index.next_offset, at), 0, now_ms)
         try:
             # The order is crash-safe: everything in the old segment is synced (`covered_bytes`
             # grows only behind a sync); the new file and the index exist before the manifest names
@@ -271,9 +339,9 @@ class LogWriter:
                 raise StorageFull(f"no space left to roll {folder.path}") from None
             if error.errno in NO_DESCRIPTOR:
                 raise _no_descriptor(folder, error) from None
-            raise self._fenced(f"roll failed: {error}") from None
+            raise self.fenced(f"roll failed: {error}") from None
         except StorageFenced as error:
-            raise self._fenced(str(error)) from None
+            raise self.fenced(str(error)) from None
         self.close()
         self._handle = handle
         # It names the new segment, so that a start reads no sealed one to find producers.
@@ -285,12 +353,14 @@ class LogWriter:
             *sealed, active = folder.manifest.segments
             done = replace(
                 active,
-                next_offset=index.next_offset,
+                next_offset=fresh.base_offset,
                 size_bytes=index.covered_bytes,
                 max_timestamp_ms=index.max_timestamp_ms,
                 sealed_ms=now_ms,
             )
-            folder.commit(folder.manifest.with_segments(*sealed, done, fresh))
+            self.epochs.forget_before(folder.manifest.log_start_offset)
+            manifest = folder.manifest.with_segments(*sealed, done, fresh)
+            folder.commit(replace(manifest, epochs=self.epochs.starts()))
             # Behind the commit: a reader in between takes the new segment for an empty one
             # (`LogFolder.covered_bytes`).
             folder.active_index = SparseIndex(
@@ -307,15 +377,27 @@ class LogWriter:
         # Also if it fails: the next attempt is due an interval later, not at every flush.
         self._checkpoint_at = index.covered_bytes
         self.producers.expire(self.producers_seen_before_ms, self.producers_max)
-        data = encode_checkpoint(Checkpoint(index, self.producers))
         try:
-            replace_file(self.folder.files, self.folder.path / CHECKPOINT_NAME, data)
-            self.folder.files.sync_folder(self.folder.path)
+            self.write_checkpoint(index, self.producers, self.epochs)
         except OSError as error:
             _log.warning("%s: no checkpoint written: %s", self.folder.path, error)
-        else:
-            # Not before its name is durable: from here on older segments may be deleted.
-            self.checkpoint_offset = index.base_offset
+
+    def write_checkpoint(
+        self, index: SparseIndex, producers: ProducerTable, epochs: EpochTable
+    ) -> None:
+        """Write a checkpoint durably. OSError: an older one may be there, or this one."""
+        committed = min(self._high_watermark(), index.next_offset)
+        data = encode_checkpoint(Checkpoint(index, producers, epochs, committed))
+        replace_file(self.folder.files, self.folder.path / CHECKPOINT_NAME, data)
+        self.folder.files.sync_folder(self.folder.path)
+        # Not before its name is durable: from here on older segments may be deleted.
+        self.checkpoint_offset = index.base_offset
+
+    def restart(self, producers: ProducerTable, epochs: EpochTable) -> None:
+        """Go on behind a cut: the folder's active index ends there. No flush is under way."""
+        self.producers, self.epochs = producers, epochs
+        self._checkpoint_at = self.folder.active_index.covered_bytes
+        self._rolls.clear()
 
     def close(self) -> None:
         """Close the active segment's file; the next flush opens it again."""

@@ -4,7 +4,8 @@ A file is part of the log if and only if the manifest names it; every other file
 an interrupted roll, compaction or deletion. It is replaced as a whole (write new, fsync, rename,
 fsync folder), so each change of the set of segments happens at once or not at all.
 
-Bytes, `docs/formats/journal.md`: a line `LMQM 1 <CRC-32C of the rest, 8 hex digits>`, then JSON.
+Bytes, `docs/formats/journal.md`: a line `LMQM 2 <CRC-32C of the rest, 8 hex digits>`, then JSON.
+Version 1, which knew no epochs, is read and becomes version 2 when it is next written.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from typing import Any, Final
 
 import google_crc32c
 
+from lakemq.plugins.journal.segment.epochs import EpochStarts, ascending
+
 MAGIC: Final = b"LMQM"
-VERSION: Final = 1
+VERSION: Final = 2
+_VERSION_1: Final = 1
 MANIFEST_NAME: Final = "manifest"
 CHECKPOINT_NAME: Final = "checkpoint"
 _SEGMENT_NAME: Final = re.compile(r"^(\d{20})-(\d{6})\.(log|index|sums)$")
@@ -57,6 +61,8 @@ class SegmentInfo:
     local: bool = True
     """False: only the object store has it."""
     remote: RemotePlace | None = None
+    gaps: bool = False
+    """Whether batches within were copied from a leader whose compaction had left gaps."""
 
     @property
     def sealed(self) -> bool:
@@ -96,6 +102,8 @@ class Manifest:
     """By base offset, without gap between one's `next_offset` and the next one's base."""
     garbage: tuple[str, ...] = ()
     """URIs of objects that the log has given up and that are still to be deleted."""
+    epochs: EpochStarts = ()
+    """Epochs of the batches in sealed segments, and where each begins."""
 
     def with_segments(self, *segments: SegmentInfo) -> Manifest:
         """A copy with other segments."""
@@ -131,19 +139,29 @@ def decode_manifest(data: bytes) -> Manifest:
     words = line.split(b" ")
     if len(words) != 3 or words[0] != MAGIC:
         raise BadManifest(f"first line is {line[:40]!r}")
-    if words[1] != b"%d" % VERSION:
-        raise BadManifest(f"version {words[1]!r}; this build reads version {VERSION}")
+    if words[1] not in (b"%d" % VERSION, b"%d" % _VERSION_1):
+        raise BadManifest(
+            f"version {words[1]!r}; this build reads versions {_VERSION_1}, {VERSION}"
+        )
     if words[2] != b"%08x" % google_crc32c.value(body):
         raise BadManifest("CRC-32C does not match")
     try:
         fields: dict[str, Any] = json.loads(body)
         segments = tuple(_segment(entry) for entry in fields.pop("segments"))
         garbage = tuple(fields.pop("garbage"))
-        manifest = Manifest(segments=segments, garbage=garbage, **fields)
+        if words[1] == b"%d" % _VERSION_1:
+            fields["epochs"] = _epochs_of_version_1(segments)
+        epochs = ascending(fields.pop("epochs"))
+        manifest = Manifest(segments=segments, garbage=garbage, epochs=epochs, **fields)
         _check_chain(manifest)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BadManifest(f"unexpected content: {error}") from None
     return manifest
+
+
+def _epochs_of_version_1(segments: tuple[SegmentInfo, ...]) -> EpochStarts:
+    """Writers of version 1 stamped epoch 0 on every batch."""
+    return ((0, segments[0].base_offset),) if len(segments) > 1 else ()
 
 
 def _segment(entry: dict[str, Any]) -> SegmentInfo:

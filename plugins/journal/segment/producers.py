@@ -103,6 +103,49 @@ class ProducerTable:
             batches = (*known.batches[1 - BATCHES_REMEMBERED :], batch)
         self._producers[header.producer_id] = Producer(header.producer_epoch, now_ms, batches)
 
+    def truncate(self, offset: int) -> set[int]:
+        """Forget the batches at or behind `offset`. Returns the producers of which older batches
+        are to be searched below it (`note_older`); `forget_unfound` ends the search."""
+        wanted: set[int] = set()
+        for producer_id, known in list(self._producers.items()):
+            left = tuple(batch for batch in known.batches if batch.base_offset < offset)
+            if len(left) == len(known.batches):
+                continue
+            # Fewer than are remembered, from sequence 0 on: that is all of its epoch.
+            complete = (
+                len(known.batches) < BATCHES_REMEMBERED and known.batches[0].first_sequence == 0
+            )
+            if not left and complete and known.epoch == 0:
+                del self._producers[producer_id]
+                continue
+            self._producers[producer_id] = known._replace(batches=left)
+            if not left or not complete:
+                wanted.add(producer_id)
+        return wanted
+
+    def note_older(self, header: BatchHeader, offset: int) -> bool:
+        """After `truncate(offset)`: remember a batch below it, the newest first; whether older
+        ones of its producer are still wanted."""
+        known = self._producers[header.producer_id]
+        if not known.batches:
+            # Above the cut it may have had a newer epoch.
+            known = known._replace(epoch=header.producer_epoch)
+        if header.producer_epoch != known.epoch:
+            return False
+        first = known.batches[0].base_offset if known.batches else offset
+        if header.base_offset < first:
+            batch = Appended(
+                header.base_sequence, _last_sequence(header), header.base_offset, header.last_offset
+            )
+            known = known._replace(batches=(batch, *known.batches))
+            self._producers[header.producer_id] = known
+        return len(known.batches) < BATCHES_REMEMBERED
+
+    def forget_unfound(self) -> None:
+        """Forget the producers that have no batch below the cut."""
+        for producer_id in [key for key, value in self._producers.items() if not value.batches]:
+            del self._producers[producer_id]
+
     def expire(self, seen_before_ms: int, producers_max: int) -> int:
         """Forget producers not heard of since, and the longest silent of too many; how many."""
         producers = self._producers

@@ -46,15 +46,26 @@ class Tail:
             del self._bases[:first], self._next_offsets[:first], batches[:first]
             self._first = 0
 
-    def read(self, offset: int, bytes_max: int) -> Slice | None:
-        """Batches from the one that holds `offset`; None: it is not here (any more)."""
-        at = bisect_right(self._bases, offset, lo=self._first) - 1
-        if at < self._first or offset >= self._next_offsets[-1]:
+    def read(self, offset: int, bytes_max: int, offset_end: int) -> Slice | None:
+        """Batches from the one that holds `offset`, or the first behind it, none that reaches
+        `offset_end`; None: it is not here (any more)."""
+        bases, ends = self._bases, self._next_offsets
+        at = bisect_right(bases, offset, lo=self._first) - 1
+        if at < self._first or offset >= ends[-1]:
             return None
-        batches, count = self._batches, len(self._batches)
+        if offset >= ends[at]:
+            at += 1  # In a gap that a leader's compaction left.
+        batches, count = self._batches, bisect_right(ends, offset_end, lo=at)
+        if at >= count:
+            return None
         size, end = len(batches[at]), at + 1
         while end < count and size + len(batches[end]) <= bytes_max:
             size += len(batches[end])
             end += 1
         data = batches[at] if end == at + 1 else b"".join(batches[at:end])
-        return Slice(data, self._next_offsets[end - 1])
+        return Slice(data, ends[end - 1])
+
+    def clear(self) -> None:
+        """Let go of everything: the log was cut."""
+        self._bases, self._next_offsets, self._batches = [], [], []
+        self._first = self.size_bytes = 0

@@ -34,11 +34,14 @@ class BadBatch(Exception):
         self.reason = reason
 
 
-def walk(read: Read, start: int, end: int, *, next_offset: int = -1) -> Iterator[BatchAt]:
+def walk(
+    read: Read, start: int, end: int, *, next_offset: int = -1, gaps: bool = False, epoch: int = -1
+) -> Iterator[BatchAt]:
     """Every batch in [start, end), header and body CRC checked. BadBatch at the first bad one.
 
-    With `next_offset` >= 0 the batches must also follow each other without gap from there on,
-    as they do in a segment that was never compacted.
+    With `next_offset` >= 0 the batches must also follow each other from there on as they do in a
+    log: epochs never fall, from `epoch` on, and offsets have no gap, unless `gaps` allows those of
+    compaction.
     """
     chunk, chunk_at, at = b"", start, start
     while at < end:
@@ -56,11 +59,30 @@ def walk(read: Read, start: int, end: int, *, next_offset: int = -1) -> Iterator
         except CorruptBatch as error:
             raise BadBatch(at, str(error)) from None
         if next_offset >= 0:
-            if header.base_offset != next_offset:
+            if header.base_offset < next_offset or (header.base_offset > next_offset and not gaps):
                 raise BadBatch(at, f"base offset {header.base_offset}, expected {next_offset}")
-            next_offset = header.last_offset + 1
+            if header.leader_epoch < epoch:
+                raise BadBatch(at, f"epoch {header.leader_epoch} behind epoch {epoch}")
+            next_offset, epoch = header.last_offset + 1, header.leader_epoch
         yield BatchAt(at, header, chunk[behind : behind + size])
         at += size
+
+
+def walk_headers(read: Read, start: int, end: int) -> Iterator[BatchHeader]:
+    """Headers of all batches in [start, end), bodies not looked at. BadBatch at a bad one."""
+    at = start
+    while at < end:
+        chunk, behind = read(at, min(CHUNK_BYTES, end - at)), 0
+        while behind + HEADER_BYTES <= len(chunk):
+            try:
+                header = read_header(chunk, behind)
+            except CorruptBatch as error:
+                raise BadBatch(at + behind, str(error)) from None
+            yield header
+            behind += header.total_bytes
+        if not behind:
+            raise BadBatch(at, f"{len(chunk)} bytes are no header")
+        at += behind
 
 
 class Slice(NamedTuple):

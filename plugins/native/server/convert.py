@@ -36,6 +36,7 @@ _STATUS: Final[dict[type[LakeMQError], grpc.StatusCode]] = {
     errors.CorruptLog: grpc.StatusCode.DATA_LOSS,
     errors.StorageFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.NotEnoughReplicas: grpc.StatusCode.UNAVAILABLE,
     errors.LockLost: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NotLeader: grpc.StatusCode.FAILED_PRECONDITION,
     errors.OutOfOrderSequence: grpc.StatusCode.FAILED_PRECONDITION,

@@ -17,7 +17,7 @@ import pytest
 from lakemq.broker_core.api.types import TopicConfig, TopicInfo
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
-from lakemq.testing.storage import read_all
+from lakemq.testing.storage import open_alone, read_all
 
 TOPIC = TopicInfo("t", "d" * 32, 2, TopicConfig(segment_max_bytes=64 * 1024, retention_ms=None))
 
@@ -26,13 +26,13 @@ import asyncio, sys
 from pathlib import Path
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
-from lakemq.testing.storage import append, batch_of
+from lakemq.testing.storage import append, batch_of, open_alone
 from tests.fault.journal.test_journal_kill import TOPIC
 
 async def main(folder, life):
     storage = JournalStorage(Path(folder), JournalSettings(checkpoint_interval_bytes=65536))
     await storage.start()
-    logs = [await storage.open_partition(TOPIC, number) for number in (0, 1)]
+    logs = [await open_alone(storage, TOPIC, number) for number in (0, 1)]
     async def caller(number):
         log, count = logs[number % 2], 0
         while True:
@@ -73,7 +73,7 @@ async def check(folder: Path, acknowledged: dict[tuple[int, int], str]) -> None:
     storage = JournalStorage(folder, JournalSettings())
     await storage.start()
     for partition in (0, 1):
-        log = await storage.open_partition(TOPIC, partition)
+        log = await open_alone(storage, TOPIC, partition)
         found = await read_all(log)
         assert [record.offset for record in found] == list(range(len(found)))
         values = [(record.value or b"").rstrip(b".").decode() for record in found]

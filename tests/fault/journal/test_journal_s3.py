@@ -13,7 +13,7 @@ from lakemq.broker_core.api.errors import Unavailable
 from lakemq.broker_core.api.types import Offset, TopicConfig, TopicInfo
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
-from lakemq.testing.storage import append, batch_of, read_all
+from lakemq.testing.storage import append, batch_of, open_alone, read_all
 from tests.unit.journal.rig import until
 
 pytest.importorskip("obstore")
@@ -58,7 +58,7 @@ async def test_segments_move_to_s3_and_are_read_from_there(server: str, tmp_path
     create_bucket(server)
     storage = JournalStorage(tmp_path, settings_for(server))
     await storage.start()
-    log = await storage.open_partition(TOPIC, 0)
+    log = await open_alone(storage, TOPIC, 0)
     values = [b"%d" % number * 100 for number in range(60)]
     for value in values:
         await append(log, batch_of(value))
@@ -70,7 +70,7 @@ async def test_segments_move_to_s3_and_are_read_from_there(server: str, tmp_path
 
     storage = JournalStorage(tmp_path, settings_for(server))
     await storage.start()
-    log = await storage.open_partition(TOPIC, 0)
+    log = await open_alone(storage, TOPIC, 0)
     assert [record.value for record in await read_all(log, 500)] == values
     shorter = TopicConfig(segment_max_bytes=4000, retention_bytes=8000, retention_ms=None)
     await storage.configure_topic(TopicInfo(TOPIC.name, TOPIC.topic_id, 1, shorter))
@@ -87,7 +87,7 @@ async def test_a_store_that_is_away_stops_only_its_readers(server: str, tmp_path
     create_bucket(server)
     storage = JournalStorage(tmp_path, settings_for(server))
     await storage.start()
-    log = await storage.open_partition(TOPIC, 0)
+    log = await open_alone(storage, TOPIC, 0)
     for number in range(40):
         await append(log, batch_of(b"%d" % number * 100))
     folder = tmp_path / "topics" / TOPIC.topic_id / "0"
@@ -96,7 +96,7 @@ async def test_a_store_that_is_away_stops_only_its_readers(server: str, tmp_path
 
     storage = JournalStorage(tmp_path, settings_for("http://127.0.0.1:1"))
     await storage.start()
-    log = await storage.open_partition(TOPIC, 0)
+    log = await open_alone(storage, TOPIC, 0)
     with pytest.raises(Unavailable, match="object store"):
         await log.fetch(Offset(0), bytes_max=1000)
     assert (await append(log, batch_of(b"goes on"))).base_offset == 40

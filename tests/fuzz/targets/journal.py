@@ -149,7 +149,7 @@ def manifest(data: bytes) -> None:
     for body in (data, built):
         crc = google_crc32c.value(body)
         with contextlib.suppress(BadManifest):
-            found = decode_manifest(b"LMQM 1 %08x\n" % crc + body)
+            found = decode_manifest(b"LMQM 2 %08x\n" % crc + body)
             assert found.file_names
             assert decode_manifest(encode_manifest(found)) == found
         mark = decode_fence_mark(b"LMQF 1 %08x\n" % crc + body)

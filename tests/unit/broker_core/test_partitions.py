@@ -12,6 +12,9 @@ import pytest
 from lakemq.broker_core.api.errors import NotLeader, StaleEpoch, UnknownPartition, UnknownTopic
 from lakemq.broker_core.api.types import Leadership, PartitionStatus, TopicConfig, TopicInfo
 from lakemq.broker_core.partitions import Partitions
+from lakemq.plugins.journal.settings import JournalSettings
+from lakemq.plugins.journal.storage import JournalStorage
+from lakemq.testing.storage import append, batch_of
 
 ME, OTHER = Leadership("me", 3, ("me",)), Leadership("other", 7, ("other",))
 REPLICA = Leadership("other", 2, ("other", "me"))
@@ -185,3 +188,19 @@ def test_nothing_else_opens_a_partition() -> None:
     }
     shipped = {name.removeprefix("lakemq/") for name in found}
     assert shipped - {"testing/storage.py"} == {"broker_core/partitions.py"}
+
+
+async def test_a_log_is_led_in_the_catalogs_epoch_where_this_node_serves_it(tmp_path: Path) -> None:
+    """An epoch never falls, also where the catalog was restored from an older one."""
+    storage = JournalStorage(tmp_path / "journal", JournalSettings(free_min_bytes=0))
+    await storage.start()
+    partitions = Partitions("me", storage)
+    for epoch, stamped in ((3, 3), (8, 8), (2, 8)):
+        await partitions.assign(topic(ME._replace(epoch=epoch), REPLICA))
+        log = await storage.open_partition(partitions.topic("t"), 0)
+        await append(log, batch_of(b"x"))
+        assert log.last_epoch() == stamped
+    other = await storage.open_partition(partitions.topic("t"), 1)
+    with pytest.raises(NotLeader):
+        await append(other, batch_of(b"x"))
+    await storage.stop()

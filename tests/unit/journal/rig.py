@@ -94,6 +94,8 @@ class Rig:
         self.checkpoint_interval_bytes = checkpoint_interval_bytes
         self.tail_max_bytes = tail_max_bytes
         self.store = FolderStore(self.disk, STORE) if tiers else None
+        self.epoch = 0
+        self.unflushed_max_bytes = 64 << 20
         self.log = self.open()
 
     def recovery_context(self) -> RecoveryContext:
@@ -102,11 +104,17 @@ class Rig:
         )
 
     def open(self) -> JournalLog:
-        """What a starting process does."""
+        """What a starting process does: recover, and lead alone."""
+        log = self.reopen()
+        log.lead(max(self.epoch, log.last_epoch()), alone=True)
+        return log
+
+    def reopen(self) -> JournalLog:
+        """Recover; the log has no role yet."""
         self.flusher = ManualFlusher()
         self.context = LogContext(
             self.loop, self.flusher, InlineExecutor(), InlineExecutor(), lambda: self.now,
-            64 << 20, 256 << 20, self.checkpoint_interval_bytes, 1000,
+            self.unflushed_max_bytes, 256 << 20, self.checkpoint_interval_bytes, 1000,
         )  # fmt: skip
         recovery = self.recovery_context()
         recovered = Recovery(recovery, FOLDER).run()

@@ -14,7 +14,7 @@ from lakemq.broker_core.api.types import TopicConfig, TopicInfo
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
 from lakemq.plugins.journal.tools.commands import journal_app
-from lakemq.testing.storage import append, batch_of
+from lakemq.testing.storage import append, batch_of, open_alone
 from tests.unit.journal.rig import until
 
 TOPIC = TopicInfo("sensors", "e" * 32, 2, TopicConfig(segment_max_bytes=1300, retention_ms=None))
@@ -25,7 +25,7 @@ def data_dir(tmp_path: Path) -> Path:
     async def fill() -> None:
         storage = JournalStorage(tmp_path / "journal", JournalSettings(index_interval_bytes=1024))
         await storage.start()
-        log = await storage.open_partition(TOPIC, 1)
+        log = await open_alone(storage, TOPIC, 1)
         for number in range(40):
             stamp = ProducerStamp(3, 0, 3 * number)
             await append(
@@ -176,7 +176,7 @@ def tiered(tmp_path: Path) -> Path:
         storage = JournalStorage(tmp_path / "journal", options)
         await storage.start()
         for partition in range(2):
-            log = await storage.open_partition(TOPIC, partition)
+            log = await open_alone(storage, TOPIC, partition)
             for number in range(14):
                 value = b"%300d of %d" % (number, partition)
                 data = batch_of(value, times=[2_000_000_000_000])

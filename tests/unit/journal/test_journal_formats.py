@@ -1,25 +1,29 @@
-"""Golden files: version 1 of every file of a partition's folder, byte for byte.
+"""Golden files: every file of a partition's folder, byte for byte.
 
-`tests/data/journal/v1/` holds one small partition as hex dumps. What is written today must be the
-same bytes, and what was written then must be read. After an intended change of format (a new
-version, a new folder) `JOURNAL_GOLDEN=write pytest <this file>` writes the dumps anew.
+`tests/data/journal/v2/` holds one small partition as hex dumps, `v1/` one as it was written before
+there were epochs. What is written today must be the bytes of version 2, and both must be read.
+After an intended change of format (a new version, a new folder)
+`JOURNAL_GOLDEN=write pytest <this file>` writes the dumps anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lakemq.broker_core.api.records.batch import ProducerStamp, RecordBatch, split
-from lakemq.broker_core.api.types import TopicConfig
+from lakemq.broker_core.api.types import Offset, TopicConfig
 from lakemq.plugins.journal.segment.checkpoint import (
+    UNKNOWN,
     BadCheckpoint,
     decode_checkpoint,
     encode_checkpoint,
 )
+from lakemq.plugins.journal.segment.epochs import EpochStarts, EpochTable
 from lakemq.plugins.journal.segment.fence_mark import (
     FenceMark,
     decode_fence_mark,
@@ -37,7 +41,8 @@ from lakemq.plugins.journal.segment.manifest import (
 from lakemq.plugins.journal.segment.producers import Appended, Producer, ProducerTable
 from tests.unit.journal.rig import FOLDER, Rig
 
-GOLDEN = Path(__file__).parents[2] / "data" / "journal" / "v1"
+VERSIONS = Path(__file__).parents[2] / "data" / "journal"
+GOLDEN = VERSIONS / "v2"
 CONFIG = TopicConfig(segment_max_bytes=650, segment_age_max_ms=10**15)
 MARK = FenceMark(4, 0, 139, 5, "fsync failed: [Errno 5] Input/output error")
 
@@ -63,8 +68,10 @@ def small_partition(loop: asyncio.AbstractEventLoop) -> Rig:
     rig.append_durably(b"21.5", b"21.6", timestamps_ms=[1_700_000_000_000, 1_700_000_000_250])
     rig.append_durably(b"on", None, keys=[b"lamp", b"heater"])
     stamp = ProducerStamp(7, 1, 0)
+    rig.log.lead(3, alone=True)
     rig.append_durably(b"x" * 300, producer=stamp)
     rig.now += 1000
+    rig.log.lead(4, alone=True)
     rig.append_durably(b"last", producer=stamp._replace(base_sequence=1))
     rig.log.close_files(checkpoint=True)
     return rig
@@ -86,9 +93,14 @@ def test_todays_bytes_are_the_golden_ones(loop: asyncio.AbstractEventLoop) -> No
         assert to_hex(data) == (GOLDEN / f"{name}.hex").read_text(), name
 
 
-def test_golden_bytes_are_read(loop: asyncio.AbstractEventLoop) -> None:
+@pytest.mark.parametrize(
+    ("version", "epochs"), [("v1", [0, 0, 0]), ("v2", [0, 3, 4])], ids=["v1", "v2"]
+)
+def test_golden_bytes_are_read(
+    loop: asyncio.AbstractEventLoop, version: str, epochs: list[int]
+) -> None:
     rig = Rig(loop)
-    for path in GOLDEN.glob("*.hex"):
+    for path in (VERSIONS / version).glob("*.hex"):
         if path.stem != "fenced":
             handle = rig.disk.create(FOLDER / path.stem)
             handle.write_at(0, [from_hex(path.read_text())])
@@ -103,10 +115,22 @@ def test_golden_bytes_are_read(loop: asyncio.AbstractEventLoop) -> None:
     assert values == [b"21.5", b"21.6", b"on", None, b"x" * 300, b"last"]
     again = rig.append_durably(b"last", producer=ProducerStamp(7, 1, 1))
     assert again.duplicate and again.base_offset == 5
+    assert [log.last_epoch(Offset(end)) for end in (4, 5, 6)] == epochs
 
 
-def golden(name: str) -> bytes:
-    return from_hex((GOLDEN / f"{name}.hex").read_text())
+def test_version_1_becomes_version_2_when_it_is_written(loop: asyncio.AbstractEventLoop) -> None:
+    manifest = decode_manifest(golden("manifest", "v1"))
+    assert manifest.epochs == ((0, 0),)
+    assert decode_manifest(encode_manifest(manifest)) == manifest
+    assert encode_manifest(manifest).startswith(b"LMQM 2 ")
+    checkpoint = decode_checkpoint(golden("checkpoint", "v1"), 150)
+    assert checkpoint.epochs.starts() == ((0, 5),) and checkpoint.committed == UNKNOWN
+    again = decode_checkpoint(encode_checkpoint(checkpoint), 150)
+    assert again == checkpoint
+
+
+def golden(name: str, version: str = "v2") -> bytes:
+    return from_hex((VERSIONS / version / f"{name}.hex").read_text())
 
 
 def test_golden_index_and_checkpoint_decode() -> None:
@@ -115,6 +139,8 @@ def test_golden_index_and_checkpoint_decode() -> None:
     assert list(index.offsets) == [0, 4] and index.positions[0] == 0
     checkpoint = decode_checkpoint(golden("checkpoint"), 150)
     assert checkpoint.index.base_offset == 5
+    assert checkpoint.epochs.starts() == ((0, 0), (3, 4), (4, 5)) and checkpoint.committed == 6
+    assert decode_manifest(golden("manifest")).epochs == ((0, 0), (3, 4))
     batches = (Appended(0, 0, 4, 4), Appended(1, 1, 5, 5))
     assert checkpoint.producers == ProducerTable({7: Producer(1, 1_700_000_001_000, batches)})
     assert decode_fence_mark(golden("fenced")) == MARK
@@ -123,17 +149,31 @@ def test_golden_index_and_checkpoint_decode() -> None:
 def manifest() -> Manifest:
     place = RemotePlace("s3://archive/t/0/x.log", 0, 100, 0x1234)
     sealed = SegmentInfo(3, 2, 5, 9, 100, 77, 8, True, False, place)
-    return Manifest("t", "a" * 32, 4, 3, (sealed, SegmentInfo(9, 0, 6)), ("s3://archive/old",))
+    active = SegmentInfo(9, 0, 6, gaps=True)
+    epochs = ((1, 3), (4, 7))
+    return Manifest("t", "a" * 32, 4, 3, (sealed, active), ("s3://archive/old",), epochs)
 
 
 def test_manifest_and_back() -> None:
     assert decode_manifest(encode_manifest(manifest())) == manifest()
 
 
+@pytest.mark.parametrize("epochs", [((1, 3), (1, 4)), ((1, 3), (2, 3)), ((-1, 3),)])
+def test_epochs_that_do_not_ascend_are_refused(epochs: EpochStarts) -> None:
+    with pytest.raises(BadManifest, match="follow"):
+        decode_manifest(encode_manifest(replace(manifest(), epochs=epochs)))
+    checkpoint = decode_checkpoint(golden("checkpoint"), 150)
+    table = EpochTable()
+    table._epochs, table._starts = [each[0] for each in epochs], [each[1] for each in epochs]
+    with pytest.raises(BadCheckpoint, match="follow"):
+        decode_checkpoint(encode_checkpoint(replace(checkpoint, epochs=table)), 150)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("name", ["index", "checkpoint", "manifest", "fenced"])
-def test_every_flipped_bit_and_every_cut_is_refused(name: str) -> None:
+def test_every_flipped_bit_and_every_cut_is_refused(name: str, version: str) -> None:
     file = "00000000000000000000-000000.index" if name == "index" else name
-    data = golden(file)
+    data = golden(file, version)
     for size in range(len(data)):
         assert not accepted(name, data[:size]), f"cut to {size} bytes"
     for position in range(len(data)):

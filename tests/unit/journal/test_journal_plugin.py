@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from lakemq.broker_core.api.ports import PluginContext
 from lakemq.plugins.journal import plugin
 from lakemq.plugins.journal.settings import JournalSettings
-from lakemq.testing.storage import TOPIC, append, batch_of
+from lakemq.testing.storage import TOPIC, append, batch_of, open_alone
 
 
 def test_hooks_give_a_storage_whose_metrics_can_be_read(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_hooks_give_a_storage_whose_metrics_can_be_read(tmp_path: Path) -> None:
 
     async def use() -> dict[str, float]:
         await storage.start()
-        log = await storage.open_partition(TOPIC, 0)
+        log = await open_alone(storage, TOPIC, 0)
         await append(log, batch_of(b"a", b"b"))
         await log.fetch(log.log_start_offset, bytes_max=1000)
         found = read(reader)

@@ -26,6 +26,7 @@ from lakemq.testing.storage import (
     StorageContract,
     append,
     batch_of,
+    open_alone,
     read_all,
 )
 from tests.unit.journal.rig import until
@@ -84,7 +85,7 @@ async def test_the_same_partition_opened_twice_at_once_is_one_log(
     )
     assert first is second
     with pytest.raises(UnknownPartition):
-        await storage.open_partition(TOPIC, -1)
+        await open_alone(storage, TOPIC, -1)
     await storage.stop()
 
 
@@ -92,13 +93,13 @@ async def test_segments_of_many_sizes_read_back(make_storage: MakeStorage) -> No
     storage = make_storage()
     await storage.start()
     topic = TopicInfo("small", "c" * 32, 1, TopicConfig(segment_max_bytes=4096, retention_ms=None))
-    log = await storage.open_partition(topic, 0)
+    log = await open_alone(storage, topic, 0)
     values = [bytes([n % 251]) * (n * 37 % 6000) for n in range(80)]
     await asyncio.gather(*(append(log, batch_of(value)) for value in values))
     await storage.stop()
     storage = make_storage()
     await storage.start()
-    log = await storage.open_partition(topic, 0)
+    log = await open_alone(storage, topic, 0)
     assert log.status().segments > 30
     for bytes_max in (1, 5000, 1 << 20):
         assert [record.value for record in await read_all(log, bytes_max)] == values
@@ -110,7 +111,7 @@ async def test_appends_that_wait_when_a_topic_is_deleted_are_told(
 ) -> None:
     storage = make_storage()
     await storage.start()
-    log = await storage.open_partition(TOPIC, 0)
+    log = await open_alone(storage, TOPIC, 0)
     waiting = [append(log, batch_of(b"%d" % n)) for n in range(10)]
     await storage.delete_topic(TOPIC.topic_id)
     for outcome in await asyncio.gather(*waiting, return_exceptions=True):
@@ -121,7 +122,7 @@ async def test_appends_that_wait_when_a_topic_is_deleted_are_told(
 async def test_changed_config_is_obeyed(make_storage: MakeStorage) -> None:
     storage = make_storage()
     await storage.start()
-    log = await storage.open_partition(TOPIC, 0)
+    log = await open_alone(storage, TOPIC, 0)
     await append(log, batch_of(b"x" * 1000))
     config = TopicConfig(segment_max_bytes=1000)
     await storage.configure_topic(TopicInfo(TOPIC.name, TOPIC.topic_id, 3, config))
@@ -133,13 +134,13 @@ async def test_changed_config_is_obeyed(make_storage: MakeStorage) -> None:
 async def test_memory_acks_are_on_disk_after_stop(make_storage: MakeStorage) -> None:
     storage = make_storage()
     await storage.start()
-    log = await storage.open_partition(TOPIC, 0)
+    log = await open_alone(storage, TOPIC, 0)
     answer = await append(log, batch_of(b"a"), Acks.MEMORY)
     assert answer.acks is Acks.MEMORY
     await storage.stop()
     storage = make_storage()
     await storage.start()
-    log = await storage.open_partition(TOPIC, 0)
+    log = await open_alone(storage, TOPIC, 0)
     assert [record.value for record in await read_all(log)] == [b"a"]
     await storage.stop()
 
@@ -153,9 +154,9 @@ async def test_background_work_retains_and_compacts(tmp_path: Path) -> None:
     storage = JournalStorage(tmp_path, busy_settings(compaction_lag_max_ms=0))
     await storage.start()
     small = TopicConfig(segment_max_bytes=500, retention_ms=None, retention_bytes=1000)
-    shrinking = await storage.open_partition(TopicInfo("s", "1" * 32, 1, small), 0)
+    shrinking = await open_alone(storage, TopicInfo("s", "1" * 32, 1, small), 0)
     keyed = TopicConfig(segment_max_bytes=500, retention_ms=None, cleanup="compact")
-    compacting = await storage.open_partition(TopicInfo("c", "2" * 32, 1, keyed), 0)
+    compacting = await open_alone(storage, TopicInfo("c", "2" * 32, 1, keyed), 0)
     for number in range(40):
         await append(shrinking, batch_of(b"%02d" % number))
         await append(compacting, batch_of(b"%02d" % number, keys=[b"key"]))
@@ -170,7 +171,7 @@ async def test_background_work_seals_by_age(tmp_path: Path) -> None:
     storage = JournalStorage(tmp_path, busy_settings())
     await storage.start()
     config = TopicConfig(segment_age_max_ms=1, retention_ms=None)
-    log = await storage.open_partition(TopicInfo("t", "3" * 32, 1, config), 0)
+    log = await open_alone(storage, TopicInfo("t", "3" * 32, 1, config), 0)
     await append(log, batch_of(b"a"))
     await until(lambda: log.status().segments == 2)
     await storage.stop()
@@ -179,7 +180,7 @@ async def test_background_work_seals_by_age(tmp_path: Path) -> None:
 async def test_little_free_space_refuses_appends_until_there_is_more(tmp_path: Path) -> None:
     storage = JournalStorage(tmp_path, busy_settings(free_min_bytes=1 << 60))
     await storage.start()
-    log = await storage.open_partition(TOPIC, 0)
+    log = await open_alone(storage, TOPIC, 0)
     await until(lambda: log.status().state == "full")
     with pytest.raises(StorageFull):
         await append(log, batch_of(b"a"))
@@ -192,7 +193,7 @@ async def test_a_partition_that_cannot_be_read_does_not_stop_the_others(
     storage = JournalStorage(tmp_path, busy_settings())
     await storage.start()
     for partition in (0, 1):
-        await append(await storage.open_partition(TOPIC, partition), batch_of(b"a"))
+        await append(await open_alone(storage, TOPIC, partition), batch_of(b"a"))
     await storage.stop()
     broken = tmp_path / "topics" / TOPIC.topic_id / "0"
     read = DiskFiles.read
@@ -205,11 +206,11 @@ async def test_a_partition_that_cannot_be_read_does_not_stop_the_others(
     monkeypatch.setattr(DiskFiles, "read", fail)
     storage = JournalStorage(tmp_path, busy_settings())
     await storage.start()
-    assert (await storage.open_partition(TOPIC, 1)).high_watermark == 1
+    assert (await open_alone(storage, TOPIC, 1)).high_watermark == 1
     with pytest.raises(StorageFenced, match="cannot be opened"):
-        await storage.open_partition(TOPIC, 0)
+        await open_alone(storage, TOPIC, 0)
     monkeypatch.undo()
-    assert (await storage.open_partition(TOPIC, 0)).high_watermark == 1
+    assert (await open_alone(storage, TOPIC, 0)).high_watermark == 1
     await storage.stop()
 
 
@@ -219,7 +220,7 @@ async def test_an_interrupted_creation_is_done_again(make_storage: MakeStorage) 
     folder.mkdir(parents=True)
     (folder / f"{0:020d}-000000.log").touch()
     await storage.start()
-    log = await storage.open_partition(TOPIC, 0)
+    log = await open_alone(storage, TOPIC, 0)
     assert log.status().detail == ""
     assert (await append(log, batch_of(b"a"))).base_offset == 0
     await storage.stop()
@@ -228,7 +229,7 @@ async def test_an_interrupted_creation_is_done_again(make_storage: MakeStorage) 
 async def test_batches_of_sixteen_mebibytes(make_storage: MakeStorage) -> None:
     storage = make_storage()
     await storage.start()
-    log = await storage.open_partition(TOPIC, 0)
+    log = await open_alone(storage, TOPIC, 0)
     largest = batch_of(b"x" * (16 * 1024 * 1024 - 88))
     assert len(largest) == 16 * 1024 * 1024
     await append(log, largest)

@@ -29,7 +29,7 @@ from lakemq.plugins.journal.tiering.object_store import (
     open_store,
 )
 from lakemq.plugins.journal.tiering.uploader import Tier, delete_topic_objects
-from lakemq.testing.storage import TOPIC
+from lakemq.testing.storage import TOPIC, append, batch_of, open_alone, read_all
 from tests.unit.journal.rig import FOLDER, STORE, TOPIC_ID, Rig, until
 
 VALUES = [b"value %02d" % number for number in range(21)]
@@ -302,12 +302,10 @@ async def test_deleted_topic_leaves_nothing_in_the_store(tmp_path: Path) -> None
         tiering_url=(tmp_path / "store").as_uri(), tiering_local_bytes=0,
         maintenance_interval_ms=100, free_min_bytes=0,
     )  # fmt: skip
-    from lakemq.testing.storage import append, batch_of, read_all
-
     storage = JournalStorage(tmp_path / "journal", settings)
     await storage.start()
     topic = type(TOPIC)("t", TOPIC.topic_id, 1, TopicConfig(segment_max_bytes=500))
-    log = await storage.open_partition(topic, 0)
+    log = await open_alone(storage, topic, 0)
     for _ in range(12):
         data = batch_of(b"x" * 100, times=[2_000_000_000_000])
         await append(log, data)
@@ -325,8 +323,6 @@ async def test_deleted_topic_leaves_nothing_in_the_store(tmp_path: Path) -> None
 
 async def test_internal_topics_stay_local(tmp_path: Path) -> None:
     """What the broker alone may read is not for those who may read the object store."""
-    from lakemq.testing.storage import append, batch_of
-
     settings = JournalSettings(
         tiering_url=(tmp_path / "store").as_uri(), tiering_local_bytes=0,
         maintenance_interval_ms=100, free_min_bytes=0,
@@ -336,7 +332,7 @@ async def test_internal_topics_stay_local(tmp_path: Path) -> None:
     own, users = "0" * 31 + "1", "0" * 31 + "2"
     for name, topic_id in (("_lakemq_staged", own), ("t", users)):
         topic = type(TOPIC)(name, topic_id, 1, TopicConfig(segment_max_bytes=500))
-        log = await storage.open_partition(topic, 0)
+        log = await open_alone(storage, topic, 0)
         for _ in range(12):
             await append(log, batch_of(b"x" * 100, times=[2_000_000_000_000]))
     folder = tmp_path / "journal" / "topics"

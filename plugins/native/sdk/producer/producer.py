@@ -14,6 +14,7 @@ from lakemq.broker_core.api.errors import (
     LakeMQError,
     NotAuthenticated,
     NotAuthorized,
+    NotEnoughReplicas,
     NotLeader,
     OutcomeUnknown,
     OutOfOrderSequence,
@@ -53,6 +54,7 @@ _DEFINITE = (
     InvalidRequest,
     NotAuthenticated,
     NotAuthorized,
+    NotEnoughReplicas,
     StorageFull,
     Unavailable,
     UnknownPartition,
@@ -432,8 +434,9 @@ class Producer:
         behind = may_lag(error, batch.address) and batch.attempts < _BEHIND_ATTEMPTS
         if (error.retriable or behind) and _now_ms() < batch.pending[0].deadline_ms:
             batch.attempts += 1
-            # NotLeader and the definite errors say that the batch was not appended.
-            batch.maybe_appended |= not isinstance(error, (*_DEFINITE, NotLeader))
+            # NotLeader is not definite: a leader that is replaced gives it to batches that it has
+            # stored and that wait for its followers.
+            batch.maybe_appended |= not isinstance(error, _DEFINITE)
             self.counters.retries += 1
             if isinstance(error, NotLeader):
                 self._connection.routes.learn(batch.topic, batch.partition, error)

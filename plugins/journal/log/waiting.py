@@ -1,0 +1,72 @@
+"""Appends that wait: for their flush, and behind it for the high watermark."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import NamedTuple
+
+from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.ports import AppendDone
+from lakemq.broker_core.api.types import Acks, AppendResult, Offset
+from lakemq.plugins.journal.log.writer import Stamped
+
+
+class Waiting(NamedTuple):
+    """An append that waits for its flush. No data: a duplicate waiting for its original."""
+
+    stamped: Stamped
+    done: AppendDone | None
+    """None: answered already (acks memory), or given up."""
+    acks: Acks = Acks.LEADER
+
+    def result(self, acks: Acks) -> AppendResult:
+        """The answer, once `acks` is reached."""
+        return placed(self.stamped, acks)
+
+
+class Uncommitted:
+    """Appends that are durable here and wait for the high watermark, by offset."""
+
+    def __init__(self) -> None:
+        self._entries: deque[Waiting] = deque()
+
+    def add(self, entry: Waiting) -> None:
+        """Keep an append until `take` passes it."""
+        entries, last = self._entries, entry.stamped.header.last_offset
+        at = len(entries)
+        # A duplicate comes with the offsets of its original, behind newer ones.
+        while at and entries[at - 1].stamped.header.last_offset > last:
+            at -= 1
+        entries.insert(at, entry)
+
+    def take(self, high_watermark: int) -> list[Waiting]:
+        """Remove and return the appends below the high watermark."""
+        entries, taken = self._entries, []
+        while entries and entries[0].stamped.header.last_offset < high_watermark:
+            taken.append(entries.popleft())
+        return taken
+
+    def take_all(self) -> list[Waiting]:
+        """Remove and return all."""
+        taken = list(self._entries)
+        self._entries.clear()
+        return taken
+
+
+def placed(stamped: Stamped, acks: Acks) -> AppendResult:
+    """The answer to an append that has reached `acks`."""
+    header = stamped.header
+    return AppendResult(
+        Offset(header.base_offset), Offset(header.last_offset), acks, not stamped.data
+    )
+
+
+def answer(future: asyncio.Future[AppendResult], outcome: AppendResult | LakeMQError) -> None:
+    """Settle a future that its caller may have cancelled."""
+    if future.done():
+        return
+    if isinstance(outcome, LakeMQError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
