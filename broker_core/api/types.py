@@ -209,6 +209,9 @@ class PartitionStatus:
     segments: int
     detail: str = ""
     """Why the state is not `online`, in one sentence."""
+    lags: Mapping[str, int] = field(default_factory=dict)
+    """Records that other replicas are behind this node, which leads, by node id. Those of which it
+    has not heard in this leader epoch are missing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from itertools import islice
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -26,7 +26,7 @@ from lakemq.broker_core.api.command_line import (
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.types import Record
 from lakemq.plugins.native.cli.line_reader import LineReader
-from lakemq.plugins.native.sdk import NewRecord, SyncClient, Tls, TopicOffsets
+from lakemq.plugins.native.sdk import NewRecord, PartitionOffsets, SyncClient, Tls, TopicOffsets
 from lakemq.plugins.native.sdk.net.login import Login, login_of
 
 topic = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, delete topics.")
@@ -146,16 +146,30 @@ def describe_topic(name: str, *, broker: BrokerOptions) -> None:
 
 
 def _print_partitions(found: TopicOffsets) -> None:
-    rows = [
-        (
-            str(each.partition), each.state, f"{each.log_start_offset:,}",
-            f"{each.high_watermark:,}", f"{each.log_end_offset:,}", str(each.segments),
-            f"{each.size_bytes:,}", each.detail,
-        )
-        for each in found.partitions
-    ]  # fmt: skip
-    numbers = ("partition", "log start", "high watermark", "log end", "segments", "bytes")
-    print_table(("partition", "state", *numbers[1:], ""), rows, numbers=numbers)
+    rows = [_row(each) for each in found.partitions]
+    numbers = ("partition", "epoch", *_OFFSETS)
+    headings: tuple[str, ...] = (
+        "partition", "state", "leader", "epoch", *_REPLICAS, *_OFFSETS, "",
+    )  # fmt: skip
+    if not any(len(each.replicas) > 1 for each in found.partitions):
+        kept = [place for place, heading in enumerate(headings) if heading not in _REPLICAS]
+        rows = [tuple(row[place] for place in kept) for row in rows]
+        headings = tuple(headings[place] for place in kept)
+    print_table(headings, rows, numbers=numbers)
+
+
+_REPLICAS: Final = ("replicas", "in sync", "eligible", "behind")
+_OFFSETS: Final = ("log start", "high watermark", "log end", "segments", "bytes")
+
+
+def _row(each: PartitionOffsets) -> tuple[str, ...]:
+    behind = (f"{node}:{lag:,}" for node, lag in sorted(each.lags.items()) if lag)
+    return (
+        str(each.partition), each.state, each.leader or "-", str(each.leader_epoch),
+        " ".join(each.replicas), " ".join(each.in_sync) or "-", " ".join(each.eligible) or "-",
+        " ".join(behind) or "-", f"{each.log_start_offset:,}", f"{each.high_watermark:,}",
+        f"{each.log_end_offset:,}", str(each.segments), f"{each.size_bytes:,}", each.detail,
+    )  # fmt: skip
 
 
 @topic.command("delete")

@@ -214,6 +214,26 @@ Global___Topic: _TypeAlias = Topic  # noqa: Y015
 class Partition(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LagsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     PARTITION_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
@@ -225,6 +245,12 @@ class Partition(_message.Message):
     LEADER_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     LEADER_ADDRESS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    IN_SYNC_FIELD_NUMBER: _builtins.int
+    ELIGIBLE_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    MIN_IN_SYNC_FIELD_NUMBER: _builtins.int
+    LAGS_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     state: _builtins.str
     """online, fenced, full, offline, remote: another node leads it"""
@@ -240,6 +266,25 @@ class Partition(_message.Message):
     leader_epoch: _builtins.int
     leader_address: _builtins.str
     """of its native listener, host:port; empty: not known"""
+    min_in_sync: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """node ids, the preferred leader first"""
+
+    @_builtins.property
+    def in_sync(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def eligible(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """left in_sync while it was short, hold all that was acknowledged"""
+
+    @_builtins.property
+    def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """replicas that it shall have; empty: those that it has"""
+
+    @_builtins.property
+    def lags(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """replica -> records behind its leader; missing: not known"""
+
     def __init__(
         self,
         *,
@@ -254,10 +299,16 @@ class Partition(_message.Message):
         leader: _builtins.str = ...,
         leader_epoch: _builtins.int = ...,
         leader_address: _builtins.str = ...,
+        replicas: _abc.Iterable[_builtins.str] | None = ...,
+        in_sync: _abc.Iterable[_builtins.str] | None = ...,
+        eligible: _abc.Iterable[_builtins.str] | None = ...,
+        target: _abc.Iterable[_builtins.str] | None = ...,
+        min_in_sync: _builtins.int = ...,
+        lags: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "high_watermark", b"high_watermark", "leader", b"leader", "leader_address", b"leader_address", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "partition", b"partition", "segments", b"segments", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "eligible", b"eligible", "high_watermark", b"high_watermark", "in_sync", b"in_sync", "lags", b"lags", "leader", b"leader", "leader_address", b"leader_address", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "min_in_sync", b"min_in_sync", "partition", b"partition", "replicas", b"replicas", "segments", b"segments", "size_bytes", b"size_bytes", "state", b"state", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -49,6 +49,18 @@ class PartitionOffsets:
     leader_epoch: int = 0
     leader_address: str = ""
     """`host:port` of its native listener; empty: not known."""
+    replicas: tuple[str, ...] = ()
+    """Node ids, the preferred leader first."""
+    in_sync: tuple[str, ...] = ()
+    """Replicas that hold everything up to the high watermark."""
+    eligible: tuple[str, ...] = ()
+    """Replicas that left `in_sync` while it was short, and hold everything acknowledged."""
+    target: tuple[str, ...] = ()
+    """Replicas that it shall have when they are all in sync; empty: those that it has."""
+    min_in_sync: int = 1
+    """With fewer in sync nothing is acknowledged as replicated."""
+    lags: Mapping[str, int] = field(default_factory=dict)
+    """Replica -> records that it is behind the leader; missing: not known."""
 
 
 @dataclass(frozen=True, slots=True)

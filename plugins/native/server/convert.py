@@ -11,7 +11,13 @@ import grpc
 from lakemq.broker_core.api import errors
 from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, NotLeader
 from lakemq.broker_core.api.leadership import leadership
-from lakemq.broker_core.api.types import NodeInfo, PartitionStatus, TopicConfig, TopicInfo
+from lakemq.broker_core.api.types import (
+    Leadership,
+    NodeInfo,
+    PartitionStatus,
+    TopicConfig,
+    TopicInfo,
+)
 from lakemq.plugins.native.proto import native_pb2 as pb
 
 _STATUS: Final[dict[type[LakeMQError], grpc.StatusCode]] = {
@@ -94,23 +100,33 @@ def topic_message(
             for name, value in asdict(info.config).items()
         },
         partitions=[
-            pb.Partition(
-                partition=each.partition,
-                state=each.state,
-                log_start_offset=each.log_start_offset,
-                high_watermark=each.high_watermark,
-                log_end_offset=each.log_end_offset,
-                size_bytes=each.size_bytes,
-                segments=each.segments,
-                detail=each.detail,
-                leader=leadership(info, each.partition).leader or "",
-                leader_epoch=leadership(info, each.partition).epoch,
-                leader_address=(addresses or {}).get(
-                    leadership(info, each.partition).leader or "", ""
-                ),
-            )
+            _partition_message(each, leadership(info, each.partition), addresses or {})
             for each in statuses
         ],
+    )
+
+
+def _partition_message(
+    status: PartitionStatus, leadership: Leadership, addresses: Mapping[str, str]
+) -> pb.Partition:
+    return pb.Partition(
+        partition=status.partition,
+        state=status.state,
+        log_start_offset=status.log_start_offset,
+        high_watermark=status.high_watermark,
+        log_end_offset=status.log_end_offset,
+        size_bytes=status.size_bytes,
+        segments=status.segments,
+        detail=status.detail,
+        leader=leadership.leader or "",
+        leader_epoch=leadership.epoch,
+        leader_address=addresses.get(leadership.leader or "", ""),
+        replicas=leadership.replicas,
+        in_sync=leadership.in_sync,
+        eligible=leadership.eligible,
+        target=leadership.target,
+        min_in_sync=leadership.min_in_sync,
+        lags=status.lags,
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from lakemq.broker_core.api import errors
 from lakemq.broker_core.api.errors import BY_CODE, InvalidRequest, LakeMQError
-from lakemq.broker_core.api.types import PartitionStatus, TopicConfig, TopicInfo
+from lakemq.broker_core.api.types import Leadership, PartitionStatus, TopicConfig, TopicInfo
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.sdk.arguments import partitions_given
 from lakemq.plugins.native.sdk.net import calls as wire
@@ -110,6 +110,16 @@ def test_no_partitions_are_not_the_default_number_of_them() -> None:
 def test_wrong_topic_config_is_named(name: str, text: str, why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
         topic_config({name: text}, TopicConfig())
+
+
+def test_replicas_cross_the_wire() -> None:
+    leadership = Leadership("n1", 7, ("n1", "n2", "n3"), ("n1", "n2"), 9, ("n3",), 2, ("n1", "n4"))
+    info = TopicInfo("t", "ab" * 16, 1, TopicConfig(), 4, (leadership,))
+    status = PartitionStatus(0, "online", 0, 0, 0, 0, 1, lags={"n2": 0, "n3": 5})
+    (got,) = wire.topic_offsets(topic_message(info, [status])).partitions
+    assert (got.leader, got.leader_epoch, got.replicas) == ("n1", 7, ("n1", "n2", "n3"))
+    assert (got.in_sync, got.eligible, got.target) == (("n1", "n2"), ("n3",), ("n1", "n4"))
+    assert (got.min_in_sync, got.lags) == (2, {"n2": 0, "n3": 5})
 
 
 def test_topics_cross_the_wire() -> None:

@@ -107,6 +107,8 @@ def topic_offsets(topic: pb.Topic) -> TopicOffsets:
                 each.partition, each.log_start_offset, each.high_watermark, each.size_bytes,
                 each.state, each.log_end_offset, each.segments, each.detail,
                 each.leader, each.leader_epoch, each.leader_address,
+                tuple(each.replicas), tuple(each.in_sync), tuple(each.eligible),
+                tuple(each.target), each.min_in_sync, dict(each.lags),
             )
             for each in topic.partitions
         ),
