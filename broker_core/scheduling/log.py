@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
 
+from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import CorruptLog
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.batch import HEADER_BYTES, pack_header, read_header
@@ -24,6 +27,8 @@ from lakemq.broker_core.scheduling.queue import PendingSchedule
 from lakemq.broker_core.transactions.formats import SCHEDULES_TOPIC
 from lakemq.broker_core.transactions.logs import PARTITIONS
 from lakemq.broker_core.transactions.state import StagedRef
+
+_log = logging.getLogger(__name__)
 
 
 class ScheduleLog:
@@ -52,20 +57,23 @@ class ScheduleLog:
         return _pending(schedule_id, stored, number, offset, len(value)), written
 
     def append_ended(
-        self, number: int, schedule_ids: Sequence[str], now_ms: int
+        self, number: int, schedule_ids: Iterable[str], now_ms: int
     ) -> asyncio.Future[AppendResult]:
         """They were delivered or cancelled. Done when that is on disk."""
-        value = encode_ended(EndedSchedule(now_ms))
-        return self._write_all(number, schedule_ids, value)
+        return self._topic.write(_ended(schedule_ids, now_ms), partition=number)
 
-    def delete(self, number: int, schedule_ids: Sequence[str]) -> asyncio.Future[AppendResult]:
+    async def append_delivered(
+        self, number: int, schedule_ids: Iterable[str], now_ms: int, backoff: Backoff
+    ) -> None:
+        """As `append_ended`, again and again until it is on disk."""
+        await self._topic.write_retrying(
+            _ended(schedule_ids, now_ms), backoff, partition=number,
+            failed=partial(_log.warning, "could not mark delivered schedules yet: %s"),
+        )  # fmt: skip
+
+    def delete(self, number: int, schedule_ids: Iterable[str]) -> asyncio.Future[AppendResult]:
         """Nothing need be known of them any more."""
-        return self._write_all(number, schedule_ids, None)
-
-    def _write_all(
-        self, number: int, schedule_ids: Sequence[str], value: bytes | None
-    ) -> asyncio.Future[AppendResult]:
-        entries = {encode_schedule_id(each): value for each in schedule_ids}
+        entries = dict.fromkeys(map(encode_schedule_id, schedule_ids))
         return self._topic.write(entries, partition=number)
 
     async def load(self) -> AsyncIterator[tuple[str, int, PendingSchedule | EndedSchedule | None]]:
@@ -80,7 +88,6 @@ class ScheduleLog:
             if isinstance(found, StoredSchedule):
                 size = len(record.value or b"")
                 pending = _pending(schedule_id, found, record.partition, record.offset, size)
-                pending.durable = True
                 yield schedule_id, record.partition, pending
             else:
                 yield schedule_id, record.partition, found
@@ -91,6 +98,10 @@ class ScheduleLog:
         if isinstance(found, StoredSchedule):
             return at_its_time(found)
         raise CorruptLog(f"{SCHEDULES_TOPIC}-{entry.log_partition} has no batch at {entry.offset}")
+
+
+def _ended(schedule_ids: Iterable[str], now_ms: int) -> dict[bytes, bytes | None]:
+    return dict.fromkeys(map(encode_schedule_id, schedule_ids), encode_ended(EndedSchedule(now_ms)))
 
 
 def at_its_time(stored: StoredSchedule) -> bytes:

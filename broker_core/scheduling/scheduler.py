@@ -15,7 +15,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import (
@@ -93,8 +93,11 @@ class Scheduler:
         async for schedule_id, number, found in self._log.load():
             self._load(schedule_id, number, found)
         for number, owned in enumerate(self._owned):
-            for waiting in self._decided(number, owned):
-                waiting.delivering = True  # can't be cancelled any more
+            # Not scheduled: what a decision names is delivered by it, and can't be cancelled.
+            owned.delivering = self._decided(number, owned)
+            for waiting in self._queue[number]:
+                if waiting.key not in owned.delivering:
+                    self._queue[number].schedule(waiting)
         self._count()
         self._tasks = [asyncio.create_task(self._run(number)) for number in range(PARTITIONS)]
 
@@ -155,15 +158,14 @@ class Scheduler:
         if waiting.written is not None:
             # Shielded: another caller with the same id may wait for this write too.
             await asyncio.shield(waiting.written)
-        return ScheduleAnswer(waiting.deliver_at_ms, found is not None)
+        return ScheduleAnswer(waiting.due_ms, found is not None)
 
     def _written(self, waiting: PendingSchedule, done: asyncio.Future[AppendResult]) -> None:
         if done.cancelled() or done.exception() is not None:
-            if self._queue.find(waiting.schedule_id) is waiting:
-                self._queue.remove(waiting.schedule_id)
+            self._queue[waiting.log_partition].remove(waiting.key)
             return
         waiting.written = None
-        self._queue.became_durable(waiting)
+        self._queue[waiting.log_partition].schedule(waiting)
         self.counters.scheduled += 1
         self._count()
         self._wake[waiting.log_partition].set()
@@ -171,28 +173,26 @@ class Scheduler:
     async def cancel(self, schedule_id: str, *, principal: Principal) -> None:
         """Give a schedule up before its time. Raises UnknownSchedule, NotAuthorized."""
         waiting = self._queue.find(schedule_id)
-        if waiting is None or not waiting.durable or waiting.delivering:
+        if waiting is None or not self._queue[waiting.log_partition].is_scheduled(schedule_id):
             raise UnknownSchedule(
                 f"unknown schedule {schedule_id[:100]!r}; it may have been delivered or cancelled"
             )
         self._broker.authorize(principal, Operation.WRITE, Resource("topic", waiting.topic))
-        waiting.delivering = True  # from here on it is not delivered, however long the append takes
+        # From here on it is not delivered, however long the append takes.
+        self._queue[waiting.log_partition].unschedule(schedule_id)
         await asyncio.shield(self._cancel(waiting))
 
-    def _cancel(self, waiting: PendingSchedule) -> asyncio.Future[Any]:
-        async def cancel() -> None:
-            number, now_ms = waiting.log_partition, self.now_ms()
-            try:
-                await self._log.append_ended(number, [waiting.schedule_id], now_ms)
-            except LakeMQError:
-                self._queue.put_back([waiting])
-                self._wake[number].set()
-                raise
-            self._queue.end(waiting.schedule_id, number, now_ms)
-            self.counters.cancelled += 1
-            self._count()
-
-        return asyncio.ensure_future(cancel())
+    async def _cancel(self, waiting: PendingSchedule) -> None:
+        number, now_ms = waiting.log_partition, self.now_ms()
+        try:
+            await self._log.append_ended(number, [waiting.key], now_ms)
+        except LakeMQError:
+            self._queue[number].schedule(waiting)
+            self._wake[number].set()
+            raise
+        self._queue.end(waiting.key, number, now_ms)
+        self.counters.cancelled += 1
+        self._count()
 
     def describe(
         self, topic: str, count_max: int, *, principal: Principal
@@ -204,8 +204,8 @@ class Scheduler:
                 break
             found.append(
                 ScheduledBatch(
-                    each.schedule_id, each.topic, each.partition, each.deliver_at_ms,
-                    each.records, each.size_bytes,
+                    each.key, each.topic, each.partition, each.due_ms, each.records,
+                    each.size_bytes,
                 )
             )  # fmt: skip
         return found
@@ -213,7 +213,7 @@ class Scheduler:
     def _may_describe(self, topic: str, principal: Principal) -> Iterator[PendingSchedule]:
         allowed: dict[str, bool] = {}
         for each in self._queue.upcoming():
-            if each.delivering or (topic and each.topic != topic):
+            if topic and each.topic != topic:
                 continue
             if each.topic not in allowed:
                 resource = Resource("topic", each.topic)
@@ -238,7 +238,7 @@ class Scheduler:
                 if owned.state.pending is not None:
                     await self._finish(number, owned, resumed=True)
                 await self._wait(number)
-                due = self._queue.take_due(number, self.now_ms(), _BATCHES_AT_ONCE, _BYTES_AT_ONCE)
+                due = self._queue[number].take(self.now_ms(), _BATCHES_AT_ONCE, _BYTES_AT_ONCE)
                 if due:
                     await self._deliver(number, owned, due)
                 await self._delete_ended(number)
@@ -248,7 +248,7 @@ class Scheduler:
 
     async def _wait(self, number: int) -> None:
         """Until a schedule is due, a new one is on disk, or the clock is to be read again."""
-        next_ms = self._queue.next_ms(number)
+        next_ms = self._queue[number].next_ms()
         wait_s = _LOOK_S
         if next_ms is not None:
             # Never longer than _LOOK_S: the wall clock may jump, and timers of the loop do not see
@@ -262,22 +262,27 @@ class Scheduler:
     async def _deliver(
         self, number: int, owned: OwnerRuntime, due: Sequence[PendingSchedule]
     ) -> None:
-        ready = [each for each in due if self._is_ready(each)]
-        chosen = {each.schedule_id for each in ready}
-        later = [each for each in due if each.schedule_id not in chosen]
+        ready: list[PendingSchedule] = []
+        later: list[PendingSchedule] = []
+        for each in due:
+            (ready if self._is_ready(each) else later).append(each)
         try:
             if ready:
                 await self._decide(number, owned, ready)
         except LakeMQError as error:
             if error.retriable:  # else the decision may be on disk, which the next start finds out
-                self._queue.put_back(due)
+                self._put_back(number, due)
             raise
         if ready:
-            self.counters.late_ms = max(0, self.now_ms() - ready[0].deliver_at_ms)
+            self.counters.late_ms = max(0, self.now_ms() - ready[0].due_ms)
             await self._finish(number, owned, resumed=False)
         if later:
             await asyncio.sleep(_PAUSE_S)
-            self._queue.put_back(later)
+            self._put_back(number, later)
+
+    def _put_back(self, number: int, some: Sequence[PendingSchedule]) -> None:
+        for each in some:
+            self._queue[number].schedule(each)
 
     def _is_ready(self, waiting: PendingSchedule) -> bool:
         """Whether its partition takes records; true where the topic is gone with its records."""
@@ -314,42 +319,33 @@ class Scheduler:
             owned.state, batch_id, PendingCommit(targets), fresh, self.now_ms()
         )
         # All of them, also those without a target: they end with the others.
-        owned.delivering = [each.schedule_id for each in ready]
+        owned.delivering = {each.key for each in ready}
         await self._states.append(Owner(SCHEDULER, str(number)), state)
         owned.known = state
 
-    def _decided(self, number: int, owned: OwnerRuntime) -> list[PendingSchedule]:
-        """The schedules of the decision that is pending, as far as they have not ended."""
+    def _decided(self, number: int, owned: OwnerRuntime) -> set[str]:
+        """Ids of the decision that a crash left pending, as far as they have not ended."""
         targets = owned.state.pending.targets if owned.state.pending else ()
-        return self._queue.at(
-            number, {entry.offset for target in targets for entry in target.entries}
-        )
+        offsets = {entry.offset for target in targets for entry in target.entries}
+        return {each.key for each in self._queue[number] if each.offset in offsets}
 
     async def _finish(self, number: int, owned: OwnerRuntime, *, resumed: bool) -> None:
         """Append what is decided, mark it as delivered, then clear the decision."""
         owner = Owner(SCHEDULER, str(number))
-        ids = [
-            *owned.delivering,
-            *(each.schedule_id for each in self._decided(number, owned)),
-        ]
         work = CommitRunner(
             owned, self._broker, self._states, self._participants, self._delivered, self._log.read,
             persists_progress=False,
         )  # fmt: skip
         await work.run(owner, resumed)
-        backoff = Backoff(_PAUSE_FIRST_MS, _PAUSE_MAX_MS, _rng.random)
-        while ids:
-            try:
-                # Repeated until it is durable: an id that is not marked would be delivered again
-                # after a restart.
-                await self._log.append_ended(number, sorted(set(ids)), self.now_ms())
-                break
-            except LakeMQError as error:
-                _log.warning("could not mark delivered schedules yet: %s", error)
-                await asyncio.sleep(backoff.next_s())
-        for each in set(ids):
-            self._queue.end(each, number, self.now_ms())
-        owned.delivering = []
+        ids, now_ms = sorted(owned.delivering), self.now_ms()
+        if ids:
+            # Until it is durable: an id that is not marked would be delivered again after a
+            # restart.
+            backoff = Backoff(_PAUSE_FIRST_MS, _PAUSE_MAX_MS, _rng.random)
+            await self._log.append_delivered(number, ids, now_ms, backoff)
+        for each in ids:
+            self._queue.end(each, number, now_ms)
+        owned.delivering = set()
         # The decision is cleared behind the marks: a crash between them delivers nothing again, as
         # the producer id shows what is there.
         owned.finish()

@@ -86,7 +86,7 @@ class OwnerRuntime:
         """`None` while it is being opened for the first time."""
         self.lock = asyncio.Lock()
         self.detail = ""
-        self.delivering: list[str] = []
+        self.delivering: set[str] = set()
         """Ids of the schedules being delivered, when the owner is a scheduler."""
         self._applied = asyncio.Event()
         self._applied.set()

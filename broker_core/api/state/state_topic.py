@@ -160,7 +160,7 @@ class StateTopic:
 
         Raises what `PartitionLog.fetch` does, but for a log start that moved meanwhile.
         """
-        async for partition, batch in self._batches():
+        async for partition, batch in self.batches():
             for record in _records(partition, batch):
                 yield record
 
@@ -168,7 +168,7 @@ class StateTopic:
         """The newest record of each key that was not deleted. Takes the memory of what it gives
         and of one fetch. Raises as `records` does."""
         newest: dict[bytes, StateRecord] = {}
-        async for partition, batch in self._batches():
+        async for partition, batch in self.batches():
             for record in _records(partition, batch):
                 if record.value is None:
                     newest.pop(record.key, None)
@@ -176,7 +176,8 @@ class StateTopic:
                     newest[record.key] = record
         return newest
 
-    async def _batches(self) -> AsyncIterator[tuple[int, RecordBatch]]:
+    async def batches(self) -> AsyncIterator[tuple[int, RecordBatch]]:
+        """(partition, batch), as `records` gives their records, which are without headers."""
         info = self.info
         for partition in range(info.partitions if info is not None else 0):
             log = self.log(partition)

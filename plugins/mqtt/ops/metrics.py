@@ -71,7 +71,7 @@ def _levels(hub: Hub) -> dict[str, tuple[Read, str]]:
         ),
         "sessions": (lambda: len(hub.sessions), "sessions, connected or not"),
         "subscriptions": (lambda: hub.index.count, "subscriptions"),
-        "delayed": (lambda: len(hub.delays.entries), "publishes that wait for their time"),
+        "delayed": (lambda: len(hub.delays), "publishes that wait for their time"),
         "delayed.bytes": (lambda: hub.delays.size_bytes, "bytes of them"),
         "replays": (lambda: len(hub.histories), "subscriptions that read history now"),
         "retained": (lambda: hub.retained.count, "retained messages"),

@@ -117,17 +117,16 @@ def read_delayed(key: str, data: bytes) -> Delayed:
         raise BadSnapshot(f"{error} is missing") from None
 
 
-class Delays:
+class Delays(DueQueue[Delayed]):
     """All publishes that wait, those first that are due first."""
 
     def __init__(self, limits: DelayLimits | None = None, life: str = "") -> None:
         """`life`: tells the keys of this life of the broker from those of others."""
+        super().__init__()
         self._life = life
         self.limits = limits or DelayLimits()
         self.shares = UserShares()
         self._held, self._held_bytes = Holdings(), Holdings()
-        self.entries: dict[str, Delayed] = {}
-        self.size_bytes = 0
         self.published = 0
         self.refused = 0
         """Publishes not taken because a bound was reached, or may not be made any more."""
@@ -140,10 +139,7 @@ class Delays:
         publish may be in."""
         self.ready = True
         """Whether positions of this life are kept; nothing is published before."""
-        # Entries are not removed from the queue when they are forgotten: the queue checks
-        # whether they still wait.
-        self._queue: DueQueue[Delayed] = DueQueue(lambda one: self.entries.get(one.key) is one)
-        self._count = 0
+        self._made = 0
 
     def new(
         self, packet: Publish, delay_s: int, client_id: str, principal: Principal, now_ms: int
@@ -153,10 +149,10 @@ class Delays:
         if delay_s > limits.delayed_max_s:
             self.refused += 1
             raise StorageFull(f"{limits.delayed_max_s} s is the longest delay")
-        self._count += 1
-        key = f"{self._life}{now_ms:x}-{self._count:x}"
+        self._made += 1
+        key = f"{self._life}{now_ms:x}-{self._made:x}"
         one = Delayed(key, now_ms + 1000 * delay_s, packet, client_id, principal)
-        full = len(self.entries) >= limits.delayed_count_max
+        full = len(self) >= limits.delayed_count_max
         full |= self.size_bytes + one.size_bytes > limits.delayed_max_bytes
         if full or self._has_its_share(one):
             self.refused += 1
@@ -170,43 +166,31 @@ class Delays:
             owner
         ) + one.size_bytes > most(limits.delayed_max_bytes, owner)
 
-    def add(self, one: Delayed) -> None:
-        """Count one among those that wait, without scheduling it."""
-        self.entries[one.key] = one
-        self._count_bytes(one, 1)
+    def add(self, item: Delayed) -> None:
+        """Hold one, and count it for its owner."""
+        super().add(item)
+        self._count_owned(item, 1)
 
-    def _count_bytes(self, one: Delayed, sign: int) -> None:
+    def remove(self, key: str) -> Delayed | None:
+        """Forget one that is finished or refused; None: it is not known."""
+        one = super().remove(key)
+        if one is not None:
+            self._count_owned(one, -1)
+        return one
+
+    def _count_owned(self, one: Delayed, sign: int) -> None:
         owner = owner_of(one.principal)
-        self.size_bytes += sign * one.size_bytes
         self._held.add(owner, sign)
         self._held_bytes.add(owner, sign * one.size_bytes)
-
-    def schedule(self, one: Delayed, due_ms: int | None = None) -> None:
-        """It is kept: publish it when it is due."""
-        self._queue.add(one.due_ms if due_ms is None else due_ms, one)
-
-    def due(self, now_ms: int, count_max: int) -> list[Delayed]:
-        """The next that are due; they are out of the queue."""
-        found: list[Delayed] = []
-        while self.ready and len(found) < count_max and (one := self._queue.take(now_ms)):
-            found.append(one)
-        return found
-
-    def forget(self, key: str) -> Delayed | None:
-        """Drop one that is finished or refused; None: it is not known."""
-        one = self.entries.pop(key, None)
-        if one is not None:
-            self._count_bytes(one, -1)
-        return one
 
     def take_leaving(self) -> list[Delayed]:
         """Due publishes that go through memory alone, since the last call."""
         leaving, self.leaving = self.leaving, []
         return leaving
 
-    def finished(self, key: str) -> None:
+    def end(self, key: str) -> None:
         """It was published, or never will be: its record goes."""
-        if self.forget(key) is not None:
+        if self.remove(key) is not None:
             self.removed.append(key)
 
 
@@ -224,7 +208,7 @@ class Arriving(AppendCallback):
         """Schedule the publish if it was stored, give up its room if not, then answer the
         client."""
         if isinstance(outcome, LakeMQError):
-            self._delays.forget(self._one.key)
+            self._delays.remove(self._one.key)
         else:  # not before: it could leave before its record is there to be removed
             self._delays.schedule(self._one)
         if self._client is not None:
@@ -247,13 +231,13 @@ class Leaving(AppendCallback):
         given up."""
         if isinstance(outcome, NotAuthorized):
             self._delays.refused += 1
-            self._delays.finished(self._one.key)
+            self._delays.end(self._one.key)
         elif isinstance(outcome, LakeMQError):
             self._delays.schedule(self._one, now_ms + AGAIN_MS)
         else:
             self._delays.published += 1
             if not self._kept:
-                self._delays.forget(self._one.key)
+                self._delays.remove(self._one.key)
 
 
 class Outgoing(Protocol):

@@ -84,7 +84,7 @@ class DelayRecovery:
 
 def release_due(hub: Hub, now_ms: int) -> bool:
     """Publish what is due. True: there may be more."""
-    due = hub.delays.due(now_ms, RELEASES_MAX)
+    due = hub.delays.take(now_ms, RELEASES_MAX) if hub.delays.ready else []
     for one in due:
         _release(hub, one, now_ms)
     return len(due) == RELEASES_MAX
@@ -102,7 +102,7 @@ def _release(hub: Hub, one: Delayed, now_ms: int) -> None:
         return
     if not allowed:
         delays.refused += 1
-        delays.finished(one.key)
+        delays.end(one.key)
         return
     binding = hub.binding(packet.topic)
     if binding is not None and binding.takes(packet.qos):
@@ -116,7 +116,7 @@ def _release(hub: Hub, one: Delayed, now_ms: int) -> None:
         return
     # No record under its name would tell after a crash that it was published: so its own record is
     # removed first, and a crash in between loses it rather than repeating it.
-    delays.finished(one.key)
+    delays.end(one.key)
     delays.leaving.append(one)
     if hub.ledger is None:
         release_removed(hub, hub.delays.take_leaving(), now_ms)

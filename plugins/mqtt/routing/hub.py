@@ -176,7 +176,7 @@ class Hub:
         """Up to where records of each partition were delivered."""
         self.delivered = self._incarnations = self._timer_count = 0
         """Records delivered; sessions begun; timers set."""
-        self.delays = delays or Delays()
+        self.delays = Delays() if delays is None else delays
         self._share_out(durable)
         self.delivery.slow = slow or SlowClients(0)
         self.bans = bans or Bans(BanRules())
@@ -356,7 +356,7 @@ class Hub:
         knows it from now on, as it knows every record up to `positions`. So is one that was
         delayed: it is not published again."""
         if meta.delayed_id is not None:
-            self.delays.finished(meta.delayed_id)
+            self.delays.end(meta.delayed_id)
         if meta.qos_2_id is None or message.origin is None or message.place is None:
             return
         incarnation, packet_id = meta.qos_2_id

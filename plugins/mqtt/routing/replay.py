@@ -59,7 +59,7 @@ class Replay:
         """First offset of a partition that is needed again."""
         known = [self._retained_from, *self._positions.values()]
         delays = self._hub.delays
-        if delays.entries and delays.kept_positions is not None:
+        if delays and delays.kept_positions is not None:
             known.append(delays.kept_positions)
         key = (topic, partition)
         if not any(name == topic for positions in known for name, _ in positions):
@@ -78,7 +78,7 @@ class Replay:
         if message.retain and place.offset >= self._retained_from.get(key, 0):
             hub.retain(message)
         if meta.delayed_id is not None:
-            hub.delays.finished(meta.delayed_id)
+            hub.delays.end(meta.delayed_id)
         session = hub.sessions.get(message.origin or "")
         if session is not None and self._wants(session, place):
             hub.note_stored(message, meta, recovering=True)

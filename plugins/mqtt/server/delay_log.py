@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from lakemq.broker_core.api.errors import LakeMQError
-from lakemq.broker_core.api.records.reader import committed_batches
 from lakemq.broker_core.api.state.state_topic import StateTopic
-from lakemq.plugins.mqtt.routing.delayed import TOPIC, Delayed
+from lakemq.plugins.mqtt.routing.delayed import Delayed
 from lakemq.plugins.mqtt.routing.delaying import POSITIONS_KEY, DelayRecovery, release_removed
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.server.reading import Salvage
@@ -39,11 +38,8 @@ class DelayLog:
         """Know all publishes that wait. Sessions must be there already: they learn which of their
         QoS 2 publishes are in this topic."""
         recovery = DelayRecovery(self._hub)
-        log = self._topic.log()
-        async for batch in committed_batches(log, TOPIC, 0, 0, log.high_watermark):
-            opened = self._salvage.opened(batch)
-            if opened is not None:
-                recovery.batch(opened)
+        async for _, batch in self._topic.batches():
+            recovery.batch(batch)
         for place, problem in recovery.finish():
             self._salvage.refused(place, problem)
 
@@ -71,7 +67,7 @@ class DelayLog:
         self._failed = False
         behind = self._hub.delivered - self._written_at
         delays = self._hub.delays
-        old = bool(delays.entries) and behind > records_max
+        old = bool(delays) and behind > records_max
         if not self._writing and (old or not delays.ready):
             self._write([], [], lambda: None)
 
