@@ -266,19 +266,20 @@ class Scheduler:
         later: list[PendingSchedule] = []
         for each in due:
             (ready if self._is_ready(each) else later).append(each)
+        # Before anything can fail: what is neither delivered nor scheduled waits for a restart.
+        self._put_back(number, later)
         try:
             if ready:
                 await self._decide(number, owned, ready)
         except LakeMQError as error:
             if error.retriable:  # else the decision may be on disk, which the next start finds out
-                self._put_back(number, due)
+                self._put_back(number, ready)
             raise
         if ready:
             self.counters.late_ms = max(0, self.now_ms() - ready[0].due_ms)
             await self._finish(number, owned, resumed=False)
         if later:
             await asyncio.sleep(_PAUSE_S)
-            self._put_back(number, later)
 
     def _put_back(self, number: int, some: Sequence[PendingSchedule]) -> None:
         for each in some:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from contextlib import suppress
 
 import pytest
@@ -115,6 +116,12 @@ class Run:
         except LakeMQError:
             pass
 
+    async def stay(self) -> None:
+        """One life, in which much fails."""
+        broker = CrashingBroker(self.disk, self.dice, 10**9, 0.2)
+        await self._life(broker, lambda node: self.next >= RECORDS and not node.counters.waiting)
+        self.check()
+
     def check(self) -> None:
         appeared: list[int] = []
         for place in TARGETS:
@@ -131,19 +138,33 @@ class Run:
         assert missing <= self.maybe_cancelled, "a record is missing"
 
 
-async def test_scheduled_records_appear_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owners, "_PAUSE_FIRST_MS", 0)
     monkeypatch.setattr(scheduler, "_PAUSE_S", 0.0)
     monkeypatch.setattr(scheduler, "_PAUSE_FIRST_MS", 0)
     monkeypatch.setattr(scheduler, "_LOOK_S", 0.001)
+
+
+async def finish(work: Coroutine[None, None, None], seed: int) -> None:
+    try:
+        async with asyncio.timeout(20):
+            await work
+    except BaseException:
+        print(f"LAKEMQ_SEED={seed} repeats this")
+        raise
+
+
+async def test_scheduled_records_appear_once() -> None:
     crashes = 0
     for seed in SEEDS:
         run = Run(seed)
-        try:
-            async with asyncio.timeout(20):
-                await run.go()
-        except BaseException:
-            print(f"LAKEMQ_SEED={seed} repeats this")
-            raise
+        await finish(run.go(), seed)
         crashes += run.crashes
     assert crashes > 4 * len(SEEDS), "the nodes hardly ever crashed"
+
+
+async def test_what_fails_is_tried_again_without_a_restart() -> None:
+    for seed in SEEDS[:10]:
+        run = Run(seed)
+        await finish(run.stay(), seed)

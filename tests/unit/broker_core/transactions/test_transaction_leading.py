@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lakemq.broker_core.api.errors import NotLeader
+from lakemq.broker_core.api.errors import NotLeader, StorageFull
 from lakemq.broker_core.api.leadership import leads
 from lakemq.broker_core.api.records.batch import encode
 from lakemq.broker_core.api.scheduling.schedules import ScheduleAsked
@@ -86,6 +86,34 @@ async def test_a_schedule_waits_when_its_leader_moves_while_it_is_decided(
     with pytest.raises(NotLeader, match="is led by other"):
         await scheduler._decide(due.log_partition, owned, [due])
     assert not owned.delivering
+
+
+async def test_a_schedule_whose_leader_is_missing_waits_though_another_delivery_fails(
+    broker: CrashingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaders = (Leadership("simulated", 3),) * 9
+    broker.disk.topics["t"] = TopicInfo("t", "0" * 32, 9, leaders=leaders)
+    scheduler = Scheduler(broker, ScheduleSettings(), lambda: 0)
+    for number in range(9):
+        asked = ScheduleAsked(str(number), "t", number, BATCH, 0)
+        await scheduler.schedule(asked, principal=ANONYMOUS)
+    home, queue = next(
+        (number, scheduler._queue[number])
+        for number in range(9)
+        if len(scheduler._queue[number]) > 1
+    )
+    away, *there = due = queue.take(0, 9)
+    ready = scheduler._is_ready
+    monkeypatch.setattr(scheduler, "_is_ready", lambda each: each is not away and ready(each))
+
+    async def fail(*arguments: object, **options: object) -> None:
+        raise StorageFull("the disk is full")
+
+    monkeypatch.setattr(scheduler, "_finish", fail)
+    with pytest.raises(StorageFull):
+        await scheduler._deliver(home, scheduler._owned[home], due)
+    assert scheduler._owned[home].delivering == {each.key for each in there}
+    assert queue.take(0, 9) == [away]
 
 
 async def test_an_owner_has_one_home(broker: CrashingBroker) -> None:
