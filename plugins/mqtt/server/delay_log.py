@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.state.state_topic import StateTopic
-from lakemq.plugins.mqtt.routing.delayed import Delayed
 from lakemq.plugins.mqtt.routing.delaying import POSITIONS_KEY, DelayRecovery, release_removed
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.state.snapshots import positions_bytes
 
 log = logging.getLogger(__name__)
-
-_REMOVALS_MAX: Final = 10_000
 
 
 class DelayLog:
@@ -50,17 +46,13 @@ class DelayLog:
 
     def write(self, after: Callable[[], None]) -> None:
         """Remove what was published, if anything was and no removal is under way."""
-        delays = self._hub.delays
         if self.due:
-            removed, delays.removed = delays.removed[:_REMOVALS_MAX], delays.removed[_REMOVALS_MAX:]
-            # They leave with the last removals: their own are among those, or durable before.
-            leaving = delays.take_leaving() if not delays.removed else []
-            self._write(removed, leaving, after)
+            self._write(after)
 
     def begin(self) -> None:
         """Everything was read: keep from where on publishes of this life may lie."""
         self._hub.delays.ready = False
-        self._write([], [], lambda: None)
+        self._write(lambda: None)
 
     def checkpoint(self, records_max: int) -> None:
         """Keep how far the bound topics need not be read again, when that has grown much."""
@@ -69,11 +61,14 @@ class DelayLog:
         delays = self._hub.delays
         old = bool(delays) and behind > records_max
         if not self._writing and (old or not delays.ready):
-            self._write([], [], lambda: None)
+            self._write(lambda: None)
 
-    def _write(self, removed: list[str], leaving: list[Delayed], after: Callable[[], None]) -> None:
-        """One append, so that the positions are never kept without the removals below them."""
+    def _write(self, after: Callable[[], None]) -> None:
+        """All removals in one append with the positions, so that these are never kept without the
+        removals below them."""
         hub, delivered = self._hub, self._hub.delivered
+        removed, hub.delays.removed = hub.delays.removed, []
+        leaving = hub.delays.take_leaving()  # their removals are among these
         positions = dict(hub.positions)  # a copy: the hub goes on while this is appended
 
         def written(error: LakeMQError | None) -> None:

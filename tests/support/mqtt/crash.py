@@ -40,7 +40,7 @@ class CrashBench(Bench):
         self.kept_positions = positions_bytes({})
         self.crashes = 0
         self._unconfirmed: list[Callable[[], None]] = []
-        self._write_delays([])
+        self._write_delays()
 
     # -- storage, in two steps
 
@@ -94,13 +94,13 @@ class CrashBench(Bench):
         """Removals of delayed publishes become durable; what waited for that comes later."""
         delays = self.hub.delays
         if delays.removed:
-            removed, delays.removed = delays.removed, []
             hub, leaving, now_ms = self.hub, delays.take_leaving(), self.now_ms
-            self._write_delays(removed)
+            self._write_delays()
             self._unconfirmed.append(lambda: release_removed(hub, leaving, now_ms))
 
-    def _write_delays(self, removed: list[str]) -> None:
+    def _write_delays(self) -> None:
         delays = self.hub.delays
+        removed, delays.removed = delays.removed, []
         delays.kept_positions = dict(self.hub.positions)
         keys = [*(key.encode() for key in removed), POSITIONS_KEY]
         values = [*([None] * len(removed)), positions_bytes(delays.kept_positions)]
@@ -181,7 +181,7 @@ class CrashBench(Bench):
                         replay.record(message, meta, self.now_ms)
             self.hub.positions[topic, 0] = end
         replay.finish(self.now_ms)
-        self._write_delays([])
+        self._write_delays()
 
     def connect(self, client_id: str = "", **options: Any) -> Device:  # type: ignore[override]
         """As in `Bench`; storage answers as far as CONNACK needs it."""

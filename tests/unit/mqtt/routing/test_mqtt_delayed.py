@@ -290,6 +290,21 @@ def test_each_comes_once_over_crashes(seed: int) -> None:
     assert not bench.hub.delays
 
 
+def test_what_a_start_finds_published_is_removed_before_it_is_not_looked_for() -> None:
+    bench = CrashBench(bindings=(Binding("kept/#", "kept"),))
+    bench.connect("s", version=V5).send(Publish("$delayed/1/kept/t", b"x", 1, packet_id=1))
+    bench.settle()
+    bench.pass_time(2)
+    bench.write_records()
+    bench.crash()
+    bench.checkpoint()  # other state knows the record, and does not need it again
+    bench.crash()
+    bench.pass_time(2)
+    bench.settle()
+    assert [one.payload for one in bench.messages.values()] == [b"x"]
+    assert not bench.hub.delays
+
+
 def test_delayed_publishes_survive_their_bytes() -> None:
     properties = Properties(content_type="c", user_properties=(("a", "b"),))
     packet = Publish("t", b"\0\xff", 2, True, properties=properties)

@@ -18,7 +18,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakemq.broker_core.api.records.batch import HEADER_BYTES, encode, pack_header, read_header
+from lakemq.broker_core.api.errors import StorageFull
+from lakemq.broker_core.api.records.batch import (
+    HEADER_BYTES,
+    RecordBatch,
+    encode,
+    pack_header,
+    read_header,
+)
 from lakemq.broker_core.api.records.headers import encode_headers
 from lakemq.broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Principal
 from lakemq.plugins.mqtt.config import MqttSettings
@@ -385,6 +392,29 @@ def test_clients_may_not_write_what_mqtt_believes_into_bound_topics() -> None:
     assert asyncio.run(run()).reserved == {
         "mqtt": {"mqtt.client", "mqtt.qos2_id", "mqtt.delayed_id"}
     }
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_positions_of_delayed_publishes_are_kept_with_the_removals_below_them(fails: bool) -> None:
+    """Else a crash right behind them would have them published again."""
+
+    async def run() -> list[CommittedBatch]:
+        broker = MemoryBroker()
+        put(broker, DELAYED, b"", positions_bytes({("mqtt", 0): 0}))
+        put(broker, DELAYED, *VALUES[DELAYED])
+        put(broker, "mqtt", b"t/1", b"x", encode_headers((("mqtt.delayed_id", b"k"),)))
+        broker.failure = StorageFull("the disk is full") if fails else None
+        async with started(broker) as engine:
+            await turns()
+            broker.failure = None
+            engine.journal.checkpoint()
+            await turns()
+            assert (engine.hub.delays.ready, len(engine.hub.delays)) == (True, 0)
+        return broker.batches[DELAYED]
+
+    _, _, first, *_ = asyncio.run(run())
+    written = RecordBatch(first.data)
+    assert (written.keys(), written.values()[0]) == ([b"k", b""], None)
 
 
 # -- batches that are whole outside and corrupt inside
