@@ -91,6 +91,8 @@ class TopicDescription:
     revision: int
     replication: int = 0
     """Replicas that each partition shall have; 0: those that it was made with."""
+    min_in_sync: int = 1
+    """What new partitions get; each partition has its own, which was changed with its epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,52 @@ class TopicChange:
     revision: int
     name: str
     topic: TopicDescription | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsChange:
+    """Some partitions of a topic changed, and nothing else of it."""
+
+    revision: int
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionDescription, ...]
+    """Those that may have changed, by number. One whose `partition_epoch` is not above the known
+    one has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class InSyncChange:
+    """A leader's wish: who shall be in sync with one partition from now on."""
+
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    """Of the set that the wish is about to replace: compare-and-set on both epochs."""
+    in_sync: Mapping[str, int]
+    """Node id -> broker epoch under which the leader heard it (KIP-903); of members that were in
+    sync already it is not looked at. The leader is among them."""
+
+
+DONE: Final = "DONE"
+STALE: Final = "STALE"
+INELIGIBLE: Final = "INELIGIBLE"
+UNKNOWN: Final = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class InSyncAnswer:
+    """What came of an `InSyncChange`, and what holds now."""
+
+    code: str
+    """`DONE`; `STALE`: an epoch has passed, or the sender does not lead; `INELIGIBLE`: a new member
+    is fenced, leaving, registered again or no replica; `UNKNOWN`: there is no such partition, and
+    the other fields are empty."""
+    partition_epoch: int = 0
+    in_sync: tuple[str, ...] = ()
+    leader: str | None = None
+    leader_epoch: int = 0
 
 
 STORAGE_LEVEL: Final = 3
@@ -126,6 +174,16 @@ class NodeRegistration:
     """The node sends heartbeats: it is fenced until the first one and whenever they stay away."""
     storage_id: str = ""
     """32 hex digits that name the content of the node's disk; empty: not known."""
+    roles: tuple[str, ...] = ()
+    """What the node does; empty: everything. A node without `broker` among them holds no
+    replicas."""
+    clean: bool = False
+    """The process before this one stopped in good order. For operators; nothing rests on it."""
+    leaving: bool = False
+    """This process is about to stop in good order: it leads nothing more and never will."""
+    admitted: bool = True
+    """This registration has been active. Before, it leads nothing: what the process before it led
+    has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from lakemq.meta_service.api.errors import (
     SessionExpired,
     UnsupportedCommand,
 )
-from lakemq.meta_service.catalog import entries, kv, moves, nodes, partitions, schemas, topics
+from lakemq.meta_service.catalog import entries, kv, moves, schemas, topics
 from lakemq.meta_service.catalog.auth import KINDS
 from lakemq.meta_service.catalog.command_codec import (
     FEATURE_LEVEL,
@@ -49,6 +49,20 @@ from lakemq.meta_service.catalog.control_commands import (
     SetNodeState,
 )
 from lakemq.meta_service.catalog.draft import Draft, View
+from lakemq.meta_service.catalog.pages import changes, registration, whole_topics
+from lakemq.meta_service.catalog.pages.commands import (
+    AlterReplicatedTopic,
+    ChangeInSyncMany,
+    CreateReplicatedTopic,
+    ElectUnclean,
+    FinishMovesInPages,
+    ForgetLost,
+    LeaveNode,
+    PageTopics,
+    RegisterBroker,
+    Resign,
+    SettlePages,
+)
 from lakemq.meta_service.catalog.results import Result, decode_result, encode_result
 from lakemq.meta_service.catalog.tables import (
     GROUP_KEY,
@@ -89,14 +103,6 @@ class Applied(NamedTuple):
     result: Result
 
 
-def _register_node(draft: Draft, command: RegisterNode) -> Any:
-    known = draft.row(nodes.node_key(command.node_id)) is not None
-    epoch = nodes.register_node(draft, command)
-    if not known:
-        topics.adopt_orphans(draft)
-    return epoch
-
-
 _HANDLERS: Final[dict[type[Command], Callable[[Draft, Any], Any]]] = {
     Txn: kv.transact,
     SetClusterId: kv.set_cluster_id,
@@ -104,19 +110,27 @@ _HANDLERS: Final[dict[type[Command], Callable[[Draft, Any], Any]]] = {
     Tick: kv.tick,
     OpenSession: kv.open_session,
     AllocateIds: kv.allocate_ids,
-    **dict.fromkeys((RegisterNode, RegisterStorage), _register_node),
-    **dict.fromkeys((CreateTopic, PlaceTopic), topics.create_topic),
-    **dict.fromkeys((AlterTopic, GrowTopic), topics.alter_topic),
+    **dict.fromkeys((RegisterNode, RegisterStorage, RegisterBroker), registration.register),
+    **dict.fromkeys((CreateTopic, PlaceTopic, CreateReplicatedTopic), topics.create_topic),
+    **dict.fromkeys((AlterTopic, GrowTopic, AlterReplicatedTopic), topics.alter_topic),
     DeleteTopic: topics.delete_topic,
     ExpireSessions: kv.expire_sessions,
-    SetNodeState: nodes.set_node_state,
-    RemoveNode: nodes.remove_node,
-    RetireNode: nodes.retire_node,
+    SetNodeState: registration.set_node_state,
+    RemoveNode: registration.remove_node,
+    RetireNode: registration.retire_node,
+    LeaveNode: registration.leave_node,
+    ForgetLost: registration.forget_lost,
+    PageTopics: topics.page_topics,
+    SettlePages: changes.settle_pages,
+    ChangeInSyncMany: changes.change_in_sync_many,
+    Resign: changes.resign,
+    ElectUnclean: changes.elect_unclean,
+    FinishMovesInPages: changes.finish_moves_in_pages,
     moves.StartMoves: moves.start_moves,
     moves.FinishMoves: moves.finish_moves,
     moves.SetRebalance: moves.set_rebalance,
-    ElectLeaders: partitions.elect_leaders,
-    ChangeInSync: partitions.change_in_sync,
+    ElectLeaders: whole_topics.elect_leaders,
+    ChangeInSync: whole_topics.change_in_sync,
     schemas.RegisterSchema: schemas.register_schema,
     schemas.DeleteSchema: schemas.delete_schema,
     schemas.SetCompatibility: schemas.set_compatibility,

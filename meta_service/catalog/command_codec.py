@@ -21,7 +21,7 @@ from lakemq.meta_service.catalog.tables import pack
 COMMAND_MAX_BYTES: Final = 1024 * 1024
 """Largest command (bytes)."""
 KEY_MAX_BYTES: Final = 4096
-FEATURE_LEVEL: Final = 3
+FEATURE_LEVEL: Final = 4
 """Highest feature level that this code understands. What belongs to each is in
 `docs/formats/meta.md`."""
 CLIENT_ID_BYTES: Final = 16

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from lakemq.meta_service.api.errors import InvalidArgument
-from lakemq.meta_service.api.types import PartitionDescription, TopicDescription
+from lakemq.meta_service.api.types import CLUSTER_LEVEL, PartitionDescription, TopicDescription
 from lakemq.meta_service.catalog.command_codec import (
     Command,
     check_hex,
@@ -114,7 +114,8 @@ class SetRebalance(Command):
 def begin_move(partition: PartitionDescription, target: tuple[str, ...]) -> PartitionDescription:
     """On its way to the target; at its end already where the target needs no new replica."""
     # Replicas of an earlier target that never came in sync go: the move was redirected.
-    kept = tuple(n for n in partition.replicas if n in partition.in_sync or n in target)
+    members = {*partition.in_sync, *partition.eligible}
+    kept = tuple(n for n in partition.replicas if n in members or n in target)
     new = tuple(n for n in target if n not in kept)
     moving = replace(
         partition,
@@ -144,6 +145,7 @@ def end_move(partition: PartitionDescription, states: Mapping[str, str]) -> Part
         partition_epoch=partition.partition_epoch + 1,
         replicas=target,
         in_sync=target,
+        eligible=(),
         target=(),
     )
 
@@ -202,10 +204,11 @@ def _change(
     partitions = tuple(change(old) for old in topic.partitions)
     pairs = list(zip(topic.partitions, partitions, strict=True))
     changed = [old.partition for old, new in pairs if new is not old]
-    if changed:
+    if changed and draft.state.feature_level < CLUSTER_LEVEL:
         count_replicas(draft, [old for old, new in pairs if new is not old], -1)
         count_replicas(draft, [new for old, new in pairs if new is not old], 1)
-        save_topic(draft, replace(topic, partitions=partitions))
+    if changed:
+        save_topic(draft, replace(topic, partitions=partitions), topic)
     return changed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from lakemq.meta_service.api.errors import AlreadyExists, CompareFailed, InvalidArgument, NotFound
 from lakemq.meta_service.api.types import NodeRegistration
@@ -28,6 +28,10 @@ from lakemq.meta_service.catalog.tables import (
     unpack,
 )
 
+_DEFAULTS: Final = ("", (), False, False, True)
+"""Of the last fields of a node's row, which are left out where they say nothing."""
+BROKER_ROLE: Final = "broker"
+
 
 def node_key(node_id: str) -> bytes:
     """The node's key in the KV space."""
@@ -45,14 +49,17 @@ def encode_node(node: NodeRegistration) -> bytes:
         node.state,
         node.heartbeats,
     ]
-    # Members below level 3 could not read a row that holds it.
-    return pack([*fields, node.storage_id] if node.storage_id else fields)
+    # Members below the level of a field could not read a row that holds it.
+    more = [node.storage_id, node.roles, node.clean, node.leaving, node.admitted]
+    while more and more[-1] == _DEFAULTS[len(more) - 1]:
+        more.pop()
+    return pack(fields + more)
 
 
 def decode_node(key: bytes, value: bytes) -> NodeRegistration:
     """The node of a row that `encode_node` made."""
     fields: Any = unpack(value)
-    addresses, rack, version, feature_level, broker_epoch, state, heartbeats, *storage_id = fields
+    addresses, rack, version, feature_level, broker_epoch, state, heartbeats, *more = fields
     return NodeRegistration(
         key[len(NODE_PREFIX) :].decode(),
         addresses,
@@ -62,7 +69,7 @@ def decode_node(key: bytes, value: bytes) -> NodeRegistration:
         broker_epoch,
         state,
         heartbeats,
-        *storage_id,
+        *more,
     )
 
 
@@ -76,10 +83,15 @@ def all_nodes(draft: Draft) -> list[NodeRegistration]:
 
 def candidates(draft: Draft) -> list[Candidate]:
     """Nodes that may take new replicas."""
-    nodes = all_nodes(draft)
+    nodes = [node for node in all_nodes(draft) if holds_replicas(node)]
     active = [node for node in nodes if node.state == ACTIVE]
     # Rather a node that is fenced for the moment than none at all.
     return [Candidate(node.node_id, node.rack) for node in active or nodes]
+
+
+def holds_replicas(node: NodeRegistration) -> bool:
+    """Whether the node's roles let it have partitions."""
+    return not node.roles or BROKER_ROLE in node.roles
 
 
 def register_node(draft: Draft, command: RegisterNode) -> Any:
@@ -89,7 +101,7 @@ def register_node(draft: Draft, command: RegisterNode) -> Any:
     """
     storage_id = command.storage_id if isinstance(command, RegisterStorage) else ""
     if storage_id:
-        _check_storage(draft, command.node_id, storage_id)
+        check_storage(draft, command.node_id, storage_id)
     node = NodeRegistration(
         command.node_id,
         command.addresses,
@@ -106,7 +118,8 @@ def register_node(draft: Draft, command: RegisterNode) -> Any:
     return draft.revision
 
 
-def _check_storage(draft: Draft, node_id: str, storage_id: str) -> None:
+def check_storage(draft: Draft, node_id: str, storage_id: str) -> None:
+    """Raises AlreadyExists, CompareFailed where two processes would hold the same name or disk."""
     for node in all_nodes(draft):
         # Two nodes with one disk content would both take themselves for the same replicas.
         if node.node_id != node_id and node.storage_id == storage_id:

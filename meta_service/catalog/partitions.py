@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from lakemq.meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
-from lakemq.meta_service.api.types import CLUSTER_LEVEL, PartitionDescription, TopicDescription
-from lakemq.meta_service.catalog.control_commands import (
-    ACTIVE,
-    DRAINING,
-    ChangeInSync,
-    ElectLeaders,
-)
-from lakemq.meta_service.catalog.draft import Draft
-from lakemq.meta_service.catalog.nodes import all_nodes
-from lakemq.meta_service.catalog.topics import find_topic, save_topic, topic_key
+from lakemq.meta_service.api.types import PartitionDescription
+from lakemq.meta_service.catalog.control_commands import ACTIVE, DRAINING
 
 UNCLEAN: Final = "unclean_leader_election"
 """Setting of a topic: a replica that lacks records may lead when no other can. Off by default."""
+
+
+def is_unclean(config: Mapping[str, str | int | None]) -> bool:
+    """Whether a topic with this configuration asks for it."""
+    return config.get(UNCLEAN) in (1, "true")
 
 
 def settle(
@@ -34,6 +30,7 @@ def settle(
     unclean: bool = False,
     resigned: str = "",
     lost: Collection[str] = (),
+    silent: Collection[str] = (),
 ) -> PartitionDescription:
     """The partition as the states of the nodes want it; the same one where nothing is amiss.
 
@@ -47,26 +44,35 @@ def settle(
     `unclean`: an active replica that lacks records may lead rather than none, and is then the
     only one in sync, none eligible. `resigned`: a node whose leadership ends: eligible nodes come
     before it too, and if only it can lead it does so in a new epoch. `lost`: nodes whose disk does
-    not hold the partition any more; their memberships were those of another disk.
+    not hold the partition any more; their memberships were those of another disk. `silent`: nodes
+    that are fenced only because they are not heard, in the registration in which they were active:
+    such a leader stays where no other node could ever take over (ADR 22).
     """
-    kept = [node for node in partition.replicas if node in partition.in_sync and node not in lost]
+    kept = [node for node in partition.in_sync if node not in lost]
     eligible = {node for node in partition.eligible if node not in lost}
     in_sync = [node for node in kept if states.get(node) in (ACTIVE, DRAINING)]
     if len(in_sync) < partition.min_in_sync:
         eligible |= set(kept) - set(in_sync)
-    behind = [node for node in partition.replicas if node in eligible]
     if resigned != partition.leader:
         resigned = ""  # it was replaced meanwhile
+    first = [node for node in partition.replicas if node in in_sync]
+    behind = [node for node in partition.replicas if node in eligible]
     leader = (
-        _leader(partition, _without(resigned, in_sync), states, preferred=preferred)
+        _leader(partition, _without(resigned, first), states, preferred=preferred)
         or _first_able(_without(resigned, behind), states)
         # It gives up what it can't do, but no other node can do it either: in a new epoch.
-        or _first_able([resigned] if resigned in (*in_sync, *behind) else [], states)
+        or _first_able([resigned] if resigned in (*first, *behind) else [], states)
     )
     if leader is None and unclean:
         leader = next((n for n in partition.replicas if states.get(n) == ACTIVE), None)
         # The log goes on from what the new leader has: no other one is complete any more.
         eligible = eligible if leader is None else set()
+    if (
+        leader is None
+        and partition.leader in silent
+        and not {*kept, *eligible} - {partition.leader}
+    ):
+        leader = None if resigned else partition.leader
     if leader not in in_sync:
         # Nothing was committed since this one became eligible; the same holds for who resigned.
         eligible |= set(in_sync)
@@ -79,7 +85,7 @@ def settle(
         partition,
         leader=leader,
         in_sync=tuple(in_sync),
-        eligible=tuple(n for n in partition.replicas if n in eligible and n not in in_sync),
+        eligible=_in_order(partition, eligible - set(in_sync)),
     )
     ended = leader != partition.leader or bool(resigned)
     if settled == partition and not ended:
@@ -90,6 +96,12 @@ def settle(
         leader_epoch=partition.leader_epoch + ended,
         partition_epoch=partition.partition_epoch + 1,
     )
+
+
+def _in_order(partition: PartitionDescription, eligible: Collection[str]) -> tuple[str, ...]:
+    """As they are, and new ones in the order of replicas: that may have changed by a move."""
+    old = [node for node in partition.eligible if node in eligible]
+    return (*old, *(n for n in partition.replicas if n in eligible and n not in old))
 
 
 def _without(resigned: str, nodes: Sequence[str]) -> list[str]:
@@ -117,6 +129,36 @@ def _first_able(nodes: Sequence[str], states: Mapping[str, str]) -> str | None:
     """The first active one, else the first draining one."""
     by_state = ((node, state) for state in (ACTIVE, DRAINING) for node in nodes)
     return next((node for node, state in by_state if states.get(node) == state), None)
+
+
+def with_in_sync(partition: PartitionDescription, in_sync: Collection[str]) -> PartitionDescription:
+    """The partition as its leader wants it; those that leave a set that is too small are eligible.
+
+    The partition epoch rises by one, the leader epoch does not (KAFKA-15021). `in_sync`: replicas
+    only, the leader among them.
+    """
+    wanted = tuple(node for node in partition.replicas if node in in_sync)
+    eligible = {*partition.eligible, *partition.in_sync} - set(wanted)
+    if len(wanted) >= partition.min_in_sync:
+        eligible = set()
+    return replace(
+        partition,
+        in_sync=wanted,
+        eligible=_in_order(partition, eligible),
+        partition_epoch=partition.partition_epoch + 1,
+    )
+
+
+def elected_unclean(partition: PartitionDescription, leader: str) -> PartitionDescription:
+    """Led by a replica that may lack what was acknowledged: the log goes on from what it has."""
+    return replace(
+        partition,
+        leader=leader,
+        in_sync=(leader,),
+        eligible=(),
+        leader_epoch=partition.leader_epoch + 1,
+        partition_epoch=partition.partition_epoch + 1,
+    )
 
 
 # ------------------------------------------------------------ below level 4
@@ -154,70 +196,3 @@ def settle_below_cluster_level(
         leader_epoch=partition.leader_epoch + (leader != partition.leader),
         partition_epoch=partition.partition_epoch + 1,
     )
-
-
-def settle_topic(
-    topic: TopicDescription, states: Mapping[str, str], *, preferred: bool, level: int
-) -> TopicDescription:
-    """`level`: the cluster's feature level; from 2 on a topic may ask for unclean elections, at
-    3 the last in-sync replica keeps the leadership while it is fenced, from 4 on there is an
-    eligible set."""
-    unclean = level > 1 and topic.config.get(UNCLEAN) in (1, "true")
-    if level >= CLUSTER_LEVEL:
-        partitions = tuple(
-            settle(p, states, preferred=preferred, unclean=unclean) for p in topic.partitions
-        )
-    else:
-        partitions = tuple(
-            settle_below_cluster_level(
-                p, states, preferred=preferred, unclean=unclean, keeps_leader=level > 2
-            )
-            for p in topic.partitions
-        )
-    return topic if partitions == topic.partitions else replace(topic, partitions=partitions)
-
-
-def elect_leaders(draft: Draft, command: ElectLeaders) -> Any:
-    """Names of the topics that changed."""
-    states = {node.node_id: node.state for node in all_nodes(draft)}
-    changed = []
-    for name in command.topics:
-        if draft.row(topic_key(name)) is None:
-            continue  # deleted meanwhile
-        topic = find_topic(draft, name)
-        settled = settle_topic(
-            topic, states, preferred=command.preferred, level=draft.state.feature_level
-        )
-        if settled is not topic:
-            save_topic(draft, settled)
-            changed.append(name)
-    return changed
-
-
-def change_in_sync(draft: Draft, command: ChangeInSync) -> Any:
-    """The partition's new epoch. Raises CompareFailed when another change was first."""
-    topic = find_topic(draft, command.topic)
-    if topic.topic_id != command.topic_id:
-        raise NotFound(f"topic {command.topic!r} was deleted and created again")
-    if command.partition >= len(topic.partitions):
-        raise NotFound(f"topic {command.topic!r} has no partition {command.partition}")
-    old = topic.partitions[command.partition]
-    given = (command.leader, command.leader_epoch, command.partition_epoch)
-    if given != (old.leader, old.leader_epoch, old.partition_epoch):
-        raise CompareFailed(
-            f"partition {command.partition} of {command.topic!r} is led by {old.leader} in leader "
-            f"epoch {old.leader_epoch}, partition epoch {old.partition_epoch}"
-        )
-    # In the order of replicas, so that members store the same bytes whatever order the leader sent.
-    in_sync = tuple(node for node in old.replicas if node in command.in_sync)
-    if len(in_sync) != len(set(command.in_sync)) or command.leader not in in_sync:
-        raise InvalidArgument("in_sync: must name the leader, and replicas of the partition only")
-    fenced = [n.node_id for n in all_nodes(draft) if n.state not in (ACTIVE, DRAINING)]
-    # A fenced node may stay, until the controller takes it out, but not join (KIP-841).
-    if set(fenced) & set(in_sync) - set(old.in_sync):
-        raise InvalidArgument(f"in_sync: fenced nodes cannot join: {', '.join(fenced)}")
-    new = replace(old, in_sync=in_sync, partition_epoch=old.partition_epoch + 1)
-    partitions = list(topic.partitions)
-    partitions[command.partition] = new
-    save_topic(draft, replace(topic, partitions=tuple(partitions)))
-    return new.partition_epoch

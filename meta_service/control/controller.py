@@ -26,7 +26,7 @@ from lakemq.meta_service.catalog.control_commands import (
 )
 from lakemq.meta_service.catalog.moves import LEVEL
 from lakemq.meta_service.catalog.nodes import decode_node
-from lakemq.meta_service.catalog.partitions import settle_topic
+from lakemq.meta_service.catalog.pages.whole_topics import settle_topic
 from lakemq.meta_service.catalog.results import value_of
 from lakemq.meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX
 from lakemq.meta_service.catalog.topics import decode_topic

@@ -242,7 +242,7 @@ class Assembly:
         group = self.node.group
         others = {*group.voters, *group.learners} - {self.membership.node_id}
         known = [self.wire.feature_level(other) for other in others] if self.wire else []
-        return level, min([FEATURE_LEVEL, *known])
+        return level, min([FEATURE_LEVEL - 1, *known])
 
     def _has_sessions(self) -> bool:
         return bool(self.store.first(SESSIONS, 1))

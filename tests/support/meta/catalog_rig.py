@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from lakemq.meta_service.api.types import TopicDescription
 from lakemq.meta_service.catalog.apply import Applied, apply
 from lakemq.meta_service.catalog.command_codec import Command, Header, encode_command
+from lakemq.meta_service.catalog.draft import Draft
 from lakemq.meta_service.catalog.tables import KEYS, STATE_KEY, State, decode_row, encode_state
-from lakemq.meta_service.catalog.topics import decode_topic, topic_key
+from lakemq.meta_service.catalog.topics import find_topic
 from tests.support.meta.disk import MemoryStore
 
 
@@ -35,7 +37,9 @@ class Catalog:
         row = self.store.get(KEYS + key)
         return decode_row(row).value if row else None
 
-    def topic(self, name: str) -> object:
-        row = self.store.get(KEYS + topic_key(name))
-        assert row is not None
-        return decode_topic(topic_key(name), decode_row(row).value, decode_row(row).mod_revision)
+    def draft(self) -> Draft:
+        """The catalog as the next command would see it."""
+        return Draft(self.store, self.state)
+
+    def topic(self, name: str) -> TopicDescription:
+        return find_topic(self.draft(), name)

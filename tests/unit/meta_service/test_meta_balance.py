@@ -20,11 +20,8 @@ from lakemq.meta_service.catalog.commands import (
 )
 from lakemq.meta_service.catalog.control_commands import ChangeInSync, RemoveNode, SetNodeState
 from lakemq.meta_service.catalog.moves import FinishMoves, SetRebalance, StartMoves
-from lakemq.meta_service.catalog.partitions import (
-    UNCLEAN,
-    settle_below_cluster_level,
-    settle_topic,
-)
+from lakemq.meta_service.catalog.pages.whole_topics import settle_topic
+from lakemq.meta_service.catalog.partitions import UNCLEAN, settle_below_cluster_level
 from lakemq.meta_service.catalog.tables import REPLICA_COUNTS, decode_number
 from lakemq.meta_service.control.balance import PlannedMove, plan
 from tests.support.meta.catalog_rig import Catalog

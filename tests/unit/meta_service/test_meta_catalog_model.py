@@ -42,6 +42,19 @@ from lakemq.meta_service.catalog.control_commands import (
 )
 from lakemq.meta_service.catalog.moves import FinishMoves, SetRebalance, StartMoves
 from lakemq.meta_service.catalog.nodes import decode_node, node_key
+from lakemq.meta_service.catalog.pages.commands import (
+    AlterReplicatedTopic,
+    ChangeInSyncMany,
+    CreateReplicatedTopic,
+    ElectUnclean,
+    FinishMovesInPages,
+    ForgetLost,
+    LeaveNode,
+    PageTopics,
+    RegisterBroker,
+    Resign,
+    SettlePages,
+)
 from lakemq.meta_service.catalog.schemas import DeleteSchema, RegisterSchema, SetCompatibility
 from lakemq.meta_service.catalog.tables import (
     EVENTS,
@@ -62,6 +75,8 @@ IDS = {"t": "a" * 32, "u": "b" * 32}
 _nodes = st.sampled_from(["n1", "n2", "n3"])
 _topics = st.sampled_from(["t", "u"])
 _ids = _topics.map(IDS.__getitem__)
+_raw_ids = _ids.map(bytes.fromhex)
+_pages = _raw_ids.map(lambda topic_id: topic_id + bytes(4))
 _few = st.integers(0, 3)
 _keys = st.sampled_from([b"a", b"b"])
 _some = st.lists(_nodes, min_size=1, max_size=3, unique=True).map(tuple)
@@ -97,6 +112,37 @@ COMMANDS: dict[type[Command], tuple[Any, ...]] = {
         _topics, st.just("c" * 32), st.integers(1, 3), st.integers(1, 3), st.just({}),
         st.just(("n2",)),
     ),
+    RegisterBroker: (
+        _nodes, st.just({"x": "y:1"}), st.just("r1"), st.just(""), st.just(4), st.booleans(),
+        st.sampled_from(["", "1" * 32, "2" * 32]), st.sampled_from([(), ("meta",)]), st.booleans(),
+        st.sampled_from([(), ((b"\xaa" * 16, 0),)]),
+    ),
+    LeaveNode: (_nodes, st.integers(1, 12)),
+    ForgetLost: (_nodes,),
+    CreateReplicatedTopic: (
+        _topics, st.just("d" * 32), st.sampled_from([1, 33]), st.just(3), st.just({}), st.just(()),
+        st.integers(1, 3),
+    ),
+    AlterReplicatedTopic: (
+        _topics, st.sampled_from([None, 34]), st.none(), st.just(()), st.none() | st.integers(1, 3),
+        st.none() | st.integers(1, 3),
+    ),
+    PageTopics: (st.integers(1, 4),),
+    SettlePages: (st.lists(_pages, max_size=2).map(tuple), st.booleans()),
+    FinishMovesInPages: (st.lists(_pages, max_size=2).map(tuple),),
+    ChangeInSyncMany: (
+        _nodes, st.integers(1, 12),
+        st.lists(
+            st.tuples(
+                _raw_ids, _few, _few, _few, _some.map(lambda some: tuple((n, 1) for n in some))
+            ),
+            max_size=2,
+        ).map(tuple),
+    ),
+    Resign: (
+        _nodes, st.integers(1, 12), st.lists(st.tuples(_raw_ids, _few, _few), max_size=2).map(tuple)
+    ),
+    ElectUnclean: (_topics, _few, _few, _nodes),
     ElectLeaders: (st.lists(_topics, max_size=2).map(tuple), st.booleans()),
     ChangeInSync: (_topics, _ids, _few, _nodes, _few, _few, _some),
     StartMoves: (st.lists(st.tuples(_topics, _ids, _few, _few, _some), max_size=2).map(tuple),),
@@ -201,7 +247,8 @@ def aimed(catalog: Catalog, command: Command) -> Command:
 def test_whatever_is_asked_the_rules_of_partitions_hold(
     commands: list[tuple[Command, int]],
 ) -> None:
-    catalog = begin()
+    """Of levels 2 and 3; `tests/simulation/test_catalog_partitions.py` has those of level 4."""
+    catalog = begin(level=3)
     catalog.do(CreateTopic("t", IDS["t"], 2, 2, {}))
     catalog.do(RegisterNode("n3", {}, "", "", 1, False))
     catalog.do(CreateTopic("u", IDS["u"], 1, 3, {}))
@@ -294,7 +341,7 @@ def test_below_its_level_a_command_changes_nothing(commands: list[Command]) -> N
 def test_from_level_two_on_a_topic_knows_its_replication() -> None:
     catalog = begin()
     catalog.do(CreateTopic("t", IDS["t"], 1, 3, {}))
-    assert catalog.topic("t").replication == 3  # type: ignore[attr-defined]
+    assert catalog.topic("t").replication == 3
     assert catalog.value(topic_key("t")) is not None
 
 

@@ -48,7 +48,7 @@ def outcome(new: PartitionDescription) -> tuple[str | None, str, str, int]:
         (partition("a", "ab"), states("bc", fenced="a"), ("b", "b", "a", 6)),
         # Nobody in sync is left: an eligible node, but never one that lacks records.
         (partition("a", "a", "b"), states("b", fenced="ac"), ("b", "b", "a", 6)),
-        (partition("a", "a", "b"), states("c", fenced="ab"), (None, "", "ab", 6)),
+        (partition("a", "a", "b"), states("c", fenced="ab"), (None, "", "ba", 6)),
         (partition("a", "a", minimum=1), states("bc", fenced="a"), (None, "", "a", 6)),
         # The last one in sync comes back, in another epoch.
         (partition(None, "", "ab"), states("a"), ("a", "a", "b", 6)),
