@@ -150,3 +150,11 @@ class WishAnswer(NamedTuple):
     leader_epoch: int = 0
     partition_epoch: int = 0
     in_sync: frozenset[str] = frozenset()
+
+
+class Place(NamedTuple):
+    """A partition, by what never changes."""
+
+    topic_id: str
+    """32 hex digits."""
+    partition: int
