@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Unpack
 
-import grpc
-
+from lakemq.broker_core.api.errors import NotLeader
 from lakemq.plugins.native.proto import admin_pb2 as pb
 from lakemq.plugins.native.proto import queues_pb2
 from lakemq.plugins.native.proto.admin_pb2_grpc import AdminStub
@@ -14,6 +15,8 @@ from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesStub
 from lakemq.plugins.native.sdk.arguments import Config, config_given, partitions_given
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.errors import error_of
+from lakemq.plugins.native.sdk.net.routes import Routes
+from lakemq.plugins.native.sdk.net.sequencing import backoff_s
 from lakemq.plugins.native.sdk.queue.queue import QueueOptions, queue_settings
 from lakemq.plugins.native.sdk.types import (
     ClusterDescription,
@@ -32,9 +35,10 @@ if TYPE_CHECKING:  # exists in the stub file only
 class Admin:
     """Made by `Client.admin`. Every method raises `LakeMQError`s."""
 
-    def __init__(self, channel: grpc.aio.Channel, timeout_s: float) -> None:
-        self._stub: AdminAsyncStub = AdminStub(channel)
-        self._queues: QueuesAsyncStub = QueuesStub(channel)
+    def __init__(self, routes: Routes, timeout_s: float) -> None:
+        self._routes = routes
+        self._stub: AdminAsyncStub = AdminStub(routes.channel(""))
+        self._queues: QueuesAsyncStub = QueuesStub(routes.channel(""))
         self._timeout_s = timeout_s
 
     async def alter_topic(
@@ -62,11 +66,40 @@ class Admin:
         """Delete what lies before an offset of each partition; -1: everything that is there now.
 
         Returns each partition's first offset since. Raises UnknownTopic, UnknownPartition,
-        OffsetOutOfRange (other partitions may have been served).
+        InvalidRequest (nothing is deleted then), OffsetOutOfRange, NotLeader, Unavailable (other
+        partitions may have been served).
         """
+        give_up_s = monotonic() + self._timeout_s
+        starts: dict[int, int] = {}
+        # The node that the client is connected to is asked for all of it first: it checks
+        # every entry before any record goes, and names the leaders of what it does not lead.
+        wanted = {"": dict(before)}
+        for pause_s in backoff_s():
+            answers = await asyncio.gather(
+                *(self._delete_at(address, topic, part) for address, part in wanted.items())
+            )
+            learned, wanted = False, {}
+            for answer in answers:
+                starts.update(answer.log_start_offsets)
+                for number in sorted(answer.errors):
+                    error = error_of(answer.errors[number])
+                    if not isinstance(error, NotLeader) or monotonic() > give_up_s:
+                        raise error
+                    learned = self._routes.learn(topic, number, error) or learned
+                    address = self._routes.route(topic, number).address
+                    wanted.setdefault(address, {})[number] = before[number]
+            if not wanted:
+                return starts
+            if not learned:  # the leadership is moving
+                await asyncio.sleep(pause_s)
+        raise AssertionError("backoff never ends")
+
+    async def _delete_at(
+        self, address: str, topic: str, before: Mapping[int, int]
+    ) -> pb.DeleteRecordsResponse:
+        stub: AdminAsyncStub = AdminStub(self._routes.channel(address))
         request = pb.DeleteRecordsRequest(topic=topic, before=before)
-        answer = await self._stub.DeleteRecords(request, timeout=self._timeout_s)
-        return _starts(answer)
+        return await stub.DeleteRecords(request, timeout=self._timeout_s)
 
     async def describe_cluster(self) -> ClusterDescription:
         """Nodes, the MetaService, and the plugins of the node that answers."""
@@ -111,12 +144,6 @@ def _alteration(
     return pb.AlterTopicRequest(
         name=name, config=config_given(config), reset=reset, partitions=partitions_given(partitions)
     )
-
-
-def _starts(answer: pb.DeleteRecordsResponse) -> dict[int, int]:
-    for number in sorted(answer.errors):
-        raise error_of(answer.errors[number])
-    return dict(answer.log_start_offsets)
 
 
 def _cluster(answer: pb.DescribeClusterResponse) -> ClusterDescription:

@@ -80,7 +80,7 @@ class Client:
         self.schedules = Schedules(connection)
         """Records that appear later."""
 
-        self.admin = Admin(connection.channel, timeout_s)
+        self.admin = Admin(connection.routes, timeout_s)
         """What operators do: topics' settings and partitions, records, the cluster."""
 
         self.schemas = Schemas(connection.channel, timeout_s)
