@@ -45,9 +45,12 @@ class SnapshotTransfer(Reads):
         sending = self._sending.get(peer)
         if sending is None:
             source = self.snapshots.open_newest()
-            # It ends before the log begins: the entries between would be missing. A newer one is
-            # made, and the next heartbeat tries again.
-            if source is None or source.log_index < self.log.first_index:
+            if source is not None and source.log_index < self.log.first_index:
+                # It ends before the log begins: the entries between would be missing. A newer one
+                # is made, and the next heartbeat tries again.
+                source.close()
+                source = None
+            if source is None:
                 self.snapshots.begin()
                 return
             sending = self._sending[peer] = _Sending(source, 0, float("-inf"))

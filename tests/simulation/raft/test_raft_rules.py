@@ -396,6 +396,18 @@ def test_a_leader_that_stops_closes_the_snapshots_that_it_sends(cluster: Cluster
     assert closed == [True]
 
 
+def test_a_snapshot_that_ends_before_the_log_is_closed_unsent(cluster: Cluster) -> None:
+    leader = cluster.wait_for_leader()
+    cluster.run_for(1)
+    node = node_of(leader)
+    closed: list[bool] = []
+    source = MemorySource(node.log.first_index - 1, 1, b"x")
+    source.close = lambda: closed.append(True)  # type: ignore[method-assign]
+    node.snapshots.open_newest = lambda: source  # type: ignore[method-assign]
+    node._send_snapshot(Peer(followers(cluster)[0].name), cluster.now)
+    assert closed == [True] and not node._sending
+
+
 def test_followers_learn_of_a_commit_without_waiting_for_a_heartbeat(cluster: Cluster) -> None:
     leader = cluster.wait_for_leader()
     cluster.run_for(1)
