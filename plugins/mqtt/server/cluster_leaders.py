@@ -45,10 +45,16 @@ class ClusterLeaders:
         self._hub = hub
         self._broker = broker
         self._topics = frozenset(binding.topic for binding in hub.bindings)
+        self._topic_ids: dict[str, str] = {}
 
     def start(self) -> list[Callable[[], None]]:
         """Follow topics and nodes from now on; returns the removals."""
         self._hub.check_leader = self._check
+        self._topic_ids = {
+            topic.name: topic.topic_id
+            for topic in self._broker.topics()
+            if topic.name in self._topics
+        }
         self._update()
         return [
             self._broker.watch_topics(self._topic_changed),
@@ -62,9 +68,19 @@ class ClusterLeaders:
     def _topic_changed(self, name: str, topic: TopicInfo | None) -> None:
         if name not in self._topics:
             return
+        topic_id = topic.topic_id if topic is not None else ""
+        if self._topic_ids.get(name, topic_id) != topic_id:
+            self._forget_positions(name)
+        self._topic_ids[name] = topic_id
         if topic is not None:
             self._note_positions(topic)
         self._update()
+
+    def _forget_positions(self, name: str) -> None:
+        """The topic was deleted: another one of its name begins at offset 0, and whatever lies
+        below a position is taken for delivered."""
+        for key in [key for key in self._hub.positions if key[0] == name]:
+            del self._hub.positions[key]
 
     def _note_positions(self, topic: TopicInfo) -> None:
         """A partition that this node leads by now is delivered from its end on."""

@@ -5,6 +5,7 @@ to taps; tests choose who may do what, how long an append takes and how it fails
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
@@ -87,6 +88,8 @@ class MemoryBroker:
         self.created: dict[str, tuple[int | None, TopicConfig | None]] = {}
         """What each topic was asked to be made of."""
         self._topics: dict[str, TopicInfo] = {}
+        self._numbers = itertools.count()
+        self._topic_watchers: list[Callable[[str, TopicInfo | None], None]] = []
         self._offsets: dict[str, int] = {}
         self._taps: dict[str, list[Tap]] = {}
 
@@ -105,14 +108,23 @@ class MemoryBroker:
         self, name: str, partitions: int | None = None, config: TopicConfig | None = None
     ) -> TopicInfo:
         self.created[name] = (partitions, config)
-        self._topics[name] = TopicInfo(name, name.encode().hex().ljust(32, "0")[:32], 1)
-        return self._topics[name]
+        made = TopicInfo(name, f"{name.encode().hex()[:24]:0<24}{next(self._numbers):08x}", 1)
+        self._topics[name] = made
+        self._tell(name, made)
+        return made
 
     async def ensure_topic(self, name: str, partitions: int | None = None) -> TopicInfo:
         return self._topics.get(name) or await self.create_topic(name, partitions)
 
     async def delete_topic(self, name: str) -> None:
         del self._topics[name]
+        self.batches.pop(name, None)
+        self._offsets.pop(name, None)
+        self._tell(name, None)
+
+    def _tell(self, name: str, topic: TopicInfo | None) -> None:
+        for watcher in list(self._topic_watchers):
+            watcher(name, topic)
 
     def nodes(self) -> Sequence[NodeInfo]:
         return ()
@@ -123,7 +135,8 @@ class MemoryBroker:
     def watch_topics(
         self, on_change: Callable[[str, TopicInfo | None], None]
     ) -> Callable[[], None]:
-        return lambda: None
+        self._topic_watchers.append(on_change)
+        return lambda: self._topic_watchers.remove(on_change)
 
     def serves(self, topic: str, partition: int) -> bool:
         return True

@@ -512,3 +512,24 @@ def test_what_waits_in_a_topic_that_was_deleted_is_gone() -> None:
             assert engine.hub.delivery.dropped_gone == 1
 
     asyncio.run(run())
+
+
+def test_a_topic_that_was_deleted_and_created_again_is_delivered_from_its_start() -> None:
+    async def run() -> None:
+        broker = MemoryBroker()
+        async with started(broker) as engine:
+            client = await Client(engine).connect("d")
+            client.send(Subscribe(1, (Filter("#", 0),)))
+            for number in range(3):
+                client.send(Publish("t", b"%d" % number, 1, packet_id=number + 1))
+                await turns()
+            assert engine.hub.positions["mqtt", 0] == 3
+            await broker.delete_topic("mqtt")
+            assert not engine.hub.positions
+            await broker.create_topic("mqtt")
+            client.send(Publish("t", b"new", 1, packet_id=4))
+            await turns()
+            assert client.payloads == [b"0", b"1", b"2", b"new"]
+            assert engine.hub.positions["mqtt", 0] == 1
+
+    asyncio.run(run())
