@@ -283,6 +283,8 @@ async def test_clients_that_are_not_let_in_hold_no_more_than_32_mib(
         try:
             assert process.stdout is not None
             assert await asyncio.wait_for(process.stdout.readline(), WAIT_S) == b"done\n"
+            # They are connected by the system; how soon they are accepted, the machine decides.
+            await until(lambda: len(server.hub.connections) > 40)
             await asyncio.sleep(0.1)
             grown, waiting = resident_bytes() - before, len(server.hub.connections)
         finally:
