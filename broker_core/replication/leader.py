@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from lakemq.broker_core.api.records.batch import split
 from lakemq.broker_core.api.types import Offset
 from lakemq.broker_core.replication.types import (
     Ask,
@@ -223,8 +222,9 @@ class PartitionLeader:
                 return None
 
     def records(self, node: str, base: Offset, batches: bytes) -> LeaderSend:
-        """Records for an ask that stands. `batches`: what `read_replica(base, ...)` gave."""
-        return self._send(node, base, batches, self._roll_at(base, batches))
+        """Records for an ask that stands. `batches`: what `read_replica(base, ...)` gave, which is
+        of one segment."""
+        return self._send(node, base, batches, self._roll_at(base))
 
     def numbers(self, node: str) -> LeaderSend | None:
         """High watermark and log start without records; None: the follower was told, or has not
@@ -234,7 +234,7 @@ class PartitionLeader:
             return None
         if follower.told == (self.high_watermark, self._log.log_start_offset):
             return None
-        return self._send(node, follower.asked, b"", -1)
+        return self._send(node, follower.asked, b"", 0)
 
     def _send(self, node: str, base: Offset, batches: bytes, roll_at: int) -> LeaderSend:
         log_start = self._log.log_start_offset
@@ -242,16 +242,12 @@ class PartitionLeader:
             self._followers[node].told = (self.high_watermark, log_start)
         return LeaderSend(base, batches, self.high_watermark, log_start, roll_at)
 
-    def _roll_at(self, base: Offset, batches: bytes) -> int:
+    def _roll_at(self, base: Offset) -> int:
         """Where the follower begins a segment, so that sealed ones are alike on all replicas."""
         log = self._log
         # Where its log begins a segment begins anyway.
-        first = max(base, Offset(log.log_start_offset + 1))
-        if not batches or log.segment_start(Offset(log.durable_end - 1)) < first:
-            return -1  # nothing was rolled since: the usual case, and no header is looked at
-        last = Offset(max(header.last_offset for _, header in split(batches)))
-        start = log.segment_start(last)
-        return start if start >= first else -1
+        rolled = log.log_start_offset < base == log.segment_start(base)
+        return base if rolled else 0
 
     def caught_up(self, node: str) -> bool:
         """Whether a follower is in sync or near: what it is sent does not count as catch-up."""
@@ -278,9 +274,14 @@ class PartitionLeader:
                 if follower.durable >= self._durable_end:
                     follower.goal, follower.goal_s = durable_end, now_s
             self._durable_end = durable_end
-        if len(self.view.in_sync) >= self.view.min_in_sync:
+        if self._has_minimum():
             self.high_watermark = max(self.high_watermark, self._counted_end())
         return self.high_watermark
+
+    def _has_minimum(self) -> bool:
+        """Strict (KIP-966): below the minimum nothing is committed, so that those that left last
+        keep all that is, and may be elected."""
+        return len(self.view.in_sync) >= self.view.min_in_sync
 
     def _counted_end(self) -> Offset:
         end = self._durable_end
@@ -305,7 +306,7 @@ class PartitionLeader:
 
     def shortage(self) -> str:
         """Why appends with acks `replicated` are refused; empty: they are taken."""
-        if len(self.view.in_sync) >= self.view.min_in_sync:
+        if self._has_minimum():
             return ""
         return (
             f"{len(self.view.in_sync)} of {len(self.view.replicas)} replicas are in sync, "
@@ -395,10 +396,11 @@ class PartitionLeader:
             self._take(done, now_s)
             return self.moved(now_s)
         self._wish_after_s = now_s + WISH_PAUSE_S
-        if answer.code is WishCode.STALE and same_epoch:
-            self._stale_below = max(self._stale_below, answer.partition_epoch)
-        elif answer.code is WishCode.UNANSWERED:
+        if answer.code in (WishCode.UNANSWERED, WishCode.STALE):
+            # It may be done yet, or was done by a copy of the request: the view will tell.
             self._maybe_added |= added
+            if same_epoch:
+                self._stale_below = max(self._stale_below, answer.partition_epoch)
         elif answer.code is WishCode.INELIGIBLE:
             for node in added & self._followers.keys():
                 self._followers[node].refused_s = now_s

@@ -113,9 +113,8 @@ class LeaderSend(NamedTuple):
     """Whole batches, back to back, as they lie; none: only the numbers have changed."""
     high_watermark: Offset = Offset(0)
     log_start: Offset = Offset(0)
-    roll_at: int = -1
-    """The leader's segment that holds the last of `batches` starts here; -1: it starts before
-    `base`."""
+    roll_at: int = 0
+    """`base`, when a segment of the leader's log starts there; 0: none does."""
     diverging: Diverging | None = None
     code: Code | None = None
     leader_epoch: int = 0
