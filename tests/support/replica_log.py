@@ -1,0 +1,256 @@
+"""A replicated partition log in memory, over a disk that forgets what was not fsynced.
+
+`SimulatedLog` has no event loop: the simulation says when a flush ends, and how. Batches are real
+ones, checked as a storage engine checks them.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from lakemq.broker_core.api.records.batch import BatchHeader, pack_header, read_header, split
+from lakemq.broker_core.api.types import Offset
+
+DUPLICATES = 5
+"""Batches of a producer that are known again."""
+
+
+class Stored(NamedTuple):
+    """A batch at its place."""
+
+    header: BatchHeader
+    data: bytes
+
+
+class Disk:
+    """What is left of a log when its process ends."""
+
+    def __init__(self, storage_id: str) -> None:
+        self.storage_id = storage_id
+        self.start = 0
+        self.batches: list[Stored] = []
+        self.synced = 0
+        """How many of `batches` are fsynced."""
+        self.committed = 0
+        """The high watermark as it was written last."""
+        self.rolls: list[int] = [0]
+
+    @property
+    def durable_end(self) -> int:
+        return self.batches[self.synced - 1].header.last_offset + 1 if self.synced else self.start
+
+    def lose_power(self, rng: random.Random) -> None:
+        """What was written and not fsynced may be there, up to where it is torn."""
+        if rng.random() < 0.5:
+            self.synced = rng.randint(self.synced, len(self.batches))
+        del self.batches[self.synced :]
+        self.rolls = [each for each in self.rolls if each <= self.durable_end] or [self.start]
+
+    def cut(self, offset: int) -> None:
+        """Durable when it returns."""
+        while self.batches and self.batches[-1].header.last_offset >= offset:
+            self.batches.pop()
+        self.synced = min(self.synced, len(self.batches))
+        self.committed = min(self.committed, self.durable_end)
+        self.rolls = [each for each in self.rolls if each <= offset] or [self.start]
+
+    def restart(self, offset: int) -> None:
+        """Durable when it returns."""
+        self.start = self.committed = offset
+        self.batches.clear()
+        self.synced = 0
+        self.rolls = [offset]
+
+
+class Refused(Exception):
+    """The log takes no such append."""
+
+
+class SimulatedLog:
+    """Implements `LogState`, and what a `ReplicaLog` does, without an event loop."""
+
+    def __init__(self, disk: Disk) -> None:
+        """Recover what is on the disk; all of that is fsynced then."""
+        self.disk = disk
+        disk.synced = len(disk.batches)
+        self.epoch = -1
+        self.leads = False
+        self.fenced = False
+        self.waiting: list[tuple[int, Callable[[bool], None]]] = []
+        """(offset behind an append, told True when it is committed, False: outcome open)."""
+        self.log_start_offset = Offset(disk.start)
+        self.log_end_offset = self.durable_end = Offset(disk.durable_end)
+        self.high_watermark = Offset(min(max(disk.committed, disk.start), self.durable_end))
+        self._look()
+
+    def _look(self) -> None:
+        """Epochs and producers, from the batches."""
+        self.epochs: list[tuple[int, int]] = []
+        self._bases: list[int] = []
+        self._producers: dict[int, dict[int, int]] = {}
+        for stored in self.disk.batches[: self.disk.synced] if self.fenced else self.disk.batches:
+            self._note(stored.header)
+
+    def _note(self, header: BatchHeader) -> None:
+        if not self.epochs or self.epochs[-1][0] < header.leader_epoch:
+            self.epochs.append((header.leader_epoch, header.base_offset))
+        self._bases.append(header.base_offset)
+        if header.producer_id >= 0:
+            known = self._producers.setdefault(header.producer_id, {})
+            known[header.base_sequence] = header.last_offset + 1
+            if len(known) > DUPLICATES:
+                del known[next(iter(known))]
+
+    # ------------------------------------------------------------ what is there
+
+    def last_epoch(self, offset: Offset | None = None) -> int:
+        end = self.log_end_offset if offset is None else offset
+        count = bisect_right(self._bases, end - 1)
+        return self.disk.batches[count - 1].header.leader_epoch if count else -1
+
+    def epoch_end(self, epoch: int) -> tuple[int, Offset]:
+        found = -1
+        for each, first in self.epochs:
+            if each > epoch:
+                return found, Offset(first)
+            found = each
+        return found, self.log_end_offset
+
+    def segment_start(self, offset: Offset) -> Offset:
+        return Offset(
+            max((each for each in self.disk.rolls if each <= offset), default=self.log_start_offset)
+        )
+
+    def read(self, offset: int, batches_max: int) -> bytes:
+        """Up to the durable end."""
+        first = bisect_right(self._bases, offset - 1)
+        return b"".join(
+            each.data
+            for each in self.disk.batches[first : min(first + batches_max, self.disk.synced)]
+        )
+
+    def batches_between(self, start: int, end: int) -> list[Stored]:
+        """Those whose first offset lies there."""
+        first, last = bisect_left(self._bases, start), bisect_left(self._bases, end)
+        return self.disk.batches[first:last]
+
+    # ------------------------------------------------------------ roles
+
+    def lead(self, epoch: int) -> None:
+        assert epoch >= self.last_epoch(), f"epoch {epoch} below {self.last_epoch()}"
+        self.epoch, self.leads = epoch, True
+
+    def follow(self, epoch: int) -> None:
+        assert epoch >= self.last_epoch(), f"epoch {epoch} below {self.last_epoch()}"
+        self.epoch, self.leads = epoch, False
+        self.fail_waiting(0)
+
+    def fail_waiting(self, behind: int) -> None:
+        """Appends that end above `behind` are told that their outcome is open."""
+        failed = [told for end, told in self.waiting if end > behind]
+        self.waiting = [each for each in self.waiting if each[0] <= behind]
+        for told in failed:
+            told(False)
+
+    # ------------------------------------------------------------ writing
+
+    def append(self, data: bytes, done: Callable[[int, bool], None]) -> None:
+        """`done(offset behind it, committed)`. Raises Refused."""
+        if not self.leads or self.fenced:
+            raise Refused("does not lead")
+        header = read_header(data)
+        known = self._producers.get(header.producer_id, {})
+        end = known.get(header.base_sequence)
+        if end is None:
+            if header.base_sequence != (max(known) + 1 if known else 0):
+                raise Refused("out of order")
+            header = header._replace(base_offset=self.log_end_offset, leader_epoch=self.epoch)
+            self._take(Stored(header, pack_header(header) + data[80:]))
+            end = self.log_end_offset
+        if end <= self.high_watermark:
+            done(end, True)
+        else:
+            stored_end = end
+            self.waiting.append((end, lambda committed: done(stored_end, committed)))
+
+    def append_replica(self, batches: bytes) -> None:
+        """Raises Refused: nothing of it was taken."""
+        if self.leads or self.fenced:
+            raise Refused("does not follow")
+        end, epoch = self.log_end_offset, self.last_epoch()
+        found = list(split(batches))
+        for _, header in found:
+            if header.base_offset < end or not epoch <= header.leader_epoch <= self.epoch:
+                raise Refused(f"batch at {header.base_offset} of epoch {header.leader_epoch}")
+            end, epoch = Offset(header.last_offset + 1), header.leader_epoch
+        for position, header in found:
+            self._take(Stored(header, batches[position : position + header.total_bytes]))
+
+    def _take(self, stored: Stored) -> None:
+        self.disk.batches.append(stored)
+        self._note(stored.header)
+        self.log_end_offset = Offset(stored.header.last_offset + 1)
+
+    def roll_at(self, offset: int) -> None:
+        if offset > self.disk.rolls[-1]:
+            self.disk.rolls.append(offset)
+
+    def commit_to(self, offset: int) -> None:
+        self.high_watermark = max(self.high_watermark, Offset(min(offset, self.durable_end)))
+        done = [told for end, told in self.waiting if end <= self.high_watermark]
+        self.waiting = [each for each in self.waiting if each[0] > self.high_watermark]
+        for told in done:
+            told(True)
+
+    # ------------------------------------------------------------ the disk
+
+    def flush(self, batches: int | None = None) -> bool:
+        """The first `batches` that wait for the disk are fsynced; None: all. Whether any were."""
+        before = self.disk.synced
+        waiting = len(self.disk.batches) - before
+        self.disk.synced += waiting if batches is None else min(batches, waiting)
+        self.durable_end = Offset(self.disk.durable_end)
+        return self.disk.synced > before
+
+    def fail_flush(self) -> bool:
+        """The disk was full: offsets that are not durable are free again. Whether any were."""
+        if self.disk.synced == len(self.disk.batches):
+            return False
+        self._cut(self.durable_end)
+        self.fail_waiting(self.durable_end)
+        return True
+
+    def fence(self) -> None:
+        """An fsync failed: what it wrote may be there after a restart, and nothing more is written
+        before that."""
+        self.fenced = True
+        self.log_end_offset = self.durable_end
+        self._look()
+        self.fail_waiting(0)
+
+    def checkpoint(self) -> None:
+        """The high watermark is written down."""
+        self.disk.committed = max(self.disk.committed, self.high_watermark)
+
+    def truncate(self, offset: int) -> None:
+        """Raises ValueError below the high watermark."""
+        if offset < self.high_watermark:
+            raise ValueError(f"cut at {offset}, high watermark {self.high_watermark}")
+        self._cut(offset)
+
+    def _cut(self, offset: int) -> None:
+        self.disk.cut(offset)
+        self.durable_end = Offset(min(self.durable_end, self.disk.durable_end))
+        batches = self.disk.batches
+        end = batches[-1].header.last_offset + 1 if batches else self.log_start_offset
+        self.log_end_offset = Offset(end)
+        self._look()
+
+    def restart_at(self, offset: int) -> None:
+        self.disk.restart(offset)
+        self.log_start_offset = self.log_end_offset = Offset(offset)
+        self.durable_end = self.high_watermark = Offset(offset)
+        self._look()

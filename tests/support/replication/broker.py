@@ -1,0 +1,462 @@
+"""A broker with a replica of one partition: the edge that carries out what the core decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from lakemq.broker_core.api.types import Offset
+from lakemq.broker_core.replication import follower as f
+from lakemq.broker_core.replication.leader import Deposed, PartitionLeader, Serve
+from lakemq.broker_core.replication.lease import Lease
+from lakemq.broker_core.replication.roles import Decision, Drop, Follow, KeepLeading, Lead
+from lakemq.broker_core.replication.roles import PartitionRole as Role
+from lakemq.broker_core.replication.slots import FollowerSlots, SlotKey
+from lakemq.broker_core.replication.types import (
+    Code,
+    FollowerAsk,
+    InSyncWish,
+    LeaderSend,
+    WishAnswer,
+    WishCode,
+)
+from lakemq.meta_service.catalog.control_commands import FENCED
+from tests.support.replica_log import Disk, Refused, SimulatedLog
+from tests.support.replication.catalog import Catalog
+from tests.support.replication.invariants import Invariants
+from tests.support.replication.world import CONTROLLER, World
+
+LEASE_S = 1.0
+HEARTBEAT_S = 0.25
+LAG_MAX_S = 0.6
+WISH_TIMEOUT_S = 0.4
+TICK_S = 0.1
+TOPIC = "0" * 32
+
+
+class Surroundings(Protocol):
+    """What a broker reaches."""
+
+    world: World
+    catalog: Catalog
+    invariants: Invariants
+    brokers: dict[str, Broker]
+
+    def heartbeat(self, name: str, broker_epoch: int, answer: Callable[[str], None]) -> None: ...
+    def has_registered_disk(self, name: str) -> bool: ...
+
+
+class Broker:
+    """One machine: its disk, and the process that runs on it unless it is down."""
+
+    def __init__(self, name: str, around: Surroundings) -> None:
+        self.name, self.around = name, around
+        self.world, self.rng = around.world, around.world.rng
+        self.disk = Disk(f"{name}-1")
+        self.process = 0
+        self.up = self.paused = False
+        self._inbox: list[Callable[[], None]] = []
+        self.log = SimulatedLog(self.disk)
+        self.lease = Lease(LEASE_S)
+
+    # ------------------------------------------------------------ the process
+
+    def start(self) -> None:
+        """A new process: it recovers its disk and registers."""
+        self.process += 1
+        self.up, self.paused = True, False
+        self.log = SimulatedLog(self.disk)
+        self.lease = Lease(LEASE_S)
+        self.role = Role(self.name)
+        self.slots = FollowerSlots()
+        self.leader: PartitionLeader | None = None
+        self.follower: f.PartitionFollower | None = None
+        self.standing: dict[str, tuple[int, int]] = {}
+        """Follower -> (slot, offset) of its ask."""
+        self.wish: tuple[InSyncWish, float] | None = None
+        self.active = False
+        self._heartbeats = 0
+        self._flushing = False
+        self.broker_epoch = self.register()
+        # What it sees of the catalog may be older than its registration.
+        newest = len(self.around.catalog.history) - 1
+        self.seen = max(0, newest - self.rng.choice((0, 0, 0, 3)))
+        self.learn()
+        process = self.process
+        self._every(HEARTBEAT_S, self._beat, process)
+        self._every(TICK_S, self._tick, process)
+
+    def register(self) -> int:
+        return self.around.catalog.register(self.name, self.disk.storage_id)
+
+    def _every(self, seconds: float, action: Callable[[], None], process: int) -> None:
+        def again() -> None:
+            if self.process == process and self.up:
+                self.run(action)
+                self.world.at(seconds * self.rng.uniform(0.8, 1.2), again)
+
+        self.world.at(seconds * self.rng.random(), again)
+
+    def crash(self) -> None:
+        """Power off: nobody is told anything."""
+        self.up = self.paused = False
+        self.process += 1
+        self._inbox.clear()
+        self.disk.lose_power(self.rng)
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        inbox, self._inbox = self._inbox, []
+        for action in inbox:
+            self.run(action)
+
+    def run(self, action: Callable[[], None]) -> None:
+        """Now, or when the pause is over."""
+        if self.paused:
+            self._inbox.append(action)
+        elif self.up:
+            action()
+
+    def deliver(self, process: int | None, action: Callable[[], None]) -> None:
+        """To that process; None: to any."""
+        if self.up and process in (None, self.process):
+            self.run(action)
+
+    # ------------------------------------------------------------ lease and catalog
+
+    def _beat(self) -> None:
+        number = self._heartbeats = self._heartbeats + 1
+        self.lease.sent(number, self.world.now_s)
+        process, epoch = self.process, self.broker_epoch
+
+        def answered(state: str) -> None:
+            if state != FENCED:
+                self.lease.answered(number)
+
+        def answer(state: str) -> None:
+            self.world.send(
+                CONTROLLER, self.name, lambda: self.deliver(process, lambda: answered(state))
+            )
+
+        self.world.send(
+            self.name, CONTROLLER, lambda: self.around.heartbeat(self.name, epoch, answer)
+        )
+
+    def learn(self) -> None:
+        """Look at what the watch has brought."""
+        snapshot = self.around.catalog.history[self.seen]
+        mine = snapshot.nodes.get(self.name)
+        if mine is not None and mine.broker_epoch == self.broker_epoch and mine.state != FENCED:
+            self.active = True
+        decision = self.role.assigned(
+            snapshot.row, active=self.active, last_epoch=self.log.last_epoch()
+        )
+        if decision is not None:
+            self._obey(decision)
+
+    def watch_next(self) -> None:
+        if self.seen < len(self.around.catalog.history) - 1:
+            self.seen += 1
+            self.learn()
+
+    def _obey(self, decision: Decision) -> None:
+        if isinstance(decision, KeepLeading):
+            assert self.leader is not None
+            self.leader.view_changed(decision.view, self.world.now_s)
+            self._led()
+            return
+        self.stop()
+        if isinstance(decision, Lead):
+            self.log.lead(decision.view.epoch)
+            self.leader = PartitionLeader(
+                self.name,
+                self.broker_epoch,
+                decision.view,
+                self.log,
+                self.world.now_s,
+                lag_max_s=LAG_MAX_S,
+            )
+            epoch = decision.view.epoch
+            self.around.invariants.leads(
+                self.name,
+                self.process,
+                epoch,
+                self.log,
+                current=epoch == self.around.catalog.partition.leader_epoch,
+            )
+            self._led()
+        elif isinstance(decision, Follow):
+            self.log.follow(decision.epoch)
+            self.follower = f.PartitionFollower(decision.leader, decision.epoch, self.log)
+            self.slot = self.slots.open(SlotKey(TOPIC, 0, decision.epoch))
+            self._carry_out(self.follower.begin())
+        elif isinstance(decision, Drop):
+            self.disk.restart(0)
+            self.log = SimulatedLog(self.disk)
+
+    def stop(self) -> None:
+        """Neither lead nor follow."""
+        self.leader = self.follower = None
+        self.standing.clear()
+        self.wish = None
+        self.slots.close(TOPIC, 0)
+        self.log.leads = False
+        self.log.fail_waiting(0)
+
+    # ------------------------------------------------------------ leading
+
+    def append(self, data: bytes, done: Callable[[int, bool], None]) -> None:
+        """Raises Refused."""
+        if self.leader is None or not self.lease.held(self.world.now_s) or self.leader.shortage():
+            raise Refused(f"{self.name} takes no append")
+        self.log.append(data, done)
+        self._flush_later()
+
+    def asked(self, said: FollowerAsk, slot: int, process: int, again: bool) -> None:
+        leader = self.leader
+        if leader is None:
+            code = LeaderSend(said.ask.offset, code=Code.NOT_LEADER, leader_epoch=self.log.epoch)
+            self._send(said.node, process, slot, code)
+            return
+        if again:
+            leader.slot_opened(said.node)
+        answer = leader.asked(said, self.world.now_s)
+        self.standing.pop(said.node, None)
+        reply = leader.reply(said.ask, answer)
+        if reply is not None:
+            self._send(said.node, process, slot, reply)
+        if isinstance(answer, Deposed):
+            self.stop()
+            self.role.gave_up(answer.leader_epoch)
+            return
+        if isinstance(answer, Serve):
+            self.standing[said.node] = slot, answer.offset
+            self._processes[said.node] = process
+        self._led()
+
+    @property
+    def _processes(self) -> dict[str, int]:
+        return self.__dict__.setdefault("_followers", {})
+
+    def _led(self) -> None:
+        """After whatever may have moved the high watermark, or made something to send."""
+        leader = self.leader
+        assert leader is not None
+        before = self.log.high_watermark
+        watermark = leader.moved(self.world.now_s)
+        if watermark > before:
+            self.log.commit_to(watermark)
+            self._check_watermark(before)
+        for node, (slot, offset) in sorted(self.standing.items()):
+            process = self._processes[node]
+            if self.shipped_end() > offset:
+                batches = self.read(offset)
+                self.around.invariants.was_shipped(leader.view.epoch, self.log, offset, batches)
+                self._send(node, process, slot, leader.records(node, Offset(offset), batches))
+                del self.standing[node]
+            else:
+                numbers = leader.numbers(node)
+                if numbers is not None:
+                    self._send(node, process, slot, numbers)
+
+    def shipped_end(self) -> int:
+        return self.log.durable_end
+
+    def read(self, offset: int) -> bytes:
+        return self.log.read(offset, self.rng.randint(1, 4))
+
+    def _check_watermark(self, before: int) -> None:
+        around, leader = self.around, self.leader
+        around.invariants.was_committed(self.name, self.log, before)
+        row = around.catalog.partition
+        if leader is not None and row.leader_epoch == leader.view.epoch:
+            around.invariants.watermark_is_covered(
+                self.name,
+                self.log.high_watermark,
+                [
+                    (name, around.brokers[name].disk)
+                    for name in row.in_sync
+                    if around.has_registered_disk(name)
+                ],
+            )
+
+    def _send(self, node: str, process: int, slot: int, send: LeaderSend) -> None:
+        target, source = self.around.brokers[node], self.name
+        self.world.send(
+            source,
+            node,
+            lambda: target.deliver(process, lambda: target.received(source, slot, send)),
+        )
+
+    def _tick(self) -> None:
+        now_s = self.world.now_s
+        if self.follower is not None and self.rng.random() < 0.5:
+            # As when a stream was lost and opened again.
+            self._carry_out(self.follower.retry())
+        leader = self.leader
+        if leader is None:
+            return
+        if self.wish is not None and now_s >= self.wish[1]:
+            leader.wish_answered(self.wish[0], WishAnswer(WishCode.UNANSWERED), now_s)
+            self.wish = None
+        nodes = self.around.catalog.history[self.seen].nodes
+        registered = {
+            name: node.broker_epoch for name, node in nodes.items() if node.state != FENCED
+        }
+        wish = leader.wish(registered, now_s)
+        if wish is not None:
+            self.wish = wish, now_s + WISH_TIMEOUT_S
+            self.ask_catalog(wish, leader)
+        self._led()
+
+    def ask_catalog(self, wish: InSyncWish, leader: PartitionLeader) -> None:
+        def answered(answer: WishAnswer) -> None:
+            if self.leader is leader:
+                leader.wish_answered(wish, answer, self.world.now_s)
+                if self.wish is not None and self.wish[0] is wish:
+                    self.wish = None
+                self._led()
+
+        done: list[WishAnswer] = []
+
+        def arrive() -> None:
+            # A repeated command answers what it did: clients of the catalog number theirs.
+            if not done:
+                done.append(self.around.catalog.change_in_sync(self.name, wish))
+            (answer,) = done
+            self.world.send(
+                CONTROLLER, self.name, lambda: self.deliver(process, lambda: answered(answer))
+            )
+
+        process = self.process
+        self.world.send(self.name, CONTROLLER, arrive)
+
+    # ------------------------------------------------------------ following
+
+    def received(self, source: str, slot: int, send: LeaderSend) -> None:
+        if self.follower is not None and self.slot == slot and self.follower.leader == source:
+            self._carry_out(self.follower.received(send))
+
+    def _carry_out(self, effects: f.Effects) -> None:
+        asks = again = False
+        for effect in effects:
+            match effect:
+                case f.SendAsk():
+                    asks, again = True, again or effect.again
+                case f.Append(batches):
+                    try:
+                        self.log.append_replica(bytes(batches))
+                    except Refused:
+                        return  # as CorruptBatch: it asks again by itself
+                    self._flush_later()
+                case f.Commit(offset):
+                    before = self.log.high_watermark
+                    self.log.commit_to(offset)
+                    self.around.invariants.was_committed(self.name, self.log, before)
+                case f.Cut() | f.RestartAt():
+                    self._cut_later(effect)
+                case f.AwaitCatalog() | f.Stop():
+                    self.slots.close(TOPIC, 0)
+                case _:
+                    pass
+        if asks and self.follower is not None:
+            self._ask(again)
+
+    def _ask(self, again: bool) -> None:
+        follower = self.follower
+        assert follower is not None
+        ask = follower.ask()
+        if not self.slots.changed(self.slot, ask) and not again:
+            return
+        said = FollowerAsk(self.name, self.broker_epoch, follower.epoch, ask)
+        target, slot, process = self.around.brokers[follower.leader], self.slot, self.process
+        self.world.send(
+            self.name,
+            target.name,
+            lambda: target.deliver(None, lambda: target.asked(said, slot, process, again)),
+        )
+
+    def _cut_later(self, effect: f.Cut | f.RestartAt) -> None:
+        follower, process = self.follower, self.process
+
+        def done() -> None:
+            if self.follower is not follower or follower is None:
+                return
+            if isinstance(effect, f.Cut):
+                self.log.truncate(effect.offset)
+            else:
+                if effect.loses:
+                    raise AssertionError(f"I3: {self.name} drops what is committed")
+                self.log.restart_at(effect.offset)
+            self.around.invariants.log_changed(self.name, self.log)
+            self._carry_out(follower.cut_done())
+
+        self.world.at(self.rng.uniform(0.001, 0.05), lambda: self.deliver(process, done))
+
+    # ------------------------------------------------------------ the disk
+
+    def _flush_later(self) -> None:
+        if self._flushing:
+            return
+        self._flushing = True
+        process = self.process
+        slow = self.rng.random() < 0.05
+        delay_s = self.rng.uniform(0.05, 0.4) if slow else self.rng.uniform(0.001, 0.02)
+        self.world.at(delay_s, lambda: self.deliver(process, self._flush))
+
+    def hold_flushes(self) -> None:
+        """No flush begins any more."""
+        self._flushing = True
+
+    def _flush(self) -> None:
+        self._flushing = False
+        waiting = len(self.disk.batches) - self.disk.synced
+        if waiting and not self.log.fenced:
+            part = self.rng.randint(1, waiting) if self.rng.random() < 0.3 else None
+            self.log.flush(part)
+            if part is not None and part < waiting:
+                self._flush_later()
+        self._told_flushed()
+
+    def _told_flushed(self) -> None:
+        self.around.invariants.log_changed(self.name, self.log)
+        if self.rng.random() < 0.2:
+            self.log.checkpoint()
+        if self.leader is not None:
+            self._led()
+        elif self.follower is not None:
+            self._carry_out(self.follower.flushed())
+
+    def fail_flush(self) -> None:
+        """The disk is full for a moment."""
+        if not self.log.fail_flush():
+            return
+        if self.follower is not None:
+            self._carry_out(self.follower.append_failed(f.AppendFailure.FULL))
+            follower, process = self.follower, self.process
+
+            def room() -> None:
+                if self.follower is follower and follower is not None:
+                    self._carry_out(follower.has_room())
+
+            self.world.at(self.rng.uniform(0.1, 1.0), lambda: self.deliver(process, room))
+        self._told_flushed()
+
+    def fence(self) -> None:
+        """An fsync fails: a leader gives up its leadership, a follower stops."""
+        self.log.fence()
+        if self.leader is not None:
+            self.give_up()
+        elif self.follower is not None:
+            self._carry_out(self.follower.append_failed(f.AppendFailure.FENCED))
+
+    def give_up(self) -> None:
+        """Stop leading for good in this epoch."""
+        assert self.leader is not None
+        epoch = self.leader.view.epoch
+        self.stop()
+        self.role.gave_up(epoch)
+        self.world.send(self.name, CONTROLLER, lambda: self.around.catalog.resign(self.name, epoch))
