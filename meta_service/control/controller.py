@@ -35,6 +35,7 @@ from lakemq.meta_service.control.balance import DISK_FIGURE, FULL_RATIO
 from lakemq.meta_service.control.failure_detector import FailureDetector, NodeStateChange
 from lakemq.meta_service.control.load_history import LoadHistory
 from lakemq.meta_service.control.mover import Mover
+from lakemq.meta_service.control.partition_counts import PartitionCounts
 from lakemq.meta_service.core.gateway import Gateway
 
 LOG: Final = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class Controller:
         self.failure_detector = FailureDetector()
         self.mover = Mover(gateway, self.failure_detector.loads)
         self.history = LoadHistory()
+        self.partition_counts = PartitionCounts(gateway)
         self._gateway = gateway
         self._has_sessions = has_sessions
         self._feature_levels = feature_levels

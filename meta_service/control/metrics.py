@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry.metrics import CallbackOptions, Observation
 
+from lakemq.meta_service.api.partition_health import (
+    LEADERLESS,
+    MOVING,
+    UNDER_MIN_IN_SYNC,
+    UNDER_REPLICATED,
+)
+from lakemq.meta_service.control.controller import Controller
+from lakemq.meta_service.control.partition_counts import ELIGIBLE_USED, PartitionCounts
 from lakemq.meta_service.core.latencies import LATENCY_BOUNDS_MS, Latencies
 
 if TYPE_CHECKING:
@@ -62,19 +71,43 @@ def register(meter: Meter, member: Assembly, snapshot_age_s: Callable[[], float]
     for name, value, unit, description in counters:
         meter.create_observable_counter(f"lakemq.meta.{name}", [_read(value)], unit, description)
     _register_latencies(meter, gateway.latencies)
-    controller = member.controller
+    _register_cluster(meter, member.controller)
 
-    def nodes_wanted(options: CallbackOptions) -> Iterable[Observation]:
-        # Others have heard nothing: a sum or a maximum over members is the leader's word.
-        if controller.is_active:
-            yield Observation(controller.advice().nodes_wanted)
 
-    meter.create_observable_gauge(
-        "lakemq.meta.cluster.nodes_wanted",
-        [nodes_wanted],
-        "",
-        "Nodes to add, or negative: to take out. Told by the leader alone.",
+_LACKING: Final = {
+    LEADERLESS: "Partitions that no node leads.",
+    UNDER_MIN_IN_SYNC: "Partitions with fewer in-sync replicas than acknowledgements need.",
+    UNDER_REPLICATED: "Partitions with fewer in-sync replicas than wanted.",
+    MOVING: "Partitions on their way to other nodes.",
+    ELIGIBLE_USED: "Partitions with replicas that left the in-sync set, yet may come to lead.",
+}
+
+
+def _register_cluster(meter: Meter, controller: Controller) -> None:
+    """What the leader alone tells: a sum or a maximum over members is its word."""
+
+    def gauge(name: str, value: Callable[[], float], description: str) -> None:
+        def observe(options: CallbackOptions) -> Iterable[Observation]:
+            if controller.is_active:
+                yield Observation(value())
+
+        meter.create_observable_gauge(f"lakemq.meta.{name}", [observe], "", description)
+
+    gauge(
+        "cluster.nodes_wanted",
+        lambda: controller.advice().nodes_wanted,
+        "Nodes to add; negative: to take out.",
     )
+    for name, description in _LACKING.items():
+        gauge(
+            f"partitions.{name.replace('-', '_')}",
+            partial(_count, controller.partition_counts, name),
+            description,
+        )
+
+
+def _count(counts: PartitionCounts, name: str) -> int:
+    return counts.counts().get(name, 0)
 
 
 def _register_latencies(meter: Meter, latencies: Latencies) -> None:
