@@ -1,9 +1,4 @@
-"""Rates per principal (bytes and requests a second), enforced by delaying.
-
-Each limit is paid for in time (GCRA, the leaky bucket of ATM Forum's traffic management as a
-scheduler): an amount moves the moment until which the principal has paid forward by amount / rate.
-Up to one second may be used in advance; above it the principal waits. So a bucket is one number.
-"""
+"""Rates per principal (bytes and records a second), enforced by delaying."""
 
 from __future__ import annotations
 
@@ -13,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.access import Principal
+from lakemq.broker_core.api.limits.rates import Bucket
 
 PRINCIPALS_MAX: Final = 50_000
 """Principals whose use is remembered; the longest quiet are forgotten first."""
-BURST_MS: Final = 1000
 
 
 class Use(NamedTuple):
@@ -56,7 +51,8 @@ class Quotas:
         self.limited = False
         """Whether there are any limits."""
         self.replace(limits)
-        self._paid_ms: OrderedDict[tuple[str, str], list[float]] = OrderedDict()
+        self._buckets: OrderedDict[tuple[str, str], list[Bucket | None]] = OrderedDict()
+        """Of each principal, by place in `Use`; None: not limited until now."""
         self.waits_ms = 0
         """All waits that were asked for, together."""
 
@@ -86,20 +82,21 @@ class Quotas:
         if rates is None:
             return 0
         key = (principal.kind, principal.name)
-        paid = self._paid_ms.get(key)
-        if paid is None:
-            paid = self._paid_ms[key] = [0.0] * len(use)
-            if len(self._paid_ms) > PRINCIPALS_MAX:
-                self._paid_ms.popitem(last=False)
-        self._paid_ms.move_to_end(key)
+        buckets = self._buckets.get(key)
+        if buckets is None:
+            buckets = self._buckets[key] = [None] * len(use)
+            if len(self._buckets) > PRINCIPALS_MAX:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(key)
         longest = 0.0
         asked = _READ if use.bytes_out or use.records_out else _WRITTEN
         for place in asked:
             if rates[place]:
-                more_ms = use[place] * 1000 / rates[place]
-                # An idle principal has at most BURST_MS in hand, however long it was quiet.
-                paid[place] = max(paid[place], now_ms - BURST_MS) + more_ms
-                longest = max(longest, paid[place] - now_ms)
+                bucket = buckets[place]
+                if bucket is None:
+                    bucket = buckets[place] = Bucket(0, now_ms)
+                bucket.per_second = rates[place]  # it may be another one since the last time
+                longest = max(longest, bucket.pay(use[place], now_ms))
         wait_ms = int(longest)
         self.waits_ms += wait_ms
         return wait_ms

@@ -16,6 +16,7 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/api/authorization_header.py": ("security/test_security_scram",),
     "broker_core/api/schemas/avro_shape.py": ("broker_core/schemas/test_avro_shape",),
     "broker_core/api/scheduling/due_queue.py": ("broker_core/transactions/test_due_queue",),
+    "broker_core/api/limits/rates.py": ("broker_core/test_rates",),
     "broker_core/api/records/partitioner.py": ("broker_core/records/test_partitioner",),
     "broker_core/api/records/batch.py": _BATCH,
     "broker_core/api/records/headers.py": _BATCH,

@@ -16,6 +16,7 @@ from lakemq.broker_core.api.limits.connection_limits import (
     ConnectionLimits,
     ConnectionRefused,
 )
+from lakemq.broker_core.api.limits.rates import Bucket
 from lakemq.broker_core.api.ports import AdminRoute
 from lakemq.broker_core.api.tls_files.server_context import server_context
 from lakemq.broker_core.api.tls_files.watched_files import WatchedFiles
@@ -29,7 +30,7 @@ from lakemq.plugins.mqtt.server.accepting import (
 )
 from lakemq.plugins.mqtt.server.engine import MqttEngine
 from lakemq.plugins.mqtt.server.links import SocketLink
-from lakemq.plugins.mqtt.session.rates import Bucket, Throttle, throttle_of
+from lakemq.plugins.mqtt.session.rates import Throttle, throttle_of
 
 _CERTIFICATE_CHECK_TICKS: Final = 10
 

@@ -214,7 +214,7 @@ def test_the_debt_of_a_busy_principal_outlives_that_of_the_quiet(
     for number in range(10):
         made.charge(Principal(f"quiet-{number}"), Use(bytes_in=1), 0)
         assert made.charge(busy, Use(), 0) >= 9000, number
-    assert len(made._paid_ms) == 3
+    assert len(made._buckets) == 3
 
 
 def test_attempts_of_the_longest_quiet_are_forgotten_first(

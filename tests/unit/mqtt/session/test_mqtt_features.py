@@ -17,7 +17,7 @@ from lakemq.plugins.mqtt.ops.system_topics import publish_system_topics
 from lakemq.plugins.mqtt.routing.bans import BanRules, Bans
 from lakemq.plugins.mqtt.routing.hub import Limits
 from lakemq.plugins.mqtt.routing.rewrite import RewriteRule, rewritten
-from lakemq.plugins.mqtt.session.rates import Bucket, throttle_of
+from lakemq.plugins.mqtt.session.rates import throttle_of
 from lakemq.plugins.mqtt.wire.packets import (
     NO_LOCAL,
     V5,
@@ -149,30 +149,6 @@ def test_banned_clients_are_told() -> None:
 
 
 # -- rates
-
-
-def test_a_bucket_lets_the_rate_through_and_no_more() -> None:
-    bucket = Bucket(100, 0)
-    assert bucket.wait_ms(0) == 0
-    bucket.pay(100, 0)
-    assert bucket.wait_ms(0) == 0
-    bucket.pay(50, 0)
-    assert 500 <= bucket.wait_ms(0) <= 501
-    assert 250 <= bucket.wait_ms(250) <= 251
-    assert bucket.wait_ms(501) == 0
-    bucket.pay(100, 10_000)  # idle time buys one second's worth, not ten
-    assert bucket.wait_ms(10_000) == 0
-    bucket.pay(1, 10_000)
-    assert bucket.wait_ms(10_000) > 0
-    unlimited = Bucket(0, 0)
-    unlimited.pay(10**9, 0)
-    assert (unlimited.wait_ms(0), unlimited.take(0)) == (0, True)
-
-
-def test_taking_one_by_one() -> None:
-    bucket = Bucket(2, 0)
-    assert [bucket.take(0) for _ in range(3)] == [True, True, False]
-    assert [bucket.take(500), bucket.take(500)] == [True, False]
 
 
 @pytest.mark.parametrize(("publishes", "size"), [(10, 0), (0, 1000)])
