@@ -164,6 +164,19 @@ class StateTopic:
             for record in _records(partition, batch):
                 yield record
 
+    async def restore(self, take: Callable[[bytes, bytes | None], object]) -> None:
+        """Call `take(key, value)` for every record, as `records` gives them but without an object
+        for each: for topics of very many records. Where `take` raises ValueError, the record is
+        skipped (`skip`). Raises as `records` does."""
+        async for partition, batch in self.batches():
+            rows = zip(batch.keys(), batch.values(), strict=True)
+            for index, (key, value) in enumerate(rows):
+                try:
+                    take(key or b"", value)
+                except ValueError as error:
+                    offset = batch.offsets()[index]
+                    self.skip(StateRecord(partition, offset, key or b"", value), error)
+
     async def load(self) -> dict[bytes, StateRecord]:
         """The newest record of each key that was not deleted. Takes the memory of what it gives
         and of one fetch. Raises as `records` does."""

@@ -30,11 +30,7 @@ class OffsetLog:
 
     async def load(self) -> None:
         """Read the topic, if it is there."""
-        async for record in self._topic.records():
-            try:
-                self.table.apply(record.key, record.value)
-            except ValueError as error:
-                self._topic.skip(record, error)
+        await self._topic.restore(self.table.apply)
 
     async def commit(
         self, group: str, epoch: int, offsets: Mapping[TopicPartition, tuple[int, str]]

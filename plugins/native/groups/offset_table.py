@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.errors import InvalidRequest
@@ -29,8 +28,7 @@ class OffsetKey(NamedTuple):
     place: TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """A committed offset."""
 
     offset: int
@@ -94,20 +92,26 @@ class OffsetTable:
         """Take one record of the topic, in offset order. ValueError: it is not of this version, and
         changes nothing."""
         group, place = decode_key(key)
-        self.put(group, {place: None if value is None else decode_value(value)})
+        self._set(group, place, None if value is None else decode_value(value))
 
     def put(self, group: str, changes: Mapping[TopicPartition, Committed | None]) -> None:
         """Set committed offsets of a group; None deletes one."""
-        offsets = self._groups.setdefault(group, {})
         for place, committed in changes.items():
-            if committed is None:
-                offsets.pop(place, None)
-            else:
-                offsets[place] = committed
-                # Kept when the offsets go: epochs of a group that comes back do not begin again.
-                self._epochs[group] = max(self._epochs.get(group, 0), committed.epoch)
-        if not offsets:
-            self._groups.pop(group, None)
+            self._set(group, place, committed)
+
+    def _set(self, group: str, place: TopicPartition, committed: Committed | None) -> None:
+        offsets = self._groups.get(group)
+        if committed is not None:
+            if offsets is None:
+                offsets = self._groups[group] = {}
+            offsets[place] = committed
+            # Kept when the offsets go: epochs of a group that comes back do not begin again.
+            if committed.epoch > self._epochs.get(group, -1):
+                self._epochs[group] = committed.epoch
+        elif offsets is not None:
+            offsets.pop(place, None)
+            if not offsets:
+                del self._groups[group]
 
     def groups(self) -> list[str]:
         """Names of groups that have committed offsets."""

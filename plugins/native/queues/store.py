@@ -32,11 +32,7 @@ class QueueStore:
 
     async def load(self) -> None:
         """Read the topic, if it is there."""
-        async for record in self._topic.records():
-            try:
-                self._apply(record.key, record.value)
-            except ValueError as error:
-                self._topic.skip(record, error)
+        await self._topic.restore(self._apply)
 
     def _apply(self, data: bytes, value: bytes | None) -> None:
         """A value that cannot be read takes the older one of its key away: it is not true any

@@ -279,6 +279,22 @@ async def test_a_record_that_its_owner_cannot_decode_is_counted_and_named(
     assert f"skipping undecodable record in {NAME}-0 at offset 1: invalid literal" in caplog.text
 
 
+async def test_what_restores_a_table_skips_what_it_cannot_take(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = a_topic(host)
+    await topic.write({b"x": b"0"})
+    await topic.write({b"a": b"1", b"b": b"not a number", b"c": None, b"a2": b"2"})
+    found: dict[bytes, int | None] = {}
+
+    def take(key: bytes, value: bytes | None) -> None:
+        found[key] = None if value is None else int(value)
+
+    await topic.restore(take)
+    assert found == {b"x": 0, b"a": 1, b"c": None, b"a2": 2} and topic.skipped == 1
+    assert f"{NAME}-0 at offset 2" in caplog.text
+
+
 async def test_compaction_leaves_gaps(host: Host) -> None:
     topic = a_topic(host)
     for number in range(6):
