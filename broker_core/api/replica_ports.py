@@ -57,6 +57,10 @@ class ReplicaLog(PartitionLog, Protocol):
         """Move the high watermark forward to `offset`, or as far as this log is durable: readers,
         taps and waiting appends with acks `replicated` are told. Never moves it back."""
 
+    def hold_compaction(self, offset: Offset) -> None:
+        """Compact nothing at or behind `offset`: the lowest durable end of the in-sync replicas, as
+        far as it is known. Without it a log that is not alone is not compacted at all."""
+
     def when_durable(self, callback: Callable[[], None] | None) -> None:
         """Call `callback()` on the event loop, with no argument, after each flush that moved
         `durable_end`, or that failed; one callback, None removes it."""
@@ -85,11 +89,13 @@ class ReplicaLog(PartitionLog, Protocol):
 
     async def truncate(self, offset: Offset) -> None:
         """Cut all from `offset` on; it is gone from the disk when this returns, and nothing is
-        appended meanwhile. Only while it follows, at the word of the leader and at a batch
-        boundary. Nothing happens at or above the log's end.
+        appended meanwhile. Only while it follows, and at the word of the leader. A batch that
+        reaches over `offset` goes as a whole: the log may end lower. Nothing happens at or above
+        the log's end.
 
-        Raises ValueError below the high watermark, within a batch and in what compaction has
-        rewritten; Unavailable (nothing is cut, try again), CorruptLog, StorageFenced.
+        Raises ValueError below the high watermark, within a batch that is committed and in what
+        compaction has rewritten (such a log has to restart); Unavailable (nothing is cut, try
+        again), CorruptLog, StorageFenced.
         """
 
     async def restart_at(self, offset: Offset) -> None:

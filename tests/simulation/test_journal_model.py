@@ -256,7 +256,7 @@ class Schedule:
 
     def tier(self, tier: Tier) -> None:
         for _ in range(self.rng.randrange(3)):
-            tier.copy_next()
+            tier.copy_next(self.rig.log.copy_end())
         if self.rng.random() < 0.5:
             end = self.rig.log.checkpoint_offset()
             tier.drop_local(

@@ -73,7 +73,8 @@ class Appends:
         self._writer = LogWriter(
             self.folder, config, recovered.producers.copy(), recovered.epochs.copy(),
             context.checkpoint_interval_bytes, context.producers_max,
-            recovered.checkpoint_offset, lambda: self._reader.high_watermark,
+            recovered.checkpoint_offset, recovered.records_end,
+            lambda: self._reader.high_watermark,
         )  # fmt: skip
         self._log_end_offset = self._reader.durable_end
         self._role = Role.NONE
@@ -92,6 +93,8 @@ class Appends:
         self._fence = recovered.fence
         self._full = ""
         self._closing = False
+        self._cutting = False
+        """Whether a cut is under way or waits for a flush to end."""
         self._idle: asyncio.Event = asyncio.Event()
         """Set while no flush and no cut is under way."""
         self._idle.set()
@@ -163,9 +166,12 @@ class Appends:
 
     def _place(self, stamped: Stamped) -> None:
         header, size = stamped.header, len(stamped.data)
-        self._log_end_offset = header.last_offset + 1
         if header.leader_epoch != self._epochs.last:
-            self._epochs.note(header)
+            pending = self._log_end_offset > self._reader.durable_end
+            self._epochs.note(
+                header, self._log_end_offset if pending else self._writer.records_end()
+            )
+        self._log_end_offset = header.last_offset + 1
         self._unflushed_bytes += size
         self._context.unflushed_bytes += size
         self._context.room_bytes -= size
@@ -186,8 +192,9 @@ class Appends:
         context = self._context
         if self._fence:
             raise StorageFenced(self._fence)
-        if self._closing:
-            raise Unavailable(f"partition {self.partition} of {self.topic} is closed")
+        if self._closing or self._cutting:
+            state = "closed" if self._closing else "being cut"
+            raise Unavailable(f"partition {self.partition} of {self.topic} is {state}")
         if context.room_bytes < size:
             raise StorageFull("free space is below plugins.journal.free_min_bytes")
         # One batch alone is always taken: else one above the limit would never be.
@@ -290,6 +297,8 @@ class Appends:
         for entry in waiting[: outcome.durable]:
             self._answer_durable(entry)
         if outcome.error is not None:
+            # A new segment may have begun behind the last record, in a gap of the leader's.
+            self._reader.durable_end = self.folder.active_index.next_offset
             self._fail(waiting[outcome.durable :], outcome.error)
         elif outcome.durable:
             # Something could be written: what was short is there again.

@@ -182,6 +182,16 @@ class LogFolder:
                 self._indexes.put(path, index)
         return index
 
+    def records_end(self, count: int = -1) -> int:
+        """Offset behind the last record of the first `count` segments, -1: of the sealed ones; or
+        where the log begins. Their ranges may go on behind it."""
+        segments = self._manifest.segments
+        for segment in reversed(segments[:count]):
+            if segment.size_bytes:
+                index = self.known_index(segment)
+                return segment.next_offset if index is None else index.next_offset
+        return segments[0].base_offset
+
     def index_of(self, segment: SegmentInfo, read: Read) -> SparseIndex:
         """The segment's index: from memory, from its file, or rebuilt from the segment."""
         if not segment.sealed and self.active_index.base_offset == segment.base_offset:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from lakemq.broker_core.api.errors import (
     LakeMQError,
@@ -33,6 +34,9 @@ from lakemq.plugins.journal.log.truncation import restart_at, truncate
 from lakemq.plugins.journal.log.waiting import Waiting
 from lakemq.plugins.journal.segment.tail import Tail
 
+NO_OFFSET_MAX: Final = 1 << 63
+"""Behind all offsets."""
+
 
 class JournalLog(Appends):
     """Implements the ports `PartitionLog` and `ReplicaLog`."""
@@ -52,8 +56,8 @@ class JournalLog(Appends):
         self.tap = self._reader.tap
         self.tiered_segments = self._reader.tiered_segments
         self.read_replica = self._reader.read_replica
-        self._cutting = False
-        """Whether a cut is under way or waits for a flush to end."""
+        self._compaction_hold = 0
+        """Nothing at or behind it may be compacted."""
 
     # ------------------------------------------------------------ what it is
 
@@ -123,7 +127,8 @@ class JournalLog(Appends):
         """See the port."""
         self._take_role(Role.LEADER, epoch)
         self._writer.leads_epoch = epoch
-        self._alone, self._acks_min = alone, acks_min
+        self._set_alone(alone)
+        self._acks_min = acks_min
         if alone:
             self._shortage = ""
             self._commit_to(self._reader.durable_end)
@@ -133,7 +138,7 @@ class JournalLog(Appends):
         led = self._role is Role.LEADER
         self._take_role(Role.FOLLOWER, epoch)
         self._writer.leads_epoch = -1
-        self._alone = False
+        self._set_alone(False)
         if led:
             self._fail_waiting()
 
@@ -145,6 +150,11 @@ class JournalLog(Appends):
                 f"the log has epoch {last}"
             )
         self._role, self._leader_epoch = role, epoch
+
+    def _set_alone(self, alone: bool) -> None:
+        if alone != self._alone:
+            self._compaction_hold = NO_OFFSET_MAX if alone else 0
+        self._alone = alone
 
     def _fail_waiting(self) -> None:
         """Appends that wait get NotLeader. Their batches stay in the log: whether they remain is
@@ -164,6 +174,10 @@ class JournalLog(Appends):
         """See the port."""
         self._commit_to(offset)
 
+    def hold_compaction(self, offset: Offset) -> None:
+        """See the port."""
+        self._compaction_hold = offset
+
     def when_durable(self, callback: Callable[[], None] | None) -> None:
         """See the port."""
         self._when_durable = callback
@@ -174,9 +188,8 @@ class JournalLog(Appends):
         """See the port."""
         future: asyncio.Future[Offset] = self._context.loop.create_future()
         try:
-            if self._role is not Role.FOLLOWER or self._cutting:
-                doing = "is being cut" if self._cutting else "does not follow"
-                raise Unavailable(f"partition {self.partition} of {self.topic} {doing}")
+            if self._role is not Role.FOLLOWER:
+                raise Unavailable(f"partition {self.partition} of {self.topic} does not follow")
             self._check_room(len(batches))
             entries = checked_batches(
                 batches, log_end=self._log_end_offset, last_epoch=self._epochs.last,
@@ -244,7 +257,7 @@ class JournalLog(Appends):
                 f"the high watermark is {self._reader.high_watermark}"
             )
         if offset < self._reader.durable_end:
-            truncate(self._writer, offset)
+            truncate(self._writer, offset, self._reader.high_watermark)
 
     async def _cut(self, work: Callable[[], None], *, restart: bool = False) -> None:
         """Run `work` on a thread while no flush runs and nothing is appended."""
@@ -271,14 +284,14 @@ class JournalLog(Appends):
         error = None if future.cancelled() else future.exception()
         if isinstance(error, StorageFenced):
             self.fence(str(error))
-        restarted = restart and error is None
         end = self.folder.active_index.next_offset
-        if end != self._log_end_offset or restarted:
-            high_watermark = end if restarted else min(self._reader.high_watermark, end)
-            self._log_end_offset = end
-            self._reader.cut(end, high_watermark)
-            self._producers = self._writer.producers.copy()
-            self._epochs = self._writer.epochs.copy()
+        if restart and error is None:
+            self._reader.restart(end)
+        elif end != self._log_end_offset:
+            self._reader.cut(end)
+        self._log_end_offset = end
+        self._producers = self._writer.producers.copy()
+        self._epochs = self._writer.epochs.copy()
         self._cutting = False
         self._idle.set()
         if self._pending or self._housekeeping_wanted:
@@ -332,9 +345,27 @@ class JournalLog(Appends):
             self._housekeeping_wanted = True
             self._want_flush()
 
+    @property
+    def leads(self) -> bool:
+        """Whether retention and tiering are this replica's to decide."""
+        return self._role is Role.LEADER
+
     def checkpoint_offset(self) -> int:
-        """Records below it may be compacted: a start needs nothing of them."""
+        """Segments below it may go: a start needs nothing of them."""
         return self._writer.checkpoint_offset
+
+    def retention_end(self) -> int:
+        """Segments below it may be deleted: a start needs nothing of them, and no other leader may
+        have them cut."""
+        return min(self._writer.checkpoint_offset, self._reader.high_watermark)
+
+    def copy_end(self) -> int:
+        """Segments below it may be copied to an object store."""
+        return self._reader.high_watermark
+
+    def compaction_end(self) -> int:
+        """Segments below it may be compacted."""
+        return min(self.retention_end(), self._compaction_hold)
 
     async def close(self) -> None:
         """Take no more appends, flush what is there, wake all that wait. Files stay as they are."""

@@ -90,11 +90,20 @@ class LogReader:
         self._wake_polls()
         return True
 
-    def cut(self, log_end: int, high_watermark: int) -> None:
-        """The log ends at `log_end` now: it was cut or restarted there."""
-        self.durable_end, self.high_watermark = log_end, high_watermark
+    def cut(self, log_end: int) -> None:
+        """The log ends at `log_end` now; nothing readable was cut."""
+        self.durable_end = log_end
+        # It may have been within a gap that compaction left.
+        self.high_watermark = min(self.high_watermark, log_end)
         self.tail.clear()
-        self._taps.cut(log_end, high_watermark)
+        self._taps.cut(log_end)
+        self._wake_polls()
+
+    def restart(self, offset: int) -> None:
+        """The log starts and ends at `offset` now."""
+        self.durable_end = self.high_watermark = offset
+        self.tail.clear()
+        self._taps.restart(offset)
         self._wake_polls()
 
     @property
@@ -105,6 +114,7 @@ class LogReader:
     def close(self) -> None:
         """Answer no request any more."""
         self.closed = True
+        self._taps.close()
         self._wake_polls()
 
     async def fetch(self, offset: Offset, *, bytes_max: int, wait_ms: int = 0) -> FetchResult:

@@ -61,6 +61,8 @@ class Recovered:
     epochs: EpochTable = field(default_factory=EpochTable)
     high_watermark: int = 0
     """As far as it is known: what was readable once may lie behind it."""
+    records_end: int = 0
+    """Offset behind the last record of the segments before the active one."""
 
 
 @dataclass
@@ -105,16 +107,16 @@ class Recovery:
         folder = LogFolder(
             self._files, self._path, manifest, index, self._context.indexes, self._context.store
         )
-        epochs = self._epochs(manifest, checkpoint)
+        epochs, records_end = self._epochs(manifest, checkpoint), folder.records_end()
         # Extends `index` in place, which is the folder's active index already.
-        self._recover_active(active, index, producers, epochs)
+        self._recover_active(active, index, producers, epochs, records_end)
         self._note_missing(manifest)
         for note in self._notes:
             _log.warning("%s: %s", self._path, note)
         done = 0 if checkpoint is None else checkpoint.index.base_offset
         return Recovered(
             folder, producers, self._notes, self._fence, done, epochs,
-            self._high_watermark(folder, checkpoint),
+            self._high_watermark(folder, checkpoint), records_end,
         )  # fmt: skip
 
     # ------------------------------------------------------------ manifest
@@ -146,11 +148,12 @@ class Recovery:
             if key is not None and name.endswith(".log"):
                 found[key[0]] = max(found.get(key[0], 0), key[1])
         segments: list[SegmentInfo] = []
-        end, epochs = -1, EpochTable()
+        end, epochs, sealed_epochs = -1, EpochTable(), EpochTable()
         for base, generation in sorted(found.items()):
             if base < end:
                 continue  # Compaction had merged it into the one before.
             new = SegmentInfo(base, generation, self._context.now_ms())
+            sealed_epochs = epochs.copy()
             segment, end = self._measure(new, epochs)
             segments.append(segment)
         if not segments:
@@ -165,12 +168,16 @@ class Recovery:
                 active.base_offset, active.generation, active.created_ms, gaps=active.compacted
             )
         )
-        epochs.truncate(active.base_offset)
         # The folders know the topic's id but not its name; `LogFolder.adopt` adds that.
         partition = int(self._path.name) if self._path.name.isdecimal() else 0
         start = segments[0].base_offset
         return Manifest(
-            "", self._path.parent.name, partition, start, tuple(chained), epochs=epochs.starts()
+            "",
+            self._path.parent.name,
+            partition,
+            start,
+            tuple(chained),
+            epochs=sealed_epochs.starts(),
         )
 
     def _is_unborn(self, manifest: Manifest) -> bool:
@@ -221,10 +228,10 @@ class Recovery:
                 gaps |= found.header.base_offset != expected or bool(
                     found.header.last_offset_delta >= found.header.record_count
                 )
+                if found.header.leader_epoch != epochs.last:
+                    epochs.note(found.header, expected)
                 expected = end = found.header.last_offset + 1
                 newest = max(newest, found.header.max_timestamp_ms)
-                if found.header.leader_epoch != epochs.last:
-                    epochs.note(found.header)
         sealed = replace(
             segment, size_bytes=size, max_timestamp_ms=newest, sealed_ms=self._context.now_ms(),
             compacted=gaps,
@@ -295,7 +302,7 @@ class Recovery:
         epochs = EpochTable(manifest.epochs)
         base = manifest.segments[-1].base_offset
         if checkpoint is not None and checkpoint.index.base_offset == base:
-            epochs.extend(each for each in checkpoint.epochs.starts() if each[1] >= base)
+            epochs.extend(checkpoint.epochs.starts())
         return epochs
 
     def _high_watermark(self, folder: LogFolder, checkpoint: Checkpoint | None) -> int:
@@ -321,6 +328,7 @@ class Recovery:
         index: SparseIndex,
         producers: ProducerTable,
         epochs: EpochTable,
+        records_end: int,
     ) -> None:
         path = self._path / active.log_name
         if not self._files.exists(path):
@@ -339,7 +347,7 @@ class Recovery:
         with closing(self._files.open(path, writable=True)) as handle:
             if marked:
                 size = self._cut_at_mark(active, handle, size)
-            self._scan(handle, size, active.gaps, index, producers, epochs)
+            self._scan(handle, size, active.gaps, index, producers, epochs, records_end)
             if index.covered_bytes < size:
                 self._cut(handle, active, index, size)
             # The file is right and durable before the mark goes: a crash in between cuts once more.
@@ -375,6 +383,7 @@ class Recovery:
         index: SparseIndex,
         producers: ProducerTable,
         epochs: EpochTable,
+        records_end: int,
     ) -> None:
         now_ms = self._context.now_ms()
         start = index.covered_bytes
@@ -384,9 +393,10 @@ class Recovery:
         )  # fmt: skip
         try:
             for batch in found:
-                index.add(batch.header)
                 if batch.header.leader_epoch != epochs.last:
-                    epochs.note(batch.header)
+                    end = index.next_offset if index.covered_bytes else records_end
+                    epochs.note(batch.header, end)
+                index.add(batch.header)
                 if batch.header.producer_id >= 0:
                     producers.note(batch.header, now_ms)
         except BadBatch as bad:

@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from lakemq.broker_core.api.errors import LakeMQError
+from lakemq.broker_core.api.errors import LakeMQError, Unavailable
 from lakemq.broker_core.api.ports import Tap
 from lakemq.broker_core.api.records.batch import split
 from lakemq.broker_core.api.types import CommittedBatch, Offset
@@ -20,6 +20,8 @@ from lakemq.plugins.journal.log.writer import Stamped
 from lakemq.plugins.journal.segment.walk import Slice
 
 _log = logging.getLogger(__name__)
+_AGAIN_S: Final = 1.0
+"""Pause before a read that failed for a reason that passes."""
 
 ReadAgain = Callable[[int, int], Awaitable[Slice]]
 """(offset, end offset) -> readable batches from the first on, none that reaches the second."""
@@ -112,13 +114,21 @@ class Taps:
         elif self._reading is None:
             self._reading = self._loop.create_task(self._catch_up())
 
-    def cut(self, log_end: int, high_watermark: int) -> None:
-        """The log ends at `log_end` now; nothing readable was cut, unless it restarted there."""
+    def cut(self, log_end: int) -> None:
+        """The log ends at `log_end` now; nothing readable was cut."""
         while self._held and self._held[-1].header.last_offset >= log_end:
             self._held_bytes -= len(self._held.pop().data)
-        if log_end == high_watermark:
-            self._drop_held()
-            self._delivered = self._committed = max(self._delivered, high_watermark)
+
+    def restart(self, offset: int) -> None:
+        """The log starts and ends at `offset` now."""
+        self._drop_held()
+        self._delivered = self._committed = offset
+        self._whole = True
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._reading is not None:
+            self._reading.cancel()
 
     def _drop_held(self) -> None:
         self._held.clear()
@@ -129,7 +139,12 @@ class Taps:
         try:
             while self._entries and self._delivered < self._committed:
                 start = self._delivered
-                cut = await self._read(start, self._committed)
+                try:
+                    cut = await self._read(start, self._committed)
+                except (Unavailable, OSError) as error:
+                    _log.warning("%s partition %d: %s", self._topic, self._partition, error)
+                    await asyncio.sleep(_AGAIN_S)
+                    continue
                 if self._delivered != start:
                     continue  # The log was restarted meanwhile.
                 self._delivered = max(start + 1, cut.next_offset)

@@ -29,24 +29,27 @@ from lakemq.plugins.journal.segment.walk import BadBatch, walk, walk_headers
 _log = logging.getLogger(__name__)
 
 
-def truncate(writer: LogWriter, offset: int) -> None:
-    """Cut all from `offset` on, a batch boundary.
+def truncate(writer: LogWriter, offset: int, high_watermark: int) -> None:
+    """Cut all from `offset` on; a batch that reaches over it goes as a whole.
 
     Raises ValueError where nothing may be cut, Unavailable (nothing is cut; try again), CorruptLog,
     StorageFenced.
     """
     folder = writer.folder
     writer.close()
-    manifest = folder.manifest
-    at = segment_of_cut(manifest, offset)
-    segment = manifest.segments[at]
-    index = _index_at(folder, segment, offset)
-    epochs = writer.epochs.copy()
-    epochs.truncate(offset)
-    producers = _producers_at(writer, manifest.segments[: at + 1], index, offset)
-    _replace_checkpoint(writer, index, producers, epochs)
-    gone = _make_active(writer, segment, index)
-    for each in gone:
+    # Throughout: a checkpoint must not name a segment that compaction replaces before the manifest
+    # makes it the active one.
+    with folder.changing:
+        segments = folder.manifest.segments
+        at = segment_of_cut(folder.manifest, offset)
+        index = _index_at(folder, segments[at], offset, high_watermark)
+        sealed_end = folder.records_end(at)
+        epochs = writer.epochs.copy()
+        epochs.truncate(index.next_offset if index.covered_bytes else sealed_end)
+        producers = _producers_at(writer, segments[: at + 1], index)
+        _replace_checkpoint(writer, index, producers, epochs)
+        _make_active(writer, at, index, sealed_end)
+    for each in segments[at + 1 :]:
         _drop(folder, each)
     _cut_file(writer, index)
     writer.restart(producers, epochs)
@@ -104,20 +107,20 @@ def _is_plain(segment: SegmentInfo) -> bool:
     return not segment.compacted and segment.local and segment.remote is None
 
 
-def _index_at(folder: LogFolder, segment: SegmentInfo, offset: int) -> SparseIndex:
-    """The segment's index up to `offset`. ValueError if that is within a batch; CorruptLog."""
+def _index_at(
+    folder: LogFolder, segment: SegmentInfo, offset: int, high_watermark: int
+) -> SparseIndex:
+    """The segment's index up to `offset`. Raises ValueError within a batch that is committed,
+    CorruptLog, Unavailable."""
     try:
         with closing(folder.files.open(folder.path / segment.log_name)) as handle:
             whole = folder.index_of(segment, handle.read_at)
             cut = _begin_of(whole, offset)
             for batch in walk(handle.read_at, cut.covered_bytes, folder.covered_bytes(segment)):
-                if batch.header.base_offset >= offset:
-                    break
                 if batch.header.last_offset >= offset:
-                    raise ValueError(
-                        f"offset {offset} is within the batch "
-                        f"{batch.header.base_offset}..{batch.header.last_offset}"
-                    )
+                    if batch.header.base_offset < high_watermark:
+                        raise ValueError(f"offset {offset} is within a batch that is committed")
+                    break
                 cut.add(batch.header)
     except BadBatch as bad:
         raise CorruptLog(f"{segment.log_name}: {bad}") from None
@@ -140,11 +143,11 @@ def _begin_of(index: SparseIndex, offset: int) -> SparseIndex:
 
 
 def _producers_at(
-    writer: LogWriter, segments: tuple[SegmentInfo, ...], cut: SparseIndex, offset: int
+    writer: LogWriter, segments: tuple[SegmentInfo, ...], cut: SparseIndex
 ) -> ProducerTable:
     """Producers as they were at the cut. What a producer had below it is searched backwards, for
     those that have batches above it."""
-    producers = writer.producers.copy()
+    producers, offset = writer.producers.copy(), cut.next_offset
     wanted = producers.truncate(offset)
     if not wanted:
         return producers
@@ -196,30 +199,25 @@ def _remove_checkpoint(folder: LogFolder) -> None:
     folder.files.sync_folder(folder.path)
 
 
-def _make_active(
-    writer: LogWriter, segment: SegmentInfo, index: SparseIndex
-) -> tuple[SegmentInfo, ...]:
-    """Have the manifest end with `segment`; returns the segments behind it. Raises Unavailable,
-    StorageFenced."""
-    folder = writer.folder
+def _make_active(writer: LogWriter, at: int, index: SparseIndex, sealed_end: int) -> None:
+    """Have the manifest end with its segment number `at`; the records before that end at
+    `sealed_end`. Raises Unavailable, StorageFenced."""
+    folder, before = writer.folder, writer.folder.manifest
+    segment = before.segments[at]
+    active = SegmentInfo(
+        segment.base_offset, segment.generation, segment.created_ms, gaps=segment.gaps
+    )
+    epochs = tuple(each for each in before.epochs if each[1] < sealed_end)
+    after = replace(before, segments=(*before.segments[:at], active), epochs=epochs)
     try:
-        with folder.changing:
-            before = folder.manifest
-            at = before.segments.index(segment)
-            active = SegmentInfo(
-                segment.base_offset, segment.generation, segment.created_ms, gaps=segment.gaps
-            )
-            epochs = tuple(each for each in before.epochs if each[1] < segment.base_offset)
-            after = replace(before, segments=(*before.segments[:at], active), epochs=epochs)
-            if after != before:
-                folder.commit(after)
-            folder.active_index = index
+        if after != before:
+            folder.commit(after)
     except StorageFenced as error:
         raise writer.fenced(str(error)) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise Unavailable(f"{folder.path} is not cut yet: {error}") from None
+    folder.active_index = index
     folder.forget_index(segment)
-    return before.segments[at + 1 :]
 
 
 def _drop(folder: LogFolder, segment: SegmentInfo) -> None:

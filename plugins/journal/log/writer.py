@@ -81,6 +81,7 @@ class LogWriter:
         checkpoint_interval_bytes: int,
         producers_max: int,
         checkpoint_offset: int,
+        records_end: int,
         high_watermark: Callable[[], int],
     ) -> None:
         self.folder = folder
@@ -97,6 +98,8 @@ class LogWriter:
         """Offsets at which the leader's segments began, ascending: added on the event loop, removed
         here."""
         self._high_watermark = high_watermark
+        self._before_active = records_end
+        """Offset behind the last record of the segments before the active one."""
         self.producers_seen_before_ms = 0
         self.producers_max = producers_max
         self._checkpoint_interval_bytes = checkpoint_interval_bytes
@@ -186,9 +189,11 @@ class LogWriter:
         if not self._rolls or offset > self._rolls[-1]:
             self._rolls.append(offset)
 
-    def forget_rolls(self) -> None:
-        """What a leader told before is no longer so. No flush is under way."""
-        self._rolls.clear()
+    def records_end(self) -> int:
+        """Offset behind the last durable record: lower than where an empty active segment begins,
+        if the leader's compaction left a gap before it."""
+        index = self.folder.active_index
+        return index.next_offset if index.covered_bytes else self._before_active
 
     def _next_roll(self) -> int:
         """Where the active segment is to end; -1: not known. A segment that has gone on beyond that
@@ -264,9 +269,9 @@ class LogWriter:
         # next checkpoint holds.
         for header, data, _ in run.batches[run.durable : run.written]:
             if data:
-                index.add(header)
                 if header.leader_epoch != epochs.last:
-                    epochs.note(header)
+                    epochs.note(header, self.records_end())
+                index.add(header)
                 if header.producer_id >= 0:
                     self.producers.note(header, run.now_ms)
         run.durable = run.written
@@ -344,6 +349,7 @@ class LogWriter:
             raise self.fenced(str(error)) from None
         self.close()
         self._handle = handle
+        self._before_active = index.next_offset if index.covered_bytes else self._before_active
         # It names the new segment, so that a start reads no sealed one to find producers.
         self.checkpoint()
 
@@ -396,6 +402,7 @@ class LogWriter:
     def restart(self, producers: ProducerTable, epochs: EpochTable) -> None:
         """Go on behind a cut: the folder's active index ends there. No flush is under way."""
         self.producers, self.epochs = producers, epochs
+        self._before_active = self.folder.records_end()
         self._checkpoint_at = self.folder.active_index.covered_bytes
         self._rolls.clear()
 

@@ -35,15 +35,24 @@ DELETED = "deleted"
 """Folder of topics on their way out."""
 
 
-def retain(folder: LogFolder, config: TopicConfig, now_ms: int, offset_end: int) -> int:
-    """Delete what retention gives up below `offset_end`; returns how many segments.
+def retain(
+    folder: LogFolder,
+    config: TopicConfig,
+    now_ms: int,
+    offset_end: int,
+    *,
+    by_policy: bool = True,
+) -> int:
+    """Delete what retention gives up below `offset_end`; returns how many segments. Not
+    `by_policy`: only what is below the log's start.
 
     OSError, StorageFenced.
     """
     with folder.changing:
         manifest, gone = retained(
-            folder.manifest, folder.active_index.covered_bytes, config, now_ms, offset_end
-        )
+            folder.manifest, folder.active_index.covered_bytes, config, now_ms, offset_end,
+            by_policy=by_policy,
+        )  # fmt: skip
         if not gone:
             return 0
         folder.commit(manifest)
@@ -150,12 +159,13 @@ class Maintenance:
     def tier(self, log: JournalLog) -> None:
         """Tiering of one partition; blocking, never raises an Exception."""
         config, settings = log.config, self._settings
-        if self._store is None or not log.is_open():
+        # Only the leader: what it does to objects, it does to those of all replicas.
+        if self._store is None or not log.is_open() or not log.leads:
             return
         tier = Tier(self._store, log.folder)
         try:
             stays = "compact" in config.cleanup or is_internal(log.topic)
-            while not stays and not self._stopping and tier.copy_next():
+            while not stays and not self._stopping and tier.copy_next(log.copy_end()):
                 continue
             tier.drop_local(
                 self._context.now_ms(), log.checkpoint_offset(),
@@ -178,10 +188,11 @@ class Maintenance:
         if not log.is_open():
             return
         try:
-            retain(folder, config, now_ms, log.checkpoint_offset())
+            # A follower's log starts where its leader's does (`delete_records`).
+            retain(folder, config, now_ms, log.retention_end(), by_policy=log.leads)
             if "compact" in config.cleanup.split(","):
                 compactor = Compactor(folder, config, self._limits, now_ms, lambda: self._stopping)
-                compactor.run(log.checkpoint_offset())
+                compactor.run(log.compaction_end())
         except StorageFenced as error:
             self._context.loop.call_soon_threadsafe(log.fence, str(error))
         except (OSError, LakeMQError) as error:

@@ -51,12 +51,19 @@ def expired(
 
 
 def retained(
-    manifest: Manifest, active_bytes: int, config: TopicConfig, now_ms: int, offset_end: int
+    manifest: Manifest,
+    active_bytes: int,
+    config: TopicConfig,
+    now_ms: int,
+    offset_end: int,
+    *,
+    by_policy: bool = True,
 ) -> tuple[Manifest, Sequence[SegmentInfo]]:
     """(manifest without what has expired, what has expired), nothing at or behind `offset_end`;
-    topics that only compact keep all from the log's start on."""
+    topics that only compact, and logs that do not go `by_policy`, keep all from the log's start
+    on."""
     count = below_start(manifest)
-    if "delete" in config.cleanup.split(","):
+    if by_policy and "delete" in config.cleanup.split(","):
         expired_count = expired(
             manifest.segments, active_bytes, now_ms,
             bytes_max=config.retention_bytes, age_max_ms=config.retention_ms,

@@ -4,8 +4,12 @@ The table is fed from batch headers alone: an epoch is in it from its first batc
 says of its present epoch would be wrong for a follower that still copies batches of older ones.
 It answers where two logs part (KIP-101, KIP-279).
 
-Bytes (little-endian), `docs/formats/journal.md`: u32 count, then per epoch i32 epoch, i64 offset
-of its first batch.
+An epoch begins where the batch before its first one ends. Where compaction left a gap between the
+two, that is the lowest of the offsets at which it may have begun: so a log that has other records
+in the gap parts there, rather than being taken for a beginning of this one.
+
+Bytes (little-endian), `docs/formats/journal.md`: u32 count, then per epoch i32 epoch, i64 offset at
+which it begins.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ NO_EPOCH = -1
 """Below every epoch: of a log without batches."""
 
 EpochStarts = tuple[tuple[int, int], ...]
-"""(epoch, base offset of its first batch) of each epoch, both ascending."""
+"""(epoch, offset at which it begins) of each epoch, both ascending."""
 
 
 class EpochTable:
@@ -58,11 +62,12 @@ class EpochTable:
         """An independent copy."""
         return EpochTable(self.starts())
 
-    def note(self, header: BatchHeader) -> None:
-        """Take in the next batch of the log. Call it where `header.leader_epoch != last`: nothing
-        changes within an epoch, nor by an epoch that falls, which no log holds."""
+    def note(self, header: BatchHeader, end: int) -> None:
+        """Take in the next batch of a log that ended at `end` before it. Call it where
+        `header.leader_epoch != last`: nothing changes within an epoch, nor by an epoch that falls,
+        which no log holds."""
         if header.leader_epoch > self.last:
-            self._add(header.leader_epoch, header.base_offset)
+            self._add(header.leader_epoch, end)
 
     def _add(self, epoch: int, offset: int) -> None:
         self._epochs.append(epoch)

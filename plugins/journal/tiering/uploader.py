@@ -40,13 +40,16 @@ class Tier:
         self._store = store
         self._folder = folder
 
-    def copy_next(self) -> bool:
-        """Copy the oldest sealed segment that is not yet in the store; False: there is none.
+    def copy_next(self, offset_end: int) -> bool:
+        """Copy the oldest sealed segment below `offset_end` that is not yet in the store; False:
+        there is none.
 
         BadBatch: it is damaged, and stays as it is. StoreError, OSError, StorageFenced.
         """
         for segment in self._folder.manifest.segments:
-            if segment.sealed and segment.local and segment.remote is None and segment.size_bytes:
+            if not segment.sealed or segment.next_offset > offset_end:
+                break
+            if segment.local and segment.remote is None and segment.size_bytes:
                 self._copy(segment)
                 return True
         return False

@@ -5,7 +5,8 @@ each file what was synced, plus any pages of what was not, in any order; of each
 that were synced, plus the first few of the changes that were not. A failed `sync` throws its pages
 away but goes on showing them in the cache, as Linux does.
 
-`lying_sync` and `lying_folder_sync` plant the bugs that the model test must find.
+`lying_sync`, `lying_folder_sync` and `lying_truncate` plant the bugs that model tests must find;
+the last one cuts files in the page cache alone.
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ class SimulatedFile:
             raise OSError(failure, f"simulated, truncating {self._path.name}")
         self._disk.used -= max(0, len(node.cache) - size)
         del node.cache[size:]
-        node.unsynced.append((-1, b"%d" % size))
+        if not self._disk.lying_truncate:
+            node.unsynced.append((-1, b"%d" % size))
 
     def size(self) -> int:
         return len(self._alive().cache)
@@ -152,6 +154,7 @@ class SimulatedDisk:
         self.fault: Fault | None = None
         self.lying_sync = False
         self.lying_folder_sync = False
+        self.lying_truncate = False
 
     @property
     def free(self) -> int:

@@ -182,19 +182,37 @@ def test_a_cut_log_goes_on_with_the_new_leaders_records(rig: Rig, log: JournalLo
     assert b"new" in rig.fetch(3).data
 
 
-def test_a_cut_within_a_batch_or_below_the_high_watermark_is_refused(
-    rig: Rig, log: JournalLog
-) -> None:
+def test_a_cut_below_the_high_watermark_is_refused(rig: Rig, log: JournalLog) -> None:
     log.follow(1)
     copy(rig, batch(0), batch(1, b"a", b"b"), batch(3))
     log.commit_to(Offset(1))
-    for offset, reason in ((0, "is committed"), (2, "is within the batch 1..2")):
-        with pytest.raises(ValueError, match=reason):
-            run(rig, log.truncate(Offset(offset)))
+    with pytest.raises(ValueError, match="is committed"):
+        run(rig, log.truncate(Offset(0)))
     log.lead(2, alone=False)
     with pytest.raises(ValueError, match="does not follow"):
         run(rig, log.truncate(Offset(3)))
     assert bounds(log) == (1, 4, 4)
+
+
+def test_a_batch_that_a_cut_goes_through_goes_as_a_whole(rig: Rig, log: JournalLog) -> None:
+    """The leader's copy of it may be shorter, by what compaction took."""
+    log.follow(1)
+    copy(rig, batch(0), batch(1, b"a", b"b"), batch(3))
+    run(rig, log.truncate(Offset(2)))
+    assert bounds(log) == (0, 1, 1)
+    copy(rig, batch(1, b"a", b"b"))
+    log.commit_to(Offset(2))
+    with pytest.raises(ValueError, match="within a batch that is committed"):
+        run(rig, log.truncate(Offset(2)))
+    assert bounds(rig.lose_power()) == (3, 3, 3)
+
+
+def test_an_epoch_begins_where_the_batch_before_it_ends(rig: Rig, log: JournalLog) -> None:
+    """Also where compaction took its first records: a log that has others there parts there."""
+    log.follow(2)
+    copy(rig, batch(0), batch(5, epoch=2))
+    assert log.epoch_end(1) == EpochEnd(1, Offset(1))
+    assert rig.lose_power().epoch_end(1) == EpochEnd(1, Offset(1))
 
 
 def test_segments_roll_where_the_leaders_did(rig: Rig, log: JournalLog) -> None:

@@ -53,7 +53,7 @@ def tier(rig: Rig) -> Tier:
 
 def copy_all(rig: Rig) -> int:
     count = 0
-    while tier(rig).copy_next():
+    while tier(rig).copy_next(1 << 62):
         count += 1
     return count
 
@@ -115,8 +115,8 @@ def test_reads_are_transparent_when_local_files_are_gone(rig: Rig, crash: str) -
 
 def test_local_files_go_by_size_and_age_but_not_before_they_are_copied(rig: Rig) -> None:
     assert drop_local(rig) == 0
-    tier(rig).copy_next()
-    tier(rig).copy_next()
+    tier(rig).copy_next(1 << 62)
+    tier(rig).copy_next(1 << 62)
     assert drop_local(rig, bytes_max=None, age_max_ms=10_000) == 0
     assert drop_local(rig, bytes_max=None, age_max_ms=130) == 1
     assert drop_local(rig) == 1
@@ -139,11 +139,11 @@ def test_retention_deletes_remote_segments_too(rig: Rig) -> None:
 
 
 def test_a_store_that_fails_is_retriable_and_harmless(rig: Rig) -> None:
-    tier(rig).copy_next()
+    tier(rig).copy_next(1 << 62)
     drop_local(rig)
     rig.disk.fault = lambda call, path: errno.EIO if STORE in path.parents else 0
     with pytest.raises(StoreError):
-        tier(rig).copy_next()
+        tier(rig).copy_next(1 << 62)
     with pytest.raises(Unavailable, match="object store"):
         rig.fetch(0)
     assert values(rig, 5) == VALUES[5:]
@@ -253,14 +253,14 @@ def test_a_copy_that_differs_is_not_believed(rig: Rig, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(FolderStore, "put", bad_put)
     with pytest.raises(StoreError, match="differs"):
-        tier(rig).copy_next()
+        tier(rig).copy_next(1 << 62)
     assert all(segment.remote is None for segment in rig.log.folder.manifest.segments)
 
 
 def test_a_damaged_segment_is_not_copied(rig: Rig) -> None:
     rig.disk.flip_bit(rig.segment_path(0), 90, 1)
     with pytest.raises(BadBatch):
-        tier(rig).copy_next()
+        tier(rig).copy_next(1 << 62)
     assert objects(rig) == []
 
 
