@@ -12,6 +12,7 @@ from lakemq.broker_core.access import Access
 from lakemq.broker_core.api.access import Credentials, Principal
 from lakemq.broker_core.api.limits.connection_limits import peer_of
 from lakemq.broker_core.api.ports import Authenticator, Authorizer, Mechanism
+from lakemq.broker_core.security.auth_copy import CopiedAccess
 from lakemq.broker_core.security.authn.attempts import Attempts
 from lakemq.broker_core.security.authn.certificates import CertificateAuthenticator
 from lakemq.broker_core.security.authn.http_callback import HttpAuthenticator
@@ -27,8 +28,7 @@ from lakemq.broker_core.security.authn.session_tokens import SessionTokens, node
 from lakemq.broker_core.security.authn.tokens import TokenAuthenticator
 from lakemq.broker_core.security.authz.http_rules import HttpAuthorizer
 from lakemq.broker_core.security.authz.rule_book import RuleBook
-from lakemq.broker_core.security.kept import KeptAccess
-from lakemq.broker_core.security.kept_forms import limits_of
+from lakemq.broker_core.security.catalog_forms import limits_of
 from lakemq.broker_core.security.quotas import Quotas
 from lakemq.broker_core.security.settings import (
     AuthenticatorSettings,
@@ -75,7 +75,7 @@ class Security:
         self._written_quotas = {each.who: each.limits() for each in settings.quotas}
         self.quotas = Quotas(self._written_quotas)
         self._kept = (
-            KeptAccess(meta, self.rule_book.replace, self._take_quotas)
+            CopiedAccess(meta, self.rule_book.replace, self._take_quotas)
             if meta is not None
             else None
         )

@@ -13,7 +13,7 @@ from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.configuration.config import load_config
 from lakemq.broker_core.security.authz.rule_book import RuleBook
 from lakemq.broker_core.security.authz.rules import ALIASES, check_rule
-from lakemq.broker_core.security.kept_forms import kept_rules, rule_of
+from lakemq.broker_core.security.catalog_forms import acl_rules_of, rule_of
 from lakemq.broker_core.security.settings import SecuritySettings
 from lakemq.cli.meta_access import ask_meta
 from lakemq.meta_service.api.auth import canonical_kind, kind_complaint
@@ -85,7 +85,7 @@ def add(
         )
         if complaint := check_rule(made):
             fail(complaint)
-        rules += kept_rules(made)
+        rules += acl_rules_of(made)
     if rule_id and len(rules) > 1:
         fail("--id names one rule: one --who, one --operation, one --resource")
 

@@ -25,7 +25,7 @@ _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "security/test_security_lockouts", "security/test_security_users",
         "security/test_security_caches",
     ),
-    "broker_core/security/kept_forms.py": ("security/test_security_rules",),
+    "broker_core/security/catalog_forms.py": ("security/test_security_rules",),
     "broker_core/security/quotas.py": (
         "security/test_security_quotas", "security/test_security_caches",
     ),

@@ -22,7 +22,6 @@ from lakemq.broker_core.api.types import Acks, Principal
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.shares import Holdings
 from lakemq.plugins.mqtt.state.appends import PLUGIN, AppendCallback, Appends, Outcome
-from lakemq.plugins.mqtt.state.kept_values import VERSION, BadSnapshot, number, text, unpacked
 from lakemq.plugins.mqtt.state.ledger import Ledger
 from lakemq.plugins.mqtt.state.sessions import Positions
 from lakemq.plugins.mqtt.state.snapshots import (
@@ -31,6 +30,7 @@ from lakemq.plugins.mqtt.state.snapshots import (
     read_will,
     will_value,
 )
+from lakemq.plugins.mqtt.state.stored_values import VERSION, BadSnapshot, number, text, unpacked
 from lakemq.plugins.mqtt.wire.packets import Publish, Will
 from lakemq.plugins.mqtt.wire.primitives import STRING_MAX_BYTES
 from lakemq.plugins.mqtt.wire.reasons import ProtocolError, Reason

@@ -16,10 +16,10 @@ from lakemq.plugins.mqtt.routing.delayed import (
     is_for_clients,
     read_delayed,
 )
-from lakemq.plugins.mqtt.state.kept_values import BadSnapshot
 from lakemq.plugins.mqtt.state.questions import AuthorizationPending
 from lakemq.plugins.mqtt.state.records import delayed_header, parse_headers
 from lakemq.plugins.mqtt.state.snapshots import read_positions
+from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from lakemq.broker_core.api.errors import InvalidRequest
 from lakemq.broker_core.api.state.state_topic import StateTopic
 from lakemq.plugins.mqtt.routing.bans import Ban, Bans, check_ban
 from lakemq.plugins.mqtt.server.reading import Salvage
-from lakemq.plugins.mqtt.state.kept_values import (
+from lakemq.plugins.mqtt.state.stored_values import (
     BadSnapshot,
     any_text,
     number_or_none,

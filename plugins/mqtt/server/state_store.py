@@ -24,7 +24,6 @@ from lakemq.plugins.mqtt.server.ban_log import BanLog
 from lakemq.plugins.mqtt.server.delay_log import DelayLog
 from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.state.delivery import Delivery
-from lakemq.plugins.mqtt.state.kept_values import BadSnapshot
 from lakemq.plugins.mqtt.state.records import RecordReader
 from lakemq.plugins.mqtt.state.sessions import Positions, Session
 from lakemq.plugins.mqtt.state.snapshots import (
@@ -35,6 +34,7 @@ from lakemq.plugins.mqtt.state.snapshots import (
     retained_bytes,
     session_bytes,
 )
+from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 
 log = logging.getLogger(__name__)

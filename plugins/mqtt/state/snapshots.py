@@ -14,7 +14,8 @@ import msgpack
 from lakemq.broker_core.api.limits.user_shares import Owner
 from lakemq.broker_core.api.types import Principal
 from lakemq.plugins.mqtt.state.delivery import ENTRY_BYTES, PACKET_ID_MAX, Delivery
-from lakemq.plugins.mqtt.state.kept_values import (
+from lakemq.plugins.mqtt.state.sessions import Positions, Session, Start
+from lakemq.plugins.mqtt.state.stored_values import (
     LONG_MAX,
     U32_MAX,
     VERSION,
@@ -31,7 +32,6 @@ from lakemq.plugins.mqtt.state.kept_values import (
     topic_name,
     unpacked,
 )
-from lakemq.plugins.mqtt.state.sessions import Positions, Session, Start
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 from lakemq.plugins.mqtt.wire.packets import Properties, Will
 

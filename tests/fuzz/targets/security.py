@@ -35,7 +35,7 @@ from lakemq.broker_core.security.authn.tokens import TokenAuthenticator, token_o
 from lakemq.broker_core.security.authn.users import UserRecord, read_users, user_line
 from lakemq.broker_core.security.authz.rule_book import _reader as rules_reader
 from lakemq.broker_core.security.authz.rules import RuleSet, check_rule
-from lakemq.broker_core.security.kept_forms import kept_rules, limits_of, rule_of
+from lakemq.broker_core.security.catalog_forms import acl_rules_of, limits_of, rule_of
 from lakemq.broker_core.security.settings import JwtSettings
 from lakemq.meta_service.api.auth import Quota
 from lakemq.plugins.native.sdk.net.scram_client import ScramClient
@@ -223,6 +223,6 @@ def rules(data: bytes) -> None:
     asked = Principal(who.partition(":")[2] or "x", roles=("r",)), Operation.READ
     for resource in (Resource("topic", name), Resource("topic_name", "a/b")):
         answer = book.allows(*asked, resource, CONTEXT)
-        again = RuleSet([rule_of(each) for each in kept_rules(rule)], unmatched_allows=False)
+        again = RuleSet([rule_of(each) for each in acl_rules_of(rule)], unmatched_allows=False)
         assert again.allows(*asked, resource, CONTEXT) == answer
     limits_of({name: Quota(name, *(next(Values(data).values(), None),) * 2)})

@@ -18,7 +18,7 @@ from lakemq.broker_core.api.access import (
     Rule,
 )
 from lakemq.broker_core.security.authz.rules import RuleSet, check_rule
-from lakemq.broker_core.security.kept_forms import kept_rules, rule_of
+from lakemq.broker_core.security.catalog_forms import acl_rules_of, rule_of
 from lakemq.broker_core.security.settings import RuleSettings
 from lakemq.meta_service.api.auth import AclRule
 from tests.unit.broker_core.test_topic_filters import FILTERS, NAMES, matched
@@ -207,7 +207,7 @@ def test_a_rule_about_each_kind_is_about_it(kind: str) -> None:
 
 def test_the_older_name_of_a_kind_is_understood() -> None:
     made = rule("user:ann", "write", "transactional_id:payments", False)
-    (kept,) = kept_rules(made)
+    (kept,) = acl_rules_of(made)
     assert (kept.resource, kept.pattern) == ("transaction", "payments")
     stored = AclRule("r", "user:ann", "deny", "write", "transactional_id", "payments")
     assert not may([rule_of(stored)], ANN, WRITE, "transaction:payments", unmatched=True)
@@ -286,7 +286,7 @@ def test_agrees_with_the_plain_evaluator(
 
 @given(RULES)
 def test_a_kept_rule_says_the_same(written: Rule) -> None:
-    kept = [rule_of(each) for each in kept_rules(written)]
+    kept = [rule_of(each) for each in acl_rules_of(written)]
     assert len({each.rule_id for each in kept}) == len({(e.who, e.operations) for e in kept})
     for each in kept:
         assert (each.kind, each.name, each.allow) == (written.kind, written.name, written.allow)
@@ -299,5 +299,5 @@ def test_a_kept_rule_says_the_same(written: Rule) -> None:
 @pytest.mark.parametrize("name", ["topic:a", "topic:a*", "topic:*", "any:*", "group:%u-*"])
 def test_names_survive_the_way_to_the_catalog(name: str) -> None:
     written = rule("any", "all", name, rule_id="one")
-    (kept,) = kept_rules(written)
+    (kept,) = acl_rules_of(written)
     assert rule_of(kept) == written

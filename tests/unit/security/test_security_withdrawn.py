@@ -16,7 +16,7 @@ from lakemq.broker_core.api.errors import NotAuthenticated
 from lakemq.broker_core.security.assembly import Security
 from lakemq.broker_core.security.authn.passwords import all_scram_keys
 from lakemq.broker_core.security.authn.users import UserRecord, user_line
-from lakemq.broker_core.security.kept_forms import user_of
+from lakemq.broker_core.security.catalog_forms import user_of
 from lakemq.broker_core.security.settings import (
     PasswordFileSettings,
     SecuritySettings,

@@ -20,7 +20,7 @@ from lakemq.plugins.mqtt.routing.delayed import (
     read_delayed,
     split_delayed,
 )
-from lakemq.plugins.mqtt.state.kept_values import BadSnapshot
+from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
 from lakemq.plugins.mqtt.wire.packets import (
     V5,
     V311,

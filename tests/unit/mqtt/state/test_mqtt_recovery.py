@@ -12,7 +12,6 @@ from lakemq.broker_core.api.types import ANONYMOUS, Principal
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.state import delivery
 from lakemq.plugins.mqtt.state.delivery import Delivery, DeliveryLimits
-from lakemq.plugins.mqtt.state.kept_values import BadSnapshot
 from lakemq.plugins.mqtt.state.sessions import Session, Subscription
 from lakemq.plugins.mqtt.state.snapshots import (
     read_positions,
@@ -21,6 +20,7 @@ from lakemq.plugins.mqtt.state.snapshots import (
     retained_bytes,
     session_bytes,
 )
+from lakemq.plugins.mqtt.state.stored_values import BadSnapshot
 from lakemq.plugins.mqtt.wire.messages import Message, Place
 from lakemq.plugins.mqtt.wire.packets import (
     NO_PROPERTIES,

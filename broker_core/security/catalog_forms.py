@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 from lakemq.broker_core.api.access import Rule
 from lakemq.broker_core.security.authn.scram import ScramKeys
@@ -44,62 +45,50 @@ def user_of(record: UserRecord) -> User:
     )
 
 
-def rule_of(kept: AclRule) -> Rule:
+def rule_of(acl_rule: AclRule) -> Rule:
     """`*` there is `any`, `all` or `any:*` here; a prefix there has a `*` behind it here, and the
     literal name of a `topic_name` is `exact`."""
-    name = kept.pattern + "*" if kept.pattern_type == "prefixed" else kept.pattern
+    name = acl_rule.pattern + "*" if acl_rule.pattern_type == "prefixed" else acl_rule.pattern
     return Rule(
-        ("any" if kept.principal == "*" else kept.principal,),
-        ("all" if kept.operation == "*" else kept.operation,),
-        "any" if kept.resource == "*" else canonical_kind(kept.resource),
+        ("any" if acl_rule.principal == "*" else acl_rule.principal,),
+        ("all" if acl_rule.operation == "*" else acl_rule.operation,),
+        "any" if acl_rule.resource == "*" else canonical_kind(acl_rule.resource),
         name,
-        kept.effect != "deny",
-        kept.qos,
-        kept.retain,
-        kept.rule_id,
-        kept.resource == "topic_name" and kept.pattern_type == "literal",
+        acl_rule.effect != "deny",
+        acl_rule.qos,
+        acl_rule.retain,
+        acl_rule.rule_id,
+        acl_rule.resource == "topic_name" and acl_rule.pattern_type == "literal",
     )
 
 
-def limits_of(kept: Mapping[str, Quota]) -> dict[str, Limits]:
+def limits_of(quotas: Mapping[str, Quota]) -> dict[str, Limits]:
     """Limits by whom they are for; `*` there is `any` here."""
     return {
         "any" if who == "*" else who: Limits(
             each.bytes_in_per_s, each.bytes_out_per_s, each.records_per_s
         )
-        for who, each in kept.items()
+        for who, each in quotas.items()
     }
 
 
-def kept_rules(rule: Rule) -> list[AclRule]:
+def acl_rules_of(rule: Rule) -> list[AclRule]:
     """Inverse; one for each principal and operation. Without an id of its own, a rule's id is made
     of what it says, so that the same rule twice is one."""
     found: list[AclRule] = []
     for who in rule.who:
         for operation in rule.operations:
-            made = _kept(rule, who, operation)
+            made = _acl_rule(rule, who, operation)
             several = len(rule.who) * len(rule.operations) > 1
             if not rule.rule_id:
                 rule_id = hashlib.sha256(repr(made).encode()).hexdigest()[:12]
             else:
                 rule_id = f"{rule.rule_id}-{len(found) + 1}" if several else rule.rule_id
-            found.append(
-                AclRule(
-                    rule_id,
-                    made.principal,
-                    made.effect,
-                    made.operation,
-                    made.resource,
-                    made.pattern,
-                    made.pattern_type,
-                    made.qos,
-                    made.retain,
-                )  # fmt: skip
-            )
+            found.append(replace(made, rule_id=rule_id))
     return found
 
 
-def _kept(rule: Rule, who: str, operation: str) -> AclRule:
+def _acl_rule(rule: Rule, who: str, operation: str) -> AclRule:
     if rule.kind == "topic_name":
         pattern, pattern_type = rule.name, "literal" if rule.exact else "filter"
     elif rule.name.endswith("*") and rule.name != "*":

@@ -17,7 +17,7 @@ from lakemq.broker_core.api.access import Principal, Rule
 from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.security.authn.users import UserRecord
 from lakemq.broker_core.security.authz.rules import check_rule
-from lakemq.broker_core.security.kept_forms import record_of, rule_of
+from lakemq.broker_core.security.catalog_forms import record_of, rule_of
 from lakemq.meta_service.api.auth import AuthCopy, Quota, User
 from lakemq.meta_service.api.errors import MetaError
 from lakemq.meta_service.api.types import Compare, MetaClient, Put
@@ -27,13 +27,13 @@ _RETRY_FIRST_MS: Final = 1_000
 _RETRY_MAX_MS: Final = 5_000
 _rng: Final = random.Random()
 SECRET_KEY: Final = b"broker/security/secret"
-"""Key of the MetaService that keeps the cluster's secret."""
+"""Key of the cluster's secret in the MetaService."""
 SECRET_BYTES: Final = 32
-_KEPT: Final = {"kept_by": "metaservice"}
+_MARK: Final = {"kept_by": "metaservice"}
 """Attribute of their principals."""
 
 
-class KeptAccess:
+class CopiedAccess:
     """Implements `Users`; calls back when rules or quotas changed."""
 
     def __init__(
@@ -55,11 +55,11 @@ class KeptAccess:
         user = self._copy.users.get(name)
         if user is None:
             return None
-        return record_of(replace(user, attributes={**user.attributes, **_KEPT}))
+        return record_of(replace(user, attributes={**user.attributes, **_MARK}))
 
     def withdrawn(self, principal: Principal) -> bool | None:
         """See `Users`."""
-        if principal.attributes.get("kept_by") != _KEPT["kept_by"]:
+        if principal.attributes.get("kept_by") != _MARK["kept_by"]:
             return None
         user = self._copy.users.get(principal.name)
         if user is None or user.disabled:
@@ -121,8 +121,8 @@ class KeptAccess:
 
     def _rules(self) -> dict[str, Rule]:
         found = {}
-        for rule_id, kept in self._copy.rules.items():
-            rule = rule_of(kept)
+        for rule_id, acl_rule in self._copy.rules.items():
+            rule = rule_of(acl_rule)
             if complaint := check_rule(rule):
                 _log.error("ignoring invalid rule %s of the MetaService: %s", rule_id, complaint)
             else:
