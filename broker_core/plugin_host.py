@@ -25,12 +25,14 @@ HOOKS: Final = tuple(name for name in vars(PluginHooks) if not name.startswith("
 class PluginPoint(Protocol):
     """Where a plugin is found: an entry point, or what stands in for one."""
 
-    # The plugin's name, as in its section of the configuration.
     @property
-    def name(self) -> str: ...
-    # The distribution that brings it; None: it is not installed as one.
+    def name(self) -> str:
+        """Of the plugin, as in its section of the configuration."""
+
     @property
-    def dist(self) -> Distribution | None: ...
+    def dist(self) -> Distribution | None:
+        """The distribution that brings it; None: it is not installed as one."""
+
     def load(self) -> Any:
         """Import the module with the hooks."""
 

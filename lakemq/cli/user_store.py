@@ -16,13 +16,17 @@ from lakemq.cli.user_file import put_user, remove_user, users_of
 class UserStore(Protocol):
     """Where users are kept: list, find, put (which replaces) and delete them by name."""
 
-    def users(self) -> Sequence[UserRecord]: ...
+    def users(self) -> Sequence[UserRecord]:
+        """All users, by name."""
 
-    def find(self, name: str) -> UserRecord | None: ...
+    def find(self, name: str) -> UserRecord | None:
+        """None: unknown."""
 
-    def put(self, user: UserRecord) -> None: ...
+    def put(self, user: UserRecord) -> None:
+        """Create the user, or replace the one of its name."""
 
-    def delete(self, name: str) -> None: ...
+    def delete(self, name: str) -> None:
+        """Delete the user of that name."""
 
 
 class FileStore:

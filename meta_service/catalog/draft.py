@@ -11,8 +11,9 @@ from lakemq.meta_service.catalog.tables import KEYS, Row, State, decode_row, enc
 class View(Protocol):
     """The stored state, read only."""
 
-    # The stored value; None: absent.
-    def get(self, key: bytes) -> bytes | None: ...
+    def get(self, key: bytes) -> bytes | None:
+        """The stored value; None: absent."""
+
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) of all keys with that prefix, in order."""
 

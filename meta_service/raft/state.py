@@ -49,12 +49,13 @@ class RaftTiming:
 class Machine(Protocol):
     """The replicated state machine."""
 
-    # Log index of the last command applied.
     @property
-    def applied_index(self) -> int: ...
-    # Term of that entry.
+    def applied_index(self) -> int:
+        """Log index of the last command applied."""
+
     @property
-    def applied_term(self) -> int: ...
+    def applied_term(self) -> int:
+        """Term of that entry."""
 
     def apply(self, index: int, term: int, command: bytes) -> Any:
         """Apply the command and return its result, to be answered after `flush`. An exception stops
@@ -76,12 +77,14 @@ class Machine(Protocol):
 class Wire(Protocol):
     """Sends messages to other members; may lose them. Never blocks."""
 
-    # Raft repairs what is lost, so nothing is reported.
-    def send(self, peer: str, message: Message) -> None: ...
+    def send(self, peer: str, message: Message) -> None:
+        """Give a message to the network. Raft repairs what is lost, so nothing is reported."""
+
     def set_peers(self, addresses: Mapping[str, str]) -> None:
         """Who the other members are, and where."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End all connections."""
 
 
 class SnapshotSource(Protocol):
@@ -91,9 +94,11 @@ class SnapshotSource(Protocol):
     term: int
     size: int
 
-    # Up to `count` bytes from `position`; fewer at the end.
-    def read(self, position: int, count: int) -> bytes: ...
-    def close(self) -> None: ...
+    def read(self, position: int, count: int) -> bytes:
+        """Up to `count` bytes from `position`; fewer at the end."""
+
+    def close(self) -> None:
+        """Release its files."""
 
 
 class SnapshotSink(Protocol):
@@ -114,8 +119,8 @@ class SnapshotSink(Protocol):
     def sealed(self) -> bool | None:
         """Whether the check succeeded; None: it goes on."""
 
-    # Delete what was received.
-    def discard(self) -> None: ...
+    def discard(self) -> None:
+        """Delete what was received."""
 
 
 class Snapshots(Protocol):
@@ -127,10 +132,11 @@ class Snapshots(Protocol):
     def finished(self) -> int | None:
         """Log index of a snapshot that has become durable since the last call."""
 
-    # To be sent; None when there is no durable snapshot.
-    def open_newest(self) -> SnapshotSource | None: ...
-    # Begin to take a snapshot of `size` bytes.
-    def receive(self, log_index: int, term: int, size: int) -> SnapshotSink: ...
+    def open_newest(self) -> SnapshotSource | None:
+        """To be sent, and closed after that; None: there is no durable snapshot."""
+
+    def receive(self, log_index: int, term: int, size: int) -> SnapshotSink:
+        """Begin to take a snapshot of `size` bytes."""
 
 
 class NoTransport(Transport):  # type: ignore[misc] # pysyncobj has no types

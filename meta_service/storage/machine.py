@@ -22,8 +22,9 @@ _BATCH_MAX_BYTES: Final = 4 * 1024 * 1024
 class WritableView(View, Protocol):
     """A store as the state machine needs it."""
 
-    # The state row, as it was stored last.
-    def state(self) -> State: ...
+    def state(self) -> State:
+        """The state row, as it was stored last."""
+
     def write(self, writes: Mapping[bytes, bytes | None]) -> None:
         """All or nothing, in the order of the calls."""
 

@@ -14,13 +14,16 @@ class DueItem(Protocol):
     """What a queue must know of an item; it stays as it is while it is held."""
 
     @property
-    def key(self) -> str: ...
+    def key(self) -> str:
+        """Name of the item, one of its kind in a queue."""
 
     @property
-    def due_ms(self) -> int: ...
+    def due_ms(self) -> int:
+        """When it is due (ms since 1970, UTC)."""
 
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """Memory that it takes, as the queue counts it (bytes)."""
 
 
 T = TypeVar("T", bound=DueItem)

@@ -18,7 +18,8 @@ class Target(Protocol):
     writes: Any
     """Puts, deletes and transactions; see `api.writes`."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """End the channel and every call on it."""
 
 
 Stub = Callable[[Target], Any]

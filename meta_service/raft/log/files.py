@@ -14,25 +14,36 @@ from typing import Protocol
 class File(Protocol):
     """An open file. What `write` and `truncate` did survives a crash only after `sync`."""
 
-    # The whole content.
-    def read(self) -> bytes: ...
-    # All of `data`, from a byte position on; raises OSError, as all of these do.
-    def write(self, position: int, data: bytes) -> None: ...
-    # Cut to that many bytes.
-    def truncate(self, size: int) -> None: ...
-    def sync(self) -> None: ...
-    def close(self) -> None: ...
+    def read(self) -> bytes:
+        """The whole content. Raises OSError, as all of these do."""
+
+    def write(self, position: int, data: bytes) -> None:
+        """All of `data`, from a byte position on."""
+
+    def truncate(self, size: int) -> None:
+        """Cut to `size` bytes."""
+
+    def sync(self) -> None:
+        """Make content and size durable."""
+
+    def close(self) -> None:
+        """Release the file; nothing is made durable."""
 
 
 class Disk(Protocol):
     """A folder. `replace` is atomic; it and `remove` are durable when they return."""
 
-    def exists(self, name: str) -> bool: ...
+    def exists(self, name: str) -> bool:
+        """Whether a file of that name is there."""
+
     def open(self, name: str, *, fresh: bool = False) -> File:
         """`fresh`: a new, empty file under that name."""
 
-    def replace(self, source: str, target: str) -> None: ...
-    def remove(self, name: str) -> None: ...
+    def replace(self, source: str, target: str) -> None:
+        """Rename `source` to `target`, in place of what is there."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file; nothing happens if it is missing."""
 
 
 class FolderFile:

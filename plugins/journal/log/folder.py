@@ -37,8 +37,11 @@ _NO_END: Final = 1 << 63
 class SegmentReader(Protocol):
     """A segment that is open for reading."""
 
-    def read_at(self, position: int, size: int) -> bytes: ...
-    def close(self) -> None: ...
+    def read_at(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position` on; fewer only at the end. OSError, StoreError."""
+
+    def close(self) -> None:
+        """Release the file, if there is one."""
 
 
 class IndexCache:

@@ -44,9 +44,14 @@ class FileHandle(Protocol):
     def sync(self) -> None:
         """Make what was written, and the file's size, durable."""
 
-    def truncate(self, size: int) -> None: ...
-    def size(self) -> int: ...
-    def close(self) -> None: ...
+    def truncate(self, size: int) -> None:
+        """Cut the file, or extend it with zeros, to `size` bytes."""
+
+    def size(self) -> int:
+        """Length of the file (bytes)."""
+
+    def close(self) -> None:
+        """Release the descriptor; nothing is made durable."""
 
 
 class Files(Protocol):
@@ -55,11 +60,21 @@ class Files(Protocol):
     def create(self, path: Path) -> FileHandle:
         """Open for reading and writing, emptied if it exists."""
 
-    def open(self, path: Path, *, writable: bool = False) -> FileHandle: ...
-    def read(self, path: Path) -> bytes: ...
-    def size(self, path: Path) -> int: ...
-    def rename(self, old: Path, new: Path) -> None: ...
-    def remove(self, path: Path) -> None: ...
+    def open(self, path: Path, *, writable: bool = False) -> FileHandle:
+        """Open what exists. Raises FileNotFoundError."""
+
+    def read(self, path: Path) -> bytes:
+        """The whole file. Raises FileNotFoundError."""
+
+    def size(self, path: Path) -> int:
+        """Length of the file (bytes). Raises FileNotFoundError."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Atomic; replaces what is at `new`. Durable after `sync_folder`."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; nothing happens if there is none. Durable after `sync_folder`."""
+
     def make_folder(self, path: Path) -> None:
         """Create the folder and those above it; nothing happens if it is there."""
 
@@ -72,8 +87,11 @@ class Files(Protocol):
     def names(self, path: Path) -> list[str]:
         """Sorted; empty if there is no such folder."""
 
-    def exists(self, path: Path) -> bool: ...
-    def free_bytes(self, path: Path) -> int: ...
+    def exists(self, path: Path) -> bool:
+        """Whether a file or folder is there."""
+
+    def free_bytes(self, path: Path) -> int:
+        """What may still be written to the file system of `path` (bytes)."""
 
 
 class DiskFile:

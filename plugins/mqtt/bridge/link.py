@@ -80,11 +80,17 @@ class Peer(Protocol):
     ) -> None:
         """May wait, so that nothing more is read."""
 
-    # Acknowledgements, by packet identifier.
-    def puback_came(self, packet_id: int) -> None: ...
-    def pubrec_came(self, packet_id: int) -> None: ...
-    def pubrel_came(self, packet_id: int) -> None: ...
-    def pubcomp_came(self, packet_id: int) -> None: ...
+    def puback_came(self, packet_id: int) -> None:
+        """PUBACK: a QoS 1 publish is stored there."""
+
+    def pubrec_came(self, packet_id: int) -> None:
+        """PUBREC: a QoS 2 publish is stored there, its identifier still in use."""
+
+    def pubrel_came(self, packet_id: int) -> None:
+        """PUBREL: the remote broker may use the identifier of its QoS 2 publish again."""
+
+    def pubcomp_came(self, packet_id: int) -> None:
+        """PUBCOMP: a QoS 2 publish is finished; its identifier is free."""
 
 
 class _Handler(ClientProtocolHandler):  # type: ignore[misc]  # amqtt ships no types

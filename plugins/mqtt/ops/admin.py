@@ -46,9 +46,11 @@ class AdministeredEngine(Protocol):
     hub: Hub
 
     @property
-    def journal(self) -> BanStore: ...
+    def journal(self) -> BanStore:
+        """Where bans are stored."""
 
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, UTC; never goes back."""
 
     def after(self) -> None:
         """Carry out what the hub wants done."""

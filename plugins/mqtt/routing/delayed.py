@@ -244,7 +244,8 @@ class Outgoing(Protocol):
     """Where records to append are put."""
 
     @property
-    def appends(self) -> Appends: ...
+    def appends(self) -> Appends:
+        """Records to append, by topic."""
 
 
 class DelayHub(Protocol):
@@ -257,7 +258,8 @@ class DelayHub(Protocol):
     check_leader: Callable[[str, bytes], None]
 
     @property
-    def outbox(self) -> Outgoing: ...
+    def outbox(self) -> Outgoing:
+        """Where records to append are put."""
 
     def binding(self, topic: str) -> Binding | None:
         """The binding that a topic name falls under."""

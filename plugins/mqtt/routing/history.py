@@ -251,7 +251,8 @@ class ReplayHub(Protocol):
     """Replays of connected clients."""
 
     @property
-    def outbox(self) -> Reads: ...
+    def outbox(self) -> Reads:
+        """Where wanted reads are put."""
 
 
 def histories_of(session: Session) -> dict[str, History]:

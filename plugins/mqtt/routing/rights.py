@@ -41,7 +41,8 @@ class RightsHub(Protocol):
     connections: set[Peer]
 
     @property
-    def outbox(self) -> RightsOutbox: ...
+    def outbox(self) -> RightsOutbox:
+        """Where questions to the authorizer are put."""
 
     def allowed(
         self, principal: Principal, operation: Operation, name: str, context: AccessContext

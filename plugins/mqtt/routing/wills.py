@@ -40,10 +40,12 @@ class WillHub(DelayHub, Protocol):
     """The hub, as wills need it."""
 
     @property
-    def counters(self) -> WillCounters: ...
+    def counters(self) -> WillCounters:
+        """Where wills that were not stored are counted."""
 
     @property
-    def outbox(self) -> WillOutbox: ...
+    def outbox(self) -> WillOutbox:
+        """Where questions and records to append are put."""
 
     def topic_name(self, text: str) -> str:
         """The topic name that a publish to `text` goes to."""

@@ -77,7 +77,8 @@ class Link(Protocol):
     def flush(self) -> None:
         """Write what the connection has to say; close it if it is over."""
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        """Read from the socket again, if that was paused."""
 
     def read_on(self) -> None:
         """The client is known, or asked for more: read again unless something else forbids it."""

@@ -50,7 +50,8 @@ class BadRows(Protocol):
     def write(self, batch: pa.RecordBatch, bad: Sequence[BadRow]) -> int:
         """Bad records of a batch; answers how many of them are kept as rows."""
 
-    def close(self) -> list[WrittenFile]: ...
+    def close(self) -> list[WrittenFile]:
+        """The files with bad rows that were written, for the commit."""
 
 
 def rows_of(batch: pa.RecordBatch, decoder: Decoder | None, parts: bool) -> Rows:
