@@ -12,15 +12,15 @@ import pytest
 
 from lakemq.broker_core.replication.leader import PartitionLeader
 from lakemq.broker_core.replication.types import InSyncWish
-from lakemq.meta_service.catalog.control_commands import ACTIVE
+from lakemq.meta_service.catalog.control_commands import ACTIVE, FENCED
 from tests.support.replication.broker import Broker, Surroundings
-from tests.support.replication.catalog import Catalog
 from tests.support.replication.invariants import Broken
 from tests.support.replication.planted import (
     PLANTS,
-    AnyRegistration,
     ShipsAndResigns,
+    any_registration,
     forget_resigning,
+    judged_first,
 )
 from tests.support.replication.simulation import Simulation
 from tests.support.replication.world import CONTROLLER
@@ -35,7 +35,7 @@ def test_a_missing_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -
     plant.patch(monkeypatch)
     for seed in range(RUNS_MAX):
         try:
-            Simulation(seed, broker=plant.broker, catalog=plant.catalog).run()
+            Simulation(seed, broker=plant.broker).run()
         except AssertionError as error:
             if "no rest" not in str(error):
                 return
@@ -59,13 +59,15 @@ class HoldsWishes(Broker):
             ask(wish, leader)
 
 
-@pytest.mark.parametrize(("catalog", "breaks"), [(Catalog, False), (AnyRegistration, True)])
+@pytest.mark.parametrize("breaks", [False, True])
 def test_a_member_that_lost_its_disk_meanwhile_does_not_join(
-    catalog: type[Catalog], breaks: bool
+    breaks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KIP-903: the leader proposes what it heard of an earlier process, and nothing has changed the
     partition since. Too rare for seeds: the member must come back before the proposal arrives."""
-    sim = Simulation(1, broker=HoldsWishes, catalog=catalog)
+    if breaks:
+        any_registration(monkeypatch)
+    sim = Simulation(1, broker=HoldsWishes)
     sim.begin()
     leader = sim.brokers[sim.catalog.partition.leader or ""]
     assert isinstance(leader, HoldsWishes)
@@ -85,9 +87,10 @@ def test_a_member_that_lost_its_disk_meanwhile_does_not_join(
             break
     member.crash()
     sim.lose_disk(member)
-    member.start()
     # Nothing of the new process reaches the leader.
     sim.world.cut |= {(leader.name, member.name), (member.name, leader.name)}
+    sim.world.run_for(2.0)
+    member.start()
     sim.world.run_for(0.6)
     assert sim.catalog.nodes[member.name].state == ACTIVE
     leader.holds = False
@@ -130,3 +133,36 @@ def test_a_leader_that_gave_up_does_not_lead_that_epoch_again(
         except Broken:
             broken += 1
     assert (broken > 0) is forgets
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_the_eligible_set_is_judged_after_the_election(
+    early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is elected alone under a lowered minimum commits alone: no other may be eligible.
+    Too rare for seeds: the controller looks at the partition again soon."""
+    if early:
+        judged_first(monkeypatch)
+    sim = Simulation(1)
+    sim.begin()
+    sim.controls = False
+    catalog, row = sim.catalog, sim.catalog.partition
+    leader, *others = [name for name in row.replicas if name in row.in_sync]
+    for name in row.replicas:
+        catalog.set_state(name, FENCED)
+    catalog.settle()
+    catalog.set_min(1)
+    assert catalog.partition.leader is None and set(others) <= set(catalog.partition.eligible)
+    sim.world.cut |= {(leader, other) for other in others}
+    catalog.set_state(leader, ACTIVE)
+    catalog.settle()
+    assert catalog.partition.leader == leader
+    before = sim.invariants.committed_end
+    sim.world.run_for(0.7)
+    assert sim.invariants.committed_end > before
+    if early:
+        with pytest.raises(Broken, match="I7: .* lacks"):
+            catalog.set_state(others[0], ACTIVE)
+    else:
+        sim.controls = True
+        sim.end()

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lakemq.broker_core.api.records.batch import BatchHeader, pack_header, read_header, split
+from lakemq.broker_core.api.records.batch import HEADER_BYTES, BatchHeader, pack_header, split
 from lakemq.broker_core.api.types import Offset
 
 DUPLICATES = 5
@@ -81,6 +81,8 @@ class SimulatedLog:
         self.fenced = False
         self.waiting: list[tuple[int, Callable[[bool], None]]] = []
         """(offset behind an append, told True when it is committed, False: outcome open)."""
+        self.when_committed: Callable[[int], None] = lambda before: None
+        """Called with the high watermark that was, before anyone is told of the new one."""
         self.log_start_offset = Offset(disk.start)
         self.log_end_offset = self.durable_end = Offset(disk.durable_end)
         self.high_watermark = Offset(min(max(disk.committed, disk.start), self.durable_end))
@@ -157,18 +159,17 @@ class SimulatedLog:
 
     # ------------------------------------------------------------ writing
 
-    def append(self, data: bytes, done: Callable[[int, bool], None]) -> None:
+    def append(self, data: bytes, header: BatchHeader, done: Callable[[int, bool], None]) -> None:
         """`done(offset behind it, committed)`. Raises Refused."""
         if not self.leads or self.fenced:
             raise Refused("does not lead")
-        header = read_header(data)
         known = self._producers.get(header.producer_id, {})
         end = known.get(header.base_sequence)
         if end is None:
             if header.base_sequence != (max(known) + 1 if known else 0):
                 raise Refused("out of order")
             header = header._replace(base_offset=self.log_end_offset, leader_epoch=self.epoch)
-            self._take(Stored(header, pack_header(header) + data[80:]))
+            self._take(Stored(header, pack_header(header) + data[HEADER_BYTES:]))
             end = self.log_end_offset
         if end <= self.high_watermark:
             done(end, True)
@@ -199,7 +200,10 @@ class SimulatedLog:
             self.disk.rolls.append(offset)
 
     def commit_to(self, offset: int) -> None:
-        self.high_watermark = max(self.high_watermark, Offset(min(offset, self.durable_end)))
+        before = self.high_watermark
+        self.high_watermark = max(before, Offset(min(offset, self.durable_end)))
+        if self.high_watermark > before:
+            self.when_committed(before)
         done = [told for end, told in self.waiting if end <= self.high_watermark]
         self.waiting = [each for each in self.waiting if each[0] > self.high_watermark]
         for told in done:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from lakemq.broker_core.api.records.batch import BatchHeader
 from lakemq.broker_core.api.types import Offset
 from lakemq.broker_core.replication import follower as f
 from lakemq.broker_core.replication.leader import Deposed, PartitionLeader, Serve
@@ -22,7 +23,7 @@ from lakemq.broker_core.replication.types import (
 )
 from lakemq.meta_service.catalog.control_commands import FENCED
 from tests.support.replica_log import Disk, Refused, SimulatedLog
-from tests.support.replication.catalog import Catalog
+from tests.support.replication.catalog import TOPIC_ID, Catalog
 from tests.support.replication.invariants import Invariants
 from tests.support.replication.world import CONTROLLER, World
 
@@ -31,7 +32,6 @@ HEARTBEAT_S = 0.25
 LAG_MAX_S = 0.6
 WISH_TIMEOUT_S = 0.4
 TICK_S = 0.1
-TOPIC = "0" * 32
 
 
 class Surroundings(Protocol):
@@ -52,7 +52,7 @@ class Broker:
     def __init__(self, name: str, around: Surroundings) -> None:
         self.name, self.around = name, around
         self.world, self.rng = around.world, around.world.rng
-        self.disk = Disk(f"{name}-1")
+        self.disk = Disk(f"{ord(name):016x}{1:016x}")
         self.process = 0
         self.up = self.paused = False
         self._inbox: list[Callable[[], None]] = []
@@ -62,10 +62,14 @@ class Broker:
     # ------------------------------------------------------------ the process
 
     def start(self) -> None:
-        """A new process: it recovers its disk and registers."""
+        """A new process: it registers and recovers its disk."""
+        self.broker_epoch = self.around.catalog.register(self.name, self.disk.storage_id)
+        if not self.broker_epoch:
+            self.world.at(0.3, lambda: None if self.up else self.start())
+            return
         self.process += 1
         self.up, self.paused = True, False
-        self.log = SimulatedLog(self.disk)
+        self.log = self._open()
         self.lease = Lease(LEASE_S)
         self.role = Role(self.name)
         self.slots = FollowerSlots()
@@ -77,7 +81,6 @@ class Broker:
         self.active = False
         self._heartbeats = 0
         self._flushing = False
-        self.broker_epoch = self.register()
         # What it sees of the catalog may be older than its registration.
         newest = len(self.around.catalog.history) - 1
         self.seen = max(0, newest - self.rng.choice((0, 0, 0, 3)))
@@ -86,8 +89,10 @@ class Broker:
         self._every(HEARTBEAT_S, self._beat, process)
         self._every(TICK_S, self._tick, process)
 
-    def register(self) -> int:
-        return self.around.catalog.register(self.name, self.disk.storage_id)
+    def _open(self) -> SimulatedLog:
+        log = SimulatedLog(self.disk)
+        log.when_committed = self._committed
+        return log
 
     def _every(self, seconds: float, action: Callable[[], None], process: int) -> None:
         def again() -> None:
@@ -149,11 +154,12 @@ class Broker:
         """Look at what the watch has brought."""
         snapshot = self.around.catalog.history[self.seen]
         mine = snapshot.nodes.get(self.name)
-        if mine is not None and mine.broker_epoch == self.broker_epoch and mine.state != FENCED:
-            self.active = True
-        decision = self.role.assigned(
-            snapshot.row, active=self.active, last_epoch=self.log.last_epoch()
-        )
+        if mine is not None and mine.broker_epoch == self.broker_epoch:
+            self.active = mine.admitted
+        row = snapshot.row
+        if row is None:
+            return
+        decision = self.role.assigned(row, active=self.active, last_epoch=self.log.last_epoch())
         if decision is not None:
             self._obey(decision)
 
@@ -191,28 +197,28 @@ class Broker:
         elif isinstance(decision, Follow):
             self.log.follow(decision.epoch)
             self.follower = f.PartitionFollower(decision.leader, decision.epoch, self.log)
-            self.slot = self.slots.open(SlotKey(TOPIC, 0, decision.epoch))
+            self.slot = self.slots.open(SlotKey(TOPIC_ID, 0, decision.epoch))
             self._carry_out(self.follower.begin())
         elif isinstance(decision, Drop):
             self.disk.restart(0)
-            self.log = SimulatedLog(self.disk)
+            self.log = self._open()
 
     def stop(self) -> None:
         """Neither lead nor follow."""
         self.leader = self.follower = None
         self.standing.clear()
         self.wish = None
-        self.slots.close(TOPIC, 0)
+        self.slots.close(TOPIC_ID, 0)
         self.log.leads = False
         self.log.fail_waiting(0)
 
     # ------------------------------------------------------------ leading
 
-    def append(self, data: bytes, done: Callable[[int, bool], None]) -> None:
+    def append(self, data: bytes, header: BatchHeader, done: Callable[[int, bool], None]) -> None:
         """Raises Refused."""
         if self.leader is None or not self.lease.held(self.world.now_s) or self.leader.shortage():
             raise Refused(f"{self.name} takes no append")
-        self.log.append(data, done)
+        self.log.append(data, header, done)
         self._flush_later()
 
     def asked(self, said: FollowerAsk, slot: int, process: int, again: bool) -> None:
@@ -245,11 +251,7 @@ class Broker:
         """After whatever may have moved the high watermark, or made something to send."""
         leader = self.leader
         assert leader is not None
-        before = self.log.high_watermark
-        watermark = leader.moved(self.world.now_s)
-        if watermark > before:
-            self.log.commit_to(watermark)
-            self._check_watermark(before)
+        self.log.commit_to(leader.moved(self.world.now_s))
         for node, (slot, offset) in sorted(self.standing.items()):
             process = self._processes[node]
             if self.shipped_end() > offset:
@@ -268,7 +270,7 @@ class Broker:
     def read(self, offset: int) -> bytes:
         return self.log.read(offset, self.rng.randint(1, 4))
 
-    def _check_watermark(self, before: int) -> None:
+    def _committed(self, before: int) -> None:
         around, leader = self.around, self.leader
         around.invariants.was_committed(self.name, self.log, before)
         row = around.catalog.partition
@@ -325,13 +327,13 @@ class Broker:
         def arrive() -> None:
             # A repeated command answers what it did: clients of the catalog number theirs.
             if not done:
-                done.append(self.around.catalog.change_in_sync(self.name, wish))
+                done.append(self.around.catalog.change_in_sync(self.name, epoch, wish))
             (answer,) = done
             self.world.send(
                 CONTROLLER, self.name, lambda: self.deliver(process, lambda: answered(answer))
             )
 
-        process = self.process
+        process, epoch = self.process, self.broker_epoch
         self.world.send(self.name, CONTROLLER, arrive)
 
     # ------------------------------------------------------------ following
@@ -353,13 +355,11 @@ class Broker:
                         return  # as CorruptBatch: it asks again by itself
                     self._flush_later()
                 case f.Commit(offset):
-                    before = self.log.high_watermark
                     self.log.commit_to(offset)
-                    self.around.invariants.was_committed(self.name, self.log, before)
                 case f.Cut() | f.RestartAt():
                     self._cut_later(effect)
                 case f.AwaitCatalog() | f.Stop():
-                    self.slots.close(TOPIC, 0)
+                    self.slots.close(TOPIC_ID, 0)
                 case _:
                     pass
         if asks and self.follower is not None:

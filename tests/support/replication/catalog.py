@@ -1,39 +1,51 @@
-"""The catalog of one partition, as the controller and leaders change it, with all its past."""
+"""The catalog of one partition: the real commands in one order, and all its past."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lakemq.broker_core.replication.roles import Assignment
 from lakemq.broker_core.replication.types import InSyncWish, WishAnswer, WishCode
-from lakemq.meta_service.api.types import PartitionDescription
-from lakemq.meta_service.catalog import partitions
-from lakemq.meta_service.catalog.control_commands import ACTIVE, FENCED
-from lakemq.meta_service.catalog.moves import begin_move, end_move
+from lakemq.meta_service.api.types import NodeRegistration, PartitionDescription
+from lakemq.meta_service.catalog.command_codec import Command
+from lakemq.meta_service.catalog.commands import SetFeatureLevel
+from lakemq.meta_service.catalog.control_commands import SetNodeState
+from lakemq.meta_service.catalog.moves import StartMoves
+from lakemq.meta_service.catalog.nodes import all_nodes
+from lakemq.meta_service.catalog.pages.cluster import lost_key
+from lakemq.meta_service.catalog.pages.commands import (
+    AlterReplicatedTopic,
+    ChangeInSyncMany,
+    CreateReplicatedTopic,
+    FinishMovesInPages,
+    ForgetLost,
+    PageTopics,
+    RegisterBroker,
+    Resign,
+    SettlePages,
+)
+from lakemq.meta_service.catalog.pages.rows import page_ids
+from tests.support.meta.catalog_rig import Catalog as Rig
 
-
-class Node(NamedTuple):
-    """A registration."""
-
-    state: str
-    broker_epoch: int
-    storage_id: str
-    lost: bool = False
-    """It came with another disk, and its memberships were not taken away yet."""
+TOPIC = "t"
+TOPIC_ID = "ab" * 16
+_RAW = bytes.fromhex(TOPIC_ID)
+_PAGES = tuple(page_ids(TOPIC_ID, 1))
+LEVEL = 4
 
 
 class Snapshot(NamedTuple):
-    """The catalog at a revision."""
+    """The catalog after a command."""
 
-    partition: PartitionDescription
-    nodes: dict[str, Node]
+    partition: PartitionDescription | None
+    """None: the topic was not created yet."""
+    nodes: dict[str, NodeRegistration]
 
     @property
-    def row(self) -> Assignment:
+    def row(self) -> Assignment | None:
         p = self.partition
-        return Assignment(
+        return p and Assignment(
             p.leader,
             p.leader_epoch,
             p.partition_epoch,
@@ -45,113 +57,91 @@ class Snapshot(NamedTuple):
 
 
 class Catalog:
-    """Changes come in one order; each adds a snapshot to `history`."""
+    """Commands come in one order; each that changes something adds a snapshot to `history`."""
 
-    def __init__(self, replicas: tuple[str, ...], nodes: tuple[str, ...], min_in_sync: int) -> None:
-        self.partition = PartitionDescription(
-            0, None, 0, 0, replicas, (), eligible=replicas, min_in_sync=min_in_sync
-        )
-        self.nodes: dict[str, Node] = {}
-        self.history = [Snapshot(self.partition, {})]
+    def __init__(self) -> None:
+        self._rig = Rig()
         self.changed: Callable[[], None] = lambda: None
         """Called after each change."""
+        self.history = [Snapshot(None, {})]
+        self._created = False
+        self._settled = 0
+        self._do(SetFeatureLevel(LEVEL))
+        self._do(PageTopics(1000))
 
-    def _put(self, partition: PartitionDescription) -> None:
-        self.partition = partition
-        self.history.append(Snapshot(partition, dict(self.nodes)))
-        self.changed()
+    def _do(self, command: Command) -> Any:
+        """What the command answered; None where it was refused."""
+        result = self._rig.do(command).result
+        self._look()
+        return None if result.code else result.payload
+
+    def _look(self) -> None:
+        draft = self._rig.draft()
+        nodes = {node.node_id: node for node in all_nodes(draft)}
+        topics = [self._rig.topic(TOPIC)] if self._created else []
+        snapshot = Snapshot(topics[0].partitions[0] if topics else None, nodes)
+        if snapshot != self.history[-1]:
+            self.history.append(snapshot)
+            self.changed()
 
     @property
-    def states(self) -> dict[str, str]:
-        return {name: node.state for name, node in self.nodes.items()}
+    def partition(self) -> PartitionDescription:
+        partition = self.history[-1].partition
+        assert partition is not None
+        return partition
 
-    def _settled(self, partition: PartitionDescription, **how: object) -> PartitionDescription:
-        return partitions.settle(partition, self.states, **how)  # type: ignore[arg-type]
+    @property
+    def nodes(self) -> dict[str, NodeRegistration]:
+        return self.history[-1].nodes
 
     # ------------------------------------------------------------ nodes
 
     def register(self, name: str, storage_id: str) -> int:
-        """The broker epoch."""
-        known = self.nodes.get(name)
-        lost = known is not None and (known.lost or known.storage_id != storage_id)
-        epoch = len(self.history) + 1
-        self.nodes[name] = Node(FENCED, epoch, storage_id, lost)
-        self._put(self.partition)
-        return epoch
+        """The broker epoch; 0: refused, as that node was not missed yet and had another disk.
+        `storage_id`: 32 hex digits."""
+        epoch = self._do(RegisterBroker(name, {}, "", "1", LEVEL, True, storage_id, (), False, ()))
+        return epoch or 0
 
-    def take_away(self, name: str) -> None:
-        """The controller ends what a registration took over from the one before."""
-        node = self.nodes[name]
-        lost = (name,) if node.lost else ()
-        self.nodes[name] = node._replace(lost=False)
-        self._put(self._settled(self.partition, lost=lost))
+    def has_lost(self, name: str) -> bool:
+        """It came with another disk, and is a member still by the one before."""
+        return self._rig.value(lost_key(name)) is not None
 
-    def may_activate(self, name: str) -> bool:
-        """The gate: what an earlier registration led, or had on another disk, is gone."""
-        return self.partition.leader != name and not self.nodes[name].lost
+    def forget_lost(self, name: str) -> None:
+        self._do(ForgetLost(name))
 
     def set_state(self, name: str, state: str) -> None:
-        self.nodes[name] = self.nodes[name]._replace(state=state)
-        self._put(self._settled(self.partition))
+        """Refused where the node may not come in yet."""
+        self._do(SetNodeState(name, self.nodes[name].broker_epoch, state))
 
     # ------------------------------------------------------------ the partition
 
-    def change_in_sync(self, leader: str, wish: InSyncWish) -> WishAnswer:
-        old = self.partition
-        if (old.leader, old.leader_epoch, old.partition_epoch) != (
-            leader,
-            wish.epoch,
-            wish.partition_epoch,
-        ):
-            return self._answer(WishCode.STALE)
-        for name in wish.members.keys() - set(old.in_sync):
-            if not self._may_join(name, wish.members[name]):
-                return self._answer(WishCode.INELIGIBLE)
-        in_sync = tuple(name for name in old.replicas if name in wish.members)
-        left = set(old.in_sync) - set(in_sync)
-        eligible = set(old.eligible) - set(in_sync)
-        if len(in_sync) < old.min_in_sync:
-            eligible |= left
-        else:
-            eligible = set()
-        self._put(
-            replace(
-                old,
-                in_sync=in_sync,
-                eligible=tuple(name for name in old.replicas if name in eligible),
-                partition_epoch=old.partition_epoch + 1,
-            )
+    def create(self, replication: int, min_in_sync: int) -> None:
+        self._created = True
+        self._do(CreateReplicatedTopic(TOPIC, TOPIC_ID, 1, replication, {}, (), min_in_sync))
+
+    def settle(self, *, preferred: bool = False) -> None:
+        """Nothing, where nothing has changed since."""
+        if preferred or self._settled != len(self.history):
+            self._do(SettlePages(_PAGES, preferred))
+            self._settled = len(self.history)
+
+    def change_in_sync(self, leader: str, broker_epoch: int, wish: InSyncWish) -> WishAnswer:
+        change = (_RAW, 0, wish.epoch, wish.partition_epoch, tuple(wish.members.items()))
+        ((code, partition_epoch, in_sync, _, leader_epoch),) = self._do(
+            ChangeInSyncMany(leader, broker_epoch, (change,))
         )
-        return self._answer(WishCode.DONE)
-
-    def _may_join(self, name: str, broker_epoch: int) -> bool:
-        node = self.nodes.get(name)
-        if node is None or name not in self.partition.replicas or node.lost:
-            return False
-        return node.state == ACTIVE and node.broker_epoch == broker_epoch
-
-    def _answer(self, code: WishCode) -> WishAnswer:
-        p = self.partition
-        return WishAnswer(code, p.leader_epoch, p.partition_epoch, frozenset(p.in_sync))
+        return WishAnswer(WishCode(code), leader_epoch, partition_epoch, frozenset(in_sync))
 
     def resign(self, name: str, epoch: int) -> None:
-        if (self.partition.leader, self.partition.leader_epoch) == (name, epoch):
-            self._put(self._settled(self.partition, resigned=name))
+        self._do(Resign(name, self.nodes[name].broker_epoch, ((_RAW, 0, epoch),)))
 
     def set_min(self, min_in_sync: int) -> None:
-        old = self.partition
-        changed = replace(old, min_in_sync=min_in_sync, partition_epoch=old.partition_epoch + 1)
-        self._put(self._settled(changed))
+        self._do(AlterReplicatedTopic(TOPIC, None, None, (), None, min_in_sync))
 
     def start_move(self, target: tuple[str, ...]) -> None:
-        self._put(begin_move(self.partition, target))
+        epoch = self.partition.partition_epoch
+        self._do(StartMoves(((TOPIC, TOPIC_ID, 0, epoch, target),)))
 
-    def finish_move(self) -> None:
-        done = end_move(self.partition, self.states)
-        if done is not self.partition:
-            self._put(done)
-
-    def elect_preferred(self) -> None:
-        settled = self._settled(self.partition, preferred=True)
-        if settled is not self.partition:
-            self._put(settled)
+    def finish_moves(self) -> None:
+        if self.partition.target and set(self.partition.target) <= set(self.partition.in_sync):
+            self._do(FinishMovesInPages(_PAGES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lakemq.broker_core.api.records.batch import read_header
+from lakemq.broker_core.api.records.batch import HEADER_BYTES
 from lakemq.meta_service.api.types import PartitionDescription
 from tests.support.replica_log import Disk, SimulatedLog
 
@@ -18,7 +18,7 @@ class Invariants:
 
     def __init__(self) -> None:
         self.acked: dict[int, bytes] = {}
-        """Base offset -> batch that a producer was told is stored for good."""
+        """Base offset -> body of a batch that a producer was told is stored for good."""
         self.committed: dict[int, bytes] = {}
         """Base offset -> batch below some high watermark: readers may have had it."""
         self.committed_end = 0
@@ -28,13 +28,11 @@ class Invariants:
 
     # ------------------------------------------------------------ what clients learn
 
-    def was_acked(self, data: bytes, end: int) -> None:
-        header = read_header(data)
-        base = end - header.record_count
-        found = self.acked.setdefault(base, data[80:])
-        if found != data[80:]:
+    def was_acked(self, body: bytes, base: int) -> None:
+        found = self.acked.setdefault(base, body)
+        if found != body:
             raise Broken(f"I9: offset {base} was acknowledged for two batches")
-        if base not in self.committed or self.committed[base][80:] != data[80:]:
+        if base not in self.committed or self.committed[base][HEADER_BYTES:] != body:
             raise Broken(f"I6: offset {base} was acknowledged and not committed")
 
     def was_committed(self, name: str, log: SimulatedLog, before: int) -> None:
@@ -112,7 +110,7 @@ class Invariants:
         for other in others:
             if [stored.data for stored in other.batches] != data:
                 raise Broken("I2: replicas differ at the end")
-        bodies = {stored.header.base_offset: stored.data[80:] for stored in first.batches}
+        bodies = {stored.header.base_offset: stored.data[HEADER_BYTES:] for stored in first.batches}
         for base, body in self.acked.items():
             if bodies.get(base) != body:
                 raise Broken(f"I1: the acknowledged batch at {base} is gone at the end")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,11 +14,14 @@ from lakemq.broker_core.replication.types import (
     Diverging,
     FollowerAsk,
 )
-from lakemq.meta_service.api.types import PartitionDescription
-from lakemq.meta_service.catalog import partitions
+from lakemq.meta_service.api.types import NodeRegistration, PartitionDescription
+from lakemq.meta_service.catalog.commands import RegisterNode
 from lakemq.meta_service.catalog.control_commands import ACTIVE
+from lakemq.meta_service.catalog.draft import Draft
+from lakemq.meta_service.catalog.nodes import encode_node, find_node, node_key
+from lakemq.meta_service.catalog.pages import cluster, registration
+from lakemq.meta_service.catalog.partitions import settle_below_cluster_level
 from tests.support.replication.broker import Broker
-from tests.support.replication.catalog import Catalog, Node
 
 Patch = pytest.MonkeyPatch
 
@@ -27,7 +30,6 @@ class Plant(NamedTuple):
     """A rule that is off."""
 
     broker: type[Broker] = Broker
-    catalog: type[Catalog] = Catalog
     patch: Callable[[Patch], None] = lambda patch: None
 
 
@@ -105,20 +107,21 @@ def forget_resigning(patch: Patch) -> None:
 # ------------------------------------------------------------ the catalog
 
 
-class KeepsEpoch(Catalog):
-    """A registration takes over the leaderships of the one before."""
+def _epoch_kept(patch: Patch) -> None:
+    """A registration takes over the leaderships of the one before, and so does the broker."""
+    register = registration._register
 
-    def register(self, name: str, storage_id: str) -> int:
-        known = self.nodes.get(name)
-        epoch = super().register(name, storage_id)
-        lost = self.nodes[name].lost
-        if known is not None and not lost:
-            self.nodes[name] = Node(known.state, epoch, storage_id)
-            self._put(self.partition)
+    def keeps(draft: Draft, command: RegisterNode, before: NodeRegistration | None) -> int:
+        epoch = register(draft, command, before)
+        if before is not None:
+            node = find_node(draft, command.node_id)
+            node = replace(node, state=before.state, admitted=before.admitted)
+            draft.put_row(node_key(node.node_id), encode_node(node))
         return epoch
 
-    def may_activate(self, name: str) -> bool:
-        return not self.nodes[name].lost
+    patch.setattr(registration, "_register", keeps)
+    patch.setattr(registration, "_check_admission", lambda draft, node: None)
+    _lead_again(patch)
 
 
 def _lead_again(patch: Patch) -> None:
@@ -132,56 +135,57 @@ def _lead_again(patch: Patch) -> None:
     patch.setattr(roles.PartitionRole, "_lead", lead)
 
 
-class KnowsNoDisks(Catalog):
+def _disks_unknown(patch: Patch) -> None:
     """A node with an empty disk keeps its memberships."""
-
-    def register(self, name: str, storage_id: str) -> int:
-        epoch = super().register(name, storage_id)
-        self.nodes[name] = self.nodes[name]._replace(lost=False)
-        return epoch
+    patch.setattr(registration, "_note_lost", lambda draft, node_id, lost: None)
 
 
-class JudgesFirst(Catalog):
+def judged_first(patch: Patch) -> None:
     """The eligible set is emptied by what was in sync before the election."""
+    settle = cluster.settle
 
-    def _settled(self, partition: PartitionDescription, **how: object) -> PartitionDescription:
-        settled = super()._settled(partition, **how)
-        alive = [n for n in partition.in_sync if self.states.get(n) == ACTIVE]
+    def early(
+        partition: PartitionDescription, states: Mapping[str, str], **how: Any
+    ) -> PartitionDescription:
+        settled = settle(partition, states, **how)
+        alive = [n for n in partition.in_sync if states.get(n) == ACTIVE]
         if settled is partition or len(alive) >= partition.min_in_sync:
             return settled
         kept = {*partition.eligible, *partition.in_sync} - set(settled.in_sync)
+        kept -= set(how.get("lost", ()))
         eligible = tuple(name for name in partition.replicas if name in kept)
         return replace(settled, eligible=eligible)
 
+    patch.setattr(cluster, "settle", early)
 
-class AnyRegistration(Catalog):
+
+def any_registration(patch: Patch) -> None:
     """A member may join whatever process of it the leader heard (before KIP-903)."""
+    may_join = cluster.Cluster.may_join
 
-    def _may_join(self, name: str, broker_epoch: int) -> bool:
-        node = self.nodes[name]
-        return node.state == ACTIVE and not node.lost
+    def joins(self: cluster.Cluster, node_id: str, broker_epoch: int) -> bool:
+        return may_join(self, node_id, self.nodes[node_id].broker_epoch)
+
+    patch.setattr(cluster.Cluster, "may_join", joins)
 
 
-class AsBefore(KeepsEpoch):
-    """The rules of feature level 3."""
+def _as_before(patch: Patch) -> None:
+    """The catalog's rules of feature level 3."""
 
-    def register(self, name: str, storage_id: str) -> int:
-        epoch = super().register(name, storage_id)
-        self.nodes[name] = self.nodes[name]._replace(lost=False)
-        return epoch
-
-    def may_activate(self, name: str) -> bool:
-        return True
-
-    def _settled(self, partition: PartitionDescription, **how: object) -> PartitionDescription:
-        preferred = bool(how.get("preferred"))
+    def settle(
+        partition: PartitionDescription, states: Mapping[str, str], **how: Any
+    ) -> PartitionDescription:
         in_sync = partition.in_sync or partition.eligible
-        return partitions.settle_below_cluster_level(
+        return settle_below_cluster_level(
             replace(partition, in_sync=in_sync, eligible=()),
-            self.states,
-            preferred=preferred,
+            states,
+            preferred=how.get("preferred", False),
             keeps_leader=True,
         )
+
+    patch.setattr(cluster, "settle", settle)
+    _disks_unknown(patch)
+    _epoch_kept(patch)
 
 
 PLANTS = {
@@ -189,13 +193,10 @@ PLANTS = {
     "high watermark below the minimum": Plant(patch=_no_minimum),
     "ships at once and goes on": Plant(broker=ShipsAtOnce),
     "acks what was fetched": Plant(patch=_fetched_counts),
-    "ships at once, epoch kept at restart": Plant(
-        broker=ShipsAndResigns, catalog=KeepsEpoch, patch=_lead_again
-    ),
-    "empty disk keeps memberships": Plant(catalog=KnowsNoDisks),
-    "epoch kept at restart": Plant(catalog=KeepsEpoch, patch=_lead_again),
+    "ships at once, epoch kept at restart": Plant(broker=ShipsAndResigns, patch=_epoch_kept),
+    "empty disk keeps memberships": Plant(patch=_disks_unknown),
+    "epoch kept at restart": Plant(patch=_epoch_kept),
     "additions count when done": Plant(patch=_additions_count_when_done),
-    "eligible judged before the election": Plant(catalog=JudgesFirst),
     "leads as an earlier registration": Plant(patch=_lead_again),
-    "catalog of level 3": Plant(catalog=AsBefore, patch=_lead_again),
+    "catalog of level 3": Plant(patch=_as_before),
 }
