@@ -26,6 +26,7 @@ from lakemq.broker_core.api.types import (
     ClusterInfo,
     Columns,
     NodeInfo,
+    Offset,
     Operation,
     PartitionStatus,
     Placed,
@@ -36,7 +37,9 @@ from lakemq.broker_core.api.types import (
     TopicInfo,
 )
 from lakemq.broker_core.catalog_view import CatalogView
+from lakemq.broker_core.cluster.append_service import AppendService
 from lakemq.broker_core.cluster.network import PeerNetwork
+from lakemq.broker_core.cluster.routing import Router
 from lakemq.broker_core.cluster_nodes import node_infos
 from lakemq.broker_core.configuration.settings import (
     ScheduleSettings,
@@ -76,6 +79,7 @@ class CoreBroker:
         transaction_settings: TransactionSettings | None = None,
         schedule_settings: ScheduleSettings | None = None,
         network: PeerNetwork,
+        ack_wait_ms: int,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -93,9 +97,16 @@ class CoreBroker:
         )
         self._producer_ids = ProducerIds(meta, now_ms)
         self._admission = Admission(self._schemas.check_batch, now_ms)
+        self._router = Router(
+            node_id,
+            self._partitions,
+            network.peers,
+            self.allocate_producer_id,
+            ack_wait_ms / 1000,
+        )
         self._writer = RecordWriter(
-            self._partitions, access, interception, self._admission, self._schemas,
-            self._producer_ids, now_ms,
+            self._partitions, self._router.target, access, interception, self._admission,
+            self._schemas, self._producer_ids, now_ms,
         )  # fmt: skip
         self._coordinator = TransactionCoordinator(
             self,
@@ -106,6 +117,8 @@ class CoreBroker:
         self._scheduler = Scheduler(
             self, schedule_settings or ScheduleSettings(), now_ms, self._admission
         )
+
+        network.server.serve_stream("Append", AppendService(self._partitions).serve)
 
     # -- life
 
@@ -123,6 +136,10 @@ class CoreBroker:
         await self._schemas.start()
         await self._coordinator.start()
         await self._scheduler.start()
+        self._catalog.watch(self._router.changed)
+        self._nodes.watch(
+            lambda: self._router.nodes_changed({each.node_id for each in self._nodes.nodes})
+        )
         # From the next revision on: `load` has applied all up to this one, and none is missed
         # between.
         self._catalog.start(revision + 1)
@@ -139,6 +156,7 @@ class CoreBroker:
         await self._catalog.stop()
         await self._nodes.stop()
         await self._writer.stop()
+        await self._router.stop()
         await self.network.peers.close()
 
     # -- topics
@@ -222,6 +240,10 @@ class CoreBroker:
     def serves(self, topic: str, partition: int) -> bool:
         """Whether this node takes appends and fetches of the partition. Raises UnknownTopic."""
         return self._partitions.serves(self._partitions.topic(topic), partition)
+
+    def readable_end(self, topic: str, partition: int) -> Offset | None:
+        """High watermark of this node's replica; None: it has none."""
+        return self._partitions.readable_end(topic, partition)
 
     def check_leads(self, topic: str, partition: int, role: str) -> None:
         """Raises NotLeader, naming `role`, when the catalog names another leader."""

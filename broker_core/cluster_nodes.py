@@ -51,8 +51,11 @@ class ClusterNodes:
         return self._address(node_id, _NATIVE)
 
     def peer_address_of(self, node_id: str) -> str:
-        """`host:port` where the node listens for brokers; empty if unknown."""
-        return self._address(node_id, _PEER)
+        """`host:port` where the node listens for brokers; empty if unknown, and asked for soon."""
+        address = self._address(node_id, _PEER)
+        if not address:
+            self.poll_soon()
+        return address
 
     def _address(self, node_id: str, listener: str) -> str:
         node = self._by_id.get(node_id)

@@ -16,7 +16,7 @@ from lakemq.broker_core.api.leadership import check_leads, check_partition, lead
 from lakemq.broker_core.api.ports import PartitionLog, Storage, Tap
 from lakemq.broker_core.api.replica_ports import ReplicaLog
 from lakemq.broker_core.api.state.internal_topics import is_internal
-from lakemq.broker_core.api.types import PartitionStatus, TopicInfo
+from lakemq.broker_core.api.types import Offset, PartitionStatus, TopicInfo
 from lakemq.broker_core.taps import Taps
 
 
@@ -36,6 +36,8 @@ class Partitions:
         self._storage = storage
         self._address_of = address_of
         self._topics: dict[str, TopicInfo] = {}
+        self._names: dict[str, str] = {}
+        """Topic id -> name."""
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         """By topic name and partition."""
         self._taps = Taps()
@@ -47,6 +49,10 @@ class Partitions:
     def find(self, name: str) -> TopicInfo | None:
         """The topic of that name; None: it is unknown."""
         return self._topics.get(name)
+
+    def find_id(self, topic_id: str) -> TopicInfo | None:
+        """The topic of that id; None: it is unknown."""
+        return self._topics.get(self._names.get(topic_id, ""))
 
     def topic(self, name: str) -> TopicInfo:
         """Raises UnknownTopic."""
@@ -72,6 +78,7 @@ class Partitions:
             await self._storage.configure_topic(topic)
         # Last: `log` finds a partition only when its log is open.
         self._topics[topic.name] = topic
+        self._names[topic.topic_id] = topic.name
 
     def _lead(self, topic: TopicInfo, partition: int) -> None:
         """Have the log of a partition that this node serves take appends, of the catalog's epoch.
@@ -86,7 +93,7 @@ class Partitions:
 
     def close(self, topic: TopicInfo) -> None:
         """Remove a topic that was deleted: `log` refuses its partitions from now on."""
-        del self._topics[topic.name]
+        del self._topics[topic.name], self._names[topic.topic_id]
         for number in range(topic.partitions):
             self._logs.pop((topic.name, number), None)
         self._taps.closed(topic.name)
@@ -116,6 +123,14 @@ class Partitions:
         if not is_internal(topic):
             self._check(info, partition, client_epoch)
         return self._logs[topic, partition]
+
+    def readable_end(self, topic: str, partition: int) -> Offset | None:
+        """High watermark of this node's replica; None: the catalog assigns none to it. Raises
+        UnknownTopic, UnknownPartition."""
+        info = self._known(topic, partition)
+        if not self._is_assigned(info, partition):
+            return None
+        return self._logs[topic, partition].high_watermark
 
     def check_leads(self, topic: str, partition: int, role: str) -> None:
         """Raises NotLeader when the catalog names another node, for internal topics too."""

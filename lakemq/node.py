@@ -244,6 +244,7 @@ class Node:
             transaction_settings=self.config.transactions,
             schedule_settings=self.config.schedules,
             network=network,
+            ack_wait_ms=self.config.cluster.ack_wait_ms,
             now_ms=self._now_ms,
             plugins=[
                 PluginInfo(each.name, each.version, each.distribution, each.enabled, each.hooks)

@@ -65,7 +65,22 @@ AppendDone = Callable[[AppendResult | LakeMQError], None]
 """Called with what became of an append."""
 
 
-class PartitionLog(Protocol):
+class AppendTarget(Protocol):
+    """What takes records for a partition: its log, or the way to the node that leads it."""
+
+    def append(self, batch: bytes, header: BatchHeader, acks: Acks) -> asyncio.Future[AppendResult]:
+        """Take one batch whose header, body CRC and size the caller has checked. Never raises: the
+        future fails."""
+
+    def append_records(self, columns: Columns, now_ms: int, acks: Acks, done: AppendDone) -> None:
+        """Take records, of which batches are made. `now_ms`: their timestamp, where they have none.
+
+        `done` gets the outcome, once, on the event loop; it may be called before this returns.
+        Raises ValueError for columns that no batch holds, unless `done` is told so.
+        """
+
+
+class PartitionLog(AppendTarget, Protocol):
     """The log of one partition: record batches in the order of their offsets."""
 
     @property
@@ -353,6 +368,10 @@ class Broker(Protocol):
     def serves(self, topic: str, partition: int) -> bool:
         """Whether `partition` gives a log rather than NotLeader. Raises UnknownTopic."""
 
+    def readable_end(self, topic: str, partition: int) -> Offset | None:
+        """High watermark of this node's replica, whether it leads or follows: taps get what comes
+        behind it. None: this node has no replica. Raises UnknownTopic, UnknownPartition."""
+
     def check_leads(self, topic: str, partition: int, role: str) -> None:
         """Raises NotLeader when the catalog names another node, also for internal topics. `role`
         tells what the partition is to the caller, for the message."""
@@ -372,12 +391,12 @@ class Broker(Protocol):
     ) -> asyncio.Future[list[Placed | LakeMQError]]:
         """Append records, each to its key's partition; one outcome a record, in order.
 
-        What arrives in one turn of the loop, from whatever connection, shares batches. A record
-        whose partition another node leads has NotLeader for its outcome; one without a key goes to
-        a partition that this node leads, if there is one. A call
-        raises UnknownTopic, NotAuthorized, SchemaMismatch and what interceptors refuse all records
-        with at once; the future may raise SchemaMismatch too, what else happens later is an
-        outcome.
+        What arrives in one turn of the loop, from whatever connection, shares batches. Records of
+        partitions that other nodes lead go there, and are answered within `cluster.ack_wait_ms`:
+        NotLeader where no node led, OutcomeUnknown where they may be stored. One without a key goes
+        to a partition that this node leads, if there is one. A call raises UnknownTopic,
+        NotAuthorized, SchemaMismatch and what interceptors refuse all records with at once; the
+        future may raise SchemaMismatch too, what else happens later is an outcome.
         """
 
     def publish_bound(self, publishes: Sequence[BoundPublish]) -> None:

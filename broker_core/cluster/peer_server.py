@@ -5,6 +5,7 @@ With TLS it is who its certificate names; plain text is for loopback only.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections import Counter
@@ -18,6 +19,7 @@ from lakemq.broker_core.api.errors import (
     NotAuthenticated,
     StaleEpoch,
     StartupError,
+    Unavailable,
 )
 from lakemq.broker_core.api.hosts import is_loopback, join_host
 from lakemq.broker_core.cluster.identity import (
@@ -29,11 +31,11 @@ from lakemq.broker_core.cluster.identity import (
     names_of,
 )
 from lakemq.broker_core.cluster.replica_frames import SEND_MAX_BYTES
-from lakemq.broker_core.cluster.streams import ByteStream, FollowerStream
+from lakemq.broker_core.cluster.streams import ByteStream, FollowerStream, first_of
 
 SERVICE: Final = "/lakemq.peer.v1.Peer/"
 STREAMS_PER_PEER_MAX: Final = 8
-"""Calls of one node at a time; a node makes one of each kind, and another while one is breaking."""
+"""Calls of one node at a time; a node makes one of each kind."""
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", SEND_MAX_BYTES),
     ("grpc.max_send_message_length", SEND_MAX_BYTES),
@@ -88,6 +90,8 @@ class PeerServer:
         self._streams: dict[str, StreamHandler] = {}
         self._calls: dict[str, CallHandler] = {}
         self._open: Counter[str] = Counter()
+        self._newest: dict[tuple[str, str], asyncio.Event] = {}
+        """Node and method -> set when a newer stream takes the place of the one there is."""
 
     # -- what is served: named before `start`
 
@@ -150,24 +154,37 @@ class PeerServer:
         """How gRPC is to answer a method; None: it is unknown."""
         short = name.removeprefix(SERVICE)
         if short in self._streams:
-            return _stream_handler(lambda context: self._serve(context, self._streams[short]))
+            return _stream_handler(lambda context: self._serve(context, short))
         if short in self._calls:
             return _call_handler(
                 lambda request, context: self._answer(request, context, self._calls[short])
             )
         return None
 
-    async def _serve(self, context: Any, handle: StreamHandler) -> None:
+    async def _serve(self, context: Any, method: str) -> None:
         peer = await self._accepted(context)
         self._open[peer.node_id] += 1
+        replaced = self._take_place(peer, method)
         try:
             await context.send_initial_metadata(self._identity.metadata())
-            await handle(peer, _Served(context))
+            handle = self._streams[method]
+            await first_of(handle(peer, _Served(context)), _replaced(replaced))
         except LakeMQError as error:
             _log.warning("stream of node %s is closed: %s", peer.node_id, error)
             await _abort(context, error)
         finally:
             self._leave(peer)
+            if self._newest[peer.node_id, method] is replaced:
+                del self._newest[peer.node_id, method]
+
+    def _take_place(self, peer: Peer, method: str) -> asyncio.Event:
+        """A node has one stream of each kind: it opens another when it has given one up, of which
+        this node may not have heard, and nothing that comes over that one counts any more."""
+        before = self._newest.get((peer.node_id, method))
+        if before is not None:
+            before.set()
+        replaced = self._newest[peer.node_id, method] = asyncio.Event()
+        return replaced
 
     async def _answer(self, request: bytes, context: Any, handle: CallHandler) -> bytes:
         peer = await self._accepted(context)
@@ -200,6 +217,11 @@ class PeerServer:
         self._open[peer.node_id] -= 1
         if not self._open[peer.node_id]:
             del self._open[peer.node_id]
+
+
+async def _replaced(event: asyncio.Event) -> None:
+    await event.wait()
+    raise Unavailable("a newer stream of the node has taken its place")
 
 
 class _Methods(grpc.GenericRpcHandler):

@@ -24,9 +24,9 @@ from lakemq.broker_core.cluster.replica_frames import (
 )
 
 TURN_S: Final = 0.5
-"""A leader with nothing to say sends an empty message so often."""
+"""A callee with nothing to say sends an empty message so often."""
 SILENCE_S: Final = 3.0
-"""A follower that hears nothing for so long takes the stream for dead: six empty messages."""
+"""A caller that hears nothing for so long takes the stream for dead: six empty messages."""
 CREDIT_BYTES: Final = 8 * 1024 * 1024
 """Batches that a leader may have sent to one follower before they are appended there."""
 _ASKS_WAITING_MAX: Final = 16
@@ -93,14 +93,7 @@ class FollowerStream:
         while True:
             if not self._buffer:
                 self._wake.clear()
-                try:
-                    async with asyncio.timeout(TURN_S):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
-                else:
-                    # What else this turn of the loop sends goes in the same message.
-                    await asyncio.sleep(0)
+                await woken(self._wake)
             self._turn += 1
             data = self._buffer.take(self._turn)
             self.bytes_out += len(data)
@@ -152,11 +145,7 @@ class LeaderStream:
     async def receive(self) -> ReplicaSend | None:
         """The next message, which may be empty; None: the leader has ended the stream. Raises
         BadFrame, and Unavailable after `SILENCE_S` without a message."""
-        try:
-            async with asyncio.timeout(SILENCE_S):
-                data = await self._stream.read()
-        except TimeoutError:
-            raise Unavailable(f"{self.node_id} said nothing for {SILENCE_S} s") from None
+        data = await read_soon(self._stream, self.node_id)
         if data is None:
             return None
         self.bytes_in += len(data)
@@ -189,6 +178,27 @@ class LeaderStream:
         asks = [self._asks.pop(slot) for slot in slots]
         credit, self._credit = self._credit, 0
         return ReplicaAsk(opens, asks, closes, credit)
+
+
+async def woken(wake: asyncio.Event) -> None:
+    """Wait until there is something to send, and until this turn of the loop has said all of it;
+    not longer than `TURN_S`."""
+    try:
+        async with asyncio.timeout(TURN_S):
+            await wake.wait()
+    except TimeoutError:
+        return
+    await asyncio.sleep(0)
+
+
+async def read_soon(stream: ByteStream, node: str) -> bytes | None:
+    """The next message of a callee that sends at least every `TURN_S`. Raises Unavailable after
+    `SILENCE_S`: a link that was cut, or a process that was stopped, ends no connection."""
+    try:
+        async with asyncio.timeout(SILENCE_S):
+            return await stream.read()
+    except TimeoutError:
+        raise Unavailable(f"{node} said nothing for {SILENCE_S} s") from None
 
 
 async def first_of(*parts: Awaitable[None]) -> None:

@@ -8,16 +8,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, repeat
-from typing import Any, NamedTuple, TypeVar
+from itertools import repeat
+from typing import Any, NamedTuple
 
 from lakemq.broker_core.api.errors import BatchTooLarge, InvalidRequest, LakeMQError
-from lakemq.broker_core.api.ports import BoundPublish, PartitionLog
+from lakemq.broker_core.api.ports import AppendTarget, BoundPublish
 from lakemq.broker_core.api.records.batch import RECORDS_MAX
 from lakemq.broker_core.api.records.partitioner import partition_of
 from lakemq.broker_core.api.types import Acks, AppendResult, Columns, Placed, TopicInfo
+from lakemq.broker_core.publishing.joined_columns import joined
 
-T = TypeVar("T")
 Outcomes = list[Placed | LakeMQError]
 PublishDone = Callable[[Outcomes], None]
 """Called with one outcome for each record of a call, in order."""
@@ -63,7 +63,7 @@ class _Share(NamedTuple):
 class _Gathered:
     """Records for one log, of one or many calls."""
 
-    log: PartitionLog
+    log: AppendTarget
     topic: TopicInfo
     partition: int
     acks: Acks
@@ -73,29 +73,7 @@ class _Gathered:
 
     def columns(self, now_ms: int) -> Columns:
         """All of them; those of a single call without a copy."""
-        columns = [share.columns for share in self.shares]
-        if len(columns) == 1:
-            return columns[0]
-        counts = [len(each.values) for each in columns]
-        return Columns(
-            list(chain.from_iterable(each.values for each in columns)),
-            _filled([each.keys for each in columns], None, counts),
-            _filled([each.headers for each in columns], b"", counts),
-            _filled([each.timestamps_ms for each in columns], now_ms, counts),
-        )
-
-
-def _filled(parts: list[Sequence[T] | None], missing: T, counts: list[int]) -> list[T] | None:
-    """One column of several calls. `missing` stands in where a call left it out; None: all did."""
-    # A column that no call gave stays out of the batch.
-    if all(part is None for part in parts):
-        return None
-    return list(
-        chain.from_iterable(
-            [missing] * count if part is None else part
-            for part, count in zip(parts, counts, strict=True)
-        )
-    )
+        return joined([share.columns for share in self.shares], [now_ms] * len(self.shares))
 
 
 class Publisher:
@@ -103,13 +81,13 @@ class Publisher:
 
     def __init__(
         self,
-        partition: Callable[[str, int], PartitionLog],
+        target: Callable[[str, int], AppendTarget],
         now_ms: Callable[[], int],
         leads: Callable[[TopicInfo, int], bool] = lambda topic, partition: True,
     ) -> None:
-        """`partition` raises NotLeader where another node takes the records; keyless ones go where
-        this node `leads`, if it does anywhere."""
-        self._partition = partition
+        """`target`: where the records of a partition go; keyless ones go to one that this node
+        `leads`, if it leads any."""
+        self._target = target
         self._leads = leads
         self._now_ms = now_ms
         self._gathered: dict[tuple[str, int, Acks], _Gathered] = {}
@@ -242,7 +220,7 @@ class Publisher:
             self._send(self._gathered.pop(key))
             gathered = None
         if gathered is None:
-            log = self._partition(topic.name, home)
+            log = self._target(topic.name, home)
             gathered = self._gathered[key] = _Gathered(log, topic, home, acks)
         return gathered
 

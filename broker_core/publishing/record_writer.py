@@ -1,7 +1,8 @@
-"""Writes of clients and plugins: authorized, intercepted, checked, appended where this node leads.
+"""Writes of clients and plugins: authorized, intercepted, checked, appended.
 
-Single records (`publish`) are gathered into batches; whole batches (`append`) stay as their
-producer made them.
+Single records (`publish`) are gathered into batches, for this node's partitions and those of
+others; whole batches (`append`) stay as their producer made them, and are for partitions that this
+node leads.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 from lakemq.broker_core.access import Access
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.leadership import check_partition
-from lakemq.broker_core.api.ports import BoundPublish
+from lakemq.broker_core.api.ports import AppendTarget, BoundPublish
 from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import (
     Acks,
@@ -36,12 +37,13 @@ _log = logging.getLogger(__name__)
 
 
 class RecordWriter:
-    """Lives on the event loop. Which partition a record goes to, and whether this node leads it,
-    is decided per record: the others of a call are not affected by one that is refused."""
+    """Lives on the event loop. Which partition a record goes to, and on which node, is decided per
+    record: the others of a call are not affected by one that is refused."""
 
     def __init__(
         self,
         partitions: Partitions,
+        target: Callable[[str, int], AppendTarget],
         access: Access,
         interception: Interception,
         admission: Admission,
@@ -49,13 +51,14 @@ class RecordWriter:
         producer_ids: ProducerIds,
         now_ms: Callable[[], int],
     ) -> None:
+        """`target`: where records of a topic's partition go, on this node or another."""
         self._partitions = partitions
         self._access = access
         self._interception = interception
         self._admission = admission
         self._schemas = schemas
         self._producer_ids = producer_ids
-        self._publisher = Publisher(partitions.log, now_ms, partitions.serves)
+        self._publisher = Publisher(target, now_ms, partitions.serves)
 
     async def stop(self) -> None:
         """Append what is gathered."""

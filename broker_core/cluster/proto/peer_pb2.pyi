@@ -235,6 +235,26 @@ class Diverging(_message.Message):
 Global___Diverging: _TypeAlias = Diverging  # noqa: Y015
 
 @_typing.final
+class PeerAppends(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPENDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def appends(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerAppend]: ...
+    def __init__(
+        self,
+        *,
+        appends: _abc.Iterable[Global___PeerAppend] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appends", b"appends"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerAppends: _TypeAlias = PeerAppends  # noqa: Y015
+
+@_typing.final
 class PeerAppend(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -274,7 +294,27 @@ class PeerAppend(_message.Message):
 Global___PeerAppend: _TypeAlias = PeerAppend  # noqa: Y015
 
 @_typing.final
-class PeerAppended(_message.Message):
+class PeerAnswers(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerAnswer]: ...
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___PeerAnswer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerAnswers: _TypeAlias = PeerAnswers  # noqa: Y015
+
+@_typing.final
+class PeerAnswer(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
@@ -316,7 +356,7 @@ class PeerAppended(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PeerAppended: _TypeAlias = PeerAppended  # noqa: Y015
+Global___PeerAnswer: _TypeAlias = PeerAnswer  # noqa: Y015
 
 @_typing.final
 class ReportRequest(_message.Message):

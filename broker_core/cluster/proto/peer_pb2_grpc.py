@@ -41,8 +41,8 @@ class PeerStub:
                 _registered_method=True)
         self.Append = channel.stream_stream(
                 '/lakemq.peer.v1.Peer/Append',
-                request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppend.SerializeToString,
-                response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppended.FromString,
+                request_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppends.SerializeToString,
+                response_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAnswers.FromString,
                 _registered_method=True)
         self.Report = channel.unary_unary(
                 '/lakemq.peer.v1.Peer/Report',
@@ -62,8 +62,8 @@ class PeerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Append(self, request_iterator, context):
-        """Batches for partitions that the callee leads. Answers of one partition come in the order of its
-        batches; those of several in any order.
+        """Batches for partitions that the callee leads, those of one turn of the loop together. Answers
+        come when the acks are met, in any order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -86,8 +86,8 @@ def add_PeerServicer_to_server(servicer, server):
             ),
             'Append': grpc.stream_stream_rpc_method_handler(
                     servicer.Append,
-                    request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppend.FromString,
-                    response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppended.SerializeToString,
+                    request_deserializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppends.FromString,
+                    response_serializer=lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAnswers.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
@@ -147,8 +147,8 @@ class Peer:
             request_iterator,
             target,
             '/lakemq.peer.v1.Peer/Append',
-            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppend.SerializeToString,
-            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppended.FromString,
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAppends.SerializeToString,
+            lakemq_dot_broker__core_dot_cluster_dot_proto_dot_peer__pb2.PeerAnswers.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,9 +42,9 @@ class PeerStub:
     def __new__(cls, channel: _aio.Channel) -> PeerAsyncStub: ...
     Replicate: _grpc.StreamStreamMultiCallable[_peer_pb2.ReplicaAsk, _peer_pb2.ReplicaSend]
     """One stream for each pair of follower and leader, for all partitions that they share."""
-    Append: _grpc.StreamStreamMultiCallable[_peer_pb2.PeerAppend, _peer_pb2.PeerAppended]
-    """Batches for partitions that the callee leads. Answers of one partition come in the order of its
-    batches; those of several in any order.
+    Append: _grpc.StreamStreamMultiCallable[_peer_pb2.PeerAppends, _peer_pb2.PeerAnswers]
+    """Batches for partitions that the callee leads, those of one turn of the loop together. Answers
+    come when the acks are met, in any order.
     """
     Report: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ReportRequest, _peer_pb2.ReportResponse]
     """Where replicas of the callee end, for an election by an operator's word."""
@@ -54,9 +54,9 @@ class PeerAsyncStub(PeerStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Replicate: _aio.StreamStreamMultiCallable[_peer_pb2.ReplicaAsk, _peer_pb2.ReplicaSend]  # type: ignore[assignment]
     """One stream for each pair of follower and leader, for all partitions that they share."""
-    Append: _aio.StreamStreamMultiCallable[_peer_pb2.PeerAppend, _peer_pb2.PeerAppended]  # type: ignore[assignment]
-    """Batches for partitions that the callee leads. Answers of one partition come in the order of its
-    batches; those of several in any order.
+    Append: _aio.StreamStreamMultiCallable[_peer_pb2.PeerAppends, _peer_pb2.PeerAnswers]  # type: ignore[assignment]
+    """Batches for partitions that the callee leads, those of one turn of the loop together. Answers
+    come when the acks are met, in any order.
     """
     Report: _aio.UnaryUnaryMultiCallable[_peer_pb2.ReportRequest, _peer_pb2.ReportResponse]  # type: ignore[assignment]
     """Where replicas of the callee end, for an election by an operator's word."""
@@ -73,11 +73,11 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Append(
         self,
-        request_iterator: _MaybeAsyncIterator[_peer_pb2.PeerAppend],
+        request_iterator: _MaybeAsyncIterator[_peer_pb2.PeerAppends],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_peer_pb2.PeerAppended], _abc.AsyncIterator[_peer_pb2.PeerAppended]]:
-        """Batches for partitions that the callee leads. Answers of one partition come in the order of its
-        batches; those of several in any order.
+    ) -> _typing.Union[_abc.Iterator[_peer_pb2.PeerAnswers], _abc.AsyncIterator[_peer_pb2.PeerAnswers]]:
+        """Batches for partitions that the callee leads, those of one turn of the loop together. Answers
+        come when the acks are met, in any order.
         """
 
     @_abc_1.abstractmethod

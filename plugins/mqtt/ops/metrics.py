@@ -36,7 +36,7 @@ def _growing(hub: Hub) -> dict[str, tuple[Read, str]]:
         "publishes.failed": (lambda: counters.publishes_failed, "publishes that were not stored"),
         "publishes.not_led": (
             lambda: counters.publishes_not_led,
-            "those of them whose partition another node leads",
+            "those of them whose partition no node led",
         ),
         "publishes.sent": (lambda: delivery.sent, "PUBLISH packets to clients"),
         "packets.invalid": (lambda: counters.packets_invalid, "connections ended by a bad packet"),

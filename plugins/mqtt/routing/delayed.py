@@ -9,7 +9,6 @@ that no topic takes has no such record, so there the removal comes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -255,8 +254,6 @@ class DelayHub(Protocol):
     ledger: Ledger | None
     """None: nothing is kept beyond the process."""
 
-    check_leader: Callable[[str, bytes], None]
-
     @property
     def outbox(self) -> Outgoing:
         """Where records to append are put."""
@@ -276,12 +273,7 @@ def delay(
     headers: bytes = b"",
 ) -> bool:
     """Keep a publish until it is due. True: `client` is told when it is on disk. Raises
-    StorageFull, and NotLeader when another node leads the partition that it is due in."""
-    binding = hub.binding(packet.topic)
-    if binding is not None and binding.takes(packet.qos):
-        key = client_id if binding.key_is_client_id else packet.topic
-        # Checked now, while the client can be told: when it is due, its client may be gone.
-        hub.check_leader(binding.topic, key.encode())
+    StorageFull."""
     # Room is taken before the append, so that publishes that are being stored count, too.
     one = hub.delays.new(packet, delay_s, client_id, principal, now_ms)
     if hub.ledger is None:

@@ -7,9 +7,8 @@ input and does it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from lakemq.broker_core.api.errors import LakeMQError, NotLeader, Undecided
 from lakemq.broker_core.api.limits.user_shares import UserShares, owner_of
@@ -97,7 +96,7 @@ class Counters:
     publishes_refused: int = 0
     publishes_failed: int = 0
     publishes_not_led: int = 0
-    """Those of them whose partition another node leads."""
+    """Those of them whose partition no node led for too long."""
     express_delivered: int = 0
     packets_invalid: int = 0
     keep_alive_timeouts: int = 0
@@ -133,11 +132,8 @@ class Unattended(AppendCallback):
 class Hub:
     """The MQTT side of one node."""
 
-    redirects: Mapping[str, str] = MappingProxyType({})
-    """Listener -> address of the other node that leads all that is bound, if one does."""
-
-    check_leader: Callable[[str, bytes], None] = staticmethod(lambda topic, key: None)
-    """Raises NotLeader when another node leads the partition of a key in a topic."""
+    unheard: Callable[[str, bytes | None], bool] = staticmethod(lambda topic, key: False)
+    """Whether records of a topic do not come to this node: those of a key, or any (None)."""
 
     def __init__(
         self,

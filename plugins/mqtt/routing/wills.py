@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
-from lakemq.broker_core.api.errors import LakeMQError, NotLeader
+from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal
 from lakemq.plugins.mqtt.routing.delayed import (
     PREFIX,
@@ -80,10 +80,6 @@ def publish_will(
     except AuthorizationPending as unanswered:
         again = partial(publish_will, hub, will, client_id, principal)
         hub.outbox.questions.append((unanswered.question, again))
-        return
-    # Counted as failed rather than refused: the client had the right, this node is the wrong one.
-    except NotLeader as error:
-        hub.counters.failed(error)
         return
     except (LakeMQError, MqttError):
         allowed = False

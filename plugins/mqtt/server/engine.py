@@ -30,7 +30,7 @@ from lakemq.plugins.mqtt.routing.delaying import release_due
 from lakemq.plugins.mqtt.routing.history import History, committed
 from lakemq.plugins.mqtt.routing.hub import Hub
 from lakemq.plugins.mqtt.routing.retained import Retained
-from lakemq.plugins.mqtt.server.cluster_leaders import ClusterLeaders
+from lakemq.plugins.mqtt.server.cluster_feeds import ClusterFeeds
 from lakemq.plugins.mqtt.server.history_reader import HistoryReader
 from lakemq.plugins.mqtt.server.reading import Salvage
 from lakemq.plugins.mqtt.server.slices import Slices
@@ -168,6 +168,7 @@ class MqttEngine:
         self.loop = asyncio.get_running_loop()
         self._gathering.hold(True)
         self._early = []
+        feeds = ClusterFeeds(self.hub, self.broker, self.now_ms)
         # Reversed: the first binding of a topic says how it is created.
         for binding in {one.topic: one for one in reversed(self.settings.bindings)}.values():
             topic = binding.topic
@@ -175,12 +176,9 @@ class MqttEngine:
             # What these headers say is believed, so no client may write them (`BROKERS_OWN`).
             self._taps.append(self.broker.reserve_headers(topic, BROKERS_OWN))
             self._taps.append(self.broker.tap(topic, functools.partial(self._committed, topic)))
-            for partition in range(self.broker.topic(topic).partitions):
-                if self.broker.serves(topic, partition):
-                    end = self.broker.partition(topic, partition).high_watermark
-                    self.hub.positions[topic, partition] = end
+            feeds.note(self.broker.topic(topic))
         self._taps.append(self.broker.on_access_change(self.hub.access_changed))
-        self._taps += ClusterLeaders(self.hub, self.broker).start()
+        self._taps += feeds.start()
         if self.settings.durable:
             await self.journal.recover()
         early, self._early = self._early, None

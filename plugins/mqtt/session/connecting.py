@@ -83,11 +83,6 @@ def welcome(connection: Connection, principal: Principal, now_ms: int) -> None:
     """The client is known: open its session, and answer once that is kept."""
     hub, packet = connection.hub, connection.connect
     assert packet is not None
-    # Behind authentication, unlike `server_reference`: the address comes from the catalog.
-    reference = hub.redirects.get(connection.arrival.listener)
-    if reference and packet.version == V5:
-        connection.redirect(False, now_ms, reference)
-        return
     # Behind authentication, too: a stranger must neither learn which client ids have sessions nor
     # end one.
     if not hub.has_room_for_session(connection.client_id, principal):

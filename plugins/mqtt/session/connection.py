@@ -348,11 +348,11 @@ class Connection:
             return message.wire(self.version, qos, retain, identifiers, now_ms)
         return aliases.wire(message, qos, retain, identifiers, now_ms, self.packet_max_bytes)
 
-    def redirect(self, permanent: bool, now_ms: int, reference: str = "") -> None:
-        """Send the client to another server: to `reference`, else to the configured one."""
+    def redirect(self, permanent: bool, now_ms: int) -> None:
+        """Send the client to the other server that is configured."""
         reason = Reason.SERVER_MOVED if permanent else Reason.USE_ANOTHER_SERVER
         self.hub.counters.connections_redirected += 1
-        reference = reference or self.hub.limits.server_reference
+        reference = self.hub.limits.server_reference
         self.close(reason, "use another server", now_ms, server_reference=reference)
 
     def close(

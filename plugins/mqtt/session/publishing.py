@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lakemq.broker_core.api.errors import NotLeader, StorageFull
+from lakemq.broker_core.api.errors import StorageFull
 from lakemq.broker_core.api.types import Acks, Operation
 from lakemq.plugins.mqtt.routing.bindings import Binding
 from lakemq.plugins.mqtt.routing.delayed import PREFIX, delay, is_for_clients, split_delayed
@@ -220,7 +220,7 @@ def _delay(connection: Connection, packet: Publish, delay_s: int, now_ms: int) -
     try:
         if delay(hub, packet, delay_s, client_id, principal, now_ms, connection, headers):
             return
-    except (StorageFull, NotLeader) as error:
+    except StorageFull as error:
         outcome = error
     connection.on_result(packet.packet_id, packet.qos, len(packet.payload), outcome, now_ms)
 
@@ -299,7 +299,9 @@ def _acknowledge(
     session = connection.session
     assert session is not None
     session.incoming[packet_id] = place
-    if place.topic == DELAYED:  # its record may be gone before the session is read again
+    # The record of a delayed publish may be gone before the session is read again, and one that
+    # another node has is not read here.
+    if place.topic == DELAYED or (place.topic and place[:2] not in connection.hub.positions):
         # No connection is named: PUBREC goes to whichever the client has when the session is kept.
         session.keep(None, lambda _: _say_received(session, packet_id), now_ms)
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from lakemq.broker_core.api.topic_filters import filters_overlap, has_wildcard
 from lakemq.broker_core.api.types import Operation
 from lakemq.plugins.mqtt.routing import history
 from lakemq.plugins.mqtt.routing.history import History, histories_of, parse_start
@@ -88,6 +89,8 @@ def _add(
     context = connection.access_context(wanted.qos)
     if not hub.allowed(connection.principal, Operation.READ, address.topic_filter, context):
         return Reason[hub.limits.refused_subscribe_reason.upper()], None, False
+    if _is_unheard(hub, address.topic_filter):
+        return Reason.IMPLEMENTATION_ERROR, None, False
     before = session.subscriptions.get(text)
     kind = Beside if text.startswith((EXCLUSIVE, REPLAY)) else Subscription
     options = wanted.options & _OPTIONS_KEPT
@@ -108,6 +111,16 @@ def _add(
     # [MQTT-3.3.1-9] to [MQTT-3.3.1-11]; a shared subscription gets none (4.8.2).
     due = wanted.retain_handling == 0 or (wanted.retain_handling == 1 and before is None)
     return wanted.qos, subscription, due and address.group is None
+
+
+def _is_unheard(hub: Hub, topic_filter: str) -> bool:
+    """Whether publishes that the filter matches are stored where this node does not hear them."""
+    for binding in hub.bindings:
+        if filters_overlap(topic_filter, binding.topic_filter):
+            by_name = not (binding.key_is_client_id or has_wildcard(topic_filter))
+            if hub.unheard(binding.topic, topic_filter.encode() if by_name else None):
+                return True
+    return False
 
 
 def _replay(

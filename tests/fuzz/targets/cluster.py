@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import contextlib
 
+from lakemq.broker_core.api.errors import LakeMQError, NotLeader
+from lakemq.broker_core.api.types import Acks, AppendResult, Offset
+from lakemq.broker_core.cluster.append_frames import (
+    AppendAnswer,
+    AppendRequest,
+    decode_answers,
+    decode_appends,
+    encode_answers,
+    request_bytes,
+)
 from lakemq.broker_core.cluster.replica_frames import (
     Diverging,
     ReplicaAsk,
@@ -46,3 +56,27 @@ def asks(data: bytes) -> None:
     with contextlib.suppress(BadFrame):
         found = decode_ask(data)
         assert decode_ask(encode_ask(found)) == found
+
+
+@target("cluster.appends", seeds=[
+    b"".join(request_bytes(AppendRequest(7, "0f" * 16, 3, 4, Acks.LEADER, b"batch"))) * 2,
+])  # fmt: skip
+def appends(data: bytes) -> None:
+    """What a leader takes for batches of another node; what it takes is written and read again."""
+    with contextlib.suppress(BadFrame):
+        found = decode_appends(data)
+        again = b"".join(part for each in found for part in request_bytes(each))
+        assert decode_appends(again) == found
+
+
+@target("cluster.answers", seeds=[
+    encode_answers([
+        AppendAnswer(1, AppendResult(Offset(3), Offset(5), Acks.LEADER, True)),
+        AppendAnswer(2, NotLeader("no", leader="n2", epoch=4)),
+    ]),
+])  # fmt: skip
+def answers(data: bytes) -> None:
+    """What a node takes for a leader's answers."""
+    with contextlib.suppress(BadFrame):
+        for each in decode_answers(data):
+            assert isinstance(each.outcome, AppendResult | LakeMQError)

@@ -190,14 +190,42 @@ async def test_a_node_may_have_a_few_streams_only() -> None:
     cluster: dict[str, Node] = {}
     leader, node = Node("n1", cluster), Node("n2", cluster)
     async with running(leader, node):
-        followers = [Follower() for _ in range(STREAMS_PER_PEER_MAX)]
-        for each in followers:
-            node.peers.follow("n1", each.follow)
-        for each in followers:
-            await each.wait()
+
+        async def wait(peer: Peer, request: bytes) -> bytes:
+            await asyncio.Event().wait()
+            return b""
+
+        leader.server.serve_call("Report", wait)
+        calls = [
+            asyncio.ensure_future(node.peers.call("n1", "Report", b"x"))
+            for _ in range(STREAMS_PER_PEER_MAX)
+        ]
+        await until(lambda: leader.server._open["n2"] == STREAMS_PER_PEER_MAX)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{leader.port}") as channel:
             call = channel.stream_stream(SERVICE + "Replicate")(metadata=node.identity.metadata())
             assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for each in calls:
+            each.cancel()
+
+
+async def test_a_newer_stream_takes_the_place_of_one_that_was_given_up() -> None:
+    """The node that gave it up may be cut off: its leader hears of it by the next stream only."""
+    cluster: dict[str, Node] = {}
+    leader, node = Node("n1", cluster), Node("n2", cluster)
+    async with (
+        running(leader, node),
+        grpc.aio.insecure_channel(f"127.0.0.1:{leader.port}") as channel,
+    ):
+        calls = []
+        for _ in range(3):
+            call = channel.stream_stream(SERVICE + "Replicate")(metadata=node.identity.metadata())
+            await call.initial_metadata()
+            calls.append(call)
+        for call in calls[:2]:
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            assert "a newer stream" in await call.details()
+        await until(lambda: leader.server._open == {"n2": 1})
+        assert not calls[2].done()
 
 
 async def test_bad_bytes_end_the_stream() -> None:

@@ -141,6 +141,9 @@ class MemoryBroker:
     def serves(self, topic: str, partition: int) -> bool:
         return True
 
+    def readable_end(self, topic: str, partition: int) -> int | None:
+        return self.partition(topic, partition).high_watermark
+
     def partition(self, topic: str, partition: int, leader_epoch: int = 0) -> PartitionLog:
         self.topic(topic)
         return MemoryLog(self, topic, self.batches.setdefault(topic, []))
