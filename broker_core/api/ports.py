@@ -30,6 +30,7 @@ from lakemq.broker_core.api.types import (
     ClusterInfo,
     Columns,
     CommittedBatch,
+    Disowned,
     FetchResult,
     NodeInfo,
     Offset,
@@ -160,8 +161,19 @@ class Storage(Protocol):
     async def delete_topic(self, topic_id: str) -> None:
         """Close and delete all partitions of that topic and free the disk."""
 
+    async def delete_partition(self, topic_id: str, partition: int) -> None:
+        """Close and delete what this node holds of that partition, which has other replicas, or
+        none any more; nothing happens without it."""
+
     async def stored_topic_ids(self) -> set[str]:
         """Topics that have anything on disk: the host deletes those the catalog forgot."""
+
+    async def stored_partitions(self) -> set[tuple[str, int]]:
+        """(topic id, partition) of all that is on disk."""
+
+    def disowned(self) -> Sequence[Disowned]:
+        """What the last start found missing or damaged. To be told to the catalog when the node
+        registers, before anything of it is opened."""
 
 
 class BoundPublish(NamedTuple):

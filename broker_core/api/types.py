@@ -117,6 +117,17 @@ class Leadership(NamedTuple):
     """Replicas that it shall have when they are all in sync; empty: those that it has."""
 
 
+class Disowned(NamedTuple):
+    """A replica of which this disk can't vouch any more for all that was durable."""
+
+    topic_id: str
+    partition: int
+    reason: str
+    missing: bool
+    """Nothing of it is there: opened again, it is empty. Else it is damaged, and stays as it is:
+    delete it to have it copied again, unless no other replica is left."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     """A topic as the catalog knows it."""

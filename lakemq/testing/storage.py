@@ -298,6 +298,26 @@ class StorageContract:
         assert log.high_watermark == 0
         await storage.stop()
 
+    async def test_a_deleted_partition_is_gone_and_the_others_stay(
+        self, make_storage: MakeStorage
+    ) -> None:
+        """Of a replica that moved away; opened again, it is empty. What a disk has is not
+        disowned."""
+        storage = make_storage()
+        await storage.start()
+        for number in (0, 1):
+            await append(await open_alone(storage, TOPIC, number), batch_of(b"%d" % number))
+        await storage.delete_partition(TOPIC.topic_id, 0)
+        assert await storage.stored_partitions() == {(TOPIC.topic_id, 1)}
+        await storage.stop()
+        storage = make_storage()
+        await storage.start()
+        assert not storage.disowned()
+        assert await storage.stored_partitions() == {(TOPIC.topic_id, 1)}
+        ends = [(await open_alone(storage, TOPIC, number)).log_end_offset for number in (0, 1)]
+        assert ends == [0, 1]
+        await storage.stop()
+
     async def test_status_tells_offsets_and_size(self, make_storage: MakeStorage) -> None:
         """Of a partition with one segment."""
         storage = make_storage()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -26,7 +26,8 @@ from lakemq.broker_core.api.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from lakemq.broker_core.api.types import TopicInfo
+from lakemq.broker_core.api.types import Disowned, TopicInfo
+from lakemq.plugins.journal.inventory import Inventory
 from lakemq.plugins.journal.log.context import Counters, LogContext
 from lakemq.plugins.journal.log.flusher import Flusher, ThreadFlusher
 from lakemq.plugins.journal.log.folder import IndexCache
@@ -37,7 +38,7 @@ from lakemq.plugins.journal.log.recovery import (
     RecoveryContext,
     create_partition,
 )
-from lakemq.plugins.journal.maintenance.housekeeping import DELETED, Maintenance
+from lakemq.plugins.journal.maintenance.housekeeping import DELETED, REPLICA_MARK, Maintenance
 from lakemq.plugins.journal.segment.files import (
     NO_DESCRIPTOR,
     NO_SPACE,
@@ -85,7 +86,9 @@ class JournalStorage:
         self._recovery = RecoveryContext(
             self._files, IndexCache(), now_ms, settings.index_interval_bytes
         )
+        self._inventory = Inventory(self._files, path)
         self._recovered: dict[_Key, Recovered] = {}
+        self._disowned: list[Disowned] = []
         self._logs: dict[_Key, JournalLog] = {}
         self._opening: dict[_Key, asyncio.Task[JournalLog]] = {}
         self._lock: FolderLock | None = None
@@ -187,21 +190,33 @@ class JournalStorage:
         found = await asyncio.gather(
             *(loop.run_in_executor(self._readers, self._try_recover, key) for key in keys)
         )
+        present, self._disowned = set(), []
         for key, recovered in zip(keys, found, strict=True):
-            if recovered is not None:
+            if recovered is None:
+                continue  # The folder is empty.
+            present.add(key)
+            damage = recovered
+            if isinstance(recovered, Recovered):
                 self._recovered[key] = recovered
+                damage = recovered.damage
+            if damage:
+                self._disowned.append(Disowned(*key, str(damage), missing=False))
+        missing = await loop.run_in_executor(self._readers, self._inventory.load, present)
+        for key in sorted(missing):
+            _log.error("%s is missing: what it held is lost", self._folder_of(key))
+            self._disowned.append(Disowned(*key, "its folder is missing", missing=True))
 
     def _recover(self, key: _Key) -> Recovered | None:
         return Recovery(self._recovery, self._folder_of(key)).run()
 
-    def _try_recover(self, key: _Key) -> Recovered | None:
-        """A partition that can't be recovered must not keep the others from starting: opening it
-        raises the error."""
+    def _try_recover(self, key: _Key) -> Recovered | str | None:
+        """The reason in place of a partition that can't be recovered: it must not keep the others
+        from starting. Opening it raises the error."""
         try:
             return self._recover(key)
         except OSError as error:
             _log.error("%s cannot be recovered: %s", self._folder_of(key), error)
-            return None
+            return f"it cannot be recovered: {error}"
 
     def _folder_of(self, key: _Key) -> Path:
         return self.path / TOPICS / key[0] / str(key[1])
@@ -304,6 +319,9 @@ class JournalStorage:
             found = self._recover(key)
             if found is None:
                 found = create_partition(self._recovery, path, topic.name, key[0], key[1])
+            # Behind the folder, which holds nothing yet: one that a crash leaves without a line is
+            # taken in at the next start.
+            self._inventory.add(key)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise StorageFull(f"no space left to open {path}") from None
@@ -355,9 +373,15 @@ class JournalStorage:
         """Out of the way in one durable step first, so that no crash leaves half a topic."""
         for log in logs:
             log.close_files(checkpoint=False)
+        self._inventory.remove(key for key in self._inventory.partitions() if key[0] == topic_id)
         old, gone = self.path / TOPICS / topic_id, self.path / DELETED / topic_id
         if not self._files.exists(old):
             return
+        self._move_away(old, gone)
+        if self._recovery.store is None:  # Otherwise it goes when its objects are deleted.
+            self._files.remove_folder(gone)
+
+    def _move_away(self, old: Path, gone: Path) -> None:
         self._files.make_folder(gone.parent)
         self._files.rename(old, gone)
         # The new name is durable before the old one goes, and then `deleted` itself, which may be
@@ -365,8 +389,43 @@ class JournalStorage:
         self._files.sync_folder(gone.parent)
         self._files.sync_folder(old.parent)
         self._files.sync_folder(self.path)
-        if self._recovery.store is None:  # Otherwise it goes when its objects are deleted.
+
+    async def delete_partition(self, topic_id: str, partition: int) -> None:
+        """See the port. Copies in an object store stay: they are those of other replicas too."""
+        context, key = self._running(), (topic_id, partition)
+        # One that is being opened is deleted when it is open.
+        opening = self._opening.get(key)
+        if opening is not None:
+            await asyncio.wait([opening])
+        self._recovered.pop(key, None)
+        log = self._logs.pop(key, None)
+        if log is not None:
+            log.discard_appends(Unavailable(f"partition {partition} of {log.topic} has moved away"))
+            await log.close()
+        await context.loop.run_in_executor(self._readers, self._delete_partition, key, log)
+        self._share_tails()
+
+    def _delete_partition(self, key: _Key, log: JournalLog | None) -> None:
+        if log is not None:
+            log.close_files(checkpoint=False)
+        self._inventory.remove([key])
+        old = self._folder_of(key)
+        if self._files.exists(old):
+            gone = self.path / DELETED / f"{key[0]}{REPLICA_MARK}{key[1]}"
+            if self._files.exists(gone):
+                self._files.remove_folder(gone)
+            self._move_away(old, gone)
             self._files.remove_folder(gone)
+
+    async def stored_partitions(self) -> set[tuple[str, int]]:
+        """See the port."""
+        self._running()
+        missing = {(each.topic_id, each.partition) for each in self._disowned if each.missing}
+        return self._inventory.partitions() - (missing - self._logs.keys())
+
+    def disowned(self) -> Sequence[Disowned]:
+        """See the port."""
+        return tuple(self._disowned)
 
     async def stored_topic_ids(self) -> set[str]:
         """Topics that have a folder."""

@@ -56,6 +56,8 @@ class Recovered:
     """What recovery found and did, one sentence each; empty when all was well."""
     fence: str = ""
     """Why nothing may be appended; empty: all is well."""
+    damage: str = ""
+    """What may have taken records that were durable: a fence, or a cut with a whole batch in it."""
     checkpoint_offset: int = 0
     """Base offset of the segment that the checkpoint names; 0 without one."""
     epochs: EpochTable = field(default_factory=EpochTable)
@@ -87,6 +89,7 @@ class Recovery:
         self._path = path
         self._notes: list[str] = []
         self._fence = ""
+        self._damage = ""
 
     def run(self) -> Recovered | None:
         """None: there is nothing here, not even an empty log."""
@@ -115,7 +118,7 @@ class Recovery:
             _log.warning("%s: %s", self._path, note)
         done = 0 if checkpoint is None else checkpoint.index.base_offset
         return Recovered(
-            folder, producers, self._notes, self._fence, done, epochs,
+            folder, producers, self._notes, self._fence, self._fence or self._damage, done, epochs,
             self._high_watermark(folder, checkpoint), records_end,
         )  # fmt: skip
 
@@ -422,10 +425,11 @@ class Recovery:
                     f"off and cannot be kept in {aside}: {error}; make room and start again"
                 )
                 return
-            self._notes.append(
+            self._damage = (
                 f"a whole batch at offset {later.header.base_offset} lay behind the tear; the cut "
                 f"bytes are kept in {aside}"
             )
+            self._notes.append(self._damage)
         handle.truncate(end)
 
 

@@ -32,7 +32,9 @@ _LOGS_A_TURN = 50
 """Partitions that are looked at in one go: enough that going to the thread and back does not
 count, few enough that the event loop is not held up."""
 DELETED = "deleted"
-"""Folder of topics on their way out."""
+"""Folder of topics and replicas on their way out."""
+REPLICA_MARK = "."
+"""Between topic id and partition in the name of a replica's folder there."""
 
 
 def retain(
@@ -151,7 +153,9 @@ class Maintenance:
             return
         for topic_id in self._files.names(self._path / DELETED):
             try:
-                delete_topic_objects(self._store, topic_id)
+                # Of a replica that moved away, the objects stay: other replicas read them.
+                if REPLICA_MARK not in topic_id:
+                    delete_topic_objects(self._store, topic_id)
                 self._files.remove_folder(self._path / DELETED / topic_id)
             except (StoreError, OSError) as error:
                 _log.warning("objects of deleted topic %s are still there: %s", topic_id, error)
