@@ -79,10 +79,15 @@ class EtcdGroup:
         """`host:port`; asks until there is one."""
         tls = self._client
         command = [
-            "etcdctl", "endpoint", "status", "--write-out=json",
-            f"--endpoints={','.join(self._endpoints)}", f"--cert={tls['tls_cert']}",
-            f"--key={tls['tls_key']}", f"--cacert={tls['tls_ca']}",
-        ]  # fmt: skip
+            "etcdctl",
+            "endpoint",
+            "status",
+            "--write-out=json",
+            f"--endpoints={','.join(self._endpoints)}",
+            f"--cert={tls['tls_cert']}",
+            f"--key={tls['tls_key']}",
+            f"--cacert={tls['tls_ca']}",
+        ]
         environment = {**os.environ, "ETCDCTL_API": "3"}
         for _ in range(100):
             run = subprocess.run(command, capture_output=True, env=environment)

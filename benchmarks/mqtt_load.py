@@ -128,9 +128,15 @@ class Window:
 
 
 def acknowledged(
-    port: int, number: int, publishers: int, window: int, payload_bytes: int, seconds: float,
-    topic: str, pipe: Pipe,
-) -> None:  # fmt: skip
+    port: int,
+    number: int,
+    publishers: int,
+    window: int,
+    payload_bytes: int,
+    seconds: float,
+    topic: str,
+    pipe: Pipe,
+) -> None:
     """QoS 1 from `publishers` connections for `seconds`, each to a `topic` of its own; reports how
     many were acknowledged."""
     selector = selectors.DefaultSelector()
@@ -229,9 +235,14 @@ TICK_S = 0.001
 
 
 def paced(
-    port: int, number: int, publishers: int, rate: int, payload_bytes: int, seconds: float,
+    port: int,
+    number: int,
+    publishers: int,
+    rate: int,
+    payload_bytes: int,
+    seconds: float,
     pipe: Pipe,
-) -> None:  # fmt: skip
+) -> None:
     """QoS 1 from `publishers` connections, together `rate` a second, in ticks of a millisecond; the
     payload begins with the time of sending. Reports how many were sent."""
     socks = [dial(port, f"paced-{number}-{place}") for place in range(publishers)]

@@ -135,9 +135,15 @@ def cpu_s(pid: int) -> float:
 
 
 def fan(
-    port: int, pid: int, *, senders: int, names: int, subscribers: int, count: int,
+    port: int,
+    pid: int,
+    *,
+    senders: int,
+    names: int,
+    subscribers: int,
+    count: int,
     topic_filter: str,
-) -> Result:  # fmt: skip
+) -> Result:
     """`senders` flood, each of `subscribers` gets everything; one process per side."""
     topics = [f"bench/{number}/x" for number in range(names)]
     share = [topics[place::senders] for place in range(senders)]

@@ -102,15 +102,17 @@ async def produce(client: lakemq.Client, broker: psutil.Process, records: int) -
 
         return [
             await timed(
-                "produce, send_arrow", broker,
+                "produce, send_arrow",
+                broker,
                 lambda: blocks(lambda: producer.send_arrow("bulk", table)),
             ),
             await timed(
-                "produce, send_batch", broker,
+                "produce, send_batch",
+                broker,
                 lambda: blocks(lambda: producer.send_batch("bulk", columns)),
             ),
             await timed("produce, single records", broker, single),
-        ]  # fmt: skip
+        ]
 
 
 async def consume(client: lakemq.Client, broker: psutil.Process) -> list[Figure]:

@@ -106,8 +106,9 @@ def main() -> None:
                 produce(client, "json", arguments.records // 4, json=True)
             print(
                 f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, "
-                f"{arguments.records:,} records", flush=True,
-            )  # fmt: skip
+                f"{arguments.records:,} records",
+                flush=True,
+            )
             bench = Bench(node.pid, arguments.repeats)
             measure(bench, node.native, folder, chosen, arguments.records)
             print(f"load average {os.getloadavg()[0]:.1f}")
@@ -127,25 +128,32 @@ def measure(bench: Bench, native: str, folder: Path, chosen: list[str], records:
             path = str(folder / codec)
             topic.load().write.option("compression", codec).parquet(path)
             bench.best(
-                f"spark.read.parquet ({codec}) -> noop", records,
+                f"spark.read.parquet ({codec}) -> noop",
+                records,
                 lambda path=path: noop(spark.read.parquet(path)),
-            )  # fmt: skip
+            )
     if "micro" in chosen:
         micro_batches(spark, native)
     for kind in ("delta", "iceberg", "parquet"):
         if kind in chosen:
             bench.best(
-                f"export raw -> {kind}", records,
+                f"export raw -> {kind}",
+                records,
                 lambda kind=kind: export(spark, native, "raw", fresh(folder / "lake", kind)),
-            )  # fmt: skip
+            )
     if "json" in chosen:
         bench.best(
-            "export json (6 fields) -> delta", records // 4,
+            "export json (6 fields) -> delta",
+            records // 4,
             lambda: export(
-                spark, native, "json", fresh(folder / "lake", "delta"), format="json",
+                spark,
+                native,
+                "json",
+                fresh(folder / "lake", "delta"),
+                format="json",
                 value_schema=JSON_SCHEMA,
             ),
-        )  # fmt: skip
+        )
     spark.stop()
 
 

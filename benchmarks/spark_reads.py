@@ -119,9 +119,13 @@ def session(job: Job) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("spark-reads")
     conf = {
-        "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.log.level": "ERROR",
-        "spark.driver.bindAddress": "127.0.0.1", "spark.sql.session.timeZone": "UTC", **job.conf,
-    }  # fmt: skip
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "ERROR",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        **job.conf,
+    }
     for key, value in conf.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

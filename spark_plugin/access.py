@@ -12,9 +12,15 @@ from lakemq.spark_plugin.errors import OptionError
 from lakemq.spark_plugin.tiered_options import Tiered
 
 ACCESS_OPTIONS: Final = (
-    "tls", "tls.ca", "tls.cert", "tls.key", "tls.serverName", "token", "username",
+    "tls",
+    "tls.ca",
+    "tls.cert",
+    "tls.key",
+    "tls.serverName",
+    "token",
+    "username",
     "password",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,13 @@ class ExportProgress:
         lag = report.lag - report.offset_count
         speed = f"{report.rows / max(1e-9, report.job_s + report.commit_s):,.0f} rows/s"
         self._bar.update(
-            self._task, completed=self._records, total=self._records + lag, lag=lag, speed=speed,
+            self._task,
+            completed=self._records,
+            total=self._records + lag,
+            lag=lag,
+            speed=speed,
             last=f"last commit {time.strftime('%H:%M:%S')}",
-        )  # fmt: skip
+        )
         dead = f", {report.dead_letters:,} dead letters" if report.dead_letters else ""
         dead += f", {report.rest_rows:,} rows with fields in {REST}" if report.rest_rows else ""
         dead += f", {report.skipped_sentence()}" if report.skipped else ""

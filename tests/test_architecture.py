@@ -192,8 +192,11 @@ def test_only_lakemq_testing_needs_pytest() -> None:
 def test_no_address_of_a_registry_is_written_down() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
     pattern = re.compile(
         r"(index-url|find-links|pypi\.org/simple|files\.pythonhosted|repo1?\.maven)"
     )

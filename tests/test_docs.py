@@ -46,8 +46,12 @@ def test_python_runs(name: str, node: NodeProcess, tmp_path: Path) -> None:
     file.write_text(script)
     run = subprocess.run(
         [sys.executable, "-W", "error", str(file)],
-        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+    )
     assert run.returncode == 0, run.stderr
 
 

@@ -42,13 +42,16 @@ def generate_proto(proto: str, out: Path) -> list[Path]:
     """Run protoc from the repository's root, so that proto path and import path are the same."""
     scripts = Path(sys.executable).parent
     arguments = [
-        "protoc", f"-I{ROOT}",
+        "protoc",
+        f"-I{ROOT}",
         f"--plugin=protoc-gen-mypy={scripts / 'protoc-gen-mypy'}",
         f"--plugin=protoc-gen-mypy_grpc={scripts / 'protoc-gen-mypy_grpc'}",
-        *(f"--{kind}_out={'quiet:' if 'mypy' in kind else ''}{out}"
-          for kind in ("python", "grpc_python", "mypy", "mypy_grpc")),
+        *(
+            f"--{kind}_out={'quiet:' if 'mypy' in kind else ''}{out}"
+            for kind in ("python", "grpc_python", "mypy", "mypy_grpc")
+        ),
         str(ROOT / proto),
-    ]  # fmt: skip
+    ]
     if protoc.main(arguments):
         raise SystemExit(f"protoc failed on {proto}")
     stem = Path(proto).with_suffix("")

@@ -126,8 +126,11 @@ class Interception:
             calls.failure_told = now
             _log.error(
                 "%s; publishes to topic %s are refused (%d failures so far)",
-                text, topic, calls.failures, exc_info=error,
-            )  # fmt: skip
+                text,
+                topic,
+                calls.failures,
+                exc_info=error,
+            )
         return InterceptorFailed(text)
 
     def _took(self, plugin: str, calls: Calls, topic: str, seconds: float) -> None:
@@ -140,8 +143,11 @@ class Interception:
             _log.warning(
                 "plugin %s: its interceptor took %.0f ms for a group of topic %s; the node did "
                 "nothing else meanwhile (%d slow calls so far)",
-                plugin, 1000 * seconds, topic, calls.slow,
-            )  # fmt: skip
+                plugin,
+                1000 * seconds,
+                topic,
+                calls.slow,
+            )
 
 
 def part_of(columns: Columns, half: slice) -> Columns:

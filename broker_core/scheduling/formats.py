@@ -52,13 +52,16 @@ def encode_schedule(stored: StoredSchedule) -> bytes:
         (
             _HEAD.pack(_VERSION, _WAITING, stored.deliver_at_ms),
             _REST.pack(
-                stored.keep_timestamps, bytes.fromhex(stored.topic_id), stored.partition,
-                stored.records, len(topic),
+                stored.keep_timestamps,
+                bytes.fromhex(stored.topic_id),
+                stored.partition,
+                stored.records,
+                len(topic),
             ),
             topic,
             stored.batch,
         )
-    )  # fmt: skip
+    )
 
 
 def encode_ended(ended: EndedSchedule) -> bytes:

@@ -67,9 +67,11 @@ class ScheduleLog:
     ) -> None:
         """As `append_ended`, again and again until it is on disk."""
         await self._topic.write_retrying(
-            _ended(schedule_ids, now_ms), backoff, partition=number,
+            _ended(schedule_ids, now_ms),
+            backoff,
+            partition=number,
             failed=partial(_log.warning, "could not mark delivered schedules yet: %s"),
-        )  # fmt: skip
+        )
 
     def delete(self, number: int, schedule_ids: Iterable[str]) -> asyncio.Future[AppendResult]:
         """Nothing need be known of them any more."""

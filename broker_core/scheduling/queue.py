@@ -139,7 +139,9 @@ class ScheduleQueue:
     def upcoming(self) -> list[PendingSchedule]:
         """Everything that is scheduled, next first."""
         found = (
-            each for queue in self._queues.values() for each in queue
+            each
+            for queue in self._queues.values()
+            for each in queue
             if queue.is_scheduled(each.key)
-        )  # fmt: skip
+        )
         return sorted(found, key=lambda each: each.due_ms)

@@ -144,9 +144,14 @@ class Scheduler:
             size = len(asked.batch)
             self._queue.check(asked.schedule_id, asked.deliver_at_ms, size, now_ms)
             stored = StoredSchedule(
-                asked.deliver_at_ms, asked.keep_timestamps, asked.topic, info.topic_id,
-                asked.partition, header.record_count, asked.batch,
-            )  # fmt: skip
+                asked.deliver_at_ms,
+                asked.keep_timestamps,
+                asked.topic,
+                info.topic_id,
+                asked.partition,
+                header.record_count,
+                asked.batch,
+            )
             waiting, written = self._log.append(asked.schedule_id, stored)
             # Before it is durable: the same id asked for again finds it and waits for the same
             # write.
@@ -204,10 +209,14 @@ class Scheduler:
                 break
             found.append(
                 ScheduledBatch(
-                    each.key, each.topic, each.partition, each.due_ms, each.records,
+                    each.key,
+                    each.topic,
+                    each.partition,
+                    each.due_ms,
+                    each.records,
                     each.size_bytes,
                 )
-            )  # fmt: skip
+            )
         return found
 
     def _may_describe(self, topic: str, principal: Principal) -> Iterator[PendingSchedule]:
@@ -311,10 +320,13 @@ class Scheduler:
                 log = self._broker.partition(each.topic, each.partition)
                 floors.setdefault((each.topic, each.partition), log.log_end_offset)
         targets = states.targets_of(
-            ((each.topic, each.topic_id, each.partition, each.entry)
-             for each in ready if (each.topic, each.partition) in floors),
+            (
+                (each.topic, each.topic_id, each.partition, each.entry)
+                for each in ready
+                if (each.topic, each.partition) in floors
+            ),
             floors,
-        )  # fmt: skip
+        )
         batch_id = owned.state.last_batch_id + 1
         state = states.committed(
             owned.state, batch_id, PendingCommit(targets), fresh, self.now_ms()
@@ -334,9 +346,14 @@ class Scheduler:
         """Append what is decided, mark it as delivered, then clear the decision."""
         owner = Owner(SCHEDULER, str(number))
         work = CommitRunner(
-            owned, self._broker, self._states, self._participants, self._delivered, self._log.read,
+            owned,
+            self._broker,
+            self._states,
+            self._participants,
+            self._delivered,
+            self._log.read,
             persists_progress=False,
-        )  # fmt: skip
+        )
         await work.run(owner, resumed)
         ids, now_ms = sorted(owned.delivering), self.now_ms()
         if ids:

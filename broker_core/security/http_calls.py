@@ -66,9 +66,12 @@ class HttpCalls:
             async with self._turns, asyncio.timeout(settings.timeout_ms / 1000):
                 session = self._open()
                 async with session.request(
-                    settings.method, settings.url, headers=self._headers, allow_redirects=False,
+                    settings.method,
+                    settings.url,
+                    headers=self._headers,
+                    allow_redirects=False,
                     **how,
-                ) as response:  # fmt: skip
+                ) as response:
                     # One byte more than allowed shows that the answer is too large without reading
                     # all of it.
                     data = await response.content.read(ANSWER_MAX_BYTES + 1)

@@ -103,7 +103,7 @@ class TransactionCoordinator:
             StagingLimits(
                 settings.owner_max_bytes, settings.staged_max_bytes, settings.owner_batches_max
             )
-        )  # fmt: skip
+        )
         self._owners: dict[Owner, OwnerRuntime] = {}
         self._shares = NameShares(
             "sinks and transactional ids",
@@ -411,10 +411,12 @@ class TransactionCoordinator:
         if any(count > _RECORDS_MAX for count in records.values()):
             raise InvalidRequest(f"a commit takes {_RECORDS_MAX} records a partition")
         return states.targets_of(
-            ((each.key.topic, each.key.topic_id, each.key.partition, each.entry)
-             for each in chosen),
+            (
+                (each.key.topic, each.key.topic_id, each.key.partition, each.entry)
+                for each in chosen
+            ),
             floors,
-        )  # fmt: skip
+        )
 
     def _begin_applying(self, owner: Owner, owned: OwnerRuntime, *, resumed: bool) -> None:
         owned.begin()

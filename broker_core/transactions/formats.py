@@ -92,8 +92,9 @@ def decode_staged_key(data: bytes) -> StagedKey:
     """ValueError: not a key of this version."""
     owner, at = _decode_owner(data)
     try:
-        (epoch, batch_id, task, attempt, index, topic_id, partition, records, crc,
-         size) = _STAGED.unpack_from(data, at)  # fmt: skip
+        (epoch, batch_id, task, attempt, index, topic_id, partition, records, crc, size) = (
+            _STAGED.unpack_from(data, at)
+        )
     except struct.error as error:
         raise ValueError(f"a staged batch's key: {error}") from None
     at += _STAGED.size
@@ -117,11 +118,14 @@ def encode_state(state: OwnerState) -> bytes:
         topic = target.topic.encode()
         parts += (
             _TARGET.pack(
-                len(topic), bytes.fromhex(target.topic_id), target.partition,
-                target.floor_offset, len(target.entries),
+                len(topic),
+                bytes.fromhex(target.topic_id),
+                target.partition,
+                target.floor_offset,
+                len(target.entries),
             ),
             topic,
-        )  # fmt: skip
+        )
         parts += [_ENTRY.pack(*entry) for entry in target.entries]
     for name, data in effects:
         parts += (_EFFECT.pack(len(name.encode()), len(data)), name.encode(), data)
@@ -143,9 +147,14 @@ def decode_state(data: bytes) -> OwnerState:
     if reader.at != len(data):
         raise ValueError(f"{len(data) - reader.at} bytes behind the state")
     return OwnerState(
-        epoch, last_batch_id, producer_id, producer_epoch, timeout_ms, updated_ms,
+        epoch,
+        last_batch_id,
+        producer_id,
+        producer_epoch,
+        timeout_ms,
+        updated_ms,
         PendingCommit(targets, effects) if has_pending else None,
-    )  # fmt: skip
+    )
 
 
 class _Reader:

@@ -37,9 +37,12 @@ class OwnerStates:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._topic = StateTopic(
-            broker, TRANSACTIONS_TOPIC,
-            partitions=PARTITIONS, acks=Acks.REPLICATED, large_values=True,
-        )  # fmt: skip
+            broker,
+            TRANSACTIONS_TOPIC,
+            partitions=PARTITIONS,
+            acks=Acks.REPLICATED,
+            large_values=True,
+        )
 
     async def ensure(self) -> None:
         """Create the topic of transactions if there is none."""
@@ -77,9 +80,13 @@ class StagedBatches:
 
     def __init__(self, broker: Broker) -> None:
         self._topic = StateTopic(
-            broker, STAGED_TOPIC,
-            partitions=PARTITIONS, acks=Acks.REPLICATED, large_values=True, compacted=False,
-        )  # fmt: skip
+            broker,
+            STAGED_TOPIC,
+            partitions=PARTITIONS,
+            acks=Acks.REPLICATED,
+            large_values=True,
+            compacted=False,
+        )
 
     async def ensure(self) -> None:
         """Create the topic of staged batches if there is none."""

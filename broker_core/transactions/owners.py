@@ -138,9 +138,15 @@ class OwnerRuntime:
         state = self.state
         doing = "applying" if not self._applied.is_set() else "staging" if batches else "idle"
         return OwnerStatus(
-            owner, state.epoch, state.last_batch_id, doing, batches, size_bytes,
-            state.timeout_ms, self.detail,
-        )  # fmt: skip
+            owner,
+            state.epoch,
+            state.last_batch_id,
+            doing,
+            batches,
+            size_bytes,
+            state.timeout_ms,
+            self.detail,
+        )
 
 
 class CommitRunner:

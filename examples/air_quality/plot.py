@@ -44,14 +44,21 @@ def draw(series: Mapping[str, Sequence[tuple[datetime, Decimal | None]]], path: 
         _draw_panel(axis, panel, series[panel.sensor])
     _name_days(axes[-1])
     figure.suptitle(
-        "A week of air by a busy road, 15 to 21 March 2004", x=0.012, ha="left", size=17,
-        weight="bold", color=_INK,
-    )  # fmt: skip
+        "A week of air by a busy road, 15 to 21 March 2004",
+        x=0.012,
+        ha="left",
+        size=17,
+        weight="bold",
+        color=_INK,
+    )
     figure.supxlabel(
         "Drawn from the Delta table that the readings reached over MQTT, journal and Spark. Gaps: "
         "the device had no reading. Data: S. De Vito et al., UCI ML Repository 360, CC BY 4.0",
-        x=0.012, ha="left", size=9, color=_PALE,
-    )  # fmt: skip
+        x=0.012,
+        ha="left",
+        size=9,
+        color=_PALE,
+    )
     figure.savefig(path, dpi=120, facecolor="white")
 
 

@@ -38,7 +38,13 @@ def register_commands() -> Commands:
     from lakemq.plugins.native.cli.transactions import transaction
 
     return [
-        ("topic", topic), ("group", group), ("queue", queue), ("schema", schema),
-        ("cluster", cluster), ("transaction", transaction), ("schedule", schedule),
-        ("produce", produce), ("consume", consume),
-    ]  # fmt: skip
+        ("topic", topic),
+        ("group", group),
+        ("queue", queue),
+        ("schema", schema),
+        ("cluster", cluster),
+        ("transaction", transaction),
+        ("schedule", schedule),
+        ("produce", produce),
+        ("consume", consume),
+    ]

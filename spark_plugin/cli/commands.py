@@ -187,9 +187,14 @@ def _schema(
 
     with open_client(broker.bootstrap, access_of(broker)) as client:
         return infer_schema(
-            client, topic, format, records.delimiter, table.target(), records.partition_by,
+            client,
+            topic,
+            format,
+            records.delimiter,
+            table.target(),
+            records.partition_by,
             bool(records.sql),
-        )  # fmt: skip
+        )
 
 
 def _trigger(text: str) -> float | None:

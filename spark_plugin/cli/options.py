@@ -59,8 +59,10 @@ class TableOptions:
     def _catalog(self) -> dict[str, str]:
         """Properties of the Iceberg catalog; the others come from pyiceberg's configuration."""
         properties = {
-            "name": self.catalog_name, "uri": self.catalog_uri, "warehouse": self.warehouse,
-        }  # fmt: skip
+            "name": self.catalog_name,
+            "uri": self.catalog_uri,
+            "warehouse": self.warehouse,
+        }
         if self.catalog_uri:
             properties["type"] = "rest" if self.catalog_uri.startswith("http") else "sql"
         return {key: value for key, value in properties.items() if value}
@@ -153,11 +155,14 @@ def access_of(broker: BrokerOptions) -> Access:
     """TLS and login as the options say; LAKEMQ_TIERED... as in `tiered_of`."""
     access = parse_access(
         {
-            "tls.ca": broker.tls_ca, "tls.cert": broker.tls_cert, "tls.key": broker.tls_key,
-            "token": secret("TOKEN") or "", "username": broker.username,
+            "tls.ca": broker.tls_ca,
+            "tls.cert": broker.tls_cert,
+            "tls.key": broker.tls_key,
+            "token": secret("TOKEN") or "",
+            "username": broker.username,
             "password": secret("PASSWORD") or "",
         }
-    )  # fmt: skip
+    )
     return replace(access, tiered=tiered_of(os.environ))
 
 

@@ -115,10 +115,15 @@ def replay_dead_letters(
         changes: Evolve = choice("--evolve", evolve, EVOLVE)
         opens = "add" if changes == "strict" else changes  # it may have more than --schema names
         settings = export_settings(
-            required("--topic", topic), kind, table, ids, records, broker,
+            required("--topic", topic),
+            kind,
+            table,
+            ids,
+            records,
+            broker,
             value_schema=read_schema(kind, records.schema),
             evolve="strict" if kind == "raw" else opens,
-        )  # fmt: skip
+        )
         done = _replayed(settings, changes, records.master)
     left_out = f", {done.left_out:,} are filtered out by the query" if done.left_out else ""
     typer.echo(

@@ -95,10 +95,13 @@ class _Sink:
         attempt = context.taskAttemptId() & 0x7FFFFFFF
         try:
             with client.staging.writer(
-                session, batch_id, context.partitionId(), attempt,
+                session,
+                batch_id,
+                context.partitionId(),
+                attempt,
                 compression=Compression[self.options.compression.upper()],
                 batch_max_bytes=self.options.batch_bytes,
-            ) as writer:  # fmt: skip
+            ) as writer:
                 for batch in iterator:
                     for share in shares(batch, self.options.topic, time.time_ns() // 1_000_000):
                         writer.send_arrow(share.topic, share.rows, partition=share.partition)

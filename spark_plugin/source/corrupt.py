@@ -43,8 +43,12 @@ class SkippedBatches:
         self.count += 1
         _log.warning(
             "%s-%d: offsets %d to %d are in a corrupt batch and are skipped: %s",
-            wanted.topic, wanted.partition, span.start, span.end - 1, error,
-        )  # fmt: skip
+            wanted.topic,
+            wanted.partition,
+            span.start,
+            span.end - 1,
+            error,
+        )
 
 
 _skipped: list[SkippedBatches] = []

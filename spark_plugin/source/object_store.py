@@ -67,8 +67,11 @@ def _bucket(url: str, options: Mapping[str, str]) -> Read:
         client["allow_http"] = True
     try:
         store: Any = from_url(
-            url, config=dict(options), client_options=client, retry_config=_RETRY,  # type: ignore[call-overload]  # typed for each kind of store
-        )  # fmt: skip
+            url,
+            config=dict(options),
+            client_options=client,
+            retry_config=_RETRY,  # type: ignore[call-overload]  # typed for each kind of store
+        )
     except Exception as error:  # obstore has its own tree; each means that we have no store.
         raise StoreUnavailable(_first_line(error)) from None
 

@@ -114,7 +114,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions
         ending=given.boundary("ending"),
         latest_when_no_timestamp=given.choice(
             "startingOffsetsByTimestampStrategy", ("error", "latest")
-        ) == "latest",
+        )
+        == "latest",
         trigger_rows_max=given.count("maxOffsetsPerTrigger"),
         trigger_rows_min=given.count("minOffsetsPerTrigger"),
         trigger_delay_max_s=given.duration_s("maxTriggerDelay", 900.0),
@@ -127,7 +128,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions
         batch_rows=given.count("batchRows") or 16_384,
         fetch_bytes=given.size("fetchBytes") or 4 << 20,
         retry_timeout_s=given.duration_s("retryTimeout", 60.0),
-    )  # fmt: skip
+    )
     _check_mode(result, streaming)
     return result
 

@@ -112,12 +112,15 @@ class _JournalReader:
     def read_range(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """The records of a range as Arrow batches, in an executor."""
         return read_arrow(
-            client_of(self.options.bootstrap, self.options.access), wanted, columns=self.columns,
-            batch_rows=self.options.batch_rows, fetch_bytes=self.options.fetch_bytes,
+            client_of(self.options.bootstrap, self.options.access),
+            wanted,
+            columns=self.columns,
+            batch_rows=self.options.batch_rows,
+            fetch_bytes=self.options.fetch_bytes,
             retry_timeout_s=self.options.retry_timeout_s,
             fail_on_data_loss=self.options.fail_on_data_loss,
             tiered=self.options.access.tiered,
-        )  # fmt: skip
+        )
 
 
 class BatchReader(_JournalReader, DataSourceReader):
@@ -169,12 +172,16 @@ class FilteringReader(BatchReader):
     def read_range(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """The records of a range, with the keys that the filters name if they name any."""
         return read_arrow(
-            client_of(self.options.bootstrap, self.options.access), wanted, columns=self.columns,
-            batch_rows=self.options.batch_rows, fetch_bytes=self.options.fetch_bytes,
+            client_of(self.options.bootstrap, self.options.access),
+            wanted,
+            columns=self.columns,
+            batch_rows=self.options.batch_rows,
+            fetch_bytes=self.options.fetch_bytes,
             retry_timeout_s=self.options.retry_timeout_s,
-            fail_on_data_loss=self.options.fail_on_data_loss, keys=self.wanted.keys,
+            fail_on_data_loss=self.options.fail_on_data_loss,
+            keys=self.wanted.keys,
             tiered=self.options.access.tiered,
-        )  # fmt: skip
+        )
 
 
 class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -226,15 +233,20 @@ class StreamReader(_JournalReader, DataSourceStreamReader, SupportsTriggerAvaila
         if not isinstance(limit, ReadAllAvailable):
             waited_s = time.monotonic() - self._last_batch_s
             if not planning.enough(
-                planning.available(now, end), rows_min=options.trigger_rows_min,
-                waited_s=waited_s, delay_max_s=options.trigger_delay_max_s,
+                planning.available(now, end),
+                rows_min=options.trigger_rows_min,
+                waited_s=waited_s,
+                delay_max_s=options.trigger_delay_max_s,
                 last_call=self._target is not None,
-            ):  # fmt: skip
+            ):
                 return start
             end = planning.limit(
-                now, end, view, rows_max=options.trigger_rows_max,
+                now,
+                end,
+                view,
+                rows_max=options.trigger_rows_max,
                 bytes_max=options.trigger_max_bytes,
-            )  # fmt: skip
+            )
         if planning.available(now, end):
             self._last_batch_s = time.monotonic()
         return cursor_to_json(end)

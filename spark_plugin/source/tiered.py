@@ -155,9 +155,14 @@ def read_placed(
 
 
 def _read_piece(
-    part: OffsetRange, segment: TieredSegment, tiered: Tiered, find_segments: FindSegments,
-    over_grpc: OverGrpc, here: Stores, on_corrupt: CorruptCallback,
-) -> Iterator[RecordBatch]:  # fmt: skip
+    part: OffsetRange,
+    segment: TieredSegment,
+    tiered: Tiered,
+    find_segments: FindSegments,
+    over_grpc: OverGrpc,
+    here: Stores,
+    on_corrupt: CorruptCallback,
+) -> Iterator[RecordBatch]:
     """From the store; from where it fails on through the broker."""
     offset = part.start
     url, name = segment.store_url, f"{segment.store_url}{segment.name}"

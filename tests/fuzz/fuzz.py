@@ -55,10 +55,16 @@ def fuzz_here(name: str, seconds: int) -> None:
     for data in (*target.seeds, *kept_inputs(name).values()):
         (folder / hashlib.sha1(data, usedforsecurity=False).hexdigest()).write_bytes(data)
     options = [
-        sys.argv[0], str(folder), f"-max_len={target.bytes_max}", "-timeout=60",
-        f"-max_total_time={seconds}", "-rss_limit_mb=1536", f"-artifact_prefix={folder}/",
-        "-print_final_stats=1", "-verbosity=1",
-    ]  # fmt: skip
+        sys.argv[0],
+        str(folder),
+        f"-max_len={target.bytes_max}",
+        "-timeout=60",
+        f"-max_total_time={seconds}",
+        "-rss_limit_mb=1536",
+        f"-artifact_prefix={folder}/",
+        "-print_final_stats=1",
+        "-verbosity=1",
+    ]
     atheris.Setup(options, limited(target))
     atheris.Fuzz()
 
@@ -70,8 +76,11 @@ def fuzz_apart(name: str, seconds: int) -> tuple[str, bool]:
     with (KEPT / f"{name}.log").open("wb") as log:
         ended = subprocess.run(
             [sys.executable, "-m", "tests.fuzz.fuzz", "--here", "--seconds", str(seconds), name],
-            cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
     print(f"{name}: {'nothing found' if not ended.returncode else 'FOUND SOMETHING'}", flush=True)
     for line in _told(name):
         print(f"    {line}", flush=True)

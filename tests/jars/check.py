@@ -38,8 +38,10 @@ def prepare() -> None:
         venv.create(HOME, with_pip=True)
     installed = subprocess.run([PYTHON, "-c", "import pyspark"], capture_output=True, check=False)
     if installed.returncode:
-        _get([str(PYTHON), "-m", "pip", "install", "-q", "-r", str(HERE / "requirements.txt")],
-             "PyPI")  # fmt: skip
+        _get(
+            [str(PYTHON), "-m", "pip", "install", "-q", "-r", str(HERE / "requirements.txt")],
+            "PyPI",
+        )
     if len(list(JARS.glob("*.jar"))) < EXPECTED_JARS:
         _get(["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies",
               f"-DoutputDirectory={JARS.absolute()}"], "Maven Central")  # fmt: skip
@@ -91,12 +93,16 @@ def values(first: int, count: int, large: bool) -> Columns:
 def expected() -> list[dict[str, Any]]:
     return [
         {
-            "partition": partition, "offset": n, "n": n + (2**40 if n >= 5 else 0),
-            "room": f"r{n % 2}", "x": n if n >= 5 else None, "price": f"{n}.25",
+            "partition": partition,
+            "offset": n,
+            "n": n + (2**40 if n >= 5 else 0),
+            "room": f"r{n % 2}",
+            "x": n if n >= 5 else None,
+            "price": f"{n}.25",
         }
         for partition in range(2)
         for n in range(10)
-    ]  # fmt: skip
+    ]
 
 
 def main() -> None:
@@ -108,9 +114,11 @@ def main() -> None:
         memory.create_topic("t", 2)
         (folder / "warehouse").mkdir()
         catalog = {
-            "name": "lake", "type": "sql", "uri": f"sqlite:///{folder}/catalog.db",
+            "name": "lake",
+            "type": "sql",
+            "uri": f"sqlite:///{folder}/catalog.db",
             "warehouse": f"file://{folder}/warehouse",
-        }  # fmt: skip
+        }
         delta = Target("delta", path=str(folder / "delta"))
         iceberg = Target("iceberg", table="ns.t", catalog=catalog)
         for first, large in ((0, False), (5, True)):
@@ -141,10 +149,13 @@ def check(answer: dict[str, Any]) -> None:
             sys.exit(f"{name}: its runtime reads {found['rows']}, not {expected()}")
         if found["skipped"] != 2 or found["types"]["n"] != "bigint":
             sys.exit(f"{name}: {found['skipped']} rows behind a filter, types {found['types']}")
-        print(f"{name}: its own runtime on Spark {answer['spark']} reads all {len(found['rows'])} "
-              f"rows; columns {', '.join(found['types'])}")  # fmt: skip
-    print(f"delta history: {', '.join(answer['history'])}; "
-          f"iceberg snapshots: {answer['snapshots']}")  # fmt: skip
+        print(
+            f"{name}: its own runtime on Spark {answer['spark']} reads all {len(found['rows'])} "
+            f"rows; columns {', '.join(found['types'])}"
+        )
+    print(
+        f"delta history: {', '.join(answer['history'])}; iceberg snapshots: {answer['snapshots']}"
+    )
 
 
 if __name__ == "__main__":

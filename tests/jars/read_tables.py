@@ -17,9 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 def found(frame: DataFrame) -> dict[str, Any]:
     chosen = frame.selectExpr(
-        "_meta.partition AS partition", "_meta.offset AS offset", "n", "room", "place.x AS x",
+        "_meta.partition AS partition",
+        "_meta.offset AS offset",
+        "n",
+        "room",
+        "place.x AS x",
         "CAST(price AS string) AS price",
-    )  # fmt: skip
+    )
     return {
         "types": dict(frame.dtypes),
         "rows": [row.asDict() for row in chosen.orderBy("partition", "offset").collect()],

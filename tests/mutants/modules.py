@@ -7,9 +7,11 @@ from typing import Final
 _UNIT: Final = "tests/unit/"
 _SIMULATION: Final = "tests/simulation/raft/test_raft_"
 _BATCH: Final = (
-    "broker_core/records/test_record_batch", "broker_core/records/test_record_batch_later",
-    "broker_core/records/test_record_headers", "broker_core/records/test_batch_check",
-)  # fmt: skip
+    "broker_core/records/test_record_batch",
+    "broker_core/records/test_record_batch_later",
+    "broker_core/records/test_record_headers",
+    "broker_core/records/test_batch_check",
+)
 _RAFT: Final = ("rules", "recovery", "stale", "membership")
 
 _UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
@@ -84,8 +86,13 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     **{
         f"meta_service/raft/{module}.py": tuple(f"{_SIMULATION}{name}.py" for name in _RAFT)
         for module in (
-            "elections", "membership", "reads", "recovery", "replication", "wire_format",
+            "elections",
+            "membership",
+            "reads",
+            "recovery",
+            "replication",
+            "wire_format",
         )
     },
-}  # fmt: skip
+}
 """Module -> its tests, by their paths."""

@@ -220,10 +220,13 @@ class World:
             }
             changes.append(
                 (
-                    bytes.fromhex(topic.topic_id), old.partition, old.leader_epoch,
-                    max(0, old.partition_epoch - stale), tuple(sorted(epochs.items())),
+                    bytes.fromhex(topic.topic_id),
+                    old.partition,
+                    old.leader_epoch,
+                    max(0, old.partition_epoch - stale),
+                    tuple(sorted(epochs.items())),
                 )
-            )  # fmt: skip
+            )
         epoch = nodes[leader].broker_epoch if leader in nodes else 0
         answers = self.do(ChangeInSyncMany(leader, epoch, tuple(changes))).result.payload
         now = {(t.topic_id, p.partition): p for t in self.topic_list() for p in t.partitions}
@@ -235,8 +238,11 @@ class World:
             assert answer[0] in ("DONE", "STALE", "INELIGIBLE")
             self.done[answer[0]] += 1
             assert tuple(answer[1:]) == (
-                held.partition_epoch, held.in_sync, held.leader, held.leader_epoch,
-            ) or len({c[:2] for c in changes}) < len(changes)  # fmt: skip
+                held.partition_epoch,
+                held.in_sync,
+                held.leader,
+                held.leader_epoch,
+            ) or len({c[:2] for c in changes}) < len(changes)
 
     def resign(self) -> None:
         found = self.one()
@@ -279,10 +285,15 @@ class World:
             config = {"unclean_leader_election": 1} if self.rng.random() < 0.2 else {}
             self.do(
                 CreateReplicatedTopic(
-                    name, f"{self.topics:032x}", self.rng.choice((1, 33)), replication, config, (),
+                    name,
+                    f"{self.topics:032x}",
+                    self.rng.choice((1, 33)),
+                    replication,
+                    config,
+                    (),
                     self.rng.randint(1, replication),
                 )
-            )  # fmt: skip
+            )
         elif self.rng.random() < 0.2:
             self.do(DeleteTopic(name))
         else:

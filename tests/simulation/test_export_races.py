@@ -82,9 +82,15 @@ class NoOwner:
 
 def settings(target: Target) -> ExportSettings:
     return ExportSettings(
-        "memory", "t", target, "e", format="json", value_schema="n bigint", commit_rows=6,
+        "memory",
+        "t",
+        target,
+        "e",
+        format="json",
+        value_schema="n bigint",
+        commit_rows=6,
         take_over=True,
-    )  # fmt: skip
+    )
 
 
 class World:

@@ -65,11 +65,14 @@ class Schedule:
             compression=rng.choice(["producer", "producer", "zstd"]),
         )
         self.rig = Rig(
-            loop, seed=seed + 1, config=config, tiers=not self.compacts and rng.random() < 0.3,
+            loop,
+            seed=seed + 1,
+            config=config,
+            tiers=not self.compacts and rng.random() < 0.3,
             interval_bytes=rng.choice([1, 200, 1 << 20]),
             checkpoint_interval_bytes=rng.choice([1, 700, 1 << 40]),
             tail_max_bytes=rng.choice([0, 1000]),
-        )  # fmt: skip
+        )
         self.rig.disk.lying_sync = bugs.get("lying_sync", False)
         self.rig.disk.lying_folder_sync = bugs.get("lying_folder_sync", False)
         self.serial = 0
@@ -122,9 +125,12 @@ class Schedule:
     def send(self, rows: list[Row], acks: Acks, stamp: ProducerStamp | None) -> None:
         more = {} if stamp is None else {"producer": stamp}
         future = self.rig.append(
-            *[value for _, value in rows], keys=[key for key, _ in rows], acks=acks,
-            timestamps_ms=[self.rig.now] * len(rows), **more,
-        )  # fmt: skip
+            *[value for _, value in rows],
+            keys=[key for key, _ in rows],
+            acks=acks,
+            timestamps_ms=[self.rig.now] * len(rows),
+            **more,
+        )
         self.open_appends.append((future, rows, self.rig.now))
 
     def append(self) -> None:
@@ -139,9 +145,11 @@ class Schedule:
             self.unanswered.update(rows)
         stamp, rows, time = self.in_doubt
         future = self.rig.append(
-            *[value for _, value in rows], keys=[key for key, _ in rows], producer=stamp,
+            *[value for _, value in rows],
+            keys=[key for key, _ in rows],
+            producer=stamp,
             timestamps_ms=[time] * len(rows),
-        )  # fmt: skip
+        )
         self.rig.flusher.run()
         error = future.exception()
         if error is None:

@@ -72,11 +72,13 @@ class Schedule:
     def __init__(self, loop: asyncio.AbstractEventLoop, seed: int, **bugs: bool) -> None:
         rng = self.rng = random.Random(seed)
         self.rig = Rig(
-            loop, seed=seed + 1, config=TopicConfig(segment_max_bytes=rng.choice([300, 5000])),
+            loop,
+            seed=seed + 1,
+            config=TopicConfig(segment_max_bytes=rng.choice([300, 5000])),
             interval_bytes=rng.choice([1, 200, 1 << 20]),
             checkpoint_interval_bytes=rng.choice([1, 700, 1 << 40]),
             tail_max_bytes=rng.choice([0, 1000]),
-        )  # fmt: skip
+        )
         self.rig.disk.lying_truncate = bugs.get("lying_truncate", False)
         self.rig.unflushed_max_bytes = rng.choice([400, 1 << 20])
         self.gaps = rng.random() < 0.3
@@ -197,9 +199,12 @@ class Schedule:
                 epoch, sequence = epoch + 1, 0
             more["producer"] = ProducerStamp(producer, epoch, sequence)
         return encode(
-            Columns(values), now_ms=self.rig.now, base_offset=offset, leader_epoch=self.epoch,
+            Columns(values),
+            now_ms=self.rig.now,
+            base_offset=offset,
+            leader_epoch=self.epoch,
             **more,
-        )  # fmt: skip
+        )
 
     def copy(self) -> None:
         """The leader sends what lies behind the log's end."""

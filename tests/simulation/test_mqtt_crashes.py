@@ -114,8 +114,9 @@ class Publisher(Client):
             if stage is PUBREL:
                 self.sending.append(Acknowledgement(PUBREL, packet.packet_id))
             else:
-                again = Publish(packet.topic, packet.payload, packet.qos, packet.retain, True,
-                                packet.packet_id)  # fmt: skip
+                again = Publish(
+                    packet.topic, packet.payload, packet.qos, packet.retain, True, packet.packet_id
+                )
                 self.sending.append(again)
 
     def take(self, packet: Any) -> None:
@@ -188,14 +189,19 @@ class World:
         bench, publisher, subscriber = self.bench, self.publisher, self.subscriber
         moves = [
             (6, lambda: publisher.publish(self.random)),
-            (8, publisher.send_one), (8, subscriber.send_one),
-            (8, publisher.read), (8, subscriber.read),
-            (6, bench.write_records), (6, bench.write_sessions),
+            (8, publisher.send_one),
+            (8, subscriber.send_one),
+            (8, publisher.read),
+            (8, subscriber.read),
+            (6, bench.write_records),
+            (6, bench.write_sessions),
             (8, lambda: bench.can_confirm and bench.confirm()),
-            (4, bench.load), (1, bench.checkpoint),
-            (1, self.crash), (1, lambda: self.lose(self.random.choice(self.clients))),
+            (4, bench.load),
+            (1, bench.checkpoint),
+            (1, self.crash),
+            (1, lambda: self.lose(self.random.choice(self.clients))),
             (3, self.reconnect),
-        ]  # fmt: skip
+        ]
         weights = [weight for weight, _ in moves]
         for _ in range(steps):
             self.random.choices(moves, weights)[0][1]()

@@ -54,21 +54,30 @@ class Fuzzer:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         delivery = DeliveryLimits(
-            inflight_max=4, queue_count_max=8, queue_max_bytes=QUEUE_MAX_BYTES,
+            inflight_max=4,
+            queue_count_max=8,
+            queue_max_bytes=QUEUE_MAX_BYTES,
             queue_full=self.random.choice(("drop_oldest", "drop_newest", "disconnect")),
-        )  # fmt: skip
+        )
         self.bench = Bench(
-            limits=LIMITS, delivery=delivery, retained=Retained(4, 2000),
+            limits=LIMITS,
+            delivery=delivery,
+            retained=Retained(4, 2000),
             strategy=self.random.choice(("round_robin", "random", "hash_topic", "least_inflight")),
-        )  # fmt: skip
+        )
         self.devices: list[Device] = []
         self.packets = 0
 
     def run(self) -> None:
         moves = [
-            (12, self.packet), (3, self.store), (1, self.time), (1, self.block), (1, self.lose),
-            (2, self.connect), (1, self.damage),
-        ]  # fmt: skip
+            (12, self.packet),
+            (3, self.store),
+            (1, self.time),
+            (1, self.block),
+            (1, self.lose),
+            (2, self.connect),
+            (1, self.damage),
+        ]
         weights = [weight for weight, _ in moves]
         for _ in range(STEPS):
             self.random.choices(moves, weights)[0][1]()
@@ -83,9 +92,11 @@ class Fuzzer:
         will = Will(choose(NAMES[:5]), b"will", choose((0, 1, 2)), choose((True, False)))
         if version == V5:
             asked = Properties(
-                session_expiry_s=choose((None, 0, 10)), receive_maximum=choose((None, 1, 3)),
-                topic_alias_maximum=choose((None, 2)), packet_max_bytes=choose((None, None, 80)),
-            )  # fmt: skip
+                session_expiry_s=choose((None, 0, 10)),
+                receive_maximum=choose((None, 1, 3)),
+                topic_alias_maximum=choose((None, 2)),
+                packet_max_bytes=choose((None, None, 80)),
+            )
         device = self.bench.dial(version)
         name = choose(("one", "two", "three", "four", ""))
         clean = name == "" or choose((True, False, False))
@@ -122,9 +133,10 @@ class Fuzzer:
                 options |= choose((0, 0, 4, 8, 0x10, 0x20))
             named = Properties(subscription_identifiers=(choose((1, 300)),))
             return Subscribe(
-                packet_id, (Filter(choose(FILTERS), options),),
+                packet_id,
+                (Filter(choose(FILTERS), options),),
                 named if version == V5 and choose((True, False)) else NO_PROPERTIES,
-            )  # fmt: skip
+            )
         if kind < 0.93:
             return Unsubscribe(packet_id, (choose(FILTERS), choose(FILTERS)))
         if kind < 0.98:
@@ -152,13 +164,15 @@ class Fuzzer:
         name = choose(NAMES[:-1])
         if version == V5 and choose((True, False)):
             properties = Properties(
-                topic_alias=choose((None, 1, 2, 3, 4)), message_expiry_s=choose((None, 1, 60)),
+                topic_alias=choose((None, 1, 2, 3, 4)),
+                message_expiry_s=choose((None, 1, 60)),
                 user_properties=choose(((), (("k", "v"),))),
-            )  # fmt: skip
+            )
             name = choose(NAMES)
         payload = b"x" * choose((0, 1, 30, 200))
-        return Publish(name, payload, qos, choose((False, False, True)), False, qos and packet_id,
-                       properties)  # fmt: skip
+        return Publish(
+            name, payload, qos, choose((False, False, True)), False, qos and packet_id, properties
+        )
 
     def store(self) -> None:
         self.bench.store(self.random.choice((None,) * 6 + (Unavailable("x"), StorageFull("x"))))

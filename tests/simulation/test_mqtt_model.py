@@ -384,8 +384,12 @@ class World:
 
     def unsubscribe(self) -> None:
         found = [one for one in self.connected() if one.peer.subscriptions]
-        plain = [(one, text) for one in found for text in one.peer.subscriptions
-                 if not text.startswith(SHARE)]  # fmt: skip
+        plain = [
+            (one, text)
+            for one in found
+            for text in one.peer.subscriptions
+            if not text.startswith(SHARE)
+        ]
         if plain:
             client, text = self.dice.choice(plain)
             assert client.device is not None

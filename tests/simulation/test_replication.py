@@ -35,9 +35,15 @@ def test_the_simulation_does_what_it_says() -> None:
         simulation.run()
         stats += simulation.stats
     for fault in (
-        "crashes", "lost disks", "pauses", "cuts", "fenced", "false fencing", "failed flushes",
+        "crashes",
+        "lost disks",
+        "pauses",
+        "cuts",
+        "fenced",
+        "false fencing",
+        "failed flushes",
         "moves",
-    ):  # fmt: skip
+    ):
         assert stats[fault] >= 5, f"{fault}: {stats}"
     assert stats["acked"] > 20 * 50
 

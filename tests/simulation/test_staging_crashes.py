@@ -191,10 +191,14 @@ class Run:
         self.asked.setdefault(batch_id, []).append([*records, (("effect", 0), name)])
         answer = await self._retry(
             lambda: coordinator.commit(
-                self.owner, opened.epoch, batch_id, winners, principal=ANONYMOUS,
+                self.owner,
+                opened.epoch,
+                batch_id,
+                winners,
+                principal=ANONYMOUS,
                 effects=[Effect("tally", name)],
             )
-        )  # fmt: skip
+        )
         assert answer.outcome is not CommitOutcome.OLDER
         assert answer.applied
         assert self.visible() >= {value for place, value in records}
@@ -218,11 +222,13 @@ class Run:
         async def stage_all() -> None:
             futures = [
                 coordinator.stage(
-                    at._replace(number=number), *place, encode(Columns([value])),
+                    at._replace(number=number),
+                    *place,
+                    encode(Columns([value])),
                     principal=ANONYMOUS,
                 )
                 for number, (place, value) in enumerate(records)
-            ]  # fmt: skip
+            ]
             outcomes = await asyncio.gather(*futures, return_exceptions=True)
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):

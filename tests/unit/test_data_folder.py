@@ -32,9 +32,13 @@ def test_a_refused_folder_is_not_left_locked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("", "is damaged"), ("[]", "is damaged"), ('{"format": 1}', "is damaged"),
-     (json.dumps({"format": 2, "node_id": "n"}), "format 2; this build writes 1")],
-)  # fmt: skip
+    [
+        ("", "is damaged"),
+        ("[]", "is damaged"),
+        ('{"format": 1}', "is damaged"),
+        (json.dumps({"format": 2, "node_id": "n"}), "format 2; this build writes 1"),
+    ],
+)
 def test_damaged_or_newer_identity(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "node.json").write_text(text)
     with pytest.raises(StartupError, match=why):
@@ -51,10 +55,14 @@ def test_a_storage_id_is_drawn_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("", "is damaged"), ("[]", "is damaged"), ('{"format": 1}', "is damaged"),
-     ('{"format": 1, "storage_id": "x"}', "32 hex digits"),
-     ('{"format": 2, "storage_id": ""}', "format 2; this build writes 1")],
-)  # fmt: skip
+    [
+        ("", "is damaged"),
+        ("[]", "is damaged"),
+        ('{"format": 1}', "is damaged"),
+        ('{"format": 1, "storage_id": "x"}', "32 hex digits"),
+        ('{"format": 2, "storage_id": ""}', "format 2; this build writes 1"),
+    ],
+)
 def test_a_damaged_storage_id_is_not_replaced(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "storage.json").write_text(text)
     with pytest.raises(StartupError, match=why):

@@ -541,9 +541,13 @@ class RecordBatch:
     def records(self) -> list[Record]:
         """All records, decoded. The slow road: prefer columns."""
         rows = zip(
-            self.offsets(), self.timestamps_ms(), self.keys(), self.values(),
-            self.encoded_headers(), strict=True,
-        )  # fmt: skip
+            self.offsets(),
+            self.timestamps_ms(),
+            self.keys(),
+            self.values(),
+            self.encoded_headers(),
+            strict=True,
+        )
         return [
             Record(Offset(offset), time, key, value, decode_headers(head))
             for offset, time, key, value, head in rows

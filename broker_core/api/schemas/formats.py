@@ -43,8 +43,10 @@ def open_schema(schema_type: str, text: str) -> Format:
     if len(text.encode()) > TEXT_MAX_BYTES:
         raise InvalidRequest(f"a schema takes {TEXT_MAX_BYTES} bytes")
     kinds: dict[str, type[JsonFormat | AvroFormat | ProtobufFormat]] = {
-        "json-schema": JsonFormat, "avro": AvroFormat, "protobuf": ProtobufFormat,
-    }  # fmt: skip
+        "json-schema": JsonFormat,
+        "avro": AvroFormat,
+        "protobuf": ProtobufFormat,
+    }
     try:
         return kinds[schema_type](text)
     except ImportError as error:
@@ -90,9 +92,14 @@ class AvroFormat:
             self.schema = fastavro.parse_schema(json.loads(text))
             shape = AvroShape(self.schema)
         except (
-            ValueError, SchemaParseException, UnknownType, KeyError, TypeError, AttributeError,
+            ValueError,
+            SchemaParseException,
+            UnknownType,
+            KeyError,
+            TypeError,
+            AttributeError,
             RecursionError,
-        ) as error:  # fmt: skip
+        ) as error:
             raise InvalidRequest(f"schema: not Avro: {type(error).__name__}: {error}") from None
         if shape.is_boundless:
             raise InvalidRequest(
@@ -166,8 +173,9 @@ class ProtobufFormat:
             if isinstance(value, dict):
                 message = json_format.ParseDict(value, self.message())
             elif value.DESCRIPTOR.full_name != self.message.DESCRIPTOR.full_name:
-                raise SchemaMismatch(f"a {value.DESCRIPTOR.full_name} is no "
-                                     f"{self.message.DESCRIPTOR.full_name}")  # fmt: skip
+                raise SchemaMismatch(
+                    f"a {value.DESCRIPTOR.full_name} is no {self.message.DESCRIPTOR.full_name}"
+                )
             return b"\x00" + bytes(message.SerializeToString())
         except (json_format.ParseError, AttributeError, ValueError) as error:
             raise SchemaMismatch(str(error)[:300]) from None

@@ -118,10 +118,16 @@ def avro_problems(reader: Any, writer: Any) -> Iterator[str]:
 
 
 _WIRE: Final[dict[int, str]] = {
-    **dict.fromkeys((3, 4, 5, 8, 13, 14), "varint"), **dict.fromkeys((17, 18), "zigzag"),
-    **dict.fromkeys((9, 12), "bytes"), 11: "message", 10: "group", 1: "double", 2: "float",
-    **dict.fromkeys((6, 16), "fixed64"), **dict.fromkeys((7, 15), "fixed32"),
-}  # fmt: skip
+    **dict.fromkeys((3, 4, 5, 8, 13, 14), "varint"),
+    **dict.fromkeys((17, 18), "zigzag"),
+    **dict.fromkeys((9, 12), "bytes"),
+    11: "message",
+    10: "group",
+    1: "double",
+    2: "float",
+    **dict.fromkeys((6, 16), "fixed64"),
+    **dict.fromkeys((7, 15), "fixed32"),
+}
 """Types of fields (descriptor.proto) that are read alike."""
 
 

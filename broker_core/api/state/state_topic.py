@@ -207,8 +207,11 @@ class StateTopic:
         self.skipped += 1
         _log.error(
             "skipping undecodable record in %s-%d at offset %d: %s",
-            self.name, record.partition, record.offset, error,
-        )  # fmt: skip
+            self.name,
+            record.partition,
+            record.offset,
+            error,
+        )
 
     async def value_at(self, partition: int, offset: int) -> bytes:
         """The value of one record. CorruptLog, OffsetOutOfRange: it cannot be read."""

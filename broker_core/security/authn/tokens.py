@@ -139,9 +139,7 @@ class TokenAuthenticator:
                 error = wrong
             except jwt.ExpiredSignatureError:
                 raise ExpiredToken("the token has expired") from None
-            except (
-                jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError
-            ) as wrong:  # fmt: skip
+            except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as wrong:
                 raise NotAuthenticated(f"token refused: {_words(wrong)}") from None
         raise NotAuthenticated("the token's signature is wrong") from error
 

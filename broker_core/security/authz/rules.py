@@ -126,9 +126,13 @@ class RuleSet:
     ) -> tuple[bool, Rule | None]:
         """Whether it may, and the rule that decided; None: no rule covers it."""
         key = (
-            principal.kind, principal.name, principal.roles, principal.rules,
-            operation, resource.kind,
-        )  # fmt: skip
+            principal.kind,
+            principal.name,
+            principal.roles,
+            principal.rules,
+            operation,
+            resource.kind,
+        )
         relevant = self._relevant.get(key)
         if relevant is None:
             if len(self._relevant) >= _CACHED_MAX:

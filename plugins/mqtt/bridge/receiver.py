@@ -120,8 +120,10 @@ class Receiver:
                 self.refused += 1
                 _log.error(
                     "bridge %s: a publish to %r cannot be stored: %s",
-                    self._link_name, row.key, outcome,
-                )  # fmt: skip
+                    self._link_name,
+                    row.key,
+                    outcome,
+                )
                 self._settle(row.arrival, None)
             else:
                 self._inbox.failed(row.arrival)

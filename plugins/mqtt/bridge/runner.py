@@ -115,8 +115,10 @@ class Bridge:
             _log.warning(
                 "bridge %s: what goes out as %s may be sent back for %s; unless the remote broker "
                 "knows the bridge flag, it comes back once",
-                self.settings.name, out.remote_filter, back.remote_filter,
-            )  # fmt: skip
+                self.settings.name,
+                out.remote_filter,
+                back.remote_filter,
+            )
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:

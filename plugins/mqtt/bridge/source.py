@@ -84,8 +84,11 @@ class Source:
         if given_up:
             _log.error(
                 "bridge %s: %s-%d is gone with %d records that had not gone out",
-                self._settings.name, cursor.topic, cursor.partition, given_up,
-            )  # fmt: skip
+                self._settings.name,
+                cursor.topic,
+                cursor.partition,
+                given_up,
+            )
 
     @property
     def lag(self) -> int:
@@ -152,8 +155,11 @@ class Source:
             self.lost += gone
             _log.error(
                 "bridge %s: %d records of %s-%d were deleted by retention before they went out",
-                self._settings.name, gone, cursor.topic, cursor.partition,
-            )  # fmt: skip
+                self._settings.name,
+                gone,
+                cursor.topic,
+                cursor.partition,
+            )
             self._outbox.skip(cursor, source.log_start_offset)
         try:
             got = await source.fetch(Offset(cursor.next_offset), bytes_max=_FETCH_BYTES)
@@ -179,8 +185,11 @@ class Source:
                 self.lost += 1
                 _log.error(
                     "bridge %s: record %d of %s-%d cannot be read again; it may not have gone out",
-                    self._settings.name, one.offset, one.cursor.topic, one.cursor.partition,
-                )  # fmt: skip
+                    self._settings.name,
+                    one.offset,
+                    one.cursor.topic,
+                    one.cursor.partition,
+                )
                 self._outbox.finish(one, forwarded=False)
             else:
                 self._outbox.restore(one, forward)

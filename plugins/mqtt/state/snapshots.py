@@ -69,9 +69,15 @@ class SessionState:
 
 def _message_value(message: Message) -> list[Any]:
     return [
-        message.topic, message.payload, message.qos, message.retain, message.arrived_ms,
-        message.properties, message.expires_ms, message.origin,
-    ]  # fmt: skip
+        message.topic,
+        message.payload,
+        message.qos,
+        message.retain,
+        message.arrived_ms,
+        message.properties,
+        message.expires_ms,
+        message.origin,
+    ]
 
 
 def _message(value: Any) -> Message:

@@ -46,11 +46,15 @@ def describe_queue(group: str, topic: Topic, *, broker: BrokerOptions) -> None:
     typer.echo(f"{group} on {topic}: {found.consumers} consumer(s)")
     rows = [
         (
-            str(each.partition), f"{each.start_offset:,}", f"{each.high_watermark:,}",
-            f"{each.held:,}", f"{each.backlog:,}", f"{each.dead_letters:,}",
+            str(each.partition),
+            f"{each.start_offset:,}",
+            f"{each.high_watermark:,}",
+            f"{each.held:,}",
+            f"{each.backlog:,}",
+            f"{each.dead_letters:,}",
         )
         for each in found.partitions
-    ]  # fmt: skip
+    ]
     headings = ("partition", "start", "high watermark", "held", "backlog", "dead letters")
     print_table(headings, rows, numbers=headings)
     typer.echo("  ".join(f"{key}={value}" for key, value in sorted(found.settings.items())))
@@ -76,9 +80,13 @@ def alter_queue(
     """Change settings of a queue, created if absent."""
     settings = QueueOptions()
     for name, value in (
-        ("lock_ms", lock_ms), ("attempts_max", attempts_max), ("dead_letter", dead_letter),
-        ("order", order), ("backoff_ms", backoff_ms), ("backoff_ms_max", backoff_ms_max),
-    ):  # fmt: skip
+        ("lock_ms", lock_ms),
+        ("attempts_max", attempts_max),
+        ("dead_letter", dead_letter),
+        ("order", order),
+        ("backoff_ms", backoff_ms),
+        ("backoff_ms_max", backoff_ms_max),
+    ):
         if value is not None:
             settings[name] = value  # type: ignore[literal-required]  # names are those above
     with client_of(broker) as client:

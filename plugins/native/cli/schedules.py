@@ -29,10 +29,13 @@ def list_waiting(
         due = datetime.fromtimestamp(each.deliver_at_ms / 1000, UTC)
         rows.append(
             (
-                f"{due:%Y-%m-%d %H:%M:%S}", each.topic, str(each.partition), f"{each.records:,}",
+                f"{due:%Y-%m-%d %H:%M:%S}",
+                each.topic,
+                str(each.partition),
+                f"{each.records:,}",
                 each.schedule_id,
             )
-        )  # fmt: skip
+        )
     numbers = ("partition", "records")
     print_table(("due (UTC)", "topic", *numbers, "id"), rows, numbers=numbers)
 

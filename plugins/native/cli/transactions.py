@@ -32,10 +32,16 @@ def list_owners(broker: BrokerOptions) -> None:
         last = "-" if each.last_batch_id < 0 else str(each.last_batch_id)
         rows.append(
             (
-                each.kind, each.name, each.state, str(each.epoch), last,
-                f"{each.staged_batches:,}", f"{each.staged_bytes:,}", each.detail,
+                each.kind,
+                each.name,
+                each.state,
+                str(each.epoch),
+                last,
+                f"{each.staged_batches:,}",
+                f"{each.staged_bytes:,}",
+                each.detail,
             )
-        )  # fmt: skip
+        )
     numbers = ("epoch", "last batch", "staged", "bytes")
     print_table(("kind", "id", "state", *numbers, "detail"), rows, numbers=numbers)
 

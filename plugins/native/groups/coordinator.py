@@ -271,9 +271,15 @@ class ConsumerGroup:
         if not beat.joining:
             raise UnknownMember(f"group {self.name} has no member {beat.member_id}")
         member = Member(
-            beat.member_id, beat.instance_id, beat.topics, beat.session_timeout_ms,
-            beat.rebalance_timeout_ms, now_ms, beat.sequence, self.epoch,
-        )  # fmt: skip
+            beat.member_id,
+            beat.instance_id,
+            beat.topics,
+            beat.session_timeout_ms,
+            beat.rebalance_timeout_ms,
+            now_ms,
+            beat.sequence,
+            self.epoch,
+        )
         old = self._instance(beat.instance_id)
         if old is None:
             self.members[member.member_id] = member

@@ -84,9 +84,11 @@ class GroupHost:
             groups_max=settings.groups_max, members_max=settings.group_members_max
         )
         self._shares = NameShares(
-            "groups", self._coordinator.groups,
-            names_max=settings.groups_max, user_share_max=settings.user_share_max,
-        )  # fmt: skip
+            "groups",
+            self._coordinator.groups,
+            names_max=settings.groups_max,
+            user_share_max=settings.user_share_max,
+        )
         self._streams: dict[tuple[str, str], _Stream] = {}
         self._expiry = OffsetExpiry(
             retention_ms=settings.group_offsets_retention_ms,

@@ -65,11 +65,14 @@ def encode_value(committed: Committed) -> bytes:
     """A committed offset's bytes in the topic of offsets."""
     return (
         _VALUE.pack(
-            _VERSION, committed.offset, committed.epoch, committed.committed_ms,
+            _VERSION,
+            committed.offset,
+            committed.epoch,
+            committed.committed_ms,
             bytes.fromhex(committed.topic_id),
         )
         + committed.metadata.encode()
-    )  # fmt: skip
+    )
 
 
 def decode_value(data: bytes) -> Committed:

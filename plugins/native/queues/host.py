@@ -47,9 +47,11 @@ class QueueHost:
         self._settings = settings
         self._store = QueueStore(broker)
         self._shares = NameShares(
-            "queues", self._store.settings,
-            names_max=settings.queues_max, user_share_max=settings.user_share_max,
-        )  # fmt: skip
+            "queues",
+            self._store.settings,
+            names_max=settings.queues_max,
+            user_share_max=settings.user_share_max,
+        )
         self._running: dict[_Name, RunningQueue] = {}
         # Held by all that creates, alters or deletes: these write several records of the state
         # topic, and look at what is there before.

@@ -67,9 +67,13 @@ class Schedules:
         """
         record = NewRecord(value, key, headers, timestamp_ms)
         return await self.send_batch(
-            topic, [record], delay=delay, deliver_at=deliver_at, partition=partition,
+            topic,
+            [record],
+            delay=delay,
+            deliver_at=deliver_at,
+            partition=partition,
             schedule_id=schedule_id,
-        )  # fmt: skip
+        )
 
     async def send_batch(
         self,
@@ -91,9 +95,13 @@ class Schedules:
         at_ms, wait_ms = _times(delay, deliver_at)
         request = pb.ScheduleRequest(
             schedule_id=secrets.token_hex(16) if schedule_id is None else schedule_id,
-            topic=topic, partition=home, batch=encoded(columns, now_ms=taken_ms),
-            deliver_at_ms=at_ms, delay_ms=wait_ms, keep_timestamps=keeps,
-        )  # fmt: skip
+            topic=topic,
+            partition=home,
+            batch=encoded(columns, now_ms=taken_ms),
+            deliver_at_ms=at_ms,
+            delay_ms=wait_ms,
+            keep_timestamps=keeps,
+        )
         address = self._connection.routes.route(topic, home).address
         try:
             answer = await self._call(self._stub(address).Schedule, request)

@@ -27,11 +27,15 @@ class ScheduleService(SchedulesServicer):
         pay_for_writing(self._broker, principal, request.batch)
         answer = await self._broker.schedules.schedule(
             ScheduleAsked(
-                request.schedule_id, request.topic, request.partition, request.batch,
-                self._due_ms(request), request.keep_timestamps,
+                request.schedule_id,
+                request.topic,
+                request.partition,
+                request.batch,
+                self._due_ms(request),
+                request.keep_timestamps,
             ),
             principal=principal,
-        )  # fmt: skip
+        )
         return pb.ScheduleResponse(deliver_at_ms=answer.deliver_at_ms, duplicate=answer.duplicate)
 
     def _due_ms(self, request: pb.ScheduleRequest) -> int:
@@ -62,11 +66,14 @@ class ScheduleService(SchedulesServicer):
         return pb.ListScheduledResponse(
             scheduled=[
                 pb.ScheduledDescription(
-                    schedule_id=each.schedule_id, topic=each.topic, partition=each.partition,
-                    deliver_at_ms=each.deliver_at_ms, records=each.records,
+                    schedule_id=each.schedule_id,
+                    topic=each.topic,
+                    partition=each.partition,
+                    deliver_at_ms=each.deliver_at_ms,
+                    records=each.records,
                     size_bytes=each.size_bytes,
                 )
                 for each in found
             ],
             now_ms=self._broker.schedules.now_ms(),
-        )  # fmt: skip
+        )

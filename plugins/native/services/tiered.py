@@ -34,8 +34,14 @@ async def tiered_segments(
 
 def _message(segment: TieredSegment) -> pb.TieredSegment:
     return pb.TieredSegment(
-        base_offset=segment.base_offset, next_offset=segment.next_offset,
-        store_url=segment.store_url, name=segment.name, position=segment.position,
-        size_bytes=segment.size_bytes, crc32c=segment.crc32c, gaps=segment.gaps,
-        read_position=segment.read_position, read_end_position=segment.read_end_position,
-    )  # fmt: skip
+        base_offset=segment.base_offset,
+        next_offset=segment.next_offset,
+        store_url=segment.store_url,
+        name=segment.name,
+        position=segment.position,
+        size_bytes=segment.size_bytes,
+        crc32c=segment.crc32c,
+        gaps=segment.gaps,
+        read_position=segment.read_position,
+        read_end_position=segment.read_end_position,
+    )

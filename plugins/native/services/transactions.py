@@ -99,9 +99,13 @@ class TransactionService(TransactionsServicer):
                 if getattr(request, name) < 0:
                     raise InvalidRequest(f"{name} is {getattr(request, name)}; it takes 0 and more")
             place = StagedBatchId(
-                owner_of(request.owner), request.epoch, request.batch_id, request.task,
-                request.attempt, request.number,
-            )  # fmt: skip
+                owner_of(request.owner),
+                request.epoch,
+                request.batch_id,
+                request.task,
+                request.attempt,
+                request.number,
+            )
             return self._transactions.stage(
                 place, request.topic, request.partition, request.batch, principal=principal
             )

@@ -46,9 +46,14 @@ class AvroDecoder:
             self._schema = fastavro.parse_schema(_without_logical_types(given))
             canonical = fastavro.schema.to_parsing_canonical_form(given)
         except (
-            SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError,
+            SchemaParseException,
+            UnknownType,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
             RecursionError,
-        ) as error:  # fmt: skip
+        ) as error:
             raise OptionError(f"--schema is not a valid Avro schema: {error!r}") from None
         if not isinstance(whole, dict) or whole.get("type") != "record":
             raise OptionError("--schema: the top of an Avro schema must be a record")
@@ -142,10 +147,16 @@ def _scalar_type(schema: dict[str, Any], kind: str, path: str) -> pa.DataType:
     if "timestamp-" in logical and unit is not None:
         return pa.timestamp(unit, tz="UTC")
     types = {
-        "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
-        "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(), "fixed": pa.binary(),
+        "boolean": pa.bool_(),
+        "int": pa.int32(),
+        "long": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "bytes": pa.binary(),
+        "string": pa.string(),
+        "fixed": pa.binary(),
         "enum": pa.string(),
-    }  # fmt: skip
+    }
     if kind not in types:
         raise OptionError(
             f"--schema: {path.lstrip('.') or 'the top'} is {kind}, which no column can hold"

@@ -131,17 +131,21 @@ def read_csv(
     table = csv.read_csv(
         pa.BufferReader(joined.to_pybytes() + b"\n"),
         read_options=csv.ReadOptions(
-            use_threads=False, block_size=len(joined) + 2, column_names=list(names) or None,
+            use_threads=False,
+            block_size=len(joined) + 2,
+            column_names=list(names) or None,
             autogenerate_column_names=not names,
         ),
         parse_options=csv.ParseOptions(
             delimiter=delimiter, newlines_in_values=len(lines) == 1, ignore_empty_lines=False
         ),
         convert_options=csv.ConvertOptions(
-            column_types=types, null_values=[""], strings_can_be_null=True,
+            column_types=types,
+            null_values=[""],
+            strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         ),
-    )  # fmt: skip
+    )
     if names:
         return table
     return table.rename_columns([f"_c{index}" for index in range(table.num_columns)])

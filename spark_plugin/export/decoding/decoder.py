@@ -69,9 +69,12 @@ def decode_each(
 
 
 def to_columns(
-    objects: Sequence[object], rows: list[int], bad: list[BadRow], schema: pa.Schema,
+    objects: Sequence[object],
+    rows: list[int],
+    bad: list[BadRow],
+    schema: pa.Schema,
     parsed: pa.DataType,
-) -> Decoded:  # fmt: skip
+) -> Decoded:
     """Objects (dicts) -> columns: as `parsed` first, which may name times in other units. An object
     that does not fit makes its row bad."""
     import pyarrow as pa

@@ -73,26 +73,38 @@ def _compiled(file: Path) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "set.desc"
         code = protoc.main(
-            ["protoc", f"--proto_path={file.parent}", f"--proto_path={well_known}",
-             "--include_imports", f"--descriptor_set_out={output}", str(file)]
-        )  # fmt: skip
+            [
+                "protoc",
+                f"--proto_path={file.parent}",
+                f"--proto_path={well_known}",
+                "--include_imports",
+                f"--descriptor_set_out={output}",
+                str(file),
+            ]
+        )
         if code:
             raise OptionError(f"--schema: {file} does not compile; protoc says above why")
         return output.read_bytes()
 
 
 def infer_schema(
-    client: SyncClient, topic: str, format: RecordFormat, delimiter: str, target: Target,
-    partition_by: str, sql: bool,
-) -> str:  # fmt: skip
+    client: SyncClient,
+    topic: str,
+    format: RecordFormat,
+    delimiter: str,
+    target: Target,
+    partition_by: str,
+    sql: bool,
+) -> str:
     """The columns of a table that is there; else those that the topic's first records have."""
     if format not in ("json", "csv"):
         raise OptionError(f"--infer is for --format json and csv, not {format}")
     if not sql:
         try:
             schema = open_table(target, None).arrow_schema()
-            transforms = [each for each in parse_partition_by(partition_by)
-                          if each.transform != "identity"]  # fmt: skip
+            transforms = [
+                each for each in parse_partition_by(partition_by) if each.transform != "identity"
+            ]
             return schema_text(columns_of_table(schema, (), [each.name for each in transforms]))
         except NoTable:
             pass
@@ -139,8 +151,9 @@ def _log_rest(columns: Mapping[str, Type], values: list[bytes]) -> None:
     if names:
         _log.warning(
             "--infer: fields that can't be columns: %s; --evolve add keeps them in column %s",
-            ", ".join(map(repr, [*names][:NAMES_MAX])), REST,
-        )  # fmt: skip
+            ", ".join(map(repr, [*names][:NAMES_MAX])),
+            REST,
+        )
 
 
 def _is_object(text: str) -> bool:

@@ -160,9 +160,10 @@ def _maps(cells: Sequence[Any], keys: _Column, items: _Column) -> pa.Array:
 
     pairs = [pair for cell in cells if cell is not None for pair in cell.items()]
     return pa.MapArray.from_arrays(
-        _offsets(cells), keys.build([key for key, _ in pairs]),
+        _offsets(cells),
+        keys.build([key for key, _ in pairs]),
         items.build([item for _, item in pairs]),
-    )  # fmt: skip
+    )
 
 
 def _offsets(cells: Sequence[Any]) -> pa.Array:
@@ -202,14 +203,17 @@ def _scalar_type(cpp_type: int, is_bytes: bool) -> pa.DataType:
     if is_bytes:
         return pa.binary()
     return {
-        FieldDescriptor.CPPTYPE_INT32: pa.int32(), FieldDescriptor.CPPTYPE_INT64: pa.int64(),
+        FieldDescriptor.CPPTYPE_INT32: pa.int32(),
+        FieldDescriptor.CPPTYPE_INT64: pa.int64(),
         # Delta and Iceberg have no unsigned types: the next wider signed one, or a decimal, holds
         # all values.
         FieldDescriptor.CPPTYPE_UINT32: pa.int64(),
         FieldDescriptor.CPPTYPE_UINT64: pa.decimal128(20, 0),
-        FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(), FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
-        FieldDescriptor.CPPTYPE_BOOL: pa.bool_(), FieldDescriptor.CPPTYPE_STRING: pa.string(),
-    }[cpp_type]  # fmt: skip
+        FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(),
+        FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
+        FieldDescriptor.CPPTYPE_BOOL: pa.bool_(),
+        FieldDescriptor.CPPTYPE_STRING: pa.string(),
+    }[cpp_type]
 
 
 def _message(field: FieldDescriptor, message: Descriptor, above: tuple[str, ...]) -> _Column:

@@ -59,12 +59,18 @@ def dead_letter_schema() -> pa.Schema:
     types = _field_types()
     return pa.schema(
         [
-            ("topic", pa.string()), ("topic_id", pa.string()), ("partition", types["partition"]),
-            ("offset", types["offset"]), ("timestamp", types["timestamp"]), ("key", types["key"]),
-            ("value", types["value"]), ("headers", types["headers"]),
-            ("error_class", pa.string()), ("error", pa.string()),
+            ("topic", pa.string()),
+            ("topic_id", pa.string()),
+            ("partition", types["partition"]),
+            ("offset", types["offset"]),
+            ("timestamp", types["timestamp"]),
+            ("key", types["key"]),
+            ("value", types["value"]),
+            ("headers", types["headers"]),
+            ("error_class", pa.string()),
+            ("error", pa.string()),
         ]
-    )  # fmt: skip
+    )
 
 
 def dead_letter_rows(batch: pa.RecordBatch, bad: Sequence[BadRow], topic_id: str) -> pa.Table:

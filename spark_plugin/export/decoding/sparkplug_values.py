@@ -28,9 +28,12 @@ DATA_TYPES: Final = (
 )  # fmt: skip
 _SIGNED_BITS: Final = {"Int8": 8, "Int16": 16, "Int32": 32, "Int64": 64}
 _PAYLOAD: Final = (
-    ("timestamp", 1, "uint64"), ("metrics", 2, "Metric"), ("seq", 3, "uint64"),
-    ("uuid", 4, "string"), ("body", 5, "bytes"),
-)  # fmt: skip
+    ("timestamp", 1, "uint64"),
+    ("metrics", 2, "Metric"),
+    ("seq", 3, "uint64"),
+    ("uuid", 4, "string"),
+    ("body", 5, "bytes"),
+)
 _METRIC: Final = (
     ("name", 1, "string"), ("alias", 2, "uint64"), ("timestamp", 3, "uint64"),
     ("datatype", 4, "uint32"), ("is_historical", 5, "bool"), ("is_transient", 6, "bool"),
@@ -106,8 +109,13 @@ class SparkplugDecoder:
             return _rows(_place(next(at)), value)
 
         # A null value takes no key off the iterator: give each value its own.
-        at = iter([key for key, null in zip(topics, values.is_null().to_pylist(), strict=True)
-                   if not null])  # fmt: skip
+        at = iter(
+            [
+                key
+                for key, null in zip(topics, values.is_null().to_pylist(), strict=True)
+                if not null
+            ]
+        )
         rows, found, bad = decode_each(values, "not_sparkplug", decode_next)
         pairs = [(row, each) for row, many in zip(rows, found, strict=True) for each in _many(many)]
         return to_columns(

@@ -34,9 +34,11 @@ def decoded_schema(settings: ExportSettings) -> pa.Schema:
     if settings.format == "raw":
         return arrow_schema()
     decoder = open_decoder(
-        settings.format, settings.value_schema, message=settings.message,
+        settings.format,
+        settings.value_schema,
+        message=settings.message,
         delimiter=settings.delimiter,
-    )  # fmt: skip
+    )
     return with_meta(decoder.schema, parts=settings.format in EXPLODING)
 
 
@@ -53,8 +55,11 @@ class EvolvingColumns:
         self._given: Columns = ()
         if self._changes and settings.value_schema:
             self._given = parse_schema(settings.value_schema)
-        self._without = [field.name for field in parse_partition_by(settings.partition_by)
-                         if field.transform != "identity"]  # fmt: skip
+        self._without = [
+            field.name
+            for field in parse_partition_by(settings.partition_by)
+            if field.transform != "identity"
+        ]
         self._looks = self._changes and settings.evolve != "strict"
         self.refresh()
 

@@ -236,8 +236,10 @@ class Exporter:
             self._rest_names |= dict.fromkeys(new[:room])
             _log.warning(
                 "%s: fields that can't be columns go to column %s: %s",
-                self.settings.topic, REST, ", ".join(map(repr, new[:room])),
-            )  # fmt: skip
+                self.settings.topic,
+                REST,
+                ", ".join(map(repr, new[:room])),
+            )
         return rows
 
     def _write_until_schema_fits(

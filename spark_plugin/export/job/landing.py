@@ -121,9 +121,12 @@ class LandingTable:
     def compact(self, settings: ExportSettings, key: ExportKey, epoch: int) -> Compacted | None:
         """Compact small files if there are more than `compact_files`; None if not."""
         return compact(
-            self.table, key, epoch, files_max=settings.compact_files,
+            self.table,
+            key,
+            epoch,
+            files_max=settings.compact_files,
             file_bytes=settings.file_max_bytes,
-        )  # fmt: skip
+        )
 
 
 class OneTable:
@@ -188,9 +191,13 @@ class OneTable:
         """The result of the query over the staged files, which are then gone."""
         settings, path = self._settings, self._table.attempt_path
         files = query.run(
-            staged, self.head.location, path, self.head.arrow_schema(), settings.file_max_bytes,
+            staged,
+            self.head.location,
+            path,
+            self.head.arrow_schema(),
+            settings.file_max_bytes,
             settings.partition_by,
-        )  # fmt: skip
+        )
         # Before the commit, or the staged files would count as strays of the attempt.
         self._table.folder.delete(f"{path}/{_STAGED}")
         return files

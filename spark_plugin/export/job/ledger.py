@@ -38,10 +38,13 @@ def ledger_schema() -> pa.Schema:
 
     return pa.schema(
         [
-            ("export", pa.string()), ("topic", pa.string()), ("attempt", pa.int64()),
-            ("kind", pa.string()), ("value", pa.string()),
+            ("export", pa.string()),
+            ("topic", pa.string()),
+            ("attempt", pa.int64()),
+            ("kind", pa.string()),
+            ("value", pa.string()),
         ]
-    )  # fmt: skip
+    )
 
 
 def read_state(ledger: LakeTable, export_id: str = "", topic: str = "") -> LedgerState:
@@ -75,11 +78,14 @@ def write_rows(
     writer = FileWriter(folder, attempt_path, "routes", ledger.arrow_schema(), 1 << 20)
     rows = [
         {
-            "export": key.export_id, "topic": key.topic, "attempt": attempt, "kind": kind,
+            "export": key.export_id,
+            "topic": key.topic,
+            "attempt": attempt,
+            "kind": kind,
             "value": value,
         }
         for value in values
-    ]  # fmt: skip
+    ]
     writer.write(pa.Table.from_pylist(rows, ledger_schema()))
     files = writer.close()
     folder.sync(attempt_path)

@@ -80,9 +80,11 @@ class Owner:
 
     def _beat(self) -> None:
         record = {
-            "run": self._run, "host": socket.gethostname(), "pid": os.getpid(),
+            "run": self._run,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
             "beat_s": time.time_ns() / 1e9,
-        }  # fmt: skip
+        }
         self._folder.write(self._path, json.dumps(record).encode())
 
     def _read(self) -> dict[str, Any] | None:

@@ -104,8 +104,11 @@ class Job:
         if not matched and not self._running and settings.trigger_s is None:
             raise OptionError(f"no topic at {settings.bootstrap} matches {self.pattern}")
         once = settings.trigger_s is None
-        new = [settings_of(settings, name) for name in matched if name not in self._running
-               and not (once and name in self.left_out)]  # fmt: skip
+        new = [
+            settings_of(settings, name)
+            for name in matched
+            if name not in self._running and not (once and name in self.left_out)
+        ]
         if have_conflicts(new):  # any client may create a topic: it must not get another's table
             new.sort(key=lambda each: not self.is_known(each))
         taken = {

@@ -84,9 +84,12 @@ TaskResult = (
 )
 
 _KINDS: Final[Mapping[str, type[TaskResult]]] = {
-    "fields": NewFields, "routes": NewRoutes, "rest": RestFields, "skipped": SkippedOffsets,
+    "fields": NewFields,
+    "routes": NewRoutes,
+    "rest": RestFields,
+    "skipped": SkippedOffsets,
     "read": RangeRead,
-}  # fmt: skip
+}
 
 
 def to_bytes(result: TaskResult) -> bytes:

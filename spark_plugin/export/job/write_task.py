@@ -178,27 +178,39 @@ def _read(
     task: WriteTask, access: Access, batch_rows: int, on_skipped: OnSkipped
 ) -> Iterator[pa.RecordBatch]:
     return read_arrow(
-        client_of(task.bootstrap, access), task.offsets, columns=RAW_COLUMNS,
-        fetch_bytes=task.fetch_bytes, retry_timeout_s=task.retry_timeout_s,
-        fail_on_data_loss=task.fail_on_data_loss, tiered=access.tiered, batch_rows=batch_rows,
+        client_of(task.bootstrap, access),
+        task.offsets,
+        columns=RAW_COLUMNS,
+        fetch_bytes=task.fetch_bytes,
+        retry_timeout_s=task.retry_timeout_s,
+        fail_on_data_loss=task.fail_on_data_loss,
+        tiered=access.tiered,
+        batch_rows=batch_rows,
         on_skipped=on_skipped,
-    )  # fmt: skip
+    )
 
 
 def _writer(
     task: WriteTask, name: str, location: str, folder: str, schema: str
 ) -> PartitionedWriter:
     return PartitionedWriter(
-        Folder(location), folder, name, schema_from_text(schema),
-        task.file_max_bytes, parse_partition_by(task.partition_by),
-    )  # fmt: skip
+        Folder(location),
+        folder,
+        name,
+        schema_from_text(schema),
+        task.file_max_bytes,
+        parse_partition_by(task.partition_by),
+    )
 
 
 def _decoder(task: WriteTask) -> Decoder:
     return open_decoder(
-        task.format, task.value_schema, message=task.message, delimiter=task.delimiter,
+        task.format,
+        task.value_schema,
+        message=task.message,
+        delimiter=task.delimiter,
         evolve=task.evolve,
-    )  # fmt: skip
+    )
 
 
 class RowWriter(Protocol):
@@ -242,9 +254,12 @@ class DeadRows:
         task = self._task
         if self._file is None:
             self._file = FileWriter(
-                Folder(task.dlq_location), task.dlq_folder, self._name,
-                schema_from_text(task.dlq_schema), task.file_max_bytes,
-            )  # fmt: skip
+                Folder(task.dlq_location),
+                task.dlq_folder,
+                self._name,
+                schema_from_text(task.dlq_schema),
+                task.file_max_bytes,
+            )
         return self._file
 
     def close(self) -> list[WrittenFile]:

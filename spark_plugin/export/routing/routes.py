@@ -112,9 +112,11 @@ class Routes:
         the names of these."""
         settings = self._settings
         table = open_table(
-            settings.target.of_route(name), self._schema,
-            parse_partition_by(settings.partition_by), evolve=settings.evolve,
-        )  # fmt: skip
+            settings.target.of_route(name),
+            self._schema,
+            parse_partition_by(settings.partition_by),
+            evolve=settings.evolve,
+        )
 
         def following(before: Progress) -> Progress:
             return self._after(key, before, offsets, before.attempt)
@@ -135,9 +137,13 @@ class Routes:
         for partition, offset in offsets.items():
             reached[partition] = max(offset, reached.get(partition, 0))
         return Progress(
-            self._started.epoch, attempt, self._started.process, new_token(),
-            lake.topic_mark(key.topic_id), reached,
-        )  # fmt: skip
+            self._started.epoch,
+            attempt,
+            self._started.process,
+            new_token(),
+            lake.topic_mark(key.topic_id),
+            reached,
+        )
 
     def _is_ahead(self, offsets: Mapping[int, int]) -> bool:
         """Whether a table has rows above the ledger's offsets: a commit stopped halfway."""
@@ -168,19 +174,26 @@ class Routes:
         everything below."""
         settings = self._settings
         routing = Routing(
-            settings.route_by, settings.route_default, settings.routes_max, settings.target.format,
+            settings.route_by,
+            settings.route_default,
+            settings.routes_max,
+            settings.target.format,
             tuple(self._target(each, task.offsets.partition) for each in self._open.values()),
             settings.format == "json" and settings.evolve != "strict",
-        )  # fmt: skip
+        )
         return replace(task, routing=routing)
 
     def _target(self, route: Route, partition: int) -> RouteTarget:
         """The route's table as tasks of the partition need it."""
         landing = route.landing
         return RouteTarget(
-            route.name, landing.table.location, landing.attempt_path, landing.columns.table_schema,
-            route.progress.offsets.get(partition, 0), landing.columns.value_schema,
-        )  # fmt: skip
+            route.name,
+            landing.table.location,
+            landing.attempt_path,
+            landing.columns.table_schema,
+            route.progress.offsets.get(partition, 0),
+            landing.columns.value_schema,
+        )
 
     def evolve_schema(
         self, key: ExportKey, now: Progress, results: Sequence[TaskResult]
@@ -270,8 +283,14 @@ class Routes:
 def _rule_of(settings: ExportSettings) -> str:
     """The settings that decide which table a record goes to, as text to compare."""
     names = (
-        "route_by", "route_default", "routes_max", "format", "value_schema", "message", "delimiter",
-    )  # fmt: skip
+        "route_by",
+        "route_default",
+        "routes_max",
+        "format",
+        "value_schema",
+        "message",
+        "delimiter",
+    )
     return json.dumps({name: getattr(settings, name) for name in names})
 
 

@@ -76,8 +76,9 @@ class SqlQuery:
             files = [f"file://{folder.full_path(path)}" for path in paths]
             view = self._spark.read.schema(self._view_schema).parquet(*files)
         else:  # only pyarrow knows the object store, unless there are jars for it
-            view = _read_by_arrow(self._spark, [folder.uri(path) for path in paths],
-                                  self._view_schema)  # fmt: skip
+            view = _read_by_arrow(
+                self._spark, [folder.uri(path) for path in paths], self._view_schema
+            )
         view.createOrReplaceTempView(VIEW)
         try:
             return self._spark.sql(self._query)
@@ -85,18 +86,27 @@ class SqlQuery:
             raise OptionError(f"--sql: {_first_line(error)}") from None
 
     def run(
-        self, staged: Sequence[str], location: str, folder: str, table: pa.Schema,
-        file_max_bytes: int, partition_by: str,
-    ) -> list[WrittenFile]:  # fmt: skip
+        self,
+        staged: Sequence[str],
+        location: str,
+        folder: str,
+        table: pa.Schema,
+        file_max_bytes: int,
+        partition_by: str,
+    ) -> list[WrittenFile]:
         """Write the query's result over the staged files into `folder` of `location`, with the
         columns of `table`; what was written."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         write = partial(
-            write_result, location=location, folder=folder, schema=schema_to_text(table),
-            file_max_bytes=file_max_bytes, partition_by=partition_by,
-        )  # fmt: skip
+            write_result,
+            location=location,
+            folder=folder,
+            schema=schema_to_text(table),
+            file_max_bytes=file_max_bytes,
+            partition_by=partition_by,
+        )
         frame = self._frame(staged, Folder(location))
         try:
             rows = frame.mapInArrow(write, _FILES).collect()
@@ -116,17 +126,26 @@ class SqlQuery:
 
 
 def write_result(
-    batches: Iterator[pa.RecordBatch], *, location: str, folder: str, schema: str,
-    file_max_bytes: int, partition_by: str,
-) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    batches: Iterator[pa.RecordBatch],
+    *,
+    location: str,
+    folder: str,
+    schema: str,
+    file_max_bytes: int,
+    partition_by: str,
+) -> Iterator[pa.RecordBatch]:
     """What an executor does with its part of the result. Yields one row for each file."""
     import pyarrow as pa
 
     # Spark may run a task twice at the same time: each run has files of its own.
     writer = PartitionedWriter(
-        Folder(location), folder, f"q-{uuid.uuid4().hex}", schema_from_text(schema),
-        file_max_bytes, parse_partition_by(partition_by),
-    )  # fmt: skip
+        Folder(location),
+        folder,
+        f"q-{uuid.uuid4().hex}",
+        schema_from_text(schema),
+        file_max_bytes,
+        parse_partition_by(partition_by),
+    )
     for batch in batches:
         if batch.num_rows:
             writer.write(pa.Table.from_batches([batch]))
@@ -143,9 +162,11 @@ def write_result(
 
 
 def _read_by_arrow(spark: SparkSession, uris: Sequence[str], schema: Any) -> DataFrame:
-    return spark.createDataFrame([(each,) for each in uris], "uri string").repartition(
-        len(uris)
-    ).mapInArrow(read_staged, schema)  # fmt: skip
+    return (
+        spark.createDataFrame([(each,) for each in uris], "uri string")
+        .repartition(len(uris))
+        .mapInArrow(read_staged, schema)
+    )
 
 
 def read_staged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -166,9 +166,12 @@ class DeltaLakeTable:
             rewrite(self._table, self.location, wider)
         else:
             write_deltalake(
-                self.location, wider.empty_table(), mode="append", schema_mode="merge",
+                self.location,
+                wider.empty_table(),
+                mode="append",
+                schema_mode="merge",
                 partition_by=partition_by or None,
-            )  # fmt: skip
+            )
         self.reload()
 
     def expire(self, before_s: float) -> int:
@@ -203,9 +206,10 @@ class DeltaLakeTable:
 
         try:
             found = self._table.optimize.compact(
-                target_size=file_bytes, max_concurrent_tasks=1,
+                target_size=file_bytes,
+                max_concurrent_tasks=1,
                 writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
-            )  # fmt: skip
+            )
         except CommitFailedError as error:
             raise TableConflict(str(error)) from None
         return int(found["numFilesRemoved"]), int(found["numFilesAdded"])
@@ -233,9 +237,12 @@ class DeltaLakeTable:
         )
         try:
             self._table.create_write_transaction(
-                [self._add_action(file) for file in files], "append", self._table.schema(),
-                self._partition_by, commit_properties=properties,
-            )  # fmt: skip
+                [self._add_action(file) for file in files],
+                "append",
+                self._table.schema(),
+                self._partition_by,
+                commit_properties=properties,
+            )
         except CommitFailedError as error:
             raise TableConflict(str(error)) from None
         self._table.update_incremental()
@@ -253,9 +260,11 @@ class DeltaLakeTable:
 def _transactions(key: ExportKey, after: Progress) -> dict[str, int]:
     ours = f"{_APP}/{key.export_id}/{key.topic}"
     versions = {
-        f"{ours}/epoch": after.epoch, f"{ours}/attempt": after.attempt,
-        f"{ours}/process": after.process, f"{ours}/commit": after.commit,
-    }  # fmt: skip
+        f"{ours}/epoch": after.epoch,
+        f"{ours}/attempt": after.attempt,
+        f"{ours}/process": after.process,
+        f"{ours}/commit": after.commit,
+    }
     if after.topic_mark is not None:
         versions[f"{ours}/topic"] = after.topic_mark
     for partition, offset in after.offsets.items():
@@ -265,7 +274,10 @@ def _transactions(key: ExportKey, after: Progress) -> dict[str, int]:
 
 def _readable(key: ExportKey, after: Progress) -> Mapping[str, Any]:
     return {
-        "export": key.export_id, "topic": key.topic, "topic_id": key.topic_id,
-        "epoch": after.epoch, "attempt": after.attempt,
+        "export": key.export_id,
+        "topic": key.topic,
+        "topic_id": key.topic_id,
+        "epoch": after.epoch,
+        "attempt": after.attempt,
         "next_offsets": {str(partition): each for partition, each in after.offsets.items()},
-    }  # fmt: skip
+    }

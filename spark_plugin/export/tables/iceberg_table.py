@@ -130,12 +130,15 @@ class IcebergTable:
         partition values."""
         return [
             LiveFile(
-                path_of(task.file.file_path), task.file.record_count, task.file.file_size_in_bytes,
-                to_values(self._table, task.file.partition), task.file,
+                path_of(task.file.file_path),
+                task.file.record_count,
+                task.file.file_size_in_bytes,
+                to_values(self._table, task.file.partition),
+                task.file,
             )
             for task in self._table.scan().plan_files()
             if not task.delete_files
-        ]  # fmt: skip
+        ]
 
     def partition_by(self) -> str:
         """The partitioning as `--partition-by` has it."""
@@ -195,9 +198,11 @@ class IcebergTable:
     def _properties(self, key: ExportKey, after: Progress) -> dict[str, str]:
         ours = _prefix(key)
         properties = {
-            f"{ours}/epoch": str(after.epoch), f"{ours}/attempt": str(after.attempt),
-            f"{ours}/process": str(after.process), f"{ours}/commit": str(after.commit),
-        }  # fmt: skip
+            f"{ours}/epoch": str(after.epoch),
+            f"{ours}/attempt": str(after.attempt),
+            f"{ours}/process": str(after.process),
+            f"{ours}/commit": str(after.commit),
+        }
         if after.topic_mark == topic_mark(key.topic_id):
             properties[f"{ours}/topic-id"] = key.topic_id
         for partition, offset in after.offsets.items():

@@ -70,9 +70,12 @@ class ParquetTable:
 
     def _create(self, schema: pa.Schema, partition_by: list[str]) -> None:
         head = {
-            "v": VERSION, "number": 1, "schema": _schema_text(schema),
-            "partition_by": partition_by, "files": [],
-        }  # fmt: skip
+            "v": VERSION,
+            "number": 1,
+            "schema": _schema_text(schema),
+            "partition_by": partition_by,
+            "files": [],
+        }
         self._folder.create(MANIFESTS)
         # Another export may be quicker; its schema is then checked like that of an old table.
         with contextlib.suppress(FileExistsError):

@@ -32,8 +32,11 @@ def delta_stats(file: WrittenFile) -> dict[str, Any]:
         if bound is not None and ".list." not in path:
             bounds[path] = bound
     stats: dict[str, Any] = {
-        "numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {},
-    }  # fmt: skip
+        "numRecords": footer.num_rows,
+        "minValues": {},
+        "maxValues": {},
+        "nullCount": {},
+    }
     for path, (low, high, nulls) in bounds.items():
         _put(stats["nullCount"], path, nulls)
         low, high = _delta_value(low, up=False), _delta_value(high, up=True)

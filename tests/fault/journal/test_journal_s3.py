@@ -38,9 +38,11 @@ def server() -> Iterator[str]:
 
 def settings_for(endpoint: str) -> JournalSettings:
     options = {
-        "endpoint": endpoint, "region": "us-east-1", "access_key_id": "test",
+        "endpoint": endpoint,
+        "region": "us-east-1",
+        "access_key_id": "test",
         "secret_access_key": "test",
-    }  # fmt: skip
+    }
     return JournalSettings.model_validate(
         {
             "tiering_url": "s3://archive/lakemq",
@@ -49,7 +51,7 @@ def settings_for(endpoint: str) -> JournalSettings:
             "maintenance_interval_ms": 100,
             "free_min_bytes": 0,
             "tail_max_bytes": 0,
-        }  # fmt: skip
+        }
     )
 
 
@@ -107,9 +109,12 @@ def client(endpoint: str) -> object:
     import boto3
 
     return boto3.client(
-        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="test",
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="test",
         aws_secret_access_key="test",
-    )  # fmt: skip
+    )
 
 
 def create_bucket(endpoint: str) -> None:

@@ -136,8 +136,10 @@ async def test_consumers_are_killed_at_any_step(node: NodeProcess) -> None:
     def start() -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-c", CONSUMER, node.native, "t"],
-            stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
 
     async with lakemq.Client(node.native, timeout_s=5) as client:
         await fill(client, "t")

@@ -68,8 +68,11 @@ def test_nothing_is_said_on_stderr(tmp_path: Path) -> None:
         script.write_text(SCRIPT)
         with subprocess.Popen(
             [sys.executable, "-W", "error::RuntimeWarning", str(script), node.native],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        ) as process:  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "going\n"
             for _ in range(2):

@@ -94,8 +94,11 @@ async def test_every_batch_lands_once_and_whole(tmp_path: Path) -> None:
     counted = Counter(value.rsplit(b"/", 1)[0] for values in found.values() for value in values)
     assert set(counted.values()) == {1}
     assert len(counted) == batch_id * 2 * 40
-    marks = {value.split(b"/")[0] + b"/" + value.rsplit(b"/", 1)[1]
-             for values in found.values() for value in values}  # fmt: skip
+    marks = {
+        value.split(b"/")[0] + b"/" + value.rsplit(b"/", 1)[1]
+        for values in found.values()
+        for value in values
+    }
     assert len(marks) == batch_id, "a batch holds records of two tries"
     for values in found.values():
         places = [tuple(map(int, value.split(b"/")[:3])) for value in values]
@@ -174,8 +177,9 @@ async def test_consume_transform_produce_gives_each_output_once(tmp_path: Path) 
 def start_worker(bootstrap: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", LOOP, bootstrap],
-        stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[3],
-    )  # fmt: skip
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[3],
+    )
 
 
 async def ended(client: lakemq.Client, records: int) -> bool:

@@ -58,10 +58,16 @@ def table_rows(target, decoded: bool) -> list[tuple[int, int, bytes | None]]:
 
 def settings(node: NodeProcess, target, **more) -> dict[str, object]:
     return {
-        "bootstrap": node.native, "topic": "t", "target": dataclasses.asdict(target),
-        "export_id": "e", "format": "json", "value_schema": "n bigint", "commit_rows": 400,
-        "retry_timeout_s": 60.0, **more,
-    }  # fmt: skip
+        "bootstrap": node.native,
+        "topic": "t",
+        "target": dataclasses.asdict(target),
+        "export_id": "e",
+        "format": "json",
+        "value_schema": "n bigint",
+        "commit_rows": 400,
+        "retry_timeout_s": 60.0,
+        **more,
+    }
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -21,9 +21,14 @@ NAMES = ("a", "b", "c")
 KILLS = [("after_commit", 3), ("after_commit", 4), ("in_task", 2), ("before_commit", 5)]
 ALL_KILLS = [
     *((point, n) for n in range(1, 10) for point in ("before_commit", "after_commit")),
-    *(("in_task", n) for n in range(1, 7)), ("in_orphans", 1), ("after_tasks", 1),
-    ("after_epoch", 1), ("after_epoch", 2), ("after_epoch", 3), ("after_dead_letters", 2),
-]  # fmt: skip
+    *(("in_task", n) for n in range(1, 7)),
+    ("in_orphans", 1),
+    ("after_tasks", 1),
+    ("after_epoch", 1),
+    ("after_epoch", 2),
+    ("after_epoch", 3),
+    ("after_dead_letters", 2),
+]
 
 
 def value(number: int) -> bytes:
@@ -43,10 +48,16 @@ def test_killed_between_tables(kind: str, tmp_path: Path) -> None:
     target = routed_target_in(tmp_path / "lake", kind)
     with NodeProcess(tmp_path / "node") as node, lakemq.connect(node.native) as client:
         settings = {
-            "bootstrap": node.native, "topic": "t", "target": dataclasses.asdict(target),
-            "export_id": "e", "format": "json", "value_schema": "to string", "evolve": "add",
-            "route_by": "to", "commit_rows": 200,
-        }  # fmt: skip
+            "bootstrap": node.native,
+            "topic": "t",
+            "target": dataclasses.asdict(target),
+            "export_id": "e",
+            "format": "json",
+            "value_schema": "to string",
+            "evolve": "add",
+            "route_by": "to",
+            "commit_rows": 200,
+        }
         client.create_topic("t", partitions=2)
         sent = 0
         for point, step in ALL_KILLS if ALL else KILLS:

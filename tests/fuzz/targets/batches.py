@@ -103,9 +103,13 @@ def headers(data: bytes) -> None:
         assert encode_headers(decode_headers(data)) == data
 
 
-@target("batches.fetched", seeds=[
-    fetch_response(BATCHES[0], 3, 4, 0), fetch_response(b"", 0, 0, 0),
-])  # fmt: skip
+@target(
+    "batches.fetched",
+    seeds=[
+        fetch_response(BATCHES[0], 3, 4, 0),
+        fetch_response(b"", 0, 0, 0),
+    ],
+)
 def fetched(data: bytes) -> None:
     """What a client takes for a broker's answer."""
     with contextlib.suppress(DecodeError):
@@ -116,9 +120,13 @@ def fetched(data: bytes) -> None:
             )
 
 
-@target("batches.fetched_many", seeds=[
-    fetch_many_response("t", 3, BATCHES[0], 3, 4, 0), fetch_many_response("", 0, b"", 0, 0, 0),
-])  # fmt: skip
+@target(
+    "batches.fetched_many",
+    seeds=[
+        fetch_many_response("t", 3, BATCHES[0], 3, 4, 0),
+        fetch_many_response("", 0, b"", 0, 0, 0),
+    ],
+)
 def fetched_many(data: bytes) -> None:
     """What a consumer takes for a broker's answer."""
     with contextlib.suppress(DecodeError):

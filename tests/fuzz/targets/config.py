@@ -14,9 +14,11 @@ from lakemq.plugins.native.config import NativeSettings
 from tests.fuzz.registry import pieces, target
 
 PLUGINS = {
-    "bridge": BridgeSettings, "journal": JournalSettings, "mqtt": MqttSettings,
+    "bridge": BridgeSettings,
+    "journal": JournalSettings,
+    "mqtt": MqttSettings,
     "native": NativeSettings,
-}  # fmt: skip
+}
 CONFIG = b"""[node]
 data_dir = "x"
 
@@ -43,9 +45,10 @@ def config(data: bytes) -> None:
     """A configuration is valid, or ConfigError names file and setting."""
     text, *variables = (each.decode("utf-8", "replace") for each in pieces(data))
     named: Mapping[str, str] = {
-        f"LAKEMQ_{name}": value for name, _, value in (each.partition("=") for each in variables)
+        f"LAKEMQ_{name}": value
+        for name, _, value in (each.partition("=") for each in variables)
         if "__" in name
-    }  # fmt: skip
+    }
     with contextlib.suppress(ConfigError):
         source = parse_config("lakemq.toml", text, named)
         _check_top(source)

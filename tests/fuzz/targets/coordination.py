@@ -74,15 +74,22 @@ ID = "00112233445566778899aabbccddeeff"
 COMMITTED = Committed(5, 1, 1_700_000_000_000, ID, "note")
 PLACE = TopicPartition("t", 3)
 STATE = OwnerState(
-    2, 3, 4, 5, 60_000, 1_700_000_000_000,
+    2,
+    3,
+    4,
+    5,
+    60_000,
+    1_700_000_000_000,
     PendingCommit(
         (CommitTarget("rooms", ID, 1, 9, (StagedRef(2, 10, 11),)),), (("offsets", b"xy"),)
     ),
-)  # fmt: skip
+)
 QUEUE = queues.Snapshot(
-    ID, 7, (queues.Run(3, None), queues.Run(300, queues.DeliveryState(2, 1))),
+    ID,
+    7,
+    (queues.Run(3, None), queues.Run(300, queues.DeliveryState(2, 1))),
     queues.DeadLetterBatch(9, "dead", 1, (8, 300)),
-)  # fmt: skip
+)
 
 Pair = tuple[Callable[[bytes], Any], Callable[[Any], bytes]]
 """A decoder that raises ValueError alone, and its inverse."""
@@ -95,10 +102,13 @@ def _round(data: bytes, *pairs: Pair) -> None:
             assert decode(encode(found)) == found
 
 
-@target("coordination.offsets", seeds=[
-    encode_key(OffsetKey("g", PLACE)) + b"\xff\x00\xff" + encode_value(COMMITTED),
-    encode_changes("g", {PLACE: (None, COMMITTED)}),
-])  # fmt: skip
+@target(
+    "coordination.offsets",
+    seeds=[
+        encode_key(OffsetKey("g", PLACE)) + b"\xff\x00\xff" + encode_value(COMMITTED),
+        encode_changes("g", {PLACE: (None, COMMITTED)}),
+    ],
+)
 def offsets(data: bytes) -> None:
     """Committed offsets: records of another kind are left alone, never stop a start."""
     parts = [*pieces(data), data]
@@ -113,10 +123,14 @@ def offsets(data: bytes) -> None:
         assert table.of(group)
 
 
-@target("coordination.queues", seeds=[
-    queues.encode_snapshot(QUEUE), queues.encode_key(queues.QueueKey("g", "t", 1)),
-    encode_settings(QueueSettings(attempts_max=3, dead_letter="d")),
-])  # fmt: skip
+@target(
+    "coordination.queues",
+    seeds=[
+        queues.encode_snapshot(QUEUE),
+        queues.encode_key(queues.QueueKey("g", "t", 1)),
+        encode_settings(QueueSettings(attempts_max=3, dead_letter="d")),
+    ],
+)
 def queue_records(data: bytes) -> None:
     """Queues: settings and states are read, or ValueError says that they are none."""
     _round(
@@ -127,14 +141,19 @@ def queue_records(data: bytes) -> None:
     )
 
 
-@target("coordination.transactions", seeds=[
-    encode_owner(Owner("transaction", "t")), encode_state(STATE), encode_schedule_id("a"),
-    encode_staged_key(
-        StagedKey(StagedBatchId(Owner("sink", "s"), 2, 3, 4, 5, 6), "r", ID, 7, 8, 9)
-    ),
-    encode_schedule(StoredSchedule(5, True, "rooms", ID, 1, 2, b"batch")),
-    encode_ended(EndedSchedule(5)),
-])  # fmt: skip
+@target(
+    "coordination.transactions",
+    seeds=[
+        encode_owner(Owner("transaction", "t")),
+        encode_state(STATE),
+        encode_schedule_id("a"),
+        encode_staged_key(
+            StagedKey(StagedBatchId(Owner("sink", "s"), 2, 3, 4, 5, 6), "r", ID, 7, 8, 9)
+        ),
+        encode_schedule(StoredSchedule(5, True, "rooms", ID, 1, 2, b"batch")),
+        encode_ended(EndedSchedule(5)),
+    ],
+)
 def transactions(data: bytes) -> None:
     """Staged batches, owners' states, schedules: read, or ValueError."""
     _round(
@@ -143,10 +162,13 @@ def transactions(data: bytes) -> None:
         (decode_staged_key, encode_staged_key),
         (decode_state, encode_state),
         (decode_schedule_id, encode_schedule_id),
-        (decode_schedule, lambda one: (
-            encode_ended(one) if isinstance(one, EndedSchedule) else encode_schedule(one)
-        )),
-    )  # fmt: skip
+        (
+            decode_schedule,
+            lambda one: (
+                encode_ended(one) if isinstance(one, EndedSchedule) else encode_schedule(one)
+            ),
+        ),
+    )
 
 
 _MESSAGES: tuple[Any, ...] = tuple(

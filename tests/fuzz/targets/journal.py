@@ -85,15 +85,25 @@ def segment(data: bytes) -> None:
     with contextlib.suppress(BadBatch):
         for bytes_max in (1, 200, 1 << 20):
             cut_slice(
-                read, 0, len(data), offset=offset // 2, offset_end=offset + 1,
-                bytes_max=bytes_max, skip=100,
-            )  # fmt: skip
+                read,
+                0,
+                len(data),
+                offset=offset // 2,
+                offset_end=offset + 1,
+                bytes_max=bytes_max,
+                skip=100,
+            )
 
 
-@target("journal.formats", seeds=[
-    encode_index(_index())[8:], encode_checkpoint(Checkpoint(_index(), _producers()))[8:],
-    encode_sums(sum_up(lambda at, size: bytes(size), 40_000))[8:], _producers().encode(),
-])  # fmt: skip
+@target(
+    "journal.formats",
+    seeds=[
+        encode_index(_index())[8:],
+        encode_checkpoint(Checkpoint(_index(), _producers()))[8:],
+        encode_sums(sum_up(lambda at, size: bytes(size), 40_000))[8:],
+        _producers().encode(),
+    ],
+)
 def formats(data: bytes) -> None:
     """Index, checkpoint, sums and producers, behind checksums that hold: each is refused by its own
     error, or can be used."""
@@ -130,10 +140,15 @@ def _use_producers(table: ProducerTable) -> None:
 
 
 MANIFEST = Manifest(
-    "t", "0" * 32, 1, 0,
-    (SegmentInfo(0, 0, 5, 7, 100, 9, 9, False, RemotePlace("s3://b/x", 0, 100, 7)),
-     SegmentInfo(7, 0, 5)),
-)  # fmt: skip
+    "t",
+    "0" * 32,
+    1,
+    0,
+    (
+        SegmentInfo(0, 0, 5, 7, 100, 9, 9, False, RemotePlace("s3://b/x", 0, 100, 7)),
+        SegmentInfo(7, 0, 5),
+    ),
+)
 MARK = FenceMark(0, 0, 100, 7, "EIO")
 
 

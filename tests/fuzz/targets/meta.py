@@ -67,10 +67,16 @@ ENTRIES = [Entry(b"\x00a", 1, 1), Entry(b"\x00bb", 2, 1), Entry(b"", 3, 2)]
 LOG = encode_log_header() + b"".join(encode_record(each, each.log_index) for each in ENTRIES)
 
 
-@target("meta.log", seeds=[
-    LOG[16:], encode_vote(3, "n1")[12:], LOG[16:80] + b"\0" * 5 + LOG[80:],
-    RECORD_MAGIC * 400,
-], bytes_max=16_384)  # fmt: skip
+@target(
+    "meta.log",
+    seeds=[
+        LOG[16:],
+        encode_vote(3, "n1")[12:],
+        LOG[16:80] + b"\0" * 5 + LOG[80:],
+        RECORD_MAGIC * 400,
+    ],
+    bytes_max=16_384,
+)
 def log(data: bytes) -> None:
     """A log file gives its entries, or LogDamaged; so does the file of the vote."""
     with contextlib.suppress(LogDamaged):
@@ -94,9 +100,14 @@ COMMANDS = [
 ]
 
 
-@target("meta.commands", seeds=[
-    *COMMANDS, *(bytes((number,)) + COMMANDS[0] for number in range(len(KINDS))),
-], weight=2)  # fmt: skip
+@target(
+    "meta.commands",
+    seeds=[
+        *COMMANDS,
+        *(bytes((number,)) + COMMANDS[0] for number in range(len(KINDS))),
+    ],
+    weight=2,
+)
 def commands(data: bytes) -> None:
     """A command is checked, or InvalidArgument or UnsupportedCommand; one that is decoded changes
     the catalog or answers an error, and none trips a bug."""
@@ -122,10 +133,15 @@ def _any_command(data: bytes) -> bytes:
     return packed((kind, b"", 0, 0, fields))
 
 
-@target("meta.snapshot", seeds=[
-    packed([FileNote("a.sst", 5, b"\0" * 32), FileNote("b", 0, b"")]), packed({"a": 1}),
-    packed(["abc", "def"]), packed(5),
-])  # fmt: skip
+@target(
+    "meta.snapshot",
+    seeds=[
+        packed([FileNote("a.sst", 5, b"\0" * 32), FileNote("b", 0, b"")]),
+        packed({"a": 1}),
+        packed(["abc", "def"]),
+        packed(5),
+    ],
+)
 def snapshot(data: bytes) -> None:
     """The manifest of a snapshot that comes in is checked, or BadSnapshot."""
     for each in (data, packed(list(Values(data).values()))):

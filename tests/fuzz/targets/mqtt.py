@@ -67,9 +67,13 @@ from tests.support.mqtt.bench import Bench
 PACKET_MAX_BYTES = 4096
 VERSIONS = (V31, V311, V5)
 LIMITS = Limits(
-    packet_max_bytes=PACKET_MAX_BYTES, sessions_max=8, subscriptions_max=8, receive_max=8,
-    topic_alias_max=4, connections_max=8,
-)  # fmt: skip
+    packet_max_bytes=PACKET_MAX_BYTES,
+    sessions_max=8,
+    subscriptions_max=8,
+    receive_max=8,
+    topic_alias_max=4,
+    connections_max=8,
+)
 
 
 @target("mqtt.codec")
@@ -145,9 +149,13 @@ def proxy(data: bytes) -> None:
 # ------------------------------------------------------------ parts of packets
 
 PROPERTIES = Properties(
-    payload_format=1, message_expiry_s=5, content_type="a", response_topic="b",
-    correlation_data=b"c", user_properties=(("k", "v"), ("k", "w")),
-)  # fmt: skip
+    payload_format=1,
+    message_expiry_s=5,
+    content_type="a",
+    response_topic="b",
+    correlation_data=b"c",
+    user_properties=(("k", "v"), ("k", "w")),
+)
 
 
 @target(
@@ -156,12 +164,11 @@ PROPERTIES = Properties(
         bytes((int(PacketType.PUBLISH),)) + write_properties(PROPERTIES),
         bytes((WILL,)) + write_properties(Properties(will_delay_s=7)),
         bytes((int(PacketType.CONNECT),)) + write_properties(Properties(session_expiry_s=7)),
-        bytes((int(PacketType.PUBLISH),)) + write_properties(
-            Properties(user_properties=(("", ""),) * 400)
-        ),
+        bytes((int(PacketType.PUBLISH),))
+        + write_properties(Properties(user_properties=(("", ""),) * 400)),
     ],
     bytes_max=32_768,
-)  # fmt: skip
+)
 def properties(data: bytes) -> None:
     """Properties are read or refused; what was read is written and reads the same."""
     if not data:
@@ -174,10 +181,15 @@ def properties(data: bytes) -> None:
         assert read_properties(Reader(again, 0, len(again)), packet) == found
 
 
-@target("mqtt.names", seeds=[
-    b"a/+/b/#\xff\x00\xffa/x/b/c", b"$share/g/a/#\xff\x00\xff$replay/earliest/a",
-    b"$delayed/10/a\xff\x00\xff2026-03-01T12:30:00Z", b"+/+\xff\x00\xff$SYS/x",
-])  # fmt: skip
+@target(
+    "mqtt.names",
+    seeds=[
+        b"a/+/b/#\xff\x00\xffa/x/b/c",
+        b"$share/g/a/#\xff\x00\xff$replay/earliest/a",
+        b"$delayed/10/a\xff\x00\xff2026-03-01T12:30:00Z",
+        b"+/+\xff\x00\xff$SYS/x",
+    ],
+)
 def names(data: bytes) -> None:
     """Topic names and filters are taken or refused by the protocol's own errors."""
     one, other, *_ = [*pieces(data), b""]
@@ -217,12 +229,17 @@ def session(data: bytes) -> None:
             read_session("c", each)
 
 
-@target("mqtt.snapshots", seeds=[
-    retained_bytes(Message("a/b", b"x", 1, True, 5, bare_properties(PROPERTIES), 60, "me")),
-    positions_bytes({("t", 0): 3}),
-    delayed_bytes(Delayed("k", 9, Publish("a", b"x", 1, properties=PROPERTIES), "c", ANONYMOUS)),
-    packed({"until": 5, "why": "x"}),
-])  # fmt: skip
+@target(
+    "mqtt.snapshots",
+    seeds=[
+        retained_bytes(Message("a/b", b"x", 1, True, 5, bare_properties(PROPERTIES), 60, "me")),
+        positions_bytes({("t", 0): 3}),
+        delayed_bytes(
+            Delayed("k", 9, Publish("a", b"x", 1, properties=PROPERTIES), "c", ANONYMOUS)
+        ),
+        packed({"until": 5, "why": "x"}),
+    ],
+)
 def snapshots(data: bytes) -> None:
     """Retained messages, positions, delayed publishes and bans are read, or are no snapshots."""
     built = packed({"v": 1} | _fields(data, "m pos due what from who until why"))
@@ -250,15 +267,22 @@ HEADERS = encode_headers(
      ("mqtt.qos2_id", b"i/7"), ("mqtt.message_expiry_s", b"60"), ("mqtt.user.x", b"y"),
      ("mqtt.response_topic", b"r"), ("mqtt.payload_format", b"1"), ("k", b"v"))
 )  # fmt: skip
-RULES = Rules([
-    Rule(True, True, "#", "in/", "out/", 1, "t"), Rule(True, False, "+/a", "", "x/", 2, "t"),
-])  # fmt: skip
+RULES = Rules(
+    [
+        Rule(True, True, "#", "in/", "out/", 1, "t"),
+        Rule(True, False, "+/a", "", "x/", 2, "t"),
+    ]
+)
 
 
-@target("mqtt.records", seeds=[
-    HEADERS + b"\xff\x00\xffin/a", encode_headers((("mqtt.qos2_id", "i/²".encode()),)),
-    encode_headers((("mqtt.qos2_id", b"i/" + b"9" * 5000),)),
-])  # fmt: skip
+@target(
+    "mqtt.records",
+    seeds=[
+        HEADERS + b"\xff\x00\xffin/a",
+        encode_headers((("mqtt.qos2_id", "i/²".encode()),)),
+        encode_headers((("mqtt.qos2_id", b"i/" + b"9" * 5000),)),
+    ],
+)
 def records(data: bytes) -> None:
     """What any producer wrote into a bound topic is read or counted as unreadable, by MQTT and by
     bridges."""
@@ -274,9 +298,7 @@ def records(data: bytes) -> None:
         packet_id_of(f"bridge:l/{row.name}", "l")
 
 
-@target("mqtt.broken_batches", seeds=[
-    encode_batch(Columns([b"x"], [b"a"], [HEADERS], [1]))
-])  # fmt: skip
+@target("mqtt.broken_batches", seeds=[encode_batch(Columns([b"x"], [b"a"], [HEADERS], [1]))])
 def broken_batches(data: bytes) -> None:
     """A batch that is broken is refused as CorruptBatch, whoever reads it."""
     with contextlib.suppress(CorruptBatch):

@@ -10,18 +10,26 @@ from lakemq.broker_core.api.schemas.formats import AvroFormat, Format, JsonForma
 from lakemq.broker_core.schemas import _why as problems
 from tests.fuzz.registry import Values, pieces, target
 
-JSON = json.dumps({
-    "type": "object", "required": ["a"],
-    "properties": {"a": {"type": "integer", "minimum": 0}, "b": {"enum": ["x", None]}},
-    "additionalProperties": {"$ref": "#/properties/a"},
-})  # fmt: skip
-AVRO = json.dumps({
-    "type": "record", "name": "r", "fields": [
-        {"name": "a", "type": "long"}, {"name": "b", "type": ["null", "string"], "default": None},
-        {"name": "c", "type": {"type": "array", "items": "r"}},
-        {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 4}},
-    ],
-})  # fmt: skip
+JSON = json.dumps(
+    {
+        "type": "object",
+        "required": ["a"],
+        "properties": {"a": {"type": "integer", "minimum": 0}, "b": {"enum": ["x", None]}},
+        "additionalProperties": {"$ref": "#/properties/a"},
+    }
+)
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "r",
+        "fields": [
+            {"name": "a", "type": "long"},
+            {"name": "b", "type": ["null", "string"], "default": None},
+            {"name": "c", "type": {"type": "array", "items": "r"}},
+            {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 4}},
+        ],
+    }
+)
 PROTOBUF = 'syntax = "proto3"; message R { int64 a = 1; repeated R b = 2; map<string, R> c = 3; }'
 MARK = b"\xff\x00\xff"
 
@@ -75,9 +83,14 @@ def _use(schema: Format | None, other: Format | None, values: list[bytes]) -> No
             assert all(isinstance(each, str) for each in problems(reader, writer))
 
 
-@target("schemas.protobuf", seeds=[
-    b"\x00\x08\x05\x12\x02\x08\x01", b"\x00" + b"\x12\x80\x01" * 200, b"\x01",
-])  # fmt: skip
+@target(
+    "schemas.protobuf",
+    seeds=[
+        b"\x00\x08\x05\x12\x02\x08\x01",
+        b"\x00" + b"\x12\x80\x01" * 200,
+        b"\x01",
+    ],
+)
 def protobuf(data: bytes) -> None:
     """A value of a compiled schema; schemas themselves are read by protoc, in its own process."""
     with contextlib.suppress(SchemaMismatch):

@@ -52,9 +52,14 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-@target("security.scram", seeds=[
-    FIRST + b"\xff\x00\xff" + FINAL, SAID.encode(), FINAL.replace(b"dH", "²".encode()),
-])  # fmt: skip
+@target(
+    "security.scram",
+    seeds=[
+        FIRST + b"\xff\x00\xff" + FINAL,
+        SAID.encode(),
+        FINAL.replace(b"dH", "²".encode()),
+    ],
+)
 def scram(data: bytes) -> None:
     """Messages of an exchange are as RFC 5802 has them, or NotAuthenticated; on both sides."""
     first, final, *_ = [*pieces(data), FINAL]
@@ -74,9 +79,14 @@ def scram(data: bytes) -> None:
             client.final(b"r=nonceX,i=4096," + data)
 
 
-@target("security.header", seeds=[
-    b"Basic " + base64.b64encode(b"ann:secret"), b"Bearer abc", b"Basic \xc2\xb2",
-])  # fmt: skip
+@target(
+    "security.header",
+    seeds=[
+        b"Basic " + base64.b64encode(b"ann:secret"),
+        b"Bearer abc",
+        b"Basic \xc2\xb2",
+    ],
+)
 def header(data: bytes) -> None:
     """The text `authorization` is read, or NotAuthenticated."""
     for text in (_text(data), data.decode("latin-1")):
@@ -91,9 +101,12 @@ def _authenticator() -> TokenAuthenticator:
     with tempfile.NamedTemporaryFile(delete=False) as file:
         file.write(KEY)
     made = JwtSettings(
-        kind="jwt", secret_file=file.name, algorithms=["HS256"], issuer="https://i",
+        kind="jwt",
+        secret_file=file.name,
+        algorithms=["HS256"],
+        issuer="https://i",
         audience="lakemq",
-    )  # fmt: skip
+    )
     authenticator = TokenAuthenticator(made, lambda: 0)
     Path(file.name).unlink()
     return authenticator
@@ -101,9 +114,13 @@ def _authenticator() -> TokenAuthenticator:
 
 TOKENS = _authenticator()
 CLAIMS = {
-    "sub": "ann", "exp": 4_000_000_000, "iss": "https://i", "aud": "lakemq", "roles": ["r"],
+    "sub": "ann",
+    "exp": 4_000_000_000,
+    "iss": "https://i",
+    "aud": "lakemq",
+    "roles": ["r"],
     "lakemq_rules": [{"operations": ["read"], "resource": "topic:a"}],
-}  # fmt: skip
+}
 TOKEN = jwt.encode(CLAIMS, KEY, "HS256").encode()
 BODIES = json.dumps({"alg": "HS256", "typ": "JWT"}).encode(), json.dumps(CLAIMS).encode()
 
@@ -151,10 +168,14 @@ class Book(dict[str, UserRecord]):
 SESSIONS = SessionTokens(KEY, [Book()], 1000, lambda: 0)
 
 
-@target("security.session_tokens", seeds=[
-    SESSIONS.issue(Principal("ann", roles=("r",)))[0].encode(), PREFIX.encode() + b"e30=.x",
-    PREFIX.encode() + b"x.\xff",
-])  # fmt: skip
+@target(
+    "security.session_tokens",
+    seeds=[
+        SESSIONS.issue(Principal("ann", roles=("r",)))[0].encode(),
+        PREFIX.encode() + b"e30=.x",
+        PREFIX.encode() + b"x.\xff",
+    ],
+)
 def session_tokens(data: bytes) -> None:
     """A node's own token is known again, or NotAuthenticated."""
     for text in (_text(data), PREFIX + _text(data)):
@@ -170,11 +191,16 @@ resource = "topic:a*"
 """
 
 
-@target("security.files", seeds=[
-    f"# users\n{USERS}\nbob roles=a,b\n".encode(), RULES,
-    b"CN=device\\,1+OU=x,O=Acme", "ann SCRAM-SHA-256$²:a$b:c".encode(),
-    USERS.replace("4096", "9" * 5000).encode(),
-])  # fmt: skip
+@target(
+    "security.files",
+    seeds=[
+        f"# users\n{USERS}\nbob roles=a,b\n".encode(),
+        RULES,
+        b"CN=device\\,1+OU=x,O=Acme",
+        "ann SCRAM-SHA-256$²:a$b:c".encode(),
+        USERS.replace("4096", "9" * 5000).encode(),
+    ],
+)
 def files(data: bytes) -> None:
     """Password files and rules files are read, or the error names the line."""
     text = data.decode("utf-8", "replace")
@@ -190,9 +216,15 @@ NAMES = ["/".join(each) for size in (1, 2, 3) for each in itertools.product("ab"
 CONTEXT = AccessContext(client_id="a", qos=1, retain=False)
 
 
-@target("security.filters", seeds=[
-    b"a/+/#\xff\x00\xff+/b", b"#\xff\x00\xffa", b"+/#\xff\x00\xff+", b"a/#\xff\x00\xffa",
-])  # fmt: skip
+@target(
+    "security.filters",
+    seeds=[
+        b"a/+/#\xff\x00\xff+/b",
+        b"#\xff\x00\xffa",
+        b"+/#\xff\x00\xff+",
+        b"a/#\xff\x00\xffa",
+    ],
+)
 def filters(data: bytes) -> None:
     """What covers and overlaps says of two filters is true of the names that they match."""
     one, other, *_ = [*pieces(data), b"#"]
@@ -200,8 +232,9 @@ def filters(data: bytes) -> None:
     if not (is_filter(left) and is_filter(right)):
         return
     mine, its = levels_of(left), levels_of(right)
-    names = [(covers(mine, (*each.split("/"),)), covers(its, (*each.split("/"),)))
-             for each in NAMES]  # fmt: skip
+    names = [
+        (covers(mine, (*each.split("/"),)), covers(its, (*each.split("/"),))) for each in NAMES
+    ]
     if covers(mine, its):
         assert all(wide for wide, narrow in names if narrow)
     if not overlaps(mine, its):
@@ -209,9 +242,13 @@ def filters(data: bytes) -> None:
     assert overlaps(mine, its) == overlaps(its, mine)
 
 
-@target("security.rules", seeds=[
-    b"\x0b\x01user:ann", b"\x0brole:r\xff\x00\xffall\xff\x00\xfftopic\xff\x00\xffa*",
-])  # fmt: skip
+@target(
+    "security.rules",
+    seeds=[
+        b"\x0b\x01user:ann",
+        b"\x0brole:r\xff\x00\xffall\xff\x00\xfftopic\xff\x00\xffa*",
+    ],
+)
 def rules(data: bytes) -> None:
     """A rule is refused in words or judges every question; and is the same after it was kept."""
     parts = [each.decode("latin-1") for each in pieces(data)]

@@ -33,14 +33,19 @@ COLUMNS = (
     "g date, h timestamp_ms, i boolean"
 )
 CSV_COLUMNS = "a bigint, b string, c double, e timestamp, f decimal(10,2), g date, i boolean"
-AVRO = json.dumps({
-    "type": "record", "name": "r", "fields": [
-        {"name": "a", "type": "long"}, {"name": "b", "type": ["null", "string"]},
-        {"name": "c", "type": {"type": "array", "items": "int"}},
-        {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 4}},
-        {"name": "e", "type": {"type": "long", "logicalType": "timestamp-micros"}},
-    ],
-})  # fmt: skip
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "r",
+        "fields": [
+            {"name": "a", "type": "long"},
+            {"name": "b", "type": ["null", "string"]},
+            {"name": "c", "type": {"type": "array", "items": "int"}},
+            {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 4}},
+            {"name": "e", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        ],
+    }
+)
 PROTOBUF = """syntax = "proto3"; import "google/protobuf/timestamp.proto";
 message I { string s = 1; }
 message R { int64 a = 1; repeated I b = 2; map<string, I> c = 3; google.protobuf.Timestamp t = 4;
@@ -80,32 +85,50 @@ def json_values(data: bytes) -> None:
     type_of_value(Values(data).value())
 
 
-@target("spark.csv", seeds=[
-    b'1,x,1.5,2026-03-01,1.50,2026-03-01,true' + MARK + b'1,"x,y",,,,,' + MARK + b'"', b",,,,,,",
-    b'1,"a\nb",1,,,,' + MARK + b"\r\n" + MARK + b"\xff",
-], bytes_max=4096, weight=4)  # fmt: skip
+@target(
+    "spark.csv",
+    seeds=[
+        b"1,x,1.5,2026-03-01,1.50,2026-03-01,true" + MARK + b'1,"x,y",,,,,' + MARK + b'"',
+        b",,,,,,",
+        b'1,"a\nb",1,,,,' + MARK + b"\r\n" + MARK + b"\xff",
+    ],
+    bytes_max=4096,
+    weight=4,
+)
 def csv_values(data: bytes) -> None:
     """CSV by a column list."""
     _decode(CsvDecoder(parse_schema(CSV_COLUMNS)), [*pieces(data)[:20], None])
 
 
-@target("spark.avro", seeds=[
-    b"\x02\x02\x02a\x00\x02\x05\x0a" + MARK + b"\x02", b"\xc3\x01" + bytes(9),
-    b"\x00\x00\xfe\xff\xff\xff\x0f", b"\x00\x00\x00\x02\x7f\xff\xff\xff\xff\xff\xff\xff\xff\x01",
-], weight=2)  # fmt: skip
+@target(
+    "spark.avro",
+    seeds=[
+        b"\x02\x02\x02a\x00\x02\x05\x0a" + MARK + b"\x02",
+        b"\xc3\x01" + bytes(9),
+        b"\x00\x00\xfe\xff\xff\xff\x0f",
+        b"\x00\x00\x00\x02\x7f\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+    ],
+    weight=2,
+)
 def avro_values(data: bytes) -> None:
     """Avro by a writer's schema."""
     _decode(AvroDecoder(AVRO), [*pieces(data)[:20], None])
 
 
-@target("spark.avro_schema", seeds=[
-    AVRO.encode(), b"[" * 3000, b'{"type": "bytes", "logicalType": "decimal"}',
-    b'{"type": "record", "name": "r", "fields": [{"name": "a", "type": {"type": "bytes",'
-    b' "logicalType": "decimal", "precision": "x"}}]}',
-    b'{"type": "record", "name": "r", "fields": [{"name": "a", "type": "r"}]}',
-    b'{"type": "record", "name": "r", "fields": [{"name": "a", "type":'
-    b' {"type": "long", "logicalType": "timestamp-x"}}]}',
-], weight=4)  # fmt: skip
+@target(
+    "spark.avro_schema",
+    seeds=[
+        AVRO.encode(),
+        b"[" * 3000,
+        b'{"type": "bytes", "logicalType": "decimal"}',
+        b'{"type": "record", "name": "r", "fields": [{"name": "a", "type": {"type": "bytes",'
+        b' "logicalType": "decimal", "precision": "x"}}]}',
+        b'{"type": "record", "name": "r", "fields": [{"name": "a", "type": "r"}]}',
+        b'{"type": "record", "name": "r", "fields": [{"name": "a", "type":'
+        b' {"type": "long", "logicalType": "timestamp-x"}}]}',
+    ],
+    weight=4,
+)
 def avro_schema(data: bytes) -> None:
     """A schema is OptionError, or its columns hold what Avro gives."""
     text, *values = pieces(data)
@@ -113,10 +136,14 @@ def avro_schema(data: bytes) -> None:
         _decode(AvroDecoder(text.decode("utf-8", "replace")), [*values[:5], b"", None])
 
 
-@target("spark.protobuf", seeds=[
-    b"\x08\x05\x12\x03\x0a\x01x" + MARK + b"\x1a\x05\x0a\x01k\x12\x00",
-    b"\x22\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f" + MARK + b"\x30\x63",
-], weight=2)  # fmt: skip
+@target(
+    "spark.protobuf",
+    seeds=[
+        b"\x08\x05\x12\x03\x0a\x01x" + MARK + b"\x1a\x05\x0a\x01k\x12\x00",
+        b"\x22\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f" + MARK + b"\x30\x63",
+    ],
+    weight=2,
+)
 def protobuf_values(data: bytes) -> None:
     """Protobuf by a set of descriptors."""
     _decode(_protobuf(), [*pieces(data)[:20], None])
@@ -141,10 +168,15 @@ def _payload() -> bytes:
     return bytes(payload.SerializeToString())
 
 
-@target("spark.sparkplug", seeds=[
-    _payload(), Payload(uuid="SPBV1.0_COMPRESSED", body=b"x").SerializeToString(),
-    Payload(seq=2**64 - 1).SerializeToString(),
-], weight=2)  # fmt: skip
+@target(
+    "spark.sparkplug",
+    seeds=[
+        _payload(),
+        Payload(uuid="SPBV1.0_COMPRESSED", body=b"x").SerializeToString(),
+        Payload(seq=2**64 - 1).SerializeToString(),
+    ],
+    weight=2,
+)
 def sparkplug_values(data: bytes) -> None:
     """Sparkplug B payloads."""
     _decode(SparkplugDecoder(), [*pieces(data)[:20], None], exploding=True)

@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[3]
 
 
 @asynccontextmanager
-async def filled(node: NodeProcess, records: int = 0, partitions: int = 4) -> AsyncIterator[
-    tuple[lakemq.Client, str]
-]:  # fmt: skip
+async def filled(
+    node: NodeProcess, records: int = 0, partitions: int = 4
+) -> AsyncIterator[tuple[lakemq.Client, str]]:
     """A client and a topic of its own with numbered records."""
     name = unique("groups")
     async with lakemq.Client(node.native, timeout_s=10) as client:
@@ -106,10 +106,11 @@ async def test_two_members_share_and_the_callbacks_tell(node: NodeProcess) -> No
                 told.append((name + "-", places))
 
             async with client.subscribe(
-                topic, group=topic,
+                topic,
+                group=topic,
                 on_assigned=lambda places: told.append((name + "+", places)),
                 on_revoked=revoked,
-            ) as consumer:  # fmt: skip
+            ) as consumer:
                 async for record in consumer:
                     handled.append(int(record.value or b""))
 
@@ -225,8 +226,12 @@ def test_the_command_line(node: NodeProcess) -> None:
     assert "nightly" in group_command("list", *at)
     shown = group_command("describe", "nightly", *at).splitlines()
     assert shown[0].startswith("nightly  empty, epoch 0") and shown[2].split() == [
-        topic, "0", "20", "50", "30",
-    ]  # fmt: skip
+        topic,
+        "0",
+        "20",
+        "50",
+        "30",
+    ]
     for to, offset in (("earliest", 0), ("latest", 50), ("7", 7), ("time:33", 33)):
         said = group_command("reset-offsets", "nightly", "-t", topic, "--to", to, *at)
         assert said == f"nightly: {topic}-0 committed offset is {offset}\n"

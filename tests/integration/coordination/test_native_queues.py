@@ -18,9 +18,9 @@ from tests.support.node.node import NodeProcess, unique
 
 
 @asynccontextmanager
-async def filled(node: NodeProcess, records: int, partitions: int = 1) -> AsyncIterator[
-    tuple[lakemq.Client, str]
-]:  # fmt: skip
+async def filled(
+    node: NodeProcess, records: int, partitions: int = 1
+) -> AsyncIterator[tuple[lakemq.Client, str]]:
     """A client and a topic of its own with numbered records, keys 0 to 4."""
     name = unique("queues")
     async with lakemq.Client(node.native, timeout_s=10) as client:
@@ -200,10 +200,13 @@ async def test_poison_goes_to_the_dead_letters_once(node: NodeProcess) -> None:
         told = {int(each.value or b""): dict(each.headers) for each in letters}
         assert told[3]["lakemq-dead-reason"] == b"rejected"
         assert told[5] == {
-            "lakemq-dead-group": b"w", "lakemq-dead-topic": topic.encode(),
-            "lakemq-dead-partition": b"0", "lakemq-dead-offset": b"5",
-            "lakemq-dead-attempts": b"3", "lakemq-dead-reason": b"attempts",
-        }  # fmt: skip
+            "lakemq-dead-group": b"w",
+            "lakemq-dead-topic": topic.encode(),
+            "lakemq-dead-partition": b"0",
+            "lakemq-dead-offset": b"5",
+            "lakemq-dead-attempts": b"3",
+            "lakemq-dead-reason": b"attempts",
+        }
         assert {each.key for each in letters} == {b"0", b"3"}
 
 

@@ -136,8 +136,11 @@ def test_the_command_lists_and_cancels(client: lakemq.SyncClient, topic: str) ->
         words = ["schedule", *arguments, "--bootstrap", client.bootstrap]
         return subprocess.run(
             [sys.executable, "-m", "lakemq", *words],
-            capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"},
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "COLUMNS": "200"},
+        )
 
     client.schedules.send(topic, b"x", delay=LATER, schedule_id="wake-up")
     (line,) = [each for each in command("list").stdout.splitlines() if topic in each]

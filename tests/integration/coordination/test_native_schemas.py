@@ -19,14 +19,22 @@ from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
 from tests.support.node.node import NodeProcess
 
-V1 = json.dumps({
-    "type": "object", "properties": {"t": {"type": "number"}}, "required": ["t"],
-    "additionalProperties": False,
-})  # fmt: skip
-V2 = json.dumps({
-    "type": "object", "properties": {"t": {"type": "number"}, "unit": {"type": "string"}},
-    "required": ["t"], "additionalProperties": False,
-})  # fmt: skip
+V1 = json.dumps(
+    {
+        "type": "object",
+        "properties": {"t": {"type": "number"}},
+        "required": ["t"],
+        "additionalProperties": False,
+    }
+)
+V2 = json.dumps(
+    {
+        "type": "object",
+        "properties": {"t": {"type": "number"}, "unit": {"type": "string"}},
+        "required": ["t"],
+        "additionalProperties": False,
+    }
+)
 WRONG = json.dumps({"type": "object", "required": ["t", "unit"]})
 AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "t", "type": "double"}]})
 PROTO = 'syntax = "proto3"; message Reading { double t = 1; }'
@@ -138,8 +146,12 @@ async def test_values_that_do_not_fit_are_not_stored(
         async with await client.producer() as producer:
             assert (await producer.send(topic, good)).offset == 0
             await producer.send(topic, None)
-            for wrong in (good[:1], b"\x00" + good[5:], good[:-1] or b"x",
-                          lakemq.Serializer(other)({"t": 1.0})):  # fmt: skip
+            for wrong in (
+                good[:1],
+                b"\x00" + good[5:],
+                good[:-1] or b"x",
+                lakemq.Serializer(other)({"t": 1.0}),
+            ):
                 with pytest.raises(lakemq.SchemaMismatch, match="record 0"):
                     await producer.send(topic, wrong)
             columns = lakemq.Columns([good, good, b"\x00nonsense"])

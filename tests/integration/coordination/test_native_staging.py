@@ -240,8 +240,11 @@ def test_arrow_tables_are_staged_whole(client: lakemq.SyncClient, topic: str) ->
 def lakemq_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "lakemq", "transaction", *arguments],
-        capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
 
 
 def test_the_command_lists_aborts_and_forgets(client: lakemq.SyncClient, topic: str) -> None:

@@ -72,8 +72,9 @@ def test_clients_of_a_node(node: NodeProcess) -> None:
     node.start()
     bans = json.loads(run(node, "bans", "--json"))
     assert {(one["kind"], one["value"], one["why"]) for one in bans} == {
-        ("client_id", "c", "noise"), ("host", "10.0.0.0/8", ""),
-    }  # fmt: skip
+        ("client_id", "c", "noise"),
+        ("host", "10.0.0.0/8", ""),
+    }
     run(node, "unban", "host", "10.0.0.0/8")
     assert "10.0.0.0" not in run(node, "bans")
     refused: list[bool] = []

@@ -72,9 +72,11 @@ def test_lakemq_meta_drain_reaches_real_clients(node: NodeProcess) -> None:
 
     def client(version: int) -> paho.Client:
         made = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, client_id=f"c{version}",
-            protocol=paho.MQTTProtocolVersion(version), reconnect_on_failure=False,
-        )  # fmt: skip
+            paho.CallbackAPIVersion.VERSION2,
+            client_id=f"c{version}",
+            protocol=paho.MQTTProtocolVersion(version),
+            reconnect_on_failure=False,
+        )
         made.on_disconnect = lambda c, u, flags, code, properties: said.put(
             (version, code.value, getattr(properties, "ServerReference", None))
         )

@@ -132,9 +132,15 @@ async def test_answers_that_nobody_reads_are_bounded(transport: str) -> None:
 def request(
     *headers: str, path: str = "/mqtt", host: str | None = "127.0.0.1", key: str = "x" * 22 + "=="
 ) -> bytes:
-    lines = [f"GET {path} HTTP/1.1", "Upgrade: websocket", "Connection: Upgrade",
-             "Sec-WebSocket-Version: 13", "Sec-WebSocket-Protocol: mqtt",
-             f"Sec-WebSocket-Key: {key}", *headers]  # fmt: skip
+    lines = [
+        f"GET {path} HTTP/1.1",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Protocol: mqtt",
+        f"Sec-WebSocket-Key: {key}",
+        *headers,
+    ]
     lines += [f"Host: {host}"] if host is not None else []
     return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape")
 
@@ -152,21 +158,25 @@ async def open_websocket(reader: asyncio.StreamReader, writer: asyncio.StreamWri
 PAGE = b"GET /other HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-@pytest.mark.parametrize(("data", "status"), [
-    (b"POST /mqtt HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + bytes(100_000), 400),
-    (PAGE * 100, 404),
-    (PAGE + bytes(100_000), 404),
-    (request() .replace(b"Upgrade: websocket", b"Upgrade: other") + bytes(100_000), 426),
-    (request("X-Name: \udcff\udcfe"), 400),
-    (request("Origin: http://\udcc3\udca9"), 400),
-    (request(path="/mqtt\udcff"), 400),
-    (request("Origin: http://[") + PAGE, 403),
-    (request(path="//[") + PAGE, 404),
-    (request("no colon here"), 400),
-    (request(key="short"), 400),
-    (request("X: " + "y" * 20_000), 431),
-    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
-], ids=lambda one: str(one) if isinstance(one, int) else "request")  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"POST /mqtt HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + bytes(100_000), 400),
+        (PAGE * 100, 404),
+        (PAGE + bytes(100_000), 404),
+        (request().replace(b"Upgrade: websocket", b"Upgrade: other") + bytes(100_000), 426),
+        (request("X-Name: \udcff\udcfe"), 400),
+        (request("Origin: http://\udcc3\udca9"), 400),
+        (request(path="/mqtt\udcff"), 400),
+        (request("Origin: http://[") + PAGE, 403),
+        (request(path="//[") + PAGE, 404),
+        (request("no colon here"), 400),
+        (request(key="short"), 400),
+        (request("X: " + "y" * 20_000), 431),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+    ],
+    ids=lambda one: str(one) if isinstance(one, int) else "request",
+)
 async def test_what_is_refused_is_answered_and_logs_no_traceback(
     data: bytes, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -220,17 +230,20 @@ async def test_a_websocket_that_the_broker_closes_says_so_and_waits_for_the_answ
         assert b"\xe0" in got
 
 
-@pytest.mark.parametrize(("headers", "host", "local"), [
-    ([], "127.0.0.1:8083", True),
-    ([], "localhost:8083", True),
-    ([], "[::1]:8083", True),
-    ([], "evil.example:8083", False),
-    ([], "127.0.0.1.evil.example", False),
-    ([], None, False),
-    (["Origin: http://localhost:8083"], "localhost:8083", True),
-    (["Origin: http://evil.example:8083"], "evil.example:8083", False),
-    (["Origin: http://friend.example"], "evil.example:8083", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("headers", "host", "local"),
+    [
+        ([], "127.0.0.1:8083", True),
+        ([], "localhost:8083", True),
+        ([], "[::1]:8083", True),
+        ([], "evil.example:8083", False),
+        ([], "127.0.0.1.evil.example", False),
+        ([], None, False),
+        (["Origin: http://localhost:8083"], "localhost:8083", True),
+        (["Origin: http://evil.example:8083"], "evil.example:8083", False),
+        (["Origin: http://friend.example"], "evil.example:8083", True),
+    ],
+)
 async def test_a_page_of_another_site_is_not_local(
     headers: list[str], host: str | None, local: bool
 ) -> None:
@@ -250,11 +263,14 @@ async def test_a_page_of_another_site_is_not_local(
 # -- PROXY protocol
 
 
-@pytest.mark.parametrize("header", [
-    b"PROXY UNKNOWN\r\n",
-    b"\r\n\r\n\0\r\nQUIT\n\x20\x00\0\0",
-    b"\r\n\r\n\0\r\nQUIT\n\x21\x31" + (216).to_bytes(2, "big") + bytes(216),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"PROXY UNKNOWN\r\n",
+        b"\r\n\r\n\0\r\nQUIT\n\x20\x00\0\0",
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x31" + (216).to_bytes(2, "big") + bytes(216),
+    ],
+)
 async def test_who_the_proxy_does_not_name_is_not_local(header: bytes) -> None:
     """The proxy's own address is this machine's."""
     broker = NotingBroker()

@@ -277,9 +277,15 @@ async def test_clients_that_are_not_let_in_hold_no_more_than_32_mib(
         port = server.port("other") if tls else port
         before = resident_bytes()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", FLOOD, str(port), tls, str(count), str(file),
+            sys.executable,
+            "-c",
+            FLOOD,
+            str(port),
+            tls,
+            str(count),
+            str(file),
             stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        )
         try:
             assert process.stdout is not None
             assert await asyncio.wait_for(process.stdout.readline(), WAIT_S) == b"done\n"

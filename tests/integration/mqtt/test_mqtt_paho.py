@@ -208,11 +208,14 @@ async def test_properties_reach_version_5_subscribers() -> None:
                 got = reader.get().properties
                 assert got is not None
                 assert (got.ContentType, got.ResponseTopic, got.CorrelationData) == (
-                    "text/plain", "r", b"\x01",
-                )  # fmt: skip
+                    "text/plain",
+                    "r",
+                    b"\x01",
+                )
                 assert (got.PayloadFormatIndicator, got.UserProperty) == (
-                    1, [("k", "v"), ("k", "w")],
-                )  # fmt: skip
+                    1,
+                    [("k", "v"), ("k", "w")],
+                )
                 assert got.SubscriptionIdentifier == [77]
 
     await over_sockets(script)

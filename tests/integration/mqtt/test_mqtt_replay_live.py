@@ -16,8 +16,11 @@ from tests.support.mqtt.memory_broker import MemoryBroker, MemoryLog, running_se
 COUNT = 5000
 WAIT_S = 30
 STARTS = (
-    ("2023-11-14T22:13:20Z", 10), ("1700000000001", 0), ("1h", 0), ("1699999999999", 10),
-)  # fmt: skip
+    ("2023-11-14T22:13:20Z", 10),
+    ("1700000000001", 0),
+    ("1h", 0),
+    ("1699999999999", 10),
+)
 
 
 def numbers_of(port: int, start: str, qos: int, count: int, live: threading.Event) -> list[int]:

@@ -73,8 +73,14 @@ def let_in(sock: socket.socket, number: int) -> None:
 
 
 STORMS: list[Callable[[socket.socket, int], None]] = [
-    silent, truncated, garbage, giant, invalid_utf_8, reused_packet_ids, let_in,
-]  # fmt: skip
+    silent,
+    truncated,
+    garbage,
+    giant,
+    invalid_utf_8,
+    reused_packet_ids,
+    let_in,
+]
 
 
 def rage(port: int, act: Callable[[socket.socket, int], None]) -> float:

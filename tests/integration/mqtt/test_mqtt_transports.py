@@ -308,8 +308,11 @@ async def test_packets_and_frames_need_not_align() -> None:
                 while len(packets) < 4:
                     packets += decoded(await asyncio.wait_for(client.recv(), WAIT_S))
                 assert [type(each).__name__ for each in packets] == [
-                    "Connack", "Suback", "Publish", "Publish",
-                ]  # fmt: skip
+                    "Connack",
+                    "Suback",
+                    "Publish",
+                    "Publish",
+                ]
         pieces = [stream[start : start + 9] for start in range(0, len(stream), 9)]
         async with ws_connect(url, subprotocols=["mqtt"]) as client:  # type: ignore[list-item]
             await client.send(pieces)  # one message in several frames

@@ -99,8 +99,9 @@ def test_an_interrupted_call_leaves_the_client_as_it_was(
         client.send(topic, b"1")
     assert client.send(topic, b"2").offset >= 1
     assert [each.value for each in client.consume(topic)] in (
-        [b"0", b"1", b"2"], [b"0", b"2"],
-    )  # fmt: skip
+        [b"0", b"1", b"2"],
+        [b"0", b"2"],
+    )
     with client.subscribe(topic, group=topic) as consumer:
         records = iter(consumer)
         assert next(records).value == b"0"

@@ -64,12 +64,15 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, NodePr
         name: NodeProcess(
             folder / name,
             CONFIG.format(
-                name=name, members=members, raft_port=ports[at], meta_port=ports[3 + at],
+                name=name,
+                members=members,
+                raft_port=ports[at],
+                meta_port=ports[3 + at],
                 native_port=ports[6 + at],
             ),
         )
         for at, name in enumerate(NAMES)
-    }  # fmt: skip
+    }
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda node: node.start(60), found.values()))
     yield found
@@ -169,10 +172,12 @@ async def test_the_wrong_node_names_the_leader(nodes: dict[str, NodeProcess]) ->
             if epoch == ours.leader_epoch:
                 continue
             many = native_pb2.FetchManyRequest(
-                partitions=[native_pb2.PartitionOffset(
-                    topic="named", partition=ours.partition, leader_epoch=epoch
-                )]
-            )  # fmt: skip
+                partitions=[
+                    native_pb2.PartitionOffset(
+                        topic="named", partition=ours.partition, leader_epoch=epoch
+                    )
+                ]
+            )
             (answer,) = [each async for each in stub.FetchMany(many)]
             assert answer.error.code == "STALE_EPOCH" and answer.error.leader == "a"
             assert answer.error.leader_epoch == ours.leader_epoch
@@ -219,9 +224,13 @@ async def test_nothing_is_done_with_a_partition_of_another_node(
     elsewhere = next(each for each in partitions if each.leader != home)
     async with grpc.aio.insecure_channel(nodes[home].native) as channel:
         stage = transactions_pb2.StageRequest(
-            owner=transactions_pb2.Owner(kind=1, name="s"), epoch=opened[home], batch_id=0,
-            topic="refused", partition=elsewhere.partition, batch=batch,
-        )  # fmt: skip
+            owner=transactions_pb2.Owner(kind=1, name="s"),
+            epoch=opened[home],
+            batch_id=0,
+            topic="refused",
+            partition=elsewhere.partition,
+            batch=batch,
+        )
         (staged,) = [each async for each in TransactionsStub(channel).Stage(iter([stage]))]
         assert (staged.error.code, staged.error.leader) == ("NOT_LEADER", elsewhere.leader)
 

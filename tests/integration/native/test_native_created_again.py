@@ -46,8 +46,11 @@ async def test_records_under_way_go_to_the_new_topic_or_the_old_one(node: NodePr
             failed = [each for each in futures if each.exception() is not None]
             assert all(isinstance(each.exception(), lakemq.UnknownTopic) for each in failed)
             await producer.send(topic, b"last")
-        found = [int(each.value.split(b".")[0]) async for each in client.consume(topic)
-                 if each.value and each.value != b"last"]  # fmt: skip
+        found = [
+            int(each.value.split(b".")[0])
+            async for each in client.consume(topic)
+            if each.value and each.value != b"last"
+        ]
         assert found == sorted(set(found))
 
 

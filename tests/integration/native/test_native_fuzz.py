@@ -34,9 +34,15 @@ from lakemq.plugins.native.proto import (
 from tests.support.node.node import NodeProcess
 
 PROTOS = (
-    native_pb2, admin_pb2, queues_pb2, metadata_pb2, schedules_pb2, schemas_pb2, security_pb2,
+    native_pb2,
+    admin_pb2,
+    queues_pb2,
+    metadata_pb2,
+    schedules_pb2,
+    schemas_pb2,
+    security_pb2,
     transactions_pb2,
-)  # fmt: skip
+)
 ROUNDS = int(os.environ.get("LAKEMQ_FUZZ_ROUNDS", "60"))
 _EXTREMES = (0, 1, -1, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
 _TEXTS = ("", "t", "nowhere", "_lakemq_offsets", "\x00", "ü" * 300, "a/b", "..")

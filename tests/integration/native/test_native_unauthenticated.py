@@ -35,9 +35,11 @@ kind = "password_file"
 file = "{folder}/users"
 """
 SCRAM: dict[str, Any] = {
-    "username": "root", "password": "root's password", "mechanism": "SCRAM-SHA-256",
+    "username": "root",
+    "password": "root's password",
+    "mechanism": "SCRAM-SHA-256",
     "timeout_s": 20.0,
-}  # fmt: skip
+}
 
 
 @contextmanager

@@ -174,9 +174,14 @@ class DegradedBroker:
 
 def listener_of(broker: DegradedBroker, settings: AdminSettings) -> AdminListener:
     return AdminListener(
-        host="127.0.0.1", settings=settings, broker=cast(Any, broker), meta=cast(Any, None),
-        plugins=cast(Any, None), telemetry=cast(Any, None), describe_node=dict,
-    )  # fmt: skip
+        host="127.0.0.1",
+        settings=settings,
+        broker=cast(Any, broker),
+        meta=cast(Any, None),
+        plugins=cast(Any, None),
+        telemetry=cast(Any, None),
+        describe_node=dict,
+    )
 
 
 async def degraded(broker: DegradedBroker, headers: dict[str, str]) -> dict[str, Any]:

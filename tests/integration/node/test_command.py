@@ -29,8 +29,12 @@ def process(*words: str, stdin: str = "") -> Said:
     """In a process of its own, as a user has it."""
     run = subprocess.run(
         [sys.executable, "-m", "lakemq", *words],
-        input=stdin, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     return Said(run.returncode, run.stdout, run.stderr)
 
 

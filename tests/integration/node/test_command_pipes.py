@@ -20,9 +20,12 @@ from tests.support.node.node import NodeProcess
 def command(node: NodeProcess, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "lakemq", *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "LAKEMQ_BOOTSTRAP": node.native},
-    )  # fmt: skip
+    )
 
 
 def wait_for(client: lakemq.SyncClient, topic: str, count: int) -> None:
@@ -84,6 +87,10 @@ def test_exports_go_where_the_environment_says() -> None:
     ):
         run = subprocess.run(
             [sys.executable, "-m", "lakemq", *arguments, "--help"],
-            capture_output=True, text=True, env=environment, timeout=60, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=60,
+            check=True,
+        )
         assert "LAKEMQ_BOOTSTRAP" in run.stdout, arguments

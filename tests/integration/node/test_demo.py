@@ -23,9 +23,13 @@ ROWS = 300
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "examples.air_quality.demo", *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=230, check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=230,
+        check=False,
         env={**os.environ, **environment},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.spark

@@ -69,9 +69,12 @@ def node(python: str, config: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def run(python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [python, "-m", "lakemq", *arguments],
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
         env={"PATH": "/usr/bin:/bin", "COLUMNS": "250"},
-    )  # fmt: skip
+    )
 
 
 def ask(node: Node, requests: bytes, answers: int) -> list[bytes]:

@@ -189,9 +189,12 @@ def test_the_fixture_ends_its_processes_though_the_test_fails(tmp_path: Path) ->
     (tmp_path / "test_user.py").write_text(USER_TEST)
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "lakemq.testing.cluster", "--strict-markers"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    )
     assert run.returncode == 1 and "the test's own failure" in run.stdout, run.stdout
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)

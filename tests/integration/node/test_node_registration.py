@@ -59,12 +59,15 @@ class Nodes:
             name: NodeProcess(
                 folder / name,
                 CONFIG.format(
-                    name=name, members=members, raft_port=ports[at], meta_port=ports[3 + at],
+                    name=name,
+                    members=members,
+                    raft_port=ports[at],
+                    meta_port=ports[3 + at],
                     native_port=ports[6 + at],
                 ),
             )
             for at, name in enumerate(NAMES)
-        }  # fmt: skip
+        }
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(lambda node: node.start(60), self.processes.values()))
 
@@ -144,8 +147,10 @@ def test_a_killed_node_is_fenced_and_comes_back(nodes: Nodes) -> None:
     listed = subprocess.run(
         [sys.executable, "-m", "lakemq", "node", "list"]
         + [each for address in nodes.meta.values() for each in ("--address", address)],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     states = {line.split()[0]: line.split()[1] for line in listed.splitlines()[1:]}
     assert states == {each: "fenced" if each == name else "active" for each in NAMES}
     nodes.processes[name].start(60)

@@ -87,9 +87,12 @@ class Judge:
         self.authorizer = HttpAuthorizer(made, lambda: self.now_ms, exempt, {"KEY": "k3y"})
 
     def known(
-        self, topic: str, client: str = "c1", principal: Principal = ANN,
+        self,
+        topic: str,
+        client: str = "c1",
+        principal: Principal = ANN,
         operation: Operation = Operation.WRITE,
-    ) -> bool | None:  # fmt: skip
+    ) -> bool | None:
         """What is answered at once. Raises Undecided."""
         context = AccessContext("mqtt", client, "10.0.0.1", "mqtt", 1, False)
         resource = Resource("topic_name", topic)
@@ -127,9 +130,14 @@ async def test_yes_no_and_ask_the_next(service: Service) -> None:
             assert await judge.may(f"b/{number}") is verdict
         assert judge.authorizer.failures == 0
     assert service.asked[0] == {
-        "username": "ann", "client_id": "c1", "peer_host": "10.0.0.1", "action": "publish",
-        "topic": "a", "qos": "1", "retain": "false",
-    }  # fmt: skip
+        "username": "ann",
+        "client_id": "c1",
+        "peer_host": "10.0.0.1",
+        "action": "publish",
+        "topic": "a",
+        "qos": "1",
+        "retain": "false",
+    }
 
 
 async def test_an_answer_holds_as_long_as_it_says(service: Service) -> None:
@@ -165,9 +173,11 @@ async def test_whom_it_is_not_asked_about(service: Service) -> None:
 async def test_silence_and_nonsense_open_no_door(service: Service, unreachable: str) -> None:
     verdict = False if unreachable == "deny" else None
     answers = [
-        lambda: web.Response(status=500), says(result="perhaps"), says(ok=True),
+        lambda: web.Response(status=500),
+        says(result="perhaps"),
+        says(ok=True),
         lambda: web.Response(body=b"x" * (ANSWER_MAX_BYTES + 1)),
-    ]  # fmt: skip
+    ]
     async with judging(service, unreachable=unreachable, timeout_ms=200) as judge:
         for number, answer in enumerate(answers):
             service.answer = answer

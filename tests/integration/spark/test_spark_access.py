@@ -37,9 +37,10 @@ LOGIN = {"username": "spark", "password": "spark's password"}
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("access")
     added = CliRunner().invoke(
-        app, ["user", "add", "spark", "--file", str(folder / "users"), "--password-stdin"],
+        app,
+        ["user", "add", "spark", "--file", str(folder / "users"), "--password-stdin"],
         input="spark's password\n",
-    )  # fmt: skip
+    )
     assert added.exit_code == 0, added.output
     with NodeProcess(folder, PORTS_FREE + CONFIG.format(folder=folder)) as running:
         with lakemq.connect(running.native, **LOGIN) as client:

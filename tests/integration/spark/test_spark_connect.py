@@ -80,12 +80,18 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     said = tmp_path_factory.mktemp("connect") / "server.log"
     with said.open("w") as log:
         server = subprocess.Popen(
-            [str(home / "bin" / "spark-submit"), "--master", "local[2]",
-             "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
-             *(word for item in settings.items() for word in ("--conf", "=".join(item)))],
+            [
+                str(home / "bin" / "spark-submit"),
+                "--master",
+                "local[2]",
+                "--class",
+                "org.apache.spark.sql.connect.service.SparkConnectServer",
+                *(word for item in settings.items() for word in ("--conf", "=".join(item))),
+            ],
             env={**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
-            stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
     try:
         deadline = time.monotonic() + ENDS_S
         while True:
@@ -114,9 +120,13 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 
 def without_java(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=ENDS_S, check=False,
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=ENDS_S,
+        check=False,
         env={**os.environ, "PATH": "/nowhere", "JAVA_HOME": "/nowhere"},
-    )  # fmt: skip
+    )
 
 
 def test_batches_and_streams_each_row_once(remote: str, node: NodeProcess, tmp_path: Path) -> None:

@@ -87,9 +87,12 @@ def test_what_a_task_finds_wrong_is_raised_as_it_was(spark, node, client, tmp_pa
 def command(*arguments, **environment):
     return subprocess.run(
         [sys.executable, "-m", "lakemq", "export", *arguments],
-        capture_output=True, text=True, timeout=240, check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **environment},
-    )  # fmt: skip
+    )
 
 
 def test_the_command_decodes_json_and_keeps_bad_rows(node, client, tmp_path: Path):
@@ -117,8 +120,9 @@ def test_the_command_decodes_json_and_keeps_bad_rows(node, client, tmp_path: Pat
     )
     dead = read_table(Target("delta", f"{table}_dlq")).sort_by("offset").to_pylist()
     assert [(d["partition"], d["offset"], d["value"]) for d in dead] == [
-        (1, 100, b"poison"), (1, 101, b'{"n": "many", "room": "r"}'),
-    ]  # fmt: skip
+        (1, 100, b"poison"),
+        (1, 101, b'{"n": "many", "room": "r"}'),
+    ]
     assert [d["error_class"] for d in dead] == ["not_json", "wrong_type"]
     assert dead[1]["error"] == 'n is bigint; "many" is not'
     assert dead[0]["key"] == b"dev"

@@ -62,9 +62,13 @@ def recipe(title: str, node: NodeProcess, folder: Path) -> str:
         assert command[0] in ("lakemq", "python"), line
         run = [sys.executable, "-m", "lakemq"] if command[0] == "lakemq" else [sys.executable]
         done = subprocess.run(
-            [*run, *command[1:], "--bootstrap", node.native], capture_output=True, text=True,
-            cwd=ROOT, timeout=300, check=False,
-        )  # fmt: skip
+            [*run, *command[1:], "--bootstrap", node.native],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=300,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         printed += done.stdout
     return printed
@@ -85,8 +89,11 @@ def test_replay_a_topic_into_iceberg(node: NodeProcess, tmp_path: Path) -> None:
     (tmp_path / "warehouse").mkdir()
     printed = recipe("Replay a topic into Iceberg", node, tmp_path)
     assert "mqtt-0: complete up to offset" in printed
-    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db",
-               "warehouse": f"file://{tmp_path}/warehouse"}  # fmt: skip
+    catalog = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
     rows = read_table(Target("iceberg", table="lake.history", catalog=catalog)).to_pylist()
     assert {(row["key"].decode(), json.loads(row["value"])["celsius"]) for row in rows} >= set(
         READINGS

@@ -60,9 +60,15 @@ def test_delta_tables_are_audited_replayed_and_vacuumed(
     target = routed_target_in(tmp_path / "lake", "delta")
     schema = "n bigint, device string"
     settings = ExportSettings(
-        node.native, "devices", target, "devices", commit_rows=500, format="json",
-        value_schema=schema, route_by="device",
-    )  # fmt: skip
+        node.native,
+        "devices",
+        target,
+        "devices",
+        commit_rows=500,
+        format="json",
+        value_schema=schema,
+        route_by="device",
+    )
     assert run(spark, settings) == 600
     for number, name in enumerate(("pump", "fan", "air-sensor")):
         rows = read_table(target.of_route(name))

@@ -160,10 +160,14 @@ def test_a_new_checkpoint_under_an_old_name_is_noticed(spark, node, client, topi
     spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))
     try:
         frame = (
-            spark.readStream.format("lakemq").option("bootstrap", node.native)
-            .option("subscribe", source).option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", "60").load().select("value")
-        )  # fmt: skip
+            spark.readStream.format("lakemq")
+            .option("bootstrap", node.native)
+            .option("subscribe", source)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "60")
+            .load()
+            .select("value")
+        )
 
         def run(name, **options):
             writer = frame.writeStream.format("lakemq").option("bootstrap", node.native)

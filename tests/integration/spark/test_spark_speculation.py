@@ -90,8 +90,11 @@ def run(master: str, marks: Path, *arguments: str) -> set[str]:
     marks.mkdir()
     answer = subprocess.run(
         [sys.executable, "-m", "tests.support.spark.speculated", master, str(marks), *arguments],
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert answer.returncode == 0, answer.stderr[-3000:]
     done = {path.stem for path in marks.glob("*.done")}
     return {name[:-2] for name in done if name.endswith("-1") and f"{name[:-2]}-0" in done}
@@ -104,9 +107,13 @@ def test_an_export_lands_each_record_once(
     place = tmp_path / "lake"
     target = Target("delta", str(place / "{route}" if routed else place / "all"))
     settings = {
-        "bootstrap": node.native, "topic": "t", "target": dataclasses.asdict(target),
-        "export_id": "e", "commit_rows": 1000, "route_by": "key" if routed else "",
-    }  # fmt: skip
+        "bootstrap": node.native,
+        "topic": "t",
+        "target": dataclasses.asdict(target),
+        "export_id": "e",
+        "commit_rows": 1000,
+        "route_by": "key" if routed else "",
+    }
     twice = run(master, tmp_path / "marks", "export", json.dumps(settings))
     assert twice, "no task had two attempts"
     if routed:

@@ -104,17 +104,23 @@ def test_a_query_may_join_group_and_leave_nothing(spark, node, client, tmp_path:
     send(client, "groups", 30)
     client.send("groups", b"poison", partition=1)
     settings = ExportSettings(
-        node.native, "groups", target_in(tmp_path, "delta"), "e", format="json",
+        node.native,
+        "groups",
+        target_in(tmp_path, "delta"),
+        "e",
+        format="json",
         value_schema=SCHEMA,
         sql="SELECT a.room, count(*) AS pairs FROM records a JOIN records b USING (room) "
         "GROUP BY a.room HAVING max(a.n) >= 0",
-    )  # fmt: skip
+    )
     (report,) = run(spark, settings)
     assert (report.rows, report.dead_letters, report.offset_count) == (3, 1, 31)
     rows = read_table(settings.target)
     assert sorted(zip(*(rows[name].to_pylist() for name in rows.schema.names), strict=True)) == [
-        ("r0", 100), ("r1", 100), ("r2", 100),
-    ]  # fmt: skip
+        ("r0", 100),
+        ("r1", 100),
+        ("r2", 100),
+    ]
     client.send("groups", b"poison again", partition=1)
     (report,) = run(spark, settings)
     assert (report.rows, report.dead_letters) == (0, 1), "no record, so no row, but offsets move"
@@ -131,10 +137,14 @@ def test_dead_letters_land_through_the_query(
     late = [b'{"n":"7","all":[1,2]}', b'{"n":"8","all":[]}', b'{"n":"-9","all":[1]}', b"no"]
     client.send_batch(topic, lakemq.Columns(values + late), partition=0)
     settings = ExportSettings(
-        node.native, topic, target_in(tmp_path, kind), "e", format="json",
+        node.native,
+        topic,
+        target_in(tmp_path, kind),
+        "e",
+        format="json",
         value_schema="n bigint, all array<int>",
         sql="SELECT _meta, CAST(n AS int) AS n, explode(all) AS one FROM records WHERE n >= 0",
-    )  # fmt: skip
+    )
     run(spark, settings)
     better = dataclasses.replace(settings, value_schema="n decimal(9,0), all array<int>")
     with monkeypatch.context() as patch:
@@ -159,9 +169,14 @@ def test_letters_of_a_query_that_drops_where_rows_came_from_stay(spark, node, cl
     client.create_topic("anonymous", partitions=1)
     client.send("anonymous", b'{"n":"1"}')
     settings = ExportSettings(
-        node.native, "anonymous", target_in(tmp_path, "delta"), "e", format="json",
-        value_schema="n int", sql="SELECT n FROM records",
-    )  # fmt: skip
+        node.native,
+        "anonymous",
+        target_in(tmp_path, "delta"),
+        "e",
+        format="json",
+        value_schema="n int",
+        sql="SELECT n FROM records",
+    )
     run(spark, settings)
     with pytest.raises(TableError, match="does not say which records its rows came from"):
         replay_target(dataclasses.replace(settings, value_schema="n decimal(9,0)"), spark)
@@ -173,9 +188,12 @@ def test_raw_records_can_be_queried(spark, node, client, tmp_path: Path):
     client.create_topic("plain", partitions=1)
     send(client, "plain", 10)
     settings = ExportSettings(
-        node.native, "plain", target_in(tmp_path, "delta"), "e",
+        node.native,
+        "plain",
+        target_in(tmp_path, "delta"),
+        "e",
         sql="SELECT offset, from_json(decode(value, 'utf-8'), 'n int').n AS n FROM records",
-    )  # fmt: skip
+    )
     run(spark, settings)
     rows = read_table(settings.target).sort_by("offset").to_pylist()
     assert rows == [{"offset": n, "n": n} for n in range(10)]
@@ -192,9 +210,14 @@ def test_raw_records_can_be_queried(spark, node, client, tmp_path: Path):
 )
 def test_a_query_that_cannot_be_is_one_sentence(spark, node, client, tmp_path, sql, problem):
     settings = ExportSettings(
-        node.native, "any", target_in(tmp_path, "delta"), "e", format="json", value_schema="n int",
+        node.native,
+        "any",
+        target_in(tmp_path, "delta"),
+        "e",
+        format="json",
+        value_schema="n int",
         sql=sql,
-    )  # fmt: skip
+    )
     with pytest.raises(OptionError, match=problem) as raised:
         open_exporter(spark, settings)
     assert "\n" not in str(raised.value)
@@ -204,9 +227,14 @@ def test_a_query_that_fails_on_the_way_changes_nothing(spark, node, client, tmp_
     client.create_topic("fails", partitions=1)
     send(client, "fails", 3)
     settings = ExportSettings(
-        node.native, "fails", target_in(tmp_path, "delta"), "e", format="json",
-        value_schema="room string", sql="SELECT CAST(room AS int) AS room FROM records",
-    )  # fmt: skip
+        node.native,
+        "fails",
+        target_in(tmp_path, "delta"),
+        "e",
+        format="json",
+        value_schema="room string",
+        sql="SELECT CAST(room AS int) AS room FROM records",
+    )
     with pytest.raises(ExportError, match="CAST_INVALID_INPUT"):
         run(spark, settings)
     assert read_table(settings.target).num_rows == 0

@@ -161,9 +161,14 @@ def test_spark_and_the_export_read_from_the_store(spark, node, client, whole, st
             reader.option("tieredStore.url", store.as_uri()).load().count()
         target = target_in(tmp_path, "parquet")
         access = parse_options(
-            {"bootstrap": "b", "subscribe": "t", "tiered": "always",
-             "tieredStore.url": moved.as_uri()}, streaming=False,
-        ).access  # fmt: skip
+            {
+                "bootstrap": "b",
+                "subscribe": "t",
+                "tiered": "always",
+                "tieredStore.url": moved.as_uri(),
+            },
+            streaming=False,
+        ).access
         settings = ExportSettings(node.native, whole.topic, target, "e", access=access)
         exporter = open_exporter(spark, settings)
         try:
@@ -245,9 +250,12 @@ def test_s3_is_read_with_the_reader_s_own_credentials(spark, tmp_path, here, cap
         secrets = {"region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
         given = {"endpoint": f"http://{host}:{port}", **secrets}
         s3 = boto3.client(
-            "s3", endpoint_url=given["endpoint"], region_name="us-east-1",
-            aws_access_key_id="a", aws_secret_access_key="b",
-        )  # fmt: skip
+            "s3",
+            endpoint_url=given["endpoint"],
+            region_name="us-east-1",
+            aws_access_key_id="a",
+            aws_secret_access_key="b",
+        )
         s3.create_bucket(Bucket="archive")
         options = "\n".join(f'{name} = "{value}"' for name, value in given.items())
         config = _CONFIG.format(url="s3://archive/lake", options=options)
@@ -264,11 +272,13 @@ def test_s3_is_read_with_the_reader_s_own_credentials(spark, tmp_path, here, cap
                     got = rows(client, whole, Tiered(options=away))
                 assert got.num_rows == whole.end and len(caplog.messages) == 1
             frame = (
-                spark.read.format("lakemq").option("bootstrap", node.native)
-                .option("subscribe", whole.topic).option("tiered", "always")
+                spark.read.format("lakemq")
+                .option("bootstrap", node.native)
+                .option("subscribe", whole.topic)
+                .option("tiered", "always")
                 .options(**{f"tieredStore.{name}": value for name, value in given.items()})
                 .load()
-            )  # fmt: skip
+            )
             assert frame.count() == whole.end
     finally:
         server.stop()

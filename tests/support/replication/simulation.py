@@ -162,10 +162,16 @@ class Simulation:
     def describe(self) -> str:
         """For a failure."""
         logs = {
-            name: (b.up, b.log.log_start_offset, b.log.high_watermark, b.log.durable_end,
-                   b.log.log_end_offset, b.log.epochs[-3:])
+            name: (
+                b.up,
+                b.log.log_start_offset,
+                b.log.high_watermark,
+                b.log.durable_end,
+                b.log.log_end_offset,
+                b.log.epochs[-3:],
+            )
             for name, b in self.brokers.items()
-        }  # fmt: skip
+        }
         pending = [len(each.pending) for each in self.producers]
         return f"{self.catalog.partition}, nodes {self.catalog.nodes}, logs {logs}, {pending}"
 

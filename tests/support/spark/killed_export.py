@@ -29,9 +29,15 @@ from lakemq.spark_plugin.export.tables.files import Folder
 from lakemq.spark_plugin.export.tables.target import Target
 
 POINTS = (
-    "before_epoch", "after_epoch", "in_orphans", "after_folder", "in_task", "after_tasks",
-    "after_dead_letters", "after_commit",
-)  # fmt: skip
+    "before_epoch",
+    "after_epoch",
+    "in_orphans",
+    "after_folder",
+    "in_task",
+    "after_tasks",
+    "after_dead_letters",
+    "after_commit",
+)
 
 
 def die(*_: object) -> None:
@@ -127,8 +133,10 @@ def main(text: str, point: str, step: str) -> None:
 def start(settings: dict[str, Any], point: str = "none", step: int = 1) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", __name__, json.dumps(settings), point, str(step)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def together(processes: list[subprocess.Popen[bytes]]) -> None:

@@ -112,8 +112,10 @@ def main(native: str, source: str, topic: str, checkpoint: str, point: str, batc
 def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", __name__, *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 if __name__ == "__main__":

@@ -62,9 +62,11 @@ def test_amqtts_topic_lists() -> None:
     judge = AmqttAuthorizer(made.topic_plugins)
     ann = Principal("ann")
     for operation, name, verdict in [
-        (Operation.WRITE, "a/1", True), (Operation.WRITE, "b", False),
-        (Operation.READ, "a/1/2", True), (Operation.READ, "#", False),
-    ]:  # fmt: skip
+        (Operation.WRITE, "a/1", True),
+        (Operation.WRITE, "b", False),
+        (Operation.READ, "a/1/2", True),
+        (Operation.READ, "#", False),
+    ]:
         assert judge.authorize(ann, operation, Resource("topic_name", name), HERE) is verdict
     assert judge.authorize(ann, Operation.READ, Resource("topic", "mqtt"), HERE) is None
     eve = Principal("eve")

@@ -20,8 +20,11 @@ def test_a_bucket_without_a_rate_has_no_limit() -> None:
     assert (bucket.pay(10**9, 0), bucket.take(0)) == (0, True)
     bucket.per_second = 1
     assert [bucket.take(0), bucket.take(0), bucket.take(999), bucket.take(1000)] == [
-        True, False, False, True,
-    ]  # fmt: skip
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_another_rate_leaves_what_is_owed_in_time() -> None:

@@ -235,8 +235,9 @@ async def test_the_newest_value_of_a_key_counts_and_a_tombstone_deletes_it(host:
     await topic.delete(b"b")
     await topic.put(b"c", b"")
     assert await a_topic(host).load() == {
-        b"a": StateRecord(0, 1, b"a", b"2"), b"c": StateRecord(0, 4, b"c", b""),
-    }  # fmt: skip
+        b"a": StateRecord(0, 1, b"a", b"2"),
+        b"c": StateRecord(0, 4, b"c", b""),
+    }
     assert [each.value async for each in a_topic(host).records()] == [b"1", b"2", b"3", None, b""]
 
 

@@ -52,9 +52,14 @@ def test_the_catalog_keeps_the_keys_of_the_first_version() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"cleanup": "x"}, {"compression": "gzip"}, {"batch_max_bytes": 1}, {"segment_max_bytes": 1},
-     {"segment_age_max_ms": 1}],
-)  # fmt: skip
+    [
+        {"cleanup": "x"},
+        {"compression": "gzip"},
+        {"batch_max_bytes": 1},
+        {"segment_max_bytes": 1},
+        {"segment_age_max_ms": 1},
+    ],
+)
 def test_bad_configs_name_the_setting(change: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest, match=next(iter(change))):
         check_config(replace(TopicConfig(), **change))  # type: ignore[arg-type]  # wrong on purpose

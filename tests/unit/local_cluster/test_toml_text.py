@@ -38,6 +38,8 @@ def test_tables_are_merged_and_the_second_holds() -> None:
     base = {"meta": {"port": 1, "host": "a"}, "topics": {"partitions": 4}, "x": 1}
     over = {"meta": {"port": 2}, "x": {"y": 1}}
     assert merged(base, over) == {
-        "meta": {"port": 2, "host": "a"}, "topics": {"partitions": 4}, "x": {"y": 1},
-    }  # fmt: skip
+        "meta": {"port": 2, "host": "a"},
+        "topics": {"partitions": 4},
+        "x": {"y": 1},
+    }
     assert base["meta"] == {"port": 1, "host": "a"}

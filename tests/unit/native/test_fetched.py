@@ -62,8 +62,10 @@ def test_protobuf_reads_an_answer_of_many_that_is_built(size: int, partition: in
     data = fetch_many_response("t" * 200, partition, b"x" * size, 7, 2**40, 3)
     message = pb.FetchManyResponse.FromString(data)
     assert (message.topic, message.partition, message.HasField("error")) == (
-        "t" * 200, partition, False,
-    )  # fmt: skip
+        "t" * 200,
+        partition,
+        False,
+    )
     assert message.fetched == pb.FetchResponse(
         batches=b"x" * size, next_offset=7, high_watermark=2**40, log_start_offset=3
     )

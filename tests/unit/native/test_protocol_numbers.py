@@ -81,10 +81,13 @@ def rpcs(proto: FileDescriptor) -> list[tuple[str, str, str]]:
         return f"stream of {name}" if streamed else name
 
     return [
-        (each.name, side(each.input_type.name, each.client_streaming),
-         side(each.output_type.name, each.server_streaming))
+        (
+            each.name,
+            side(each.input_type.name, each.client_streaming),
+            side(each.output_type.name, each.server_streaming),
+        )
         for each in service.methods
-    ]  # fmt: skip
+    ]
 
 
 def lines() -> Iterator[str]:

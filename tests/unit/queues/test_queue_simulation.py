@@ -212,9 +212,12 @@ def test_seeded_lives(order: str, dead: bool) -> None:
     for seed in SEEDS:
         dice = random.Random(seed)
         settings = QueueSettings(
-            lock_ms=100, backoff_ms=20, order=order,
-            attempts_max=3 if dead else 0, dead_letter="dead" if dead else "",
-        )  # fmt: skip
+            lock_ms=100,
+            backoff_ms=20,
+            order=order,
+            attempts_max=3 if dead else 0,
+            dead_letter="dead" if dead else "",
+        )
         world = World(dice, settings, dice.randrange(1, 60))
         try:
             for _ in range(dice.randrange(50, 400)):

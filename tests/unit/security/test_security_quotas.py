@@ -81,8 +81,11 @@ def test_the_most_particular_limit_counts() -> None:
         }
     )
     for principal, rate in [
-        (ANN, 100), (Principal("bob", roles=("rich",)), 5), (Principal("cid"), 1), (ANONYMOUS, 2),
-    ]:  # fmt: skip
+        (ANN, 100),
+        (Principal("bob", roles=("rich",)), 5),
+        (Principal("cid"), 1),
+        (ANONYMOUS, 2),
+    ]:
         assert made.rates_of(principal) == Use(0, 0, rate, rate)
     assert made.rates_of(Principal("n", "node")) is None
 

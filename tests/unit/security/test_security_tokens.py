@@ -181,9 +181,13 @@ async def test_a_key_set_picks_by_id_and_kind(tmp_path: Path) -> None:
         jwk(RSA, kid="six", use="enc"),
     )
     made = settings(tmp_path, jwks_file=path)
-    for key, algorithm, key_id in [(RSA, "RS256", "one"), (RSA, "PS256", "one"),
-                                   (OTHER_RSA, "RS256", "two"), (EC, "ES256", "three"),
-                                   (RSA, "RS256", None)]:  # fmt: skip
+    for key, algorithm, key_id in [
+        (RSA, "RS256", "one"),
+        (RSA, "PS256", "one"),
+        (OTHER_RSA, "RS256", "two"),
+        (EC, "ES256", "three"),
+        (RSA, "RS256", None),
+    ]:
         token = signed(key, algorithm, {"kid": key_id} if key_id else None)
         assert (await judge(made, token)).name == "ann"
     await refused(made, signed(RSA, "RS256", {"kid": "two"}), "signature is wrong")

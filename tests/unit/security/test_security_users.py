@@ -128,9 +128,14 @@ async def test_right_and_wrong_passwords(tmp_path: Path) -> None:
     assert principal == Principal("ann", attributes=kept, roles=("auditor", "operator"))
     assert (await made.authenticate(shown("bob", b"correct horse"))).name == "bob"
     for name, password in [
-        ("ann", b"correct hors"), ("ann", b""), ("ann", None), ("bob", b"\xff"),
-        ("nopass", b""), ("nobody", b"correct horse"), ("ann", b"x" * 5000),
-    ]:  # fmt: skip
+        ("ann", b"correct hors"),
+        ("ann", b""),
+        ("ann", None),
+        ("bob", b"\xff"),
+        ("nopass", b""),
+        ("nobody", b"correct horse"),
+        ("ann", b"x" * 5000),
+    ]:
         for host in ("10.0.0.1", "127.0.0.1"):
             with pytest.raises(NotAuthenticated, match="^wrong user or password$"):
                 await made.authenticate(shown(name, password, host))

@@ -229,10 +229,15 @@ class SyncClient:
         """
         corrupt = CorruptPolicy(on_corrupt)
         request = pb.FetchRequest(
-            topic=topic, partition=partition, offset=start, end_offset=end or 0,
-            bytes_max=bytes_max, follow=follow, topic_id=topic_id or "",
+            topic=topic,
+            partition=partition,
+            offset=start,
+            end_offset=end or 0,
+            bytes_max=bytes_max,
+            follow=follow,
+            topic_id=topic_id or "",
             filter=wire.filter_message(wanted),
-        )  # fmt: skip
+        )
         return FetchStream(
             lambda opened: self._routes.fetch(request, opened, self.timeout_s),
             lambda data, position: corrupt.open(data, position, topic, partition),
@@ -281,11 +286,15 @@ class SyncClient:
     ) -> Iterator[Record]:
         streams = {
             number: self.fetch_batches(
-                reader.topic, number, first,
-                follow=True, wanted=reader.wanted, on_corrupt=reader.on_corrupt,
+                reader.topic,
+                number,
+                first,
+                follow=True,
+                wanted=reader.wanted,
+                on_corrupt=reader.on_corrupt,
             )
             for number, first in starts.items()
-        }  # fmt: skip
+        }
         with ParallelFetch(streams) as arrived:
             for number, batch in arrived:
                 if batch is not None:
@@ -313,10 +322,14 @@ class SyncClient:
             acks,
             Compression.NONE,
             lambda producer: producer.send(
-                topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms,
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                timestamp_ms=timestamp_ms,
                 partition=partition,
             ),
-        )  # fmt: skip
+        )
 
     def send_batch(
         self,
@@ -376,9 +389,14 @@ class _Opened:
 
         async def enter() -> Client:
             client = Client(
-                bootstrap, timeout_s=timeout_s, tls=tls, token=login.token,
-                username=login.username, password=login.password, mechanism=login.mechanism,
-            )  # fmt: skip
+                bootstrap,
+                timeout_s=timeout_s,
+                tls=tls,
+                token=login.token,
+                username=login.username,
+                password=login.password,
+                mechanism=login.mechanism,
+            )
             try:
                 return await client.__aenter__()
             except BaseException:
@@ -419,9 +437,11 @@ class _Opened:
                 if found is not None:
                     await found.abandon()
                 found = self._producers[acks, compression] = await self.client.producer(
-                    acks=acks, compression=compression, batch_max_bytes=BATCH_MAX_BYTES,
+                    acks=acks,
+                    compression=compression,
+                    batch_max_bytes=BATCH_MAX_BYTES,
                     delivery_timeout_ms=int(self._timeout_s * 1000),
-                )  # fmt: skip
+                )
             return found
 
 

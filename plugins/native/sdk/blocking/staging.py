@@ -59,9 +59,14 @@ class SyncStaging(Facade[Staging]):
 
         async def made(inner: Staging) -> StagedWriter:
             return inner.writer(
-                session, batch_id, task, attempt, compression=compression,
-                batch_max_bytes=batch_max_bytes, buffer_max_bytes=buffer_max_bytes,
-            )  # fmt: skip
+                session,
+                batch_id,
+                task,
+                attempt,
+                compression=compression,
+                batch_max_bytes=batch_max_bytes,
+                buffer_max_bytes=buffer_max_bytes,
+            )
 
         return SyncStagedWriter(self._runner, self._call(made))
 

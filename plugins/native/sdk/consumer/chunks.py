@@ -50,10 +50,16 @@ def decoded(
     headers: Iterable[Headers] = map(decode_headers, heads) if any(heads) else repeat(())
     records = list(
         map(
-            ConsumerRecord, repeat(place.topic), repeat(place.partition), batch.offsets(),
-            batch.timestamps_ms(), batch.keys(), batch.values(), headers,
+            ConsumerRecord,
+            repeat(place.topic),
+            repeat(place.partition),
+            batch.offsets(),
+            batch.timestamps_ms(),
+            batch.keys(),
+            batch.values(),
+            headers,
         )
-    )  # fmt: skip
+    )
     if wanted is not None:
         records = list(compress(records, wanted.rows(batch)))
     if records and records[0].offset < first:

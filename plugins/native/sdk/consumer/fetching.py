@@ -120,15 +120,18 @@ class FetchLoop:
         return pb.FetchManyRequest(
             partitions=[
                 pb.PartitionOffset(
-                    topic=at.topic, partition=at.partition, offset=self.places[at].position,
-                    topic_id=self.places[at].topic_id, leader_epoch=self._routes.route(*at).epoch,
+                    topic=at.topic,
+                    partition=at.partition,
+                    offset=self.places[at].position,
+                    topic_id=self.places[at].topic_id,
+                    leader_epoch=self._routes.route(*at).epoch,
                 )
                 for at in places
             ],
             bytes_max=1024 * 1024,
             follow=True,
             filter=wire.filter_message(self._wanted),
-        )  # fmt: skip
+        )
 
     async def _take(self, answer: FetchedPartition) -> None:
         place = TopicPartition(answer.topic, answer.partition)

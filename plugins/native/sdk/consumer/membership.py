@@ -93,9 +93,13 @@ class Membership:
         )
 
     def told(
-        self, member_id: str, epoch: int, revision: int, sequence: int,
+        self,
+        member_id: str,
+        epoch: int,
+        revision: int,
+        sequence: int,
         given: Mapping[TopicPartition, Grant],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The coordinator's answer to heartbeat `sequence`, or its word in between."""
         if member_id != self.member_id:
             return

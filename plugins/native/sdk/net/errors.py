@@ -30,9 +30,11 @@ def error_of(error: pb.Error) -> LakeMQError:
     kind = errors.BY_CODE.get(error.code, LakeMQError)
     if issubclass(kind, NotLeader):
         return kind(
-            error.message, leader=error.leader, address=error.leader_address,
+            error.message,
+            leader=error.leader,
+            address=error.leader_address,
             epoch=error.leader_epoch,
-        )  # fmt: skip
+        )
     return kind(error.message)
 
 
@@ -47,11 +49,13 @@ def error_from(error: grpc.RpcError, address: str) -> LakeMQError:
         told = {key: value for key, value in trailers.items() if isinstance(value, str)}
         return error_of(
             pb.Error(
-                code=code, message=details, leader=told.get("lakemq-leader", ""),
+                code=code,
+                message=details,
+                leader=told.get("lakemq-leader", ""),
                 leader_address=told.get("lakemq-leader-address", ""),
                 leader_epoch=int(told.get("lakemq-leader-epoch") or 0),
             )
-        )  # fmt: skip
+        )
     if details == _CHANNEL_CLOSED:
         return InvalidRequest(CLOSED)
     return _by_status(error.code(), details, address)

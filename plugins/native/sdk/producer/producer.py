@@ -211,8 +211,9 @@ class Producer:
             return False
         _log.warning(
             "%s partition %d does not know this producer any more; its sequence numbers restart",
-            batch.topic, batch.partition,
-        )  # fmt: skip
+            batch.topic,
+            batch.partition,
+        )
         batch.maybe_appended = True  # should even new numbers be refused, it is something else
         self._accumulator.sequences.restart(batch.topic)
         self._accumulator.renumber(batch)

@@ -82,9 +82,12 @@ class Queue:
     """Made by `Client.queue`. Iterate it for messages, and settle each."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, topic: str, group: str,
+        self,
+        channel: grpc.aio.Channel,
+        topic: str,
+        group: str,
         options: QueueOptions,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.topic, self.group = topic, group
         self._stub: QueuesAsyncStub = QueuesStub(channel)
         prefetch, settings = queue_settings(options)
@@ -208,9 +211,14 @@ class Queue:
         life = self._settling.life
         batch = RecordBatch(delivery.batch)
         rows = zip(
-            batch.offsets(), batch.timestamps_ms(), batch.keys(), batch.values(),
-            batch.encoded_headers(), delivery.attempts, strict=True,
-        )  # fmt: skip
+            batch.offsets(),
+            batch.timestamps_ms(),
+            batch.keys(),
+            batch.values(),
+            batch.encoded_headers(),
+            delivery.attempts,
+            strict=True,
+        )
         unreadable: list[QueueRecord] = []
         for offset, time_ms, key, value, encoded, attempt in rows:
             buffer: deque[QueueRecord] | list[QueueRecord] = self._buffer

@@ -70,9 +70,7 @@ class StagedBatches:
 
     def flush_all(self, now_ms: int) -> list[OutgoingStaged]:
         """Batches of everything that is gathered."""
-        return [
-            batch for place in list(self._gathered) for batch in self.flush(*place, now_ms)
-        ]  # fmt: skip
+        return [batch for place in list(self._gathered) for batch in self.flush(*place, now_ms)]
 
     def add(
         self, topic: str, partition: int, columns: Columns, now_ms: int

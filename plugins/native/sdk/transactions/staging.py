@@ -140,10 +140,16 @@ class Staging:
     ) -> StagedWriter:
         """Stage records as one attempt of one task; an async context manager."""
         return StagedWriter(
-            self._stub(session.address), self._connection, session, batch_id, task, attempt,
-            compression=compression_given(compression), batch_max_bytes=batch_max_bytes,
+            self._stub(session.address),
+            self._connection,
+            session,
+            batch_id,
+            task,
+            attempt,
+            compression=compression_given(compression),
+            batch_max_bytes=batch_max_bytes,
             buffer_max_bytes=buffer_max_bytes,
-        )  # fmt: skip
+        )
 
     async def commit(
         self,

@@ -79,9 +79,12 @@ class TransactionalProducer:
         if self._open is not None:
             raise InvalidRequest("a transaction of this producer is open already")
         writer = self._staging.writer(
-            self.session, self._next, 0,
-            compression=self._compression, batch_max_bytes=self._batch_max_bytes,
-        )  # fmt: skip
+            self.session,
+            self._next,
+            0,
+            compression=self._compression,
+            batch_max_bytes=self._batch_max_bytes,
+        )
         self._open = Transaction(self, self._staging, self._next, writer, consumer)
         # Also the number of a transaction that is aborted is used up: its staged batches may still
         # arrive.

@@ -33,15 +33,21 @@ def test_a_registered_node_is_accepted() -> None:
     assert book().accept(said(), ["other", "n2"]) == Peer("n2", 5)
 
 
-@pytest.mark.parametrize(("metadata", "names", "error"), [
-    (said(), ["n3"], NotAuthenticated), (said(), [], NotAuthenticated),
-    (said(cluster="d"), None, NotAuthenticated), ({}, None, NotAuthenticated),
-    (said(node="n3"), None, Unavailable), (said(node="n1"), None, Unavailable),
-    (said(epoch=4), None, StaleEpoch),
-    ({**said(), "lakemq-broker-epoch": "-1"}, None, NotAuthenticated),
-    ({**said(), "lakemq-broker-epoch": "٣"}, None, NotAuthenticated),
-    ({**said(), "lakemq-broker-epoch": "9" * 19}, None, NotAuthenticated),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("metadata", "names", "error"),
+    [
+        (said(), ["n3"], NotAuthenticated),
+        (said(), [], NotAuthenticated),
+        (said(cluster="d"), None, NotAuthenticated),
+        ({}, None, NotAuthenticated),
+        (said(node="n3"), None, Unavailable),
+        (said(node="n1"), None, Unavailable),
+        (said(epoch=4), None, StaleEpoch),
+        ({**said(), "lakemq-broker-epoch": "-1"}, None, NotAuthenticated),
+        ({**said(), "lakemq-broker-epoch": "٣"}, None, NotAuthenticated),
+        ({**said(), "lakemq-broker-epoch": "9" * 19}, None, NotAuthenticated),
+    ],
+)
 def test_others_are_refused(
     metadata: dict[str, str], names: list[str] | None, error: type[LakeMQError]
 ) -> None:

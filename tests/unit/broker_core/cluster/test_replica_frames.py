@@ -36,8 +36,11 @@ SENDS = st.builds(
 )  # fmt: skip
 ASKS = st.builds(
     lambda slot, ends, epoch, full: SlotAsk(slot, max(ends), epoch, min(ends), full),
-    U32, st.tuples(I64, I64), st.integers(-1, 2**62), st.booleans(),
-)  # fmt: skip
+    U32,
+    st.tuples(I64, I64),
+    st.integers(-1, 2**62),
+    st.booleans(),
+)
 OPENS = st.builds(SlotOpen, U32, st.binary(min_size=16, max_size=16).map(bytes.hex), U32, I64)
 
 
@@ -94,13 +97,16 @@ def test_asks_come_back_as_they_were(
     assert found == ReplicaAsk(opens, asks, closes, min(credit, CREDIT_MAX_BYTES))
 
 
-@pytest.mark.parametrize(("message", "reason"), [
-    (pb.ReplicaAsk(close=range(ENTRIES_MAX + 1)), "4097 partitions"),
-    (pb.ReplicaAsk(open=[pb.SlotOpen(slot=3, topic_id=b"short")]), "no topic id"),
-    (pb.ReplicaAsk(asks=[pb.SlotAsk(slot=3, offset=5, durable=6)]), "durable up to 6"),
-    (pb.ReplicaAsk(asks=[pb.SlotAsk(slot=3, offset=-1, durable=-1)]), "offset -1"),
-    (pb.ReplicaAsk(asks=[pb.SlotAsk(slot=3, last_epoch=-2)]), "epoch -2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (pb.ReplicaAsk(close=range(ENTRIES_MAX + 1)), "4097 partitions"),
+        (pb.ReplicaAsk(open=[pb.SlotOpen(slot=3, topic_id=b"short")]), "no topic id"),
+        (pb.ReplicaAsk(asks=[pb.SlotAsk(slot=3, offset=5, durable=6)]), "durable up to 6"),
+        (pb.ReplicaAsk(asks=[pb.SlotAsk(slot=3, offset=-1, durable=-1)]), "offset -1"),
+        (pb.ReplicaAsk(asks=[pb.SlotAsk(slot=3, last_epoch=-2)]), "epoch -2"),
+    ],
+)
 def test_a_wrong_ask_is_refused(message: pb.ReplicaAsk, reason: str) -> None:
     with pytest.raises(BadFrame, match=reason):
         decode_ask(message.SerializeToString())
@@ -140,14 +146,19 @@ def test_a_buffer_keeps_the_newest_positions_of_a_slot() -> None:
         buffer.add(SlotSend(1, high_watermark=high_watermark))
         buffer.add(SlotSend(2, high_watermark=high_watermark))
     assert decode_send(buffer.take(1)).sends == [
-        SlotSend(1, high_watermark=999), SlotSend(2, high_watermark=999),
-    ]  # fmt: skip
+        SlotSend(1, high_watermark=999),
+        SlotSend(2, high_watermark=999),
+    ]
     # What was sent is not replaced any more, and positions never pass batches or errors.
     for each in (
-        SlotSend(1, high_watermark=1), SlotSend(1, 5, b"x", 2), SlotSend(1, high_watermark=3),
-        SlotSend(1, code="NOT_LEADER"), SlotSend(1, high_watermark=4), SlotSend(1, roll_at=9),
+        SlotSend(1, high_watermark=1),
+        SlotSend(1, 5, b"x", 2),
+        SlotSend(1, high_watermark=3),
+        SlotSend(1, code="NOT_LEADER"),
+        SlotSend(1, high_watermark=4),
+        SlotSend(1, roll_at=9),
         SlotSend(1, diverging=Diverging(1, 2)),
-    ):  # fmt: skip
+    ):
         buffer.add(each)
     found = decode_send(buffer.take(2)).sends
     assert [each.high_watermark for each in found] == [1, 2, 3, 0, 4, 0, 0]

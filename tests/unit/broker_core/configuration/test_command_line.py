@@ -59,9 +59,12 @@ def test_a_group_is_one_parameter_of_the_command() -> None:
 
 def test_options_come_from_the_environment_too() -> None:
     environment = {
-        "LAKEMQ_TLS_CERT": "c", "LAKEMQ_TLS_KEY": "k",
-        "LAKEMQ_TLS_CA": "a", "LAKEMQ_USERNAME": "u", "LAKEMQ_ADMIN": "https://n:2",
-    }  # fmt: skip
+        "LAKEMQ_TLS_CERT": "c",
+        "LAKEMQ_TLS_KEY": "k",
+        "LAKEMQ_TLS_CA": "a",
+        "LAKEMQ_USERNAME": "u",
+        "LAKEMQ_ADMIN": "https://n:2",
+    }
     files = {"tls_cert": "c", "tls_key": "k", "tls_ca": "a", "username": "u"}
     assert printed("admin", **environment) == {"admin": "https://n:2", **files}
     assert printed("admin", "--admin", "m:3", **environment) == {"admin": "m:3", **files}

@@ -131,7 +131,7 @@ INPUTS: dict[str, tuple[Callable[[int], Work], int]] = {
         lambda n: partial(parse_fetch_response, fetch_response(bytes(n), 1, 2, 3)),
         4_000_000,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", INPUTS)

@@ -161,9 +161,11 @@ field_values = st.sampled_from([-(2**63), -1, 0, 1, 2, 7, 80, 2**31 - 1, 2**32 -
 
 
 @given(
-    st.lists(st.tuples(st.integers(2, 18), field_values), max_size=4), column_sets(), codecs,
+    st.lists(st.tuples(st.integers(2, 18), field_values), max_size=4),
+    column_sets(),
+    codecs,
     st.booleans(),
-)  # fmt: skip
+)
 @settings(max_examples=examples(300))
 def test_nonsense_fields_under_a_right_crc_raise_nothing_but_corrupt_batch(
     changes: list[tuple[int, int]], columns: Columns, codec: Compression, sparse: bool
@@ -249,9 +251,13 @@ def test_body_that_swells_beyond_its_header_takes_no_memory(name: str) -> None:
 )
 def test_compressed_body_is_one_frame_of_the_stated_size(codec: Compression, frame: bytes) -> None:
     header = rb.read_header(SIMPLE)._replace(
-        attributes=codec, body_bytes=len(frame), raw_body_bytes=100, record_count=1,
-        last_offset_delta=0, body_crc32c=google_crc32c.value(frame),
-    )  # fmt: skip
+        attributes=codec,
+        body_bytes=len(frame),
+        raw_body_bytes=100,
+        record_count=1,
+        last_offset_delta=0,
+        body_crc32c=google_crc32c.value(frame),
+    )
     with pytest.raises(CorruptBatch, match="decompress"):
         rb.RecordBatch(rb.pack_header(header) + frame)
 

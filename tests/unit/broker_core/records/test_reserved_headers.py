@@ -16,9 +16,15 @@ from lakemq.broker_core.publishing.batch_check import check_columns
 
 NAMES = frozenset({b"mqtt.delayed_id", b"mqtt.client"})
 HARMLESS = [
-    "mqtt.qos", "mqtt.client2", "mqtt.clien", "xmqtt.client", "MQTT.client",
-    "mqtt.user.mqtt.client", "", "x",
-]  # fmt: skip
+    "mqtt.qos",
+    "mqtt.client2",
+    "mqtt.clien",
+    "xmqtt.client",
+    "MQTT.client",
+    "mqtt.user.mqtt.client",
+    "",
+    "x",
+]
 
 
 def batch_of(*headers: bytes, codec: Compression = Compression.NONE) -> bytes:

@@ -23,9 +23,13 @@ def test_what_is_corrupt_is_stepped_over(caplog: pytest.LogCaptureFixture) -> No
     data = b"".join(
         stored(offset, batch)
         for offset, batch in [
-            (0, good), (2, garbage_lengths()), (3, no_frame()), (4, control), (5, good),
+            (0, good),
+            (2, garbage_lengths()),
+            (3, no_frame()),
+            (4, control),
+            (5, good),
         ]
-    )  # fmt: skip
+    )
     before = SKIPPED.count
     with caplog.at_level(logging.ERROR):
         for _ in range(2):

@@ -14,9 +14,11 @@ from lakemq.broker_core.api.schemas.avro_shape import FREE_STEPS_MAX, AvroShape
 from lakemq.broker_core.api.schemas.formats import AvroFormat
 
 LINKED = {
-    "type": "record", "name": "node", "namespace": "x",
+    "type": "record",
+    "name": "node",
+    "namespace": "x",
     "fields": [{"name": "v", "type": "int"}, {"name": "next", "type": ["null", "node"]}],
-}  # fmt: skip
+}
 
 
 def record(name: str, *kinds: Any) -> dict[str, Any]:
@@ -42,9 +44,14 @@ def test_values_of_a_schema_that_holds_itself() -> None:
 
 @pytest.mark.parametrize(
     "items",
-    ["null", {"type": "null"}, {"type": "fixed", "name": "f", "size": 0},
-     record("empty"), record("outer", record("inner", "null"), "inner")],
-)  # fmt: skip
+    [
+        "null",
+        {"type": "null"},
+        {"type": "fixed", "name": "f", "size": 0},
+        record("empty"),
+        record("outer", record("inner", "null"), "inner"),
+    ],
+)
 def test_arrays_of_what_takes_no_bytes_are_refused(items: Any) -> None:
     for schema in (
         {"type": "array", "items": items},
@@ -64,12 +71,17 @@ def test_records_that_double_with_each_level_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "schema",
-    ["null", record("r", "null", "null"), {"type": "array", "items": ["null", "int"]},
-     {"type": "map", "values": "null"}, record("r", *["null"] * (FREE_STEPS_MAX - 1)),
-     {"type": "array", "items": {"type": "enum", "name": "e", "symbols": ["a"]}},
-     {"type": "array", "items": record("r", "null", "int")},
-     record("r", {"type": "fixed", "name": "f", "size": 1}, {"type": "array", "items": "f"})],
-)  # fmt: skip
+    [
+        "null",
+        record("r", "null", "null"),
+        {"type": "array", "items": ["null", "int"]},
+        {"type": "map", "values": "null"},
+        record("r", *["null"] * (FREE_STEPS_MAX - 1)),
+        {"type": "array", "items": {"type": "enum", "name": "e", "symbols": ["a"]}},
+        {"type": "array", "items": record("r", "null", "int")},
+        record("r", {"type": "fixed", "name": "f", "size": 1}, {"type": "array", "items": "f"}),
+    ],
+)
 def test_schemas_whose_values_are_bounded_are_taken(schema: Any) -> None:
     shape = AvroShape(AvroFormat(json.dumps(schema)).schema)
     assert not shape.is_recursive
@@ -78,10 +90,13 @@ def test_schemas_whose_values_are_bounded_are_taken(schema: Any) -> None:
 
 @pytest.mark.parametrize(
     "schema",
-    [LINKED, record("a", {"type": "array", "items": "a"}),
-     record("a", {"type": "map", "values": "a"}),
-     record("a", ["null", record("b", ["null", "a"])])],
-)  # fmt: skip
+    [
+        LINKED,
+        record("a", {"type": "array", "items": "a"}),
+        record("a", {"type": "map", "values": "a"}),
+        record("a", ["null", record("b", ["null", "a"])]),
+    ],
+)
 def test_schemas_that_hold_themselves_are_known(schema: Any) -> None:
     shape = AvroShape(AvroFormat(json.dumps(schema)).schema)
     assert shape.is_recursive

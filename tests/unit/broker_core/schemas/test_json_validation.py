@@ -30,14 +30,17 @@ def fits(schema: object, value: object) -> bool:
     [
         {"pattern": "^(a+)+$"},
         {"items": {"pattern": "^(a+)+$"}},
-        {"$schema": _DRAFT_7, "$ref": "#/definitions/a",
-         "definitions": {"a": {"pattern": "(a|a)*$"}}},
+        {
+            "$schema": _DRAFT_7,
+            "$ref": "#/definitions/a",
+            "definitions": {"a": {"pattern": "(a|a)*$"}},
+        },
         # `$ref` to the whole schema, whose `$schema` names a kind of the library's own
         {"$schema": _DRAFT_7, "items": {"$ref": "#"}, "pattern": "^(a+)+$"},
         {"propertyNames": {"pattern": "^(a+)+$"}},
         {"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False},
     ],
-)  # fmt: skip
+)
 def test_no_pattern_backtracks(schema: object) -> None:
     text = "a" * 60 + "!"
     for value in (text, [text], {text: 1}):
@@ -65,15 +68,20 @@ def test_work_that_doubles_with_each_level_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("1e999999", "too large"), ('{"minimum": -1e400}', "too large"), ("NaN", "NaN"),
-        ("1", "an object, true or false"), ('"x"', "an object"), ("[]", "an object"),
-        ("[" * 50_000, "deeper than 100"), ('{"not":' * 101 + "{}" + "}" * 101, "deeper than 100"),
+        ("1e999999", "too large"),
+        ('{"minimum": -1e400}', "too large"),
+        ("NaN", "NaN"),
+        ("1", "an object, true or false"),
+        ('"x"', "an object"),
+        ("[]", "an object"),
+        ("[" * 50_000, "deeper than 100"),
+        ('{"not":' * 101 + "{}" + "}" * 101, "deeper than 100"),
         ('{"items": {"$schema": "' + _DRAFT_7 + '"}}', r"\$schema stands at the top"),
         ('{"patternProperties": {}, "unevaluatedProperties": false}', "together"),
         (json.dumps({"enum": list(range(5000))}), "a list of 5000"),
         ('{"$schema": 5}', "schema: "),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_schema_is_told_in_words(text: str, why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
         JsonFormat(text)
@@ -109,11 +117,14 @@ def test_our_keywords_say_what_the_librarys_say(draft: str | None, value: object
     for schema in (
         {"uniqueItems": True},
         {"pattern": "^[a-z]$"},
-        {"properties": {"a": {"type": "integer"}}, "patternProperties": {"[0-9]": {"type": "null"}},
-         "additionalProperties": {"type": "string"}},
+        {
+            "properties": {"a": {"type": "integer"}},
+            "patternProperties": {"[0-9]": {"type": "null"}},
+            "additionalProperties": {"type": "string"},
+        },
         {"patternProperties": {"^b": {}}, "additionalProperties": False},
         {"items": {"uniqueItems": True, "not": {"pattern": "1"}}},
-    ):  # fmt: skip
+    ):
         named = {"$schema": draft, **schema} if draft else schema
         kind = jsonschema.validators.validator_for(named, default=jsonschema.Draft202012Validator)
         assert fits(named, value) == kind(named).is_valid(value)

@@ -82,8 +82,11 @@ def test_what_is_scheduled_again_comes_at_its_newest_time() -> None:
     queue = queue_of(a)
     queue.schedule(a, 20)
     assert (queue.next_ms(), taken(queue, 19), taken(queue, 20), taken(queue, 99)) == (
-        20, "", "a", "",
-    )  # fmt: skip
+        20,
+        "",
+        "a",
+        "",
+    )
 
 
 def test_as_much_comes_as_goes_at_a_time_but_one_at_least() -> None:

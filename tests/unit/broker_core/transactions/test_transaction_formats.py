@@ -41,11 +41,16 @@ KEY = StagedKey(
     StagedBatchId(Owner("sink", "s"), 2, 3, 4, 5, 6), "rooms", TOPIC_ID, 7, 8, 0xDEADBEEF
 )
 STATE = OwnerState(
-    2, 3, 4, 5, 60_000, 1_700_000_000_000,
+    2,
+    3,
+    4,
+    5,
+    60_000,
+    1_700_000_000_000,
     PendingCommit(
         (CommitTarget("rooms", TOPIC_ID, 1, 9, (StagedRef(2, 10, 11),)),), (("offsets", b"xy"),)
     ),
-)  # fmt: skip
+)
 DELAYED = StoredSchedule(1_700_000_000_000, True, "rooms", TOPIC_ID, 1, 2, b"batch")
 
 GOLDEN = {

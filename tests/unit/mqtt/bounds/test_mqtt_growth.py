@@ -79,18 +79,23 @@ INPUTS: Final[dict[str, tuple[Callable[[int], Work], int]]] = {
     "user properties of CONNECT": (lambda n: fed(connect_with_user_properties(n), 0), 5000),
     "user properties of PUBLISH": (lambda n: fed(publish_with(USER_PROPERTY, n), V5), 5000),
     "subscription identifiers of PUBLISH": (lambda n: fed(publish_with(IDENTIFIER, n), V5), 5000),
-    "filters of SUBSCRIBE": (
-        lambda n: fed(encode(Subscribe(1, (Filter("a"),) * n), V5), V5), 1000),
+    "filters of SUBSCRIBE": (lambda n: fed(encode(Subscribe(1, (Filter("a"),) * n), V5), V5), 1000),
     "filters of UNSUBSCRIBE": (lambda n: fed(encode(Unsubscribe(1, ("a",) * n), V5), V5), 1000),
     "codes of SUBACK": (lambda n: fed(encode(Suback(1, (0,) * n), V5), V5), 5000),
     "a deep topic name": (lambda n: fed(encode(Publish("/" * n, b""), V311), V311), 7000),
     "a packet that comes byte by byte": (
-        lambda n: fed(encode(Publish("t", b"x" * n), V311), V311, 1), 5000),
+        lambda n: fed(encode(Publish("t", b"x" * n), V311), V311, 1),
+        5000,
+    ),
     "many small packets at once": (
-        lambda n: fed(encode(Ping(PacketType.PINGREQ), V311) * n, V311), 3000),
+        lambda n: fed(encode(Ping(PacketType.PINGREQ), V311) * n, V311),
+        3000,
+    ),
     "packets cut at every third byte": (
-        lambda n: fed(encode(Acknowledgement(PacketType.PUBACK, 7), V311) * n, V311, 3), 3000),
-}  # fmt: skip
+        lambda n: fed(encode(Acknowledgement(PacketType.PUBACK, 7), V311) * n, V311, 3),
+        3000,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", INPUTS)

@@ -91,8 +91,9 @@ def test_history_comes_and_then_what_is_published() -> None:
     assert device.subscribe("$replay/earliest/a/+", qos=1, identifier=9) == (1,)
     packets = device.received()
     assert [(each.topic, each.qos, each.retain) for each in packets] == [
-        ("a/1", 1, False), ("a/2", 1, False),
-    ]  # fmt: skip
+        ("a/1", 1, False),
+        ("a/2", 1, False),
+    ]
     assert all(each.properties.subscription_identifiers == (9,) for each in packets)
     assert not bench.hub.histories
     sender.send(Publish("a/3", b"live", 1, packet_id=7), Publish("a/4", b"memory"))
@@ -115,8 +116,9 @@ def test_retained_messages_are_not_sent_besides() -> None:
     device = bench.connect("d", version=V5)
     device.subscribe("$replay/earliest/t", options=RETAIN_AS_PUBLISHED)
     assert [(each.payload, each.retain) for each in device.received()] == [
-        (b"0", True), (b"1", True),
-    ]  # fmt: skip
+        (b"0", True),
+        (b"1", True),
+    ]
     plain = bench.connect("p", version=V5)
     plain.subscribe("$replay/earliest/t")
     assert [each.retain for each in plain.received()] == [False, False]

@@ -145,8 +145,12 @@ def test_shapes_are_bounded() -> None:
     bench.hub.index = SubscriptionIndex(shapes_max=2)
     device = bench.connect("d", version=V5)
     assert device.subscribe("+/a", "a/+", "+/+", "+/b", "plain", qos=1) == (
-        1, 1, Reason.QUOTA_EXCEEDED, 1, 1,
-    )  # fmt: skip
+        1,
+        1,
+        Reason.QUOTA_EXCEEDED,
+        1,
+        1,
+    )
 
 
 # -- subscribing
@@ -184,8 +188,9 @@ def test_unsubscribing() -> None:
     device.send(Unsubscribe(5, ("a", "never", "b#")))
     answer = device.one()
     assert (answer.packet_id, answer.codes) == (
-        5, (0, Reason.NO_SUBSCRIPTION_EXISTED, Reason.TOPIC_FILTER_INVALID),
-    )  # fmt: skip
+        5,
+        (0, Reason.NO_SUBSCRIPTION_EXISTED, Reason.TOPIC_FILTER_INVALID),
+    )
     sender.send(Publish("a", b"1"), Publish("b", b"2"))
     assert device.publishes() == [("b", b"2")]
 
@@ -203,9 +208,15 @@ def test_codes_of_suback() -> None:
     new, old = bench.connect("n", version=V5), bench.connect("o")
     asked = ("a", "secret/#", "b#", "$share/g/secret/#", "c", "d", "e", "a")
     assert new.subscribe(*asked, qos=1) == (
-        1, Reason.NOT_AUTHORIZED, Reason.TOPIC_FILTER_INVALID, Reason.NOT_AUTHORIZED, 1, 1,
-        Reason.QUOTA_EXCEEDED, 1,
-    )  # fmt: skip
+        1,
+        Reason.NOT_AUTHORIZED,
+        Reason.TOPIC_FILTER_INVALID,
+        Reason.NOT_AUTHORIZED,
+        1,
+        1,
+        Reason.QUOTA_EXCEEDED,
+        1,
+    )
     assert old.subscribe("a", "secret/#", "b#", qos=2) == (2, 0x80, 0x80)
 
 

@@ -111,9 +111,10 @@ def test_a_name_that_grows_too_long_is_refused() -> None:
 
 def test_who_is_banned() -> None:
     rules = BanRules(
-        frozenset({"bad-id"}), frozenset({"mallory"}),
+        frozenset({"bad-id"}),
+        frozenset({"mallory"}),
         (ipaddress.ip_network("10.1.0.0/16"), ipaddress.ip_network("2001:db8::/32")),
-    )  # fmt: skip
+    )
     bans = Bans(rules)
     assert bans.reason_to_refuse("bad-id", None, "127.0.0.1", 0)
     assert bans.reason_to_refuse("c", "mallory", "127.0.0.1", 0)
@@ -126,8 +127,11 @@ def test_who_is_banned() -> None:
 def test_flapping_is_banned_for_a_time() -> None:
     bans = Bans(BanRules(flapping_connects=3, flapping_window_ms=1000, flapping_ban_ms=5000))
     assert [bans.reason_to_refuse("c", None, "::1", n * 100) is None for n in range(4)] == [
-        True, True, True, False,
-    ]  # fmt: skip
+        True,
+        True,
+        True,
+        False,
+    ]
     assert bans.reason_to_refuse("other", None, "::1", 400) is None
     assert bans.reason_to_refuse("c", None, "::1", 5299) is not None
     assert bans.reason_to_refuse("c", None, "::1", 5300) is None

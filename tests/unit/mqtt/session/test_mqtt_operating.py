@@ -43,8 +43,10 @@ def test_what_a_client_sent_and_got_is_counted() -> None:
     device.received()
     found = report(device)
     assert found["received"] == {
-        "bytes": device.connection.traffic.bytes_received, "packets": 12, "publishes": [8, 1, 1],
-    }  # fmt: skip
+        "bytes": device.connection.traffic.bytes_received,
+        "packets": 12,
+        "publishes": [8, 1, 1],
+    }
     sent = found["sent"]
     assert isinstance(sent, dict)
     assert sent["publishes"] == [8, 1, 1]
@@ -99,8 +101,11 @@ def test_a_late_acknowledgement_is_noted(qos: int) -> None:
         device.send(Acknowledgement(kind, packet_id))
     (found,) = slow_report(bench.hub, bench.now_ms)
     assert (found["client_id"], found["latency_ms"], found["topic"], found["count"]) == (
-        "slow", 2000, "t/3", 3,
-    )  # fmt: skip
+        "slow",
+        2000,
+        "t/3",
+        3,
+    )
 
 
 def test_waiting_behind_others_counts_and_being_away_does_not() -> None:
@@ -176,9 +181,15 @@ def test_kicking_a_client(end: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "ban", [Ban("client_id", "d"), Ban("user", "ann"), Ban("host", "10.1.0.0/16"),
-            Ban("host", "10.1.2.3"), Ban("client_id", "d", START_MS + 5000)],
-)  # fmt: skip
+    "ban",
+    [
+        Ban("client_id", "d"),
+        Ban("user", "ann"),
+        Ban("host", "10.1.0.0/16"),
+        Ban("host", "10.1.2.3"),
+        Ban("client_id", "d", START_MS + 5000),
+    ],
+)
 def test_a_ban_ends_connections_and_refuses_new_ones(ban: Ban) -> None:
     bench = Bench()
     other = bench.connect("other")
@@ -220,9 +231,15 @@ def test_flapping_clients_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    "ban", [Ban("", "x"), Ban("client_id", ""), Ban("host", "nowhere"), Ban("host", "10.1.2.3/16"),
-            Ban("user", "x" * 2000)],
-)  # fmt: skip
+    "ban",
+    [
+        Ban("", "x"),
+        Ban("client_id", ""),
+        Ban("host", "nowhere"),
+        Ban("host", "10.1.2.3/16"),
+        Ban("user", "x" * 2000),
+    ],
+)
 def test_wrong_bans(ban: Ban) -> None:
     with pytest.raises(InvalidRequest):
         check_ban(ban)

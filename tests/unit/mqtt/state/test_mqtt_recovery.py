@@ -353,9 +353,14 @@ def test_qos_2_to_a_client_is_delivered_once(stage: int) -> None:
                 device.send(Acknowledgement(PUBCOMP, each.packet_id))
 
     steps: list[Any] = [
-        bench.write_records, bench.write_sessions, bench.confirm, bench.confirm,
-        lambda: read(device), bench.write_sessions, bench.confirm,
-    ]  # fmt: skip
+        bench.write_records,
+        bench.write_sessions,
+        bench.confirm,
+        bench.confirm,
+        lambda: read(device),
+        bench.write_sessions,
+        bench.confirm,
+    ]
     for step in steps[: stage + 1]:
         if step != bench.confirm or bench.can_confirm:
             step()
@@ -413,8 +418,11 @@ def test_sessions_survive_their_bytes() -> None:
     assert (state.incoming, state.released) == ({1: Place("mqtt", 0, 5)}, {("mqtt", 0): 4})
     (first, second), (queued,) = state.inflight, state.queue
     assert (first[0], first[1].place, first[1].released, first[1].identifiers) == (
-        3, Place("mqtt", 1, 9), True, (1, 2),
-    )  # fmt: skip
+        3,
+        Place("mqtt", 1, 9),
+        True,
+        (1, 2),
+    )
     kept = second[1].message
     assert kept is not None
     assert (kept.payload, kept.expires_ms, second[1].retain) == (b"copy", 60_005, True)

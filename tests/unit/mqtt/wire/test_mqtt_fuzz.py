@@ -36,9 +36,14 @@ from tests.support.mqtt.bench import Bench, Device
 from tests.support.seeds import examples
 
 TIGHT = Limits(
-    packet_max_bytes=2000, sessions_max=20, subscriptions_max=5, receive_max=4, topic_alias_max=2,
-    client_id_max_bytes=40, connections_max=30,
-)  # fmt: skip
+    packet_max_bytes=2000,
+    sessions_max=20,
+    subscriptions_max=5,
+    receive_max=4,
+    topic_alias_max=2,
+    client_id_max_bytes=40,
+    connections_max=30,
+)
 names = st.sampled_from(["a", "", "a/b", "", "b/c", "$SYS/x", "$share/g/a", "a/#", "+", "x" * 300])
 ids = st.integers(0, 6)
 qos = st.integers(0, 2)

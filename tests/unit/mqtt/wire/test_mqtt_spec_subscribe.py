@@ -236,9 +236,13 @@ def test_filters_that_are_not_well_formed(version: int, topic_filter: str) -> No
 
 
 @versions
-@pytest.mark.parametrize("packet", [
-    Subscribe(1, (Filter("a"), Filter(""))), Unsubscribe(1, ("a", "")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "packet",
+    [
+        Subscribe(1, (Filter("a"), Filter(""))),
+        Unsubscribe(1, ("a", "")),
+    ],
+)
 def test_an_empty_filter_ends_the_connection(version: int, packet: Subscribe | Unsubscribe) -> None:
     """5.0 [MQTT-4.7.3-1], 3.1.1 [MQTT-4.7.3-1]: nothing of the packet is done."""
     bench = Bench()
@@ -317,10 +321,15 @@ def test_shared_filters_that_are_malformed_end_the_connection(
     assert device.one().reason == Reason.MALFORMED_PACKET
 
 
-@pytest.mark.parametrize(("version", "text", "code"), [
-    (V5, "$share", Reason.TOPIC_FILTER_INVALID), (V5, "$share/g/t#", Reason.TOPIC_FILTER_INVALID),
-    (V311, "$share/g", 0x80), (V311, "$share//t", 0x80),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("version", "text", "code"),
+    [
+        (V5, "$share", Reason.TOPIC_FILTER_INVALID),
+        (V5, "$share/g/t#", Reason.TOPIC_FILTER_INVALID),
+        (V311, "$share/g", 0x80),
+        (V311, "$share//t", 0x80),
+    ],
+)
 def test_shared_filters_that_are_refused(version: int, text: str, code: int) -> None:
     """Before 5.0 `$share` is no word of the standard."""
     bench = Bench()

@@ -140,8 +140,11 @@ def test_old_clients_may_mark_requests_as_sent_again() -> None:
     device.send_bytes(b"\x6a\x02\x00\x03")
     assert not device.closed
     assert [type(each) for each in device.received()] == [
-        Suback, Unsuback, Acknowledgement, Acknowledgement
-    ]  # fmt: skip
+        Suback,
+        Unsuback,
+        Acknowledgement,
+        Acknowledgement,
+    ]
 
 
 @pytest.mark.parametrize("version", [V311, V5])

@@ -402,6 +402,12 @@ def test_no_record_is_handled_by_two_members_after_a_commit(several: range) -> N
         assert world.handled > RECORDS
         seen |= world.seen
     assert len(several) < CHUNK or seen >= {
-        "lost message", "lost partitions", "revoked partitions", "InstanceInUse", "MemberFenced",
-        "UnknownMember", "commit MemberFenced", "commit UnknownMember",
-    }  # fmt: skip
+        "lost message",
+        "lost partitions",
+        "revoked partitions",
+        "InstanceInUse",
+        "MemberFenced",
+        "UnknownMember",
+        "commit MemberFenced",
+        "commit UnknownMember",
+    }

@@ -14,14 +14,19 @@ from lakemq.plugins.native.groups.offset_table import Committed
 
 PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 committed = st.builds(
-    Committed, st.integers(0, 2**62), st.integers(0, 9), st.integers(0, 2**60),
-    st.binary(min_size=16, max_size=16).map(bytes.hex), st.text(max_size=9),
-)  # fmt: skip
+    Committed,
+    st.integers(0, 2**62),
+    st.integers(0, 9),
+    st.integers(0, 2**60),
+    st.binary(min_size=16, max_size=16).map(bytes.hex),
+    st.text(max_size=9),
+)
 changes = st.dictionaries(
     st.builds(TopicPartition, st.text("ab", min_size=1, max_size=3), st.integers(0, 9)),
     st.tuples(st.none() | committed, st.none() | committed),
-    min_size=1, max_size=4,
-)  # fmt: skip
+    min_size=1,
+    max_size=4,
+)
 
 
 @given(st.text(min_size=1, max_size=9), changes)

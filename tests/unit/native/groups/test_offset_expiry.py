@@ -49,6 +49,7 @@ def test_after_a_start_members_have_time_to_come_back() -> None:
 
 def test_it_is_asked_often_enough() -> None:
     assert expiry().interval_ms == RETENTION_MS // 4
-    assert OffsetExpiry(
-        retention_ms=10**9, session_timeout_max_ms=0, started_ms=0
-    ).interval_ms == 60_000  # fmt: skip
+    assert (
+        OffsetExpiry(retention_ms=10**9, session_timeout_max_ms=0, started_ms=0).interval_ms
+        == 60_000
+    )

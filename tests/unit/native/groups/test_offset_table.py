@@ -67,8 +67,14 @@ def test_a_key_of_another_length_is_none(change: Callable[[bytes], bytes]) -> No
 def test_records_of_another_version_are_refused_and_change_nothing() -> None:
     table = OffsetTable()
     key, value = encode_key(OffsetKey("g", PLACE)), encode_value(Committed(5, 7, 9, ID))
-    foreign = [(b"", value), (b"\x02" + key[1:], value), (key, b"\x02" + value[1:]), (key, b""),
-               (key, value[:-1]), (key[:4], None)]  # fmt: skip
+    foreign = [
+        (b"", value),
+        (b"\x02" + key[1:], value),
+        (key, b"\x02" + value[1:]),
+        (key, b""),
+        (key, value[:-1]),
+        (key[:4], None),
+    ]
     for each_key, each_value in foreign:
         with pytest.raises(ValueError, match="offset"):
             table.apply(each_key, each_value)

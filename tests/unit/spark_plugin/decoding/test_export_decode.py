@@ -116,8 +116,9 @@ def test_a_value_of_too_many_levels_is_bad_where_fields_become_columns(opened, c
     decoded = decoder.decode(pa.array([text, deep, None, text], pa.binary()))
     assert decoded.rows.to_pylist() == [0, 3]
     assert [(each.row, each.error) for each in decoded.bad] == [
-        (1, "more than 100 levels"), (2, "the record has no value"),
-    ]  # fmt: skip
+        (1, "more than 100 levels"),
+        (2, "the record has no value"),
+    ]
     assert decoder.found == {"i": Type("int"), "new": Type("string"), "x": Type("string")}
     good, bad = decode("i int", text, deep)  # nobody looks at the new field
     assert list(good) == [0, 1]
@@ -137,12 +138,17 @@ def test_many_bad_rows_are_sorted_out_and_named():
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False)
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
     | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["i", "s", "in", "x"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["i", "s", "in", "x"]), inner, max_size=3)
+    ),
     max_leaves=6,
-)  # fmt: skip
+)
 OBJECTS = st.dictionaries(st.sampled_from(["i", "d", "s", "many", "in", "at"]), JSON, max_size=4)
 VALUES = st.lists(
     OBJECTS.map(json.dumps).map(str.encode)

@@ -37,11 +37,17 @@ def target(request, tmp_path):
 def export(target, schema="n bigint", evolve="add", run=run_here, **settings):
     exporter = make_exporter(
         ExportSettings(
-            "memory", "t", target, "e", format="json", value_schema=schema, evolve=evolve,
+            "memory",
+            "t",
+            target,
+            "e",
+            format="json",
+            value_schema=schema,
+            evolve=evolve,
             **settings,
         ),
         run,
-    )  # fmt: skip
+    )
     exporter.start()
     try:
         return list(iter(exporter.step, None))
@@ -131,8 +137,9 @@ def test_a_partitioned_table_evolves(memory, target):
     send(memory, {"n": 2, "at": 1767225600000, "new": "x"})
     export(target, schema, partition_by="day(at), n")
     assert [(row["n"], row["new"]) for _, row in sorted(rows(target).items())] == [
-        (1, None), (2, "x"),
-    ]  # fmt: skip
+        (1, None),
+        (2, "x"),
+    ]
 
 
 def test_a_crash_after_the_columns_came_is_no_harm(memory, target):
@@ -218,11 +225,13 @@ def test_evolution_settles(columns, one, other):
         assert parse_schema(schema_text(after)) == after
 
 
-@given(st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
-    max_leaves=8,
-))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+        max_leaves=8,
+    )
+)
 def test_every_json_value_has_a_type_that_can_be_written(value):
     kind = type_of_value({"v": value})
     assert kind is None or parse_schema(schema_text(kind.fields)) == kind.fields

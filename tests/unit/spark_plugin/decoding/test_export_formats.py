@@ -52,9 +52,15 @@ def test_csv_of_every_type():
     )
     assert bad == {}
     assert good[0][1] == {
-        "s": "a,b", "n": 1, "at": AT, "d": Decimal("1.25"), "ms": AT, "f": 0.5,
-        "day": AT.date(), "b": True,
-    }  # fmt: skip
+        "s": "a,b",
+        "n": 1,
+        "at": AT,
+        "d": Decimal("1.25"),
+        "ms": AT,
+        "f": 0.5,
+        "day": AT.date(),
+        "b": True,
+    }
     assert good[1][1]["at"] == AT and good[1][1]["day"] is None
     assert good[2][1]["s"] == "two\nlines" and good[2][1]["at"] == AT
     assert good[3][1]["s"] == "", "what is quoted is not null"
@@ -152,9 +158,10 @@ def test_avro_in_single_object_encoding():
     )
     mark = b"\xc3\x01" + bytes.fromhex(fingerprint)
     good, bad = decode(
-        open_decoder("avro", json.dumps(AVRO)), mark + avro(READING),
+        open_decoder("avro", json.dumps(AVRO)),
+        mark + avro(READING),
         b"\xc3\x01" + bytes(8) + avro(READING),
-    )  # fmt: skip
+    )
     assert [row for row, _ in good] == [0]
     assert list(bad) == [1]
 
@@ -168,8 +175,11 @@ def test_what_is_no_datum_is_a_bad_row(change):
 
 
 def test_an_avro_number_that_no_column_holds_is_a_bad_row():
-    schema = {"type": "record", "name": "R", "fields": [
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}]}  # fmt: skip
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}],
+    }
     plain = {"type": "record", "name": "R", "fields": [{"name": "at", "type": "long"}]}
     values = [avro({"at": number}, plain) for number in (0, 2**62, 1)]
     good, bad = decode(open_decoder("avro", json.dumps(schema)), *values)
@@ -293,8 +303,10 @@ def test_a_protobuf_message_that_its_columns_cannot_hold_is_a_bad_row(descriptor
     good, bad = decode(decoder, *values, b"\x08\xff")
     assert [(row, each["device"]) for row, each in good] == [(1, "whole"), (3, "whole")]
     assert {row: error for row, (error, _) in bad.items()} == {
-        0: "wrong_type", 2: "wrong_type", 4: "not_protobuf",
-    }  # fmt: skip
+        0: "wrong_type",
+        2: "wrong_type",
+        4: "not_protobuf",
+    }
 
 
 def test_a_protobuf_message_that_no_table_holds_says_so(descriptors):
@@ -332,11 +344,17 @@ def test_each_metric_is_a_row():
     assert bad == {}
     assert [row for row, _ in good] == [0] * 7 + [1]
     rows = [row for _, row in good]
-    assert {name: rows[0][name] for name in ("group_id", "message_type", "edge_node_id",
-                                             "device_id", "seq", "payload_time")} == {
-        "group_id": "plant", "message_type": "DDATA", "edge_node_id": "edge7",
-        "device_id": "press", "seq": 3, "payload_time": AT,
-    }  # fmt: skip
+    assert {
+        name: rows[0][name]
+        for name in ("group_id", "message_type", "edge_node_id", "device_id", "seq", "payload_time")
+    } == {
+        "group_id": "plant",
+        "message_type": "DDATA",
+        "edge_node_id": "edge7",
+        "device_id": "press",
+        "seq": 3,
+        "payload_time": AT,
+    }
     assert (rows[0]["metric"], rows[0]["double_value"]) == ("temp", 21.5)
     assert rows[0]["metric_time"] == AT
     assert (rows[1]["alias"], rows[1]["long_value"], rows[1]["datatype"]) == (9, -5, "Int32")
@@ -353,15 +371,22 @@ def test_compressed_payloads_and_host_states():
     outer = Payload(uuid="SPBV1.0_COMPRESSED", seq=8, body=gzip.compress(inner)).SerializeToString()
     cut = Payload(uuid="SPBV1.0_COMPRESSED", body=gzip.compress(inner)[:-9]).SerializeToString()
     good, bad = decode(
-        open_decoder("sparkplug", ""), outer, b'{"online":true}', None, cut, b"\xff",
+        open_decoder("sparkplug", ""),
+        outer,
+        b'{"online":true}',
+        None,
+        cut,
+        b"\xff",
         keys=[TOPIC, b"spBv1.0/STATE/host1", TOPIC, TOPIC, None],
-    )  # fmt: skip
+    )
     assert (good[0][1]["metric"], good[0][1]["long_value"]) == ("a", 5)
     assert (good[1][1]["message_type"], good[1][1]["device_id"]) == ("STATE", "host1")
     assert good[1][1]["string_value"] == '{"online":true}'
     assert {row: error for row, (error, _) in bad.items()} == {
-        2: "null_value", 3: "not_sparkplug", 4: "not_sparkplug",
-    }  # fmt: skip
+        2: "null_value",
+        3: "not_sparkplug",
+        4: "not_sparkplug",
+    }
 
 
 def test_a_record_with_one_bad_metric_is_bad_as_a_whole():

@@ -67,11 +67,18 @@ def test_each_field_is_named_once_and_rows_are_counted_always(memory, target, ca
         reports += export(target, commit_rows=1)
     assert [report.rest_rows for report in reports] == [0, 1, 1, 1, 1]
     assert [each.rpartition(" _rest: ")[2] for each in caplog.messages] == [
-        "'a b'", "'a b.c'", "'a b'", "'c d'",
-    ]  # fmt: skip
+        "'a b'",
+        "'a b.c'",
+        "'a b'",
+        "'c d'",
+    ]
     assert [row[REST] for _, row in sorted(rows(target).items())] == [
-        None, '{"a b":1}', '{"a b":{"c":2}}', '{"a b":"three"}', '{"c d":4}',
-    ]  # fmt: skip
+        None,
+        '{"a b":1}',
+        '{"a b":{"c":2}}',
+        '{"a b":"three"}',
+        '{"c d":4}',
+    ]
     memory.close = lambda: None
     first = audit(memory, target)[0]
     assert first.complete
@@ -91,8 +98,9 @@ def test_strict_takes_the_rest_where_the_schema_has_a_place_for_it(memory, targe
     send(memory, {"n": 1, "more": {"x": 2}}, {"n": 2})
     export(target, "n bigint, _rest string", evolve="strict")
     assert rows(target) == {
-        (0, 0): {"n": 1, REST: '{"more":{"x":2}}'}, (0, 1): {"n": 2, REST: None},
-    }  # fmt: skip
+        (0, 0): {"n": 1, REST: '{"more":{"x":2}}'},
+        (0, 1): {"n": 2, REST: None},
+    }
 
 
 def test_each_route_has_a_rest_of_its_own(memory, tmp_path, caplog):

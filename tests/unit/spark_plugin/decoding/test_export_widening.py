@@ -92,8 +92,10 @@ def test_a_partitioned_table_grows(memory, target):
     send(memory, {"room": "b", "n": 2**40})
     export(target, "room string, n int", partition_by="room")
     assert rows(target) == [
-        {"room": "a", "n": 1}, {"room": None, "n": 2}, {"room": "b", "n": 2**40},
-    ]  # fmt: skip
+        {"room": "a", "n": 1},
+        {"room": None, "n": 2},
+        {"room": "b", "n": 2**40},
+    ]
 
 
 def test_small_files_of_before_and_after_are_compacted(memory, target):

@@ -23,10 +23,15 @@ from lakemq.spark_plugin.export.tables.table import WrittenFile
 
 FILE = WrittenFile("a/b-0.parquet", 3, 1 << 40, b"PAR1\x00\xff", ("2026-11-22", None))
 RESULTS: list[TaskResult] = [
-    DataFile(FILE), DataFile(FILE._replace(partition_values=()), "route"), DeadLetterFile(FILE),
-    NewFields(1, 1 << 40, "a bigint, `ü b` string", "r"), NewRoutes(2, 7, ("a", "b")),
-    RestFields(5, ("x y",)), SkippedOffsets(0, 3, 1 << 62), RangeRead(0, 0, 1 << 62, 9),
-]  # fmt: skip
+    DataFile(FILE),
+    DataFile(FILE._replace(partition_values=()), "route"),
+    DeadLetterFile(FILE),
+    NewFields(1, 1 << 40, "a bigint, `ü b` string", "r"),
+    NewRoutes(2, 7, ("a", "b")),
+    RestFields(5, ("x y",)),
+    SkippedOffsets(0, 3, 1 << 62),
+    RangeRead(0, 0, 1 << 62, 9),
+]
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=repr)

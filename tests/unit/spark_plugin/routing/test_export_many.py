@@ -94,8 +94,9 @@ def test_each_topic_has_a_table(memory, tmp_path, kind):
     made, told = job(target, r"air\..*", commit_rows=7)
     made.run()
     assert sorted((each.topic, each.rows, each.closed) for each in told) == [
-        ("air.in", 20, True), ("air.out", 20, True),
-    ]  # fmt: skip
+        ("air.in", 20, True),
+        ("air.out", 20, True),
+    ]
     for name in ("air.in", "air.out"):
         assert places(read_table(settings_of(made.settings, name).target)) == ALL
     assert {each.topic: each.lag for each in made.metrics} == {"air.in": 0, "air.out": 0}
@@ -161,8 +162,10 @@ def test_a_topic_that_fails_does_not_stop_the_others(memory, tmp_path):
     with pytest.raises(DataLossError, match="b-0: offsets 10 to 14 are gone"):
         made.run()
     assert {each.topic: (each.rows, each.failures) for each in made.metrics} == {
-        "a": (5, 0), "b": (0, 1), "c": (5, 0),
-    }  # fmt: skip
+        "a": (5, 0),
+        "b": (0, 1),
+        "c": (5, 0),
+    }
 
 
 def test_topics_that_come_later_join_a_job_that_goes_on(memory, tmp_path, monkeypatch):

@@ -32,9 +32,15 @@ def target(tmp_path):
 
 def settings(target, **more):
     given = {
-        "export_id": "e", "commit_rows": 40, "format": "json", "value_schema": "device string",
-        "route_by": "device", "evolve": "add", "take_over": True, **more,
-    }  # fmt: skip
+        "export_id": "e",
+        "commit_rows": 40,
+        "format": "json",
+        "value_schema": "device string",
+        "route_by": "device",
+        "evolve": "add",
+        "take_over": True,
+        **more,
+    }
     return ExportSettings("memory", "t", target, **given)
 
 
@@ -74,8 +80,9 @@ def test_each_table_evolves_by_its_own_records(memory, tmp_path, kind):
     send(memory, {"device": "b", "in": {"y": True}}, {"device": "a"}, {"device": "c"}, partition=1)
     export(target)
     assert rows(target, "a") == {
-        (0, 0): {"device": "a", "n": 1}, (1, 1): {"device": "a", "n": None},
-    }  # fmt: skip
+        (0, 0): {"device": "a", "n": 1},
+        (1, 1): {"device": "a", "n": None},
+    }
     assert rows(target, "b") == {
         (0, 1): {"device": "b", "n": "text", "in": {"x": 1, "y": None}},
         (1, 0): {"device": "b", "n": None, "in": {"x": None, "y": True}},
@@ -178,6 +185,7 @@ def test_letters_land_in_the_columns_that_their_table_has_by_now(memory, target)
     done = replay_target(settings(target, route_default="b"))
     assert (done.landed, done.before, done.still_bad) == (1, 0, 0)
     assert rows(target, "b") == {
-        (0, 1): {"device": "../x", "m": None}, (0, 2): {"device": "b", "m": 1},
-    }  # fmt: skip
+        (0, 1): {"device": "../x", "m": None},
+        (0, 2): {"device": "b", "m": 1},
+    }
     assert replay_target(settings(target, route_default="b")).before == 1

@@ -151,9 +151,13 @@ class Export:
     def __init__(self, target, **settings):
         self.target = target
         self.settings = {
-            "export_id": "e", "commit_rows": 40, "format": "json", "value_schema": SCHEMA,
-            "route_by": "device", **settings,
-        }  # fmt: skip
+            "export_id": "e",
+            "commit_rows": 40,
+            "format": "json",
+            "value_schema": SCHEMA,
+            "route_by": "device",
+            **settings,
+        }
 
     def make(self, **more):
         settings = ExportSettings("memory", "t", self.target, **{**self.settings, **more})
@@ -424,8 +428,9 @@ def test_raw_records_are_routed_by_key_and_compacted(memory, export):
     assert any(compacted)
     assert sum(reports) == 12
     assert export.rows("a", "b") == {
-        "a": [(0, n) for n in range(0, 24, 4)], "b": [(0, n) for n in range(1, 24, 4)],
-    }  # fmt: skip
+        "a": [(0, n) for n in range(0, 24, 4)],
+        "b": [(0, n) for n in range(1, 24, 4)],
+    }
     assert len(export.dead()) == 12
 
 

@@ -110,9 +110,13 @@ def test_a_tiered_segment_is_read_to_its_end(poisoned, monkeypatch) -> None:
         raise AssertionError("the object holds everything")
 
     batches = read_placed(
-        wanted, Tiered("always"), lambda _: TieredSegments(0, 8, (segment,), False), over_grpc,
-        here=here, on_corrupt=lambda *place: told.append(place[:2]),
-    )  # fmt: skip
+        wanted,
+        Tiered("always"),
+        lambda _: TieredSegments(0, 8, (segment,), False),
+        over_grpc,
+        here=here,
+        on_corrupt=lambda *place: told.append(place[:2]),
+    )
     assert [batch.header.base_offset for batch in batches] == [0, 3, 4, 6]
     assert told == [(5, 5)]  # 3 decompresses: its columns are looked at later
     damaged = data[:-1] + bytes([data[-1] ^ 1])
@@ -120,10 +124,14 @@ def test_a_tiered_segment_is_read_to_its_end(poisoned, monkeypatch) -> None:
     with pytest.raises(Exception, match="CRC"):
         list(
             read_placed(
-                wanted, Tiered("always"), lambda _: TieredSegments(0, 8, (segment,), False),
-                over_grpc, here=here, on_corrupt=lambda *_: None,
+                wanted,
+                Tiered("always"),
+                lambda _: TieredSegments(0, 8, (segment,), False),
+                over_grpc,
+                here=here,
+                on_corrupt=lambda *_: None,
             )
-        )  # fmt: skip
+        )
 
 
 def test_the_sdk_still_raises_unless_told_otherwise(poisoned) -> None:

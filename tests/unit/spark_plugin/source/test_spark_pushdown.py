@@ -27,11 +27,14 @@ from lakemq.spark_plugin.source.reader import FilteringReader
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value")
 COMPARED = {
-    EqualTo: lambda a, b: a == b, EqualNullSafe: lambda a, b: a == b,
-    GreaterThan: lambda a, b: a > b, GreaterThanOrEqual: lambda a, b: a >= b,
-    LessThan: lambda a, b: a < b, LessThanOrEqual: lambda a, b: a <= b,
+    EqualTo: lambda a, b: a == b,
+    EqualNullSafe: lambda a, b: a == b,
+    GreaterThan: lambda a, b: a > b,
+    GreaterThanOrEqual: lambda a, b: a >= b,
+    LessThan: lambda a, b: a < b,
+    LessThanOrEqual: lambda a, b: a <= b,
     In: lambda a, b: a in b,
-}  # fmt: skip
+}
 
 
 def read(*filters):
@@ -69,10 +72,14 @@ def test_less_is_read(memory):
 def test_other_filters_change_nothing(memory):
     fill(memory)
     others = [
-        Not(EqualTo(("partition",), 1)), IsNotNull(("key",)), EqualTo(("value",), b"1"),
-        EqualTo(("headers", "key"), "x"), LessThan(("timestamp",), datetime.now(UTC)),
-        GreaterThan(("timestamp",), datetime(2030, 1, 1)), GreaterThan(("key",), b"a"),
-    ]  # fmt: skip
+        Not(EqualTo(("partition",), 1)),
+        IsNotNull(("key",)),
+        EqualTo(("value",), b"1"),
+        EqualTo(("headers", "key"), "x"),
+        LessThan(("timestamp",), datetime.now(UTC)),
+        GreaterThan(("timestamp",), datetime(2030, 1, 1)),
+        GreaterThan(("key",), b"a"),
+    ]
     assert pushed(others) == Pushed()
 
 

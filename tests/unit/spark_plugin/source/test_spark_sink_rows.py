@@ -76,10 +76,13 @@ ROWS = st.lists(
 def test_every_row_goes_to_one_share_in_its_order(rows):
     columns = list(zip(*rows, strict=True)) or [(), (), ()]
     batch = pa.RecordBatch.from_arrays(
-        [pa.array(columns[0], pa.string()), pa.array(columns[1], pa.int32()),
-         pa.array(columns[2], pa.int64())],
+        [
+            pa.array(columns[0], pa.string()),
+            pa.array(columns[1], pa.int32()),
+            pa.array(columns[2], pa.int64()),
+        ],
         names=["topic", "partition", "value"],
-    )  # fmt: skip
+    )
     found = [
         (share.topic, share.partition, value)
         for share in shares(batch, "", NOW_MS)
@@ -94,10 +97,13 @@ def test_every_row_goes_to_one_share_in_its_order(rows):
 def test_the_option_goes_before_the_column_and_absent_times_are_now():
     at = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
     batch = pa.RecordBatch.from_arrays(
-        [pa.array(["x", None]), pa.array([at, None], pa.timestamp("us", tz="UTC")),
-         pa.array([b"1", b"2"])],
+        [
+            pa.array(["x", None]),
+            pa.array([at, None], pa.timestamp("us", tz="UTC")),
+            pa.array([b"1", b"2"]),
+        ],
         names=["topic", "timestamp", "value"],
-    )  # fmt: skip
+    )
     (share,) = shares(batch, "option", NOW_MS)
     assert (share.topic, share.rows.schema.names) == ("option", ["timestamp", "value"])
     now = datetime.datetime.fromtimestamp(NOW_MS / 1000, datetime.UTC)

@@ -33,8 +33,10 @@ def segment(base: int, end: int, size: int = 100, gaps: bool = False) -> TieredS
 @given(
     cuts=st.lists(st.integers(0, 60), min_size=2, max_size=8, unique=True).map(sorted),
     tiered=st.lists(st.booleans(), min_size=8, max_size=8),
-    start=st.integers(0, 60), length=st.integers(1, 40), log_start=st.integers(0, 30),
-)  # fmt: skip
+    start=st.integers(0, 60),
+    length=st.integers(1, 40),
+    log_start=st.integers(0, 30),
+)
 def test_every_offset_is_read_once_and_in_order(cuts, tiered, start, length, log_start) -> None:
     pairs = [*zip(cuts, cuts[1:], strict=False)]
     segments = tuple(segment(*pair) for pair, there in zip(pairs, tiered, strict=False) if there)
@@ -123,8 +125,12 @@ def test_what_is_not_the_segment_is_refused() -> None:
 
 
 def test_options_say_how_and_secrets_are_not_shown() -> None:
-    given = {**BASE, "tiered": "Always", "tieredStore.URL": "file:///mnt/lake",
-             "tieredStore.secret_access_key": "hush"}  # fmt: skip
+    given = {
+        **BASE,
+        "tiered": "Always",
+        "tieredStore.URL": "file:///mnt/lake",
+        "tieredStore.secret_access_key": "hush",
+    }
     access = parse_options(given, streaming=False).access
     expected = Tiered("always", "file:///mnt/lake", (("secret_access_key", "hush"),))
     assert access.tiered == expected

@@ -83,8 +83,10 @@ def test_what_decodes_by_now_lands_once(bad_numbers, target, monkeypatch):
     assert (done.landed, done.before, done.still_bad) == (0, 1, 1)
     rows = read_table(target).to_pylist()
     assert sorted((row["n"], row["_meta"]["offset"], row["_meta"]["key"]) for row in rows) == [
-        (1, 0, b"k0"), (4, 3, b"k3"), (3_000_000_000, 1, b"k1"),
-    ]  # fmt: skip
+        (1, 0, b"k0"),
+        (4, 3, b"k3"),
+        (3_000_000_000, 1, b"k1"),
+    ]
     # The audit counts a replayed dead letter once, and the export goes on where it was.
     assert audited(bad_numbers, target, monkeypatch) == (
         "t-0: complete up to offset 3 (4 records, 4 rows, 1 of them dead letters)"
@@ -139,8 +141,11 @@ def test_a_replay_makes_columns_and_lets_them_grow(memory, target, partition_by,
     schema = "n int, device string, at timestamp_ms, topic_no int"
     memory.create_topic("t", 1)
     same = b'"device":"d","at":1767225600000,"topic_no":7'
-    values = [b'{"n":1,%s}' % same, b'{"n":3000000000,"new":"x","a b":2,%s}' % same,
-              b'{"n":"x",%s}' % same]  # fmt: skip
+    values = [
+        b'{"n":1,%s}' % same,
+        b'{"n":3000000000,"new":"x","a b":2,%s}' % same,
+        b'{"n":"x",%s}' % same,
+    ]
     memory.append("t", 0, Columns(values))
     given = dataclasses.replace(settings(target, schema), partition_by=partition_by)
     export(given)

@@ -90,8 +90,10 @@ def test_rows_share_files_by_day(memory, target):
     fill(memory)
     export(target, "day(timestamp)")
     assert partitions(target) == {
-        ("2026-01-01",): 20, ("2026-01-02",): 10, ("2026-01-03",): 10,
-    }  # fmt: skip
+        ("2026-01-01",): 20,
+        ("2026-01-02",): 10,
+        ("2026-01-03",): 10,
+    }
     rows = read_table(target)
     assert places(rows) == [(0, n) for n in range(40)]
     if target.format != "iceberg":
@@ -104,8 +106,11 @@ def test_several_fields_of_decoded_rows(memory, target):
     memory.append_values("t", 0, b'{"n":7}', b'{"device":"d0","at":0}', b"bad")
     export(target, "month(at), device", SCHEMA)
     assert partitions(target) == {
-        ("2026-01", "d0"): 2, ("2026-01", "d1"): 2, ("None", "None"): 1, ("1970-01", "d0"): 1,
-    }  # fmt: skip
+        ("2026-01", "d0"): 2,
+        ("2026-01", "d1"): 2,
+        ("None", "None"): 1,
+        ("1970-01", "d0"): 1,
+    }
     rows = sorted(read_table(target).to_pylist(), key=lambda row: row["_meta"]["offset"])
     assert [row["device"] for row in rows] == ["d0", "d1", "d0", "d1", None, "d0"]
     assert [row["n"] for row in rows] == [0, 1, 0, 1, 7, None]
@@ -114,9 +119,7 @@ def test_several_fields_of_decoded_rows(memory, target):
 def test_hours_of_the_records_own_time(memory, target):
     fill(memory, days=1, size=3)
     export(target, "hour(_meta.timestamp), n", SCHEMA)
-    assert set(partitions(target)) == {
-        (f"2026-01-01 0{hour}", str(hour)) for hour in range(3)
-    }  # fmt: skip
+    assert set(partitions(target)) == {(f"2026-01-01 0{hour}", str(hour)) for hour in range(3)}
     assert places(read_table(target)) == [(0, n) for n in range(6)]
 
 
@@ -145,8 +148,10 @@ def test_compaction_stays_inside_partitions(memory, target):
     done = export(target, "day(timestamp)", commit_rows=5, compact_files=4)
     assert any(done)
     assert partitions(target) == {
-        ("2026-01-01",): 20, ("2026-01-02",): 10, ("2026-01-03",): 10,
-    }  # fmt: skip
+        ("2026-01-01",): 20,
+        ("2026-01-02",): 10,
+        ("2026-01-03",): 10,
+    }
     assert len(live(target)) < 8
     assert places(read_table(target)) == [(0, n) for n in range(40)]
 
@@ -210,6 +215,8 @@ def test_every_row_is_in_the_partition_of_its_values(moments, keys):
         moment = moments[number]
         when = None if moment is None else epoch + datetime.timedelta(microseconds=moment)
         assert values == (
-            when and when.strftime("%Y-%m-%d"), when and when.strftime("%Y-%m-%d %H"),
-            when and when.strftime("%Y-%m"), keys[number],
-        )  # fmt: skip
+            when and when.strftime("%Y-%m-%d"),
+            when and when.strftime("%Y-%m-%d %H"),
+            when and when.strftime("%Y-%m"),
+            keys[number],
+        )
