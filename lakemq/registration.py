@@ -12,6 +12,7 @@ from typing import Final
 from lakemq.broker_core.api.errors import StartupError
 from lakemq.meta_service.api.errors import AlreadyExists, CompareFailed, MetaError, NotFound
 from lakemq.meta_service.api.remote.client import RemoteClient
+from lakemq.meta_service.api.remote.control_calls import HeartbeatReport
 from lakemq.meta_service.api.types import STORAGE_LEVEL, NodeRegistration
 
 _log = logging.getLogger(__name__)
@@ -106,10 +107,12 @@ class Registration:
     async def _send_heartbeats(self) -> bool:
         """False: the node must register again, for members can keep its storage id by now."""
         node = self._node
-        beats = self._client.heartbeats(node.node_id, node.broker_epoch, self._load)
+        beats = self._client.heartbeats(
+            node.node_id, node.broker_epoch, lambda _: HeartbeatReport(self._load())
+        )
         async with contextlib.aclosing(beats):
-            async for state in beats:
-                self._note(state)
+            async for answer in beats:
+                self._note(answer.state)
                 # A rolling upgrade: members that were too old at the registration have the level
                 # now that keeps storage ids.
                 if not node.storage_id and await self._can_keep_storage():

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lakemq.meta_service.api.messages import message_of, value_of
 from lakemq.meta_service.api.types import (
+    InSyncChange,
     KeyValue,
     MetaStatus,
     NodeRegistration,
     PartitionDescription,
+    PartitionsChange,
+    TopicChange,
     TopicDescription,
 )
 from lakemq.meta_service.proto import meta_pb2 as pb
@@ -45,6 +49,17 @@ def node_message(node: NodeRegistration) -> pb.Node:
     return message_of(pb.Node, node)
 
 
+def register_request(
+    node: NodeRegistration, disowned: Sequence[tuple[str, int]]
+) -> pb.RegisterNodeRequest:
+    """A request to register a node. `disowned`: (topic id, partition) of each such replica."""
+    replicas = [
+        pb.Replica(topic_id=bytes.fromhex(topic_id), partition=partition)
+        for topic_id, partition in disowned
+    ]
+    return pb.RegisterNodeRequest(node=node_message(node), disowned=replicas)
+
+
 def node_of(message: pb.Node) -> NodeRegistration:
     """The registration of a message."""
     return value_of(NodeRegistration, message)
@@ -74,50 +89,108 @@ def config_of(messages: Mapping[str, pb.Setting]) -> dict[str, str | int | None]
     return config
 
 
+def create_request(
+    name: str, partitions: int, config: ConfigMapping, replication: int, min_in_sync: int
+) -> pb.CreateTopicRequest:
+    """A request for a new topic."""
+    return pb.CreateTopicRequest(
+        name=name,
+        # Drawn here and not by the catalog, which must do the same on every member; a retry repeats
+        # it.
+        topic_id=uuid.uuid4().hex,
+        partitions=max(0, partitions),
+        replication=max(0, replication),
+        min_in_sync=max(0, min_in_sync),
+        config=config_messages(config),
+    )
+
+
+def alter_request(
+    name: str,
+    partitions: int | None,
+    config: ConfigMapping | None,
+    replication: int | None,
+    min_in_sync: int | None,
+) -> pb.AlterTopicRequest:
+    """A request to change a topic; None: leave it as it is."""
+    request = pb.AlterTopicRequest(
+        name=name, partitions=partitions, replication=replication, min_in_sync=min_in_sync
+    )
+    if config is not None:
+        request.config.CopyFrom(pb.Config(settings=config_messages(config)))
+    return request
+
+
+def partition_message(partition: PartitionDescription) -> pb.Partition:
+    """A partition as a message."""
+    return message_of(pb.Partition, partition, number=partition.partition)
+
+
+def partition_of(number: int, message: pb.Partition) -> PartitionDescription:
+    """The partition of a message; `number`: its own."""
+    found = value_of(PartitionDescription, message, partition=number)
+    return found if found.min_in_sync else replace(found, min_in_sync=1)
+
+
 def topic_message(topic: TopicDescription) -> pb.Topic:
     """A topic with its partitions as a message."""
-    partitions = [
-        pb.Partition(
-            leader=p.leader,
-            leader_epoch=p.leader_epoch,
-            partition_epoch=p.partition_epoch,
-            replicas=p.replicas,
-            in_sync=p.in_sync,
-            target=p.target,
-        )
-        for p in topic.partitions
-    ]
     return pb.Topic(
         name=topic.name,
         topic_id=topic.topic_id,
-        partitions=partitions,
+        partitions=map(partition_message, topic.partitions),
         config=config_messages(topic.config),
         revision=topic.revision,
         replication=topic.replication,
+        min_in_sync=topic.min_in_sync,
     )
 
 
 def topic_of(message: pb.Topic) -> TopicDescription:
     """The topic of a message."""
-    partitions = tuple(
-        PartitionDescription(
-            number,
-            p.leader if p.HasField("leader") else None,
-            p.leader_epoch,
-            p.partition_epoch,
-            tuple(p.replicas),
-            tuple(p.in_sync),
-            tuple(p.target),
-        )
-        for number, p in enumerate(message.partitions)
-    )
     return TopicDescription(
         message.name,
         message.topic_id,
-        partitions,
+        tuple(partition_of(number, each) for number, each in enumerate(message.partitions)),
         config_of(message.config),
         message.revision,
         message.replication,
+        message.min_in_sync or 1,
+    )
+
+
+def change_message(change: TopicChange | PartitionsChange, *, last: bool) -> pb.TopicChange:
+    """A change of a topic as a message. `last`: of its revision."""
+    if isinstance(change, TopicChange):
+        topic = topic_message(change.topic) if change.topic is not None else None
+        return pb.TopicChange(revision=change.revision, name=change.name, topic=topic, last=last)
+    return pb.TopicChange(
+        revision=change.revision,
+        name=change.name,
+        topic_id=change.topic_id,
+        changed=map(partition_message, change.partitions),
+        last=last,
+    )
+
+
+def change_of(message: pb.TopicChange) -> TopicChange | PartitionsChange:
+    """The change of a message that names a topic."""
+    if message.changed:
+        partitions = tuple(partition_of(each.number, each) for each in message.changed)
+        return PartitionsChange(message.revision, message.name, message.topic_id, partitions)
+    topic = topic_of(message.topic) if message.HasField("topic") else None
+    return TopicChange(message.revision, message.name, topic)
+
+
+def in_sync_message(change: InSyncChange) -> pb.InSyncChange:
+    """A leader's wish as a message."""
+    return pb.InSyncChange(
+        topic_id=bytes.fromhex(change.topic_id),
+        partition=change.partition,
+        leader_epoch=change.leader_epoch,
+        partition_epoch=change.partition_epoch,
+        in_sync=[
+            pb.Member(node_id=node, broker_epoch=epoch) for node, epoch in change.in_sync.items()
+        ],
     )
 
 

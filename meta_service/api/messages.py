@@ -23,13 +23,14 @@ ValueType = TypeVar("ValueType")
 _Getter = Callable[[Any], Any]
 
 
-def message_of(kind: type[MessageType], value: Any) -> MessageType:
-    """A message of what `value`, a dataclass or a tuple in the order of the fields, holds."""
+def message_of(kind: type[MessageType], value: Any, **more: Any) -> MessageType:
+    """A message of what `value`, a dataclass or a tuple in the order of the fields, holds; `more`:
+    fields that a dataclass lacks."""
     if isinstance(value, tuple):
         fields: Any = kind.DESCRIPTOR.fields
         return kind(**{field.name: each for field, each in zip(fields, value, strict=True)})
     encoders = _encoders(cast(Any, kind), cast(Any, type(value)))
-    return kind(**{name: get(value) for name, get in encoders})
+    return kind(**{name: get(value) for name, get in encoders}, **more)
 
 
 @functools.cache

@@ -58,3 +58,6 @@ class MetaSettings(BaseModel):
     If it may not, such a node does not start."""
     start_max_s: Annotated[float, Field(gt=0)] = 60.0
     """A starting node waits this long for a majority of the members (s)."""
+    replace_after_s: Annotated[float, Field(ge=0)] = 1800.0
+    """Replicas of a node that was not heard for so long are placed on other nodes (s), where a
+    leader is there to copy from; 0: never. A node that returns earlier keeps its own."""

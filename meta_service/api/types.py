@@ -274,9 +274,13 @@ class MetaClient(AuthPort, SchemasPort, Protocol):
     def watch(self, prefix: bytes, start_revision: int) -> AsyncIterator[WatchEvent]:
         """Mutations from `start_revision` on, no gap, no repeat. Raises Compacted."""
 
-    async def register_node(self, registration: NodeRegistration) -> NodeRegistration:
+    async def register_node(
+        self, registration: NodeRegistration, disowned: Sequence[tuple[str, int]] = ()
+    ) -> NodeRegistration:
         """Returns it as it is kept, with its new `broker_epoch`.
 
+        `disowned`: (topic id, partition) of replicas whose log is damaged or missing on the node's
+        disk, at most 4,096; more are a lost disk, which has a new storage id.
         Raises AlreadyExists when another node has the same storage id, CompareFailed when a live
         process runs under this node id with another one.
         """
@@ -291,8 +295,10 @@ class MetaClient(AuthPort, SchemasPort, Protocol):
         config: Mapping[str, str | int | None],
         *,
         replication: int = 1,
+        min_in_sync: int = 1,
     ) -> TopicDescription:
-        """Each partition has `replication` replicas, or as many as there are nodes.
+        """Each partition has `replication` replicas, or as many as there are nodes; with fewer than
+        `min_in_sync` of them in sync nothing is acknowledged as replicated.
 
         Raises AlreadyExists, InvalidArgument.
         """
@@ -303,8 +309,14 @@ class MetaClient(AuthPort, SchemasPort, Protocol):
         *,
         partitions: int | None = None,
         config: Mapping[str, str | int | None] | None = None,
+        replication: int | None = None,
+        min_in_sync: int | None = None,
     ) -> TopicDescription:
-        """`config` replaces the whole config; partitions may only grow."""
+        """`config` replaces the whole config; partitions may only grow; replicas that come and go
+        with `replication` do so by moves that follow. None: as it is.
+
+        Raises NotFound, InvalidArgument.
+        """
 
     async def delete_topic(self, name: str) -> None:
         """Raises NotFound."""
@@ -313,7 +325,14 @@ class MetaClient(AuthPort, SchemasPort, Protocol):
         """(revision, all topics by name)."""
 
     def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
-        """Changes of topics from `start_revision` on, no gap, no repeat. Raises Compacted."""
+        """Changes of topics from `start_revision` on, no gap. A topic is told whole, as it is by
+        now: that may be newer than the revision. Raises Compacted."""
+
+    def watch_partitions(
+        self, start_revision: int
+    ) -> AsyncIterator[TopicChange | PartitionsChange]:
+        """As `watch_topics`, but where only partitions changed these alone are told, so that a
+        topic with thousands of them is not sent whole at each change."""
 
     async def allocate_ids(self, kind: str, count: int) -> range:
         """A block of ids of that kind that were never handed out before."""

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from lakemq.meta_service.api.types import NodeRegistration, PartitionDescription, TopicDescription
 from lakemq.meta_service.catalog.control_commands import ACTIVE, FENCED
+from lakemq.meta_service.catalog.nodes import holds_replicas
 
 FULL_RATIO: Final = 0.9
 """A node whose disk is as full as this takes no more replicas."""
@@ -61,6 +62,25 @@ def plan(
     return _Planner(topics, nodes, leaving, loads or {}).plan()
 
 
+def repair(
+    topics: Sequence[TopicDescription],
+    nodes: Sequence[NodeRegistration],
+    dead: Sequence[str],
+    loads: Loads,
+) -> list[PlannedMove]:
+    """Only what is not as its topic wants it: partitions with too few or too many replicas, and
+    those with replicas on dead nodes, as far as a leader is there to copy from."""
+    return _Planner(topics, nodes, dead, loads, keeps_without_leader=True).repair()
+
+
+def wants_repair(topic: TopicDescription, partition: PartitionDescription, dead: set[str]) -> bool:
+    """Whether `repair` would look at the partition."""
+    home = partition.target or partition.replicas
+    if not home or partition.leader is None:
+        return False
+    return (topic.replication not in (0, len(home))) or not dead.isdisjoint(home)
+
+
 class _Planner:
     def __init__(
         self,
@@ -68,18 +88,26 @@ class _Planner:
         nodes: Sequence[NodeRegistration],
         leaving: Sequence[str],
         loads: Loads,
+        *,
+        keeps_without_leader: bool = False,
     ) -> None:
+        """`keeps_without_leader`: nothing can be copied of a partition that no node leads, so it
+        stays where it is."""
         self._racks = {node.node_id: node.rack for node in nodes}
         self._loads = loads
         stays = {n.node_id for n in nodes if n.state in (ACTIVE, FENCED)} - set(leaving)
-        takes = sorted(n.node_id for n in nodes if n.state == ACTIVE and n.node_id in stays)
+        takes = sorted(
+            n.node_id
+            for n in nodes
+            if n.state == ACTIVE and n.node_id in stays and holds_replicas(n)
+        )
         self._takes = [node for node in takes if not self._is_full(node)]
         self._stays = stays if takes else set(self._racks)  # nowhere to go: stay
         self._homes = [
             _Home(topic, partition, partition.target or partition.replicas)
             for topic in topics
             for partition in topic.partitions
-            if partition.replicas
+            if partition.replicas and (partition.leader or not keeps_without_leader)
         ]
         self._held: dict[str, dict[int, None]] = {node: {} for node in stays}
         self._leads = dict.fromkeys(self._racks, 0)
@@ -91,17 +119,41 @@ class _Planner:
         # The name last, so that the same cluster always gives the same plan.
         return (len(self._held[node]), self._loads.get(node, {}).get(BYTES_FIGURE, 0.0), node)
 
+    def repair(self) -> list[PlannedMove]:
+        self._begin()
+        for number, home in enumerate(self._homes):
+            self._drop_surplus(number, home)
+        return self._moves()
+
+    def _drop_surplus(self, number: int, home: _Home) -> None:
+        """Replicas beyond what the topic wants: its leader stays, and who is in sync rather than
+        who is not; from the fullest nodes."""
+        wanted = home.topic.replication
+        while wanted and len(home.nodes) > wanted:
+            last = max(
+                (node for node in home.nodes if node != home.partition.leader),
+                key=lambda node: (node not in home.partition.in_sync, *self._weight(node)),
+            )
+            home.nodes.remove(last)
+            self._held[last].pop(number, None)
+
     def plan(self) -> list[PlannedMove]:
+        self._begin()
+        for number, home in enumerate(self._homes):
+            self._spread(number, home)
+        self._level()
+        self._lead()
+        return self._moves()
+
+    def _begin(self) -> None:
         for number, home in enumerate(self._homes):
             home.nodes = [node for node in home.before if node in self._stays]
             for node in home.nodes:
                 self._held.setdefault(node, {})[number] = None
         for number, home in enumerate(self._homes):
             self._fill(number, home)
-        for number, home in enumerate(self._homes):
-            self._spread(number, home)
-        self._level()
-        self._lead()
+
+    def _moves(self) -> list[PlannedMove]:
         return [
             PlannedMove(
                 home.topic.name,

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from lakemq.meta_service.api.errors import MetaError
-from lakemq.meta_service.api.types import NodeRegistration
+from lakemq.meta_service.api.errors import CompareFailed, MetaError
+from lakemq.meta_service.api.types import CLUSTER_LEVEL, NodeRegistration
 from lakemq.meta_service.catalog.commands import AVOID_MAX, SetFeatureLevel, Tick
 from lakemq.meta_service.catalog.control_commands import (
     FENCED,
@@ -26,9 +26,16 @@ from lakemq.meta_service.catalog.control_commands import (
 )
 from lakemq.meta_service.catalog.moves import LEVEL
 from lakemq.meta_service.catalog.nodes import decode_node
+from lakemq.meta_service.catalog.pages.commands import LeaveNode, PageTopics
 from lakemq.meta_service.catalog.pages.whole_topics import settle_topic
 from lakemq.meta_service.catalog.results import value_of
-from lakemq.meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX
+from lakemq.meta_service.catalog.tables import (
+    NODE_PREFIX,
+    PAGING_KEY,
+    SESSIONS,
+    TOPIC_PREFIX,
+    pack,
+)
 from lakemq.meta_service.catalog.topics import decode_topic
 from lakemq.meta_service.control.advice import Advice, advise
 from lakemq.meta_service.control.balance import DISK_FIGURE, FULL_RATIO
@@ -36,6 +43,7 @@ from lakemq.meta_service.control.failure_detector import FailureDetector, NodeSt
 from lakemq.meta_service.control.load_history import LoadHistory
 from lakemq.meta_service.control.mover import Mover
 from lakemq.meta_service.control.partition_counts import PartitionCounts
+from lakemq.meta_service.control.settling import PREFERRED_S, Settling, Stored
 from lakemq.meta_service.core.gateway import Gateway
 
 LOG: Final = logging.getLogger(__name__)
@@ -46,8 +54,9 @@ CLOCK_S: Final = 60.0
 SESSION_IDLE_MS: Final = 30 * 60 * 1000
 """Time without a command after which a client loses its session."""
 STALL_S: Final = 1.0
-PREFERRED_S: Final = 30.0
-"""Time without a change of any node after which leadership goes back to first replicas."""
+PAGING_PARTITIONS: Final = 1000
+"""Partitions of earlier levels that one command moves to pages."""
+_PAGED: Final = pack(None)
 
 
 class Controller:
@@ -56,17 +65,21 @@ class Controller:
     def __init__(
         self,
         gateway: Gateway,
-        has_sessions: Callable[[], bool],
+        stored: Stored,
         feature_levels: Callable[[], tuple[int, int]],
         now_s: Callable[[], float] = time.monotonic,
+        replace_after_s: float = 0.0,
     ) -> None:
-        """`feature_levels()`: (the cluster's, the highest that all members know)."""
+        """`feature_levels()`: (the cluster's, the highest that all members know).
+        `replace_after_s`: time after which the replicas of a dead node are placed elsewhere; 0:
+        never."""
         self.failure_detector = FailureDetector()
-        self.mover = Mover(gateway, self.failure_detector.loads)
+        self.mover = Mover(gateway, self.failure_detector.loads, replace_after_s)
         self.history = LoadHistory()
         self.partition_counts = PartitionCounts(gateway)
+        self._settling = Settling(gateway, stored)
         self._gateway = gateway
-        self._has_sessions = has_sessions
+        self._stored = stored
         self._feature_levels = feature_levels
         self._now_s = now_s
         self._leading_term: int | None = None
@@ -75,6 +88,9 @@ class Controller:
         self._nodes_changed_s = 0.0
         self._clock_s = float("-inf")
         self._stepped_s = now_s()
+        self._wanted = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._entering: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -97,11 +113,31 @@ class Controller:
 
     async def _run(self) -> None:
         while True:
+            self._wanted.clear()
+            waiting, self._waiting = self._waiting, []
             try:
                 await self.step()
             except MetaError as error:
                 LOG.debug("the controller will try again: %s", error)
-            await asyncio.sleep(STEP_S)
+            for each in waiting:
+                if not each.done():
+                    each.set_result(None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STEP_S):
+                    await self._wanted.wait()
+
+    def wake(self) -> None:
+        """Take the next step now: something has come that others wait for."""
+        self._wanted.set()
+
+    async def stepped(self, wait_s: float) -> None:
+        """Wait for a whole step that begins now or later; not longer than `wait_s`."""
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append(done)
+        self.wake()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await done
 
     # ------------------------------------------------------------ one step
 
@@ -115,12 +151,43 @@ class Controller:
         if now_s - self._stepped_s > STALL_S:
             self.failure_detector.restart(now_s)  # this process stood still: silence proves nothing
         self._stepped_s = now_s
-        for change in self.failure_detector.state_changes(nodes, now_s):
-            await self._carry_out(change)
+        if self.feature_level >= CLUSTER_LEVEL:
+            await self._settle_pages(nodes, now_s)
+        else:
+            for change in self.failure_detector.state_changes(nodes, now_s):
+                await self._carry_out(change)
+            await self._settle_partitions(now_s)
         self.history.note(self.failure_detector.loads(), now_s)
-        await self._settle_partitions(now_s)
         await self.mover.step(now_s)
         await self._keep_time(now_s)
+
+    async def _settle_pages(self, nodes: Sequence[NodeRegistration], now_s: float) -> None:
+        if self._stored.get(PAGING_KEY) != _PAGED:
+            while not value_of(await self._gateway.propose(PageTopics(PAGING_PARTITIONS))):
+                pass
+        # First what registrations have ended, so that those nodes can come in.
+        await self._settling.step(now_s)
+        changes = self.failure_detector.state_changes(nodes, now_s)
+        try:
+            for change in changes:
+                await self._admit_or_fence(change)
+            if changes:
+                await self._settling.step(now_s)
+        finally:
+            self._entering.clear()
+
+    async def _admit_or_fence(self, change: NodeStateChange) -> None:
+        """A node may be refused: what it led, or has lost, is not taken away yet."""
+        if change.state != FENCED:
+            self._entering.add(change.node_id)
+        try:
+            await self._carry_out(change)
+        except CompareFailed as error:
+            LOG.debug("node %s stays as it is: %s", change.node_id, error)
+
+    def shown_state(self, node: NodeRegistration) -> str:
+        """What a node is told: active only when it has got what it shall lead."""
+        return FENCED if node.node_id in self._entering else node.state
 
     async def _lead(self) -> bool:
         """Whether this member leads and its cache holds all that was acknowledged."""
@@ -134,6 +201,7 @@ class Controller:
             now_s = self._now_s()
             self.failure_detector.restart(now_s)
             self.mover.restart()
+            self._settling.restart(now_s)
             self.history.restart()
             self._settled_revision = self._settled_preferred = -1
             self._nodes_changed_s = now_s
@@ -164,7 +232,8 @@ class Controller:
         if self._feature_levels()[0] < LEVEL:
             return ()
         loads = self.failure_detector.loads()
-        full = [name for name, load in loads.items() if load.get(DISK_FIGURE, 0.0) >= FULL_RATIO]
+        full = {name for name, load in loads.items() if load.get(DISK_FIGURE, 0.0) >= FULL_RATIO}
+        full |= self.failure_detector.full()
         return tuple(sorted(full)[:AVOID_MAX])
 
     @property
@@ -176,21 +245,31 @@ class Controller:
         """The node says that it stops. Raises CompareFailed when it has registered again."""
         # Else its last heartbeat would make it active again at once.
         self.failure_detector.leave(node.node_id)
+        if self.feature_level >= CLUSTER_LEVEL:
+            if not await self._retire(node.node_id, node.broker_epoch):
+                LOG.info("node %s (broker epoch %d) leaves", node.node_id, node.broker_epoch)
+                command = LeaveNode(node.node_id, node.broker_epoch)
+                value_of(await self._gateway.propose(command))
+            self.wake()
+            return
         await self._carry_out(NodeStateChange(node.node_id, node.broker_epoch, FENCED))
 
     async def _carry_out(self, change: NodeStateChange) -> None:
         node_id, epoch, state = change
-        if state == FENCED and self._feature_levels()[0] >= LEVEL:
-            # A node that drained and holds nothing any more has gone for good.
-            result = await self._gateway.propose(RetireNode(node_id, epoch))
-            if not result.code:
-                LOG.info("node %s (broker epoch %d) has drained and is removed", node_id, epoch)
-                return
+        if state == FENCED and self.feature_level >= LEVEL and await self._retire(node_id, epoch):
+            return
         LOG.info("node %s (broker epoch %d) becomes %s", node_id, epoch, state)
         value_of(await self._gateway.propose(SetNodeState(node_id, epoch, state)))
 
+    async def _retire(self, node_id: str, epoch: int) -> bool:
+        """Whether the node had drained and holds nothing any more: it has gone for good."""
+        if (await self._gateway.propose(RetireNode(node_id, epoch))).code:
+            return False
+        LOG.info("node %s (broker epoch %d) has drained and is removed", node_id, epoch)
+        return True
+
     async def _settle_partitions(self, now_s: float) -> None:
-        """Leaders and in-sync sets follow the nodes' states."""
+        """Leaders and in-sync sets follow the nodes' states, below level 4."""
         revision = self._node_revision()
         if revision != self._settled_revision:
             await self._elect(preferred=False)
@@ -227,7 +306,7 @@ class Controller:
 
     async def _keep_time(self, now_s: float) -> None:
         """Bring the time into the catalog, and expire the sessions of clients that are gone."""
-        if now_s - self._clock_s < CLOCK_S or not self._has_sessions():
+        if now_s - self._clock_s < CLOCK_S or not self._stored.first(SESSIONS, 1):
             return
         self._clock_s = now_s
         # Time comes through the log: members that read their own clocks would expire different

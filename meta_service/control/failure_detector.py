@@ -8,7 +8,8 @@ again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from lakemq.meta_service.api.types import NodeRegistration
@@ -34,6 +35,17 @@ class NodeStateChange(NamedTuple):
     state: str
 
 
+class NodeReport(NamedTuple):
+    """What a node says of itself with a heartbeat."""
+
+    load: Mapping[str, float] = MappingProxyType({})
+    """Figures of the node's choice."""
+    ready: bool = True
+    """It may become active."""
+    full: bool = False
+    """It can take no new replicas."""
+
+
 @dataclass
 class _HeartbeatState:
     """What was heard from one registration."""
@@ -42,7 +54,7 @@ class _HeartbeatState:
     heard_s: float
     stable_since_s: float
     """Heartbeats came without a gap since then."""
-    load: Mapping[str, float] = field(default_factory=dict)
+    report: NodeReport = NodeReport()
 
 
 @dataclass
@@ -67,9 +79,9 @@ class FailureDetector:
         self._since_s = now_s
 
     def record_heartbeat(
-        self, node_id: str, broker_epoch: int, now_s: float, load: Mapping[str, float]
+        self, node_id: str, broker_epoch: int, now_s: float, report: NodeReport
     ) -> None:
-        """Note a heartbeat of a registration, and the load figures that came with it."""
+        """Note a heartbeat of a registration, and what came with it."""
         state = self._heartbeats.get(node_id)
         # Another incarnation: what the one before it sent says nothing about it.
         if state is None or state.broker_epoch != broker_epoch:
@@ -77,7 +89,7 @@ class FailureDetector:
         if now_s - state.heard_s > _GAP_S:
             state.stable_since_s = now_s
         state.heard_s = now_s
-        state.load = load
+        state.report = report
 
     def leave(self, node_id: str) -> None:
         """The node stops in good order: its heartbeats so far count no more."""
@@ -85,7 +97,11 @@ class FailureDetector:
 
     def loads(self) -> dict[str, Mapping[str, float]]:
         """The figures of each node's last heartbeat."""
-        return {node_id: state.load for node_id, state in self._heartbeats.items()}
+        return {node_id: state.report.load for node_id, state in self._heartbeats.items()}
+
+    def full(self) -> set[str]:
+        """Nodes whose last heartbeat said that they can take no new replicas."""
+        return {node_id for node_id, state in self._heartbeats.items() if state.report.full}
 
     def silent_s(self, node_id: str, now_s: float) -> float:
         """Time since the node's last heartbeat. Raises KeyError when none was heard."""
@@ -97,7 +113,7 @@ class FailureDetector:
         """Registrations whose state is not what their heartbeats say."""
         found = []
         for node in nodes:
-            state = self._state_of(node, now_s) if node.heartbeats else node.state
+            state = self._state_of(node, now_s) if node.heartbeats else _without_heartbeats(node)
             if state != node.state:
                 found.append(NodeStateChange(node.node_id, node.broker_epoch, state))
         return found
@@ -119,6 +135,8 @@ class FailureDetector:
         # To stay active takes less than to become it: a node at the limit does not flap.
         if heartbeat is None or now_s - heartbeat.heard_s > _GAP_S:
             return FENCED
+        if node.leaving or not heartbeat.report.ready:
+            return FENCED
         is_stable = now_s - heartbeat.stable_since_s >= self._stable_s(node.node_id, now_s)
         return ACTIVE if is_stable else FENCED
 
@@ -129,3 +147,8 @@ class FailureDetector:
             return 0.0
         doubled: float = STABLE_S * 2 ** (history.count - 1)
         return min(STABLE_S_MAX, doubled)
+
+
+def _without_heartbeats(node: NodeRegistration) -> str:
+    """Such a node is never missed; from level 4 on it must be let in as any other."""
+    return node.state if node.admitted or node.leaving else ACTIVE

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
 
-from lakemq.meta_service.api.convert import node_message, node_of
+from lakemq.meta_service.api.convert import (
+    alter_request,
+    create_request,
+    node_of,
+    register_request,
+    topic_of,
+)
 from lakemq.meta_service.api.errors import InvalidArgument
 from lakemq.meta_service.api.remote.auth_calls import AuthCalls
 from lakemq.meta_service.api.remote.calls import Stub, Target
@@ -22,6 +27,7 @@ from lakemq.meta_service.api.types import (
     KeyValue,
     MetaStatus,
     NodeRegistration,
+    PartitionsChange,
     Put,
     TopicChange,
     TopicDescription,
@@ -30,18 +36,15 @@ from lakemq.meta_service.api.types import (
 from lakemq.meta_service.catalog.command_codec import Command
 from lakemq.meta_service.catalog.commands import (
     AllocateIds,
-    AlterTopic,
-    CreateTopic,
     DeleteTopic,
     Operation,
     Txn,
 )
 from lakemq.meta_service.catalog.nodes import decode_node
 from lakemq.meta_service.catalog.results import Result, value_of
-from lakemq.meta_service.catalog.tables import NODE_PREFIX, RESERVED, TOPIC_PREFIX, Row
-from lakemq.meta_service.catalog.topics import decode_topic, topic_key
+from lakemq.meta_service.catalog.tables import NODE_PREFIX, RESERVED, Row
 from lakemq.meta_service.core.gateway import Gateway
-from lakemq.meta_service.proto import meta_pb2 as pb
+from lakemq.meta_service.core.topics import all_topics, topic_changes
 
 CALL_MAX_S: Final = 10.0
 
@@ -154,9 +157,11 @@ class LocalClient(AuthCalls, SchemaCalls):
 
     # ------------------------------------------------------------ nodes
 
-    async def register_node(self, registration: NodeRegistration) -> NodeRegistration:
+    async def register_node(
+        self, registration: NodeRegistration, disowned: Sequence[tuple[str, int]] = ()
+    ) -> NodeRegistration:
         """The registration with its broker epoch. Raises MetaError."""
-        request = pb.RegisterNodeRequest(node=node_message(registration))
+        request = register_request(registration, disowned)
         return node_of(await self._write(lambda t: t.cluster.RegisterNode, request))
 
     async def nodes(self) -> Sequence[NodeRegistration]:
@@ -173,11 +178,11 @@ class LocalClient(AuthCalls, SchemaCalls):
         config: Mapping[str, str | int | None],
         *,
         replication: int = 1,
+        min_in_sync: int = 1,
     ) -> TopicDescription:
         """The new topic. Raises AlreadyExists, InvalidArgument and other MetaErrors."""
-        command = CreateTopic(name, uuid.uuid4().hex, partitions, replication, config)
-        result = await self._propose(command)
-        return _described(name, result)
+        request = create_request(name, partitions, config, replication, min_in_sync)
+        return topic_of(await self._write(lambda t: t.topics.Create, request))
 
     async def alter_topic(
         self,
@@ -185,9 +190,12 @@ class LocalClient(AuthCalls, SchemaCalls):
         *,
         partitions: int | None = None,
         config: Mapping[str, str | int | None] | None = None,
+        replication: int | None = None,
+        min_in_sync: int | None = None,
     ) -> TopicDescription:
         """The topic as it is now. Raises NotFound, InvalidArgument and other MetaErrors."""
-        return _described(name, await self._propose(AlterTopic(name, partitions, config)))
+        request = alter_request(name, partitions, config, replication, min_in_sync)
+        return topic_of(await self._write(lambda t: t.topics.Alter, request))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic. Raises NotFound and other MetaErrors."""
@@ -196,24 +204,28 @@ class LocalClient(AuthCalls, SchemaCalls):
     async def topics(self) -> tuple[int, Sequence[TopicDescription]]:
         """(revision, all topics); linearizable. Raises MetaError."""
         await self._barrier(False)
-        rows: Any = self._cache.scan(TOPIC_PREFIX)
-        return self._cache.revision, [
-            decode_topic(key, row.value, row.mod_revision) for key, row in rows
-        ]
+        return self._cache.revision, [topic for topic, _ in all_topics(self._cache)]
 
     async def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
-        """Changes of topics from a revision on, in order; raises Compacted if it is gone."""
-        hub = self._gateway.hub
-        events = hub.watch(TOPIC_PREFIX, start_revision, with_reserved=True)
-        async with contextlib.aclosing(events):
-            async for event in events:
-                name = event.key[len(TOPIC_PREFIX) :].decode()
-                topic = (
-                    decode_topic(event.key, event.value, event.revision)
-                    if event.value is not None
-                    else None
-                )
-                yield TopicChange(event.revision, name, topic)
+        """Changes of topics from a revision on, each told whole; raises Compacted if it is gone."""
+        async for change in self._watch_changes(start_revision, whole=True):
+            if isinstance(change, TopicChange):
+                yield change
+
+    def watch_partitions(
+        self, start_revision: int
+    ) -> AsyncIterator[TopicChange | PartitionsChange]:
+        """Changes of topics, or of some partitions of them; raises Compacted."""
+        return self._watch_changes(start_revision, whole=False)
+
+    async def _watch_changes(
+        self, start_revision: int, *, whole: bool
+    ) -> AsyncIterator[TopicChange | PartitionsChange]:
+        batches = topic_changes(self._gateway.hub, self._cache, start_revision, whole=whole)
+        async with contextlib.aclosing(batches):
+            async for _, changes in batches:
+                for change in changes:
+                    yield change
 
     async def allocate_ids(self, kind: str, count: int) -> range:
         """`count` ids that no other call gets. Raises MetaError."""
@@ -222,7 +234,3 @@ class LocalClient(AuthCalls, SchemaCalls):
 
     async def close(self) -> None:
         """Nothing to close: the member is closed by its owner."""
-
-
-def _described(name: str, result: Result) -> TopicDescription:
-    return decode_topic(topic_key(name), result.payload, result.revision)

@@ -29,6 +29,8 @@ What is published while thousands are woken reaches those whose turn comes later
 _SHARED_MAX: Final = 64
 """Reads kept for the next watcher at the same place."""
 
+Prefix = bytes | tuple[bytes, ...]
+"""Of keys; several: any of them."""
 Events = Sequence[tuple[bytes, bytes | None]]
 Revisions = Sequence[tuple[int, Events]]
 
@@ -44,7 +46,7 @@ class WatchHub:
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._woken: collections.deque[asyncio.Future[None]] = collections.deque()
         self._waking = False
-        self._shared: dict[tuple[int, bytes, bool], tuple[int, Revisions]] = {}
+        self._shared: dict[tuple[int, Prefix, bool], tuple[int, Revisions]] = {}
         """What was read since the last revision came: by start, prefix, with reserved keys."""
         self._failure: MetaError | None = None
         self.revision = 0
@@ -102,7 +104,7 @@ class WatchHub:
         loop.call_later(max(_PAUSE_S, loop.time() - begun_s), self._wake_some)
 
     async def watch(
-        self, prefix: bytes, start_revision: int, *, with_reserved: bool = False
+        self, prefix: Prefix, start_revision: int, *, with_reserved: bool = False
     ) -> AsyncGenerator[WatchEvent, None]:
         """Events of keys with that prefix, one by one. Raises Compacted."""
         batches = self.watch_revisions(prefix, start_revision, with_reserved=with_reserved)
@@ -113,7 +115,7 @@ class WatchHub:
 
     async def watch_revisions(
         self,
-        prefix: bytes,
+        prefix: Prefix,
         start_revision: int,
         *,
         with_reserved: bool = False,
@@ -152,7 +154,7 @@ class WatchHub:
             self._waiting.pop(waiter, None)
         return False
 
-    def _wanted(self, first: int, prefix: bytes, with_reserved: bool) -> tuple[int, Revisions]:
+    def _wanted(self, first: int, prefix: Prefix, with_reserved: bool) -> tuple[int, Revisions]:
         """(revision to go on from, what is wanted of those before it). Watchers of one stream are
         mostly at the same place: they share it."""
         place = (first, prefix, with_reserved)
@@ -186,7 +188,7 @@ class WatchHub:
         )
 
 
-def _select(events: Events, prefix: bytes, with_reserved: bool) -> Events:
+def _select(events: Events, prefix: Prefix, with_reserved: bool) -> Events:
     return [
         event
         for event in events

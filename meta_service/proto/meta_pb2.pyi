@@ -833,6 +833,10 @@ class Node(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     HEARTBEATS_FIELD_NUMBER: _builtins.int
     STORAGE_ID_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    CLEAN_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    ADMITTED_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     rack: _builtins.str
     version: _builtins.str
@@ -842,9 +846,19 @@ class Node(_message.Message):
     heartbeats: _builtins.bool
     storage_id: _builtins.str
     """32 hex digits, or empty"""
+    clean: _builtins.bool
+    """the process before this one stopped in good order"""
+    leaving: _builtins.bool
+    """this one is about to stop"""
+    admitted: _builtins.bool
+    """this registration has been active; before, it leads nothing"""
     @_builtins.property
     def addresses(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """listener -> host:port"""
+
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """empty: all; without "broker" it holds no replicas"""
 
     def __init__(
         self,
@@ -858,10 +872,14 @@ class Node(_message.Message):
         state: _builtins.str = ...,
         heartbeats: _builtins.bool = ...,
         storage_id: _builtins.str = ...,
+        roles: _abc.Iterable[_builtins.str] | None = ...,
+        clean: _builtins.bool = ...,
+        leaving: _builtins.bool = ...,
+        admitted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "broker_epoch", b"broker_epoch", "feature_level", b"feature_level", "heartbeats", b"heartbeats", "node_id", b"node_id", "rack", b"rack", "state", b"state", "storage_id", b"storage_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "admitted", b"admitted", "broker_epoch", b"broker_epoch", "clean", b"clean", "feature_level", b"feature_level", "heartbeats", b"heartbeats", "leaving", b"leaving", "node_id", b"node_id", "rack", b"rack", "roles", b"roles", "state", b"state", "storage_id", b"storage_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1033,10 +1051,19 @@ class HeartbeatRequest(_message.Message):
     BROKER_EPOCH_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     broker_epoch: _builtins.int
     leaving: _builtins.bool
     """the node stops in good order: fence it now"""
+    number: _builtins.int
+    """of the node's choice, echoed"""
+    ready: _builtins.bool
+    """false: it shall not be active yet; absent: true"""
+    full: _builtins.bool
+    """it shall get no new replicas"""
     @_builtins.property
     def load(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """figures of the node's choice"""
@@ -1048,12 +1075,17 @@ class HeartbeatRequest(_message.Message):
         broker_epoch: _builtins.int = ...,
         load: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         leaving: _builtins.bool = ...,
+        number: _builtins.int = ...,
+        ready: _builtins.bool | None = ...,
+        full: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ready", b"_ready", "ready", b"ready"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "leaving", b"leaving", "load", b"load", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ready", b"_ready", "broker_epoch", b"broker_epoch", "full", b"full", "leaving", b"leaving", "load", b"load", "node_id", b"node_id", "number", b"number", "ready", b"ready"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__ready: _TypeAlias = _typing.Literal["ready"]  # noqa: Y015
+    _WhichOneofArgType__ready: _TypeAlias = _typing.Literal["_ready", b"_ready"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ready) -> _WhichOneofReturnType__ready | None: ...
 
 Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
 
@@ -1062,15 +1094,19 @@ class HeartbeatResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STATE_FIELD_NUMBER: _builtins.int
+    SENT_FIELD_NUMBER: _builtins.int
     state: _builtins.str
+    sent: _builtins.int
+    """the request's number: a lease counts from its sending"""
     def __init__(
         self,
         *,
         state: _builtins.str = ...,
+        sent: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sent", b"sent", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1173,65 +1209,380 @@ class NodeLoad(_message.Message):
 Global___NodeLoad: _TypeAlias = NodeLoad  # noqa: Y015
 
 @_typing.final
-class ChangeInSyncRequest(_message.Message):
+class Member(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    TOPIC_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    broker_epoch: _builtins.int
+    """as the leader heard it (KIP-903)"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        broker_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Member: _TypeAlias = Member  # noqa: Y015
+
+@_typing.final
+class InSyncChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
-    LEADER_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
     IN_SYNC_FIELD_NUMBER: _builtins.int
-    ONCE_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    topic_id: _builtins.str
+    topic_id: _builtins.bytes
+    """16 bytes"""
     partition: _builtins.int
-    leader: _builtins.str
     leader_epoch: _builtins.int
     partition_epoch: _builtins.int
     @_builtins.property
+    def in_sync(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
+        """the leader among them"""
+
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
+        partition_epoch: _builtins.int = ...,
+        in_sync: _abc.Iterable[Global___Member] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_sync", b"in_sync", "leader_epoch", b"leader_epoch", "partition", b"partition", "partition_epoch", b"partition_epoch", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InSyncChange: _TypeAlias = InSyncChange  # noqa: Y015
+
+@_typing.final
+class ChangeInSyncManyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    ONCE_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    """the leader, and its registration"""
+    broker_epoch: _builtins.int
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___InSyncChange]: ...
+    @_builtins.property
+    def once(self) -> Global___Once: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        broker_epoch: _builtins.int = ...,
+        changes: _abc.Iterable[Global___InSyncChange] | None = ...,
+        once: Global___Once | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["once", b"once"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "changes", b"changes", "node_id", b"node_id", "once", b"once"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeInSyncManyRequest: _TypeAlias = ChangeInSyncManyRequest  # noqa: Y015
+
+@_typing.final
+class InSyncAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
+    IN_SYNC_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """DONE, STALE, INELIGIBLE, UNKNOWN; what holds now is in the other fields"""
+    partition_epoch: _builtins.int
+    leader: _builtins.str
+    leader_epoch: _builtins.int
+    @_builtins.property
     def in_sync(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        partition_epoch: _builtins.int = ...,
+        in_sync: _abc.Iterable[_builtins.str] | None = ...,
+        leader: _builtins.str | None = ...,
+        leader_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "leader", b"leader"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "code", b"code", "in_sync", b"in_sync", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
+    _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader) -> _WhichOneofReturnType__leader | None: ...
+
+Global___InSyncAnswer: _TypeAlias = InSyncAnswer  # noqa: Y015
+
+@_typing.final
+class ChangeInSyncManyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___InSyncAnswer]: ...
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___InSyncAnswer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeInSyncManyResponse: _TypeAlias = ChangeInSyncManyResponse  # noqa: Y015
+
+@_typing.final
+class Led(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    """16 bytes"""
+    partition: _builtins.int
+    leader_epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Led: _TypeAlias = Led  # noqa: Y015
+
+@_typing.final
+class ResignRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    ONCE_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    broker_epoch: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Led]:
+        """at most 1,000"""
+
+    @_builtins.property
+    def once(self) -> Global___Once: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        broker_epoch: _builtins.int = ...,
+        partitions: _abc.Iterable[Global___Led] | None = ...,
+        once: Global___Once | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["once", b"once"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "node_id", b"node_id", "once", b"once", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResignRequest: _TypeAlias = ResignRequest  # noqa: Y015
+
+@_typing.final
+class WantedMove(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    partition_epoch: _builtins.int
+    @_builtins.property
+    def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """the preferred leader first"""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        partition_epoch: _builtins.int = ...,
+        target: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "partition_epoch", b"partition_epoch", "target", b"target", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WantedMove: _TypeAlias = WantedMove  # noqa: Y015
+
+@_typing.final
+class MoveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVES_FIELD_NUMBER: _builtins.int
+    ONCE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___WantedMove]:
+        """at most 1,000"""
+
+    @_builtins.property
+    def once(self) -> Global___Once: ...
+    def __init__(
+        self,
+        *,
+        moves: _abc.Iterable[Global___WantedMove] | None = ...,
+        once: Global___Once | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["once", b"once"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moves", b"moves", "once", b"once"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveRequest: _TypeAlias = MoveRequest  # noqa: Y015
+
+@_typing.final
+class BegunMove(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BegunMove: _TypeAlias = BegunMove  # noqa: Y015
+
+@_typing.final
+class MoveResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGUN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def begun(self) -> _containers.RepeatedCompositeFieldContainer[Global___BegunMove]: ...
+    def __init__(
+        self,
+        *,
+        begun: _abc.Iterable[Global___BegunMove] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begun", b"begun"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveResponse: _TypeAlias = MoveResponse  # noqa: Y015
+
+@_typing.final
+class ElectUncleanRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    ONCE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    partition_epoch: _builtins.int
+    node_id: _builtins.str
+    """the replica that has the most"""
     @_builtins.property
     def once(self) -> Global___Once: ...
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
-        topic_id: _builtins.str = ...,
         partition: _builtins.int = ...,
-        leader: _builtins.str = ...,
-        leader_epoch: _builtins.int = ...,
         partition_epoch: _builtins.int = ...,
-        in_sync: _abc.Iterable[_builtins.str] | None = ...,
+        node_id: _builtins.str = ...,
         once: Global___Once | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["once", b"once"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_sync", b"in_sync", "leader", b"leader", "leader_epoch", b"leader_epoch", "once", b"once", "partition", b"partition", "partition_epoch", b"partition_epoch", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "once", b"once", "partition", b"partition", "partition_epoch", b"partition_epoch", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ChangeInSyncRequest: _TypeAlias = ChangeInSyncRequest  # noqa: Y015
+Global___ElectUncleanRequest: _TypeAlias = ElectUncleanRequest  # noqa: Y015
 
 @_typing.final
-class ChangeInSyncResponse(_message.Message):
+class ElectUncleanResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
-    partition_epoch: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    leader_epoch: _builtins.int
     def __init__(
         self,
         *,
-        partition_epoch: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_epoch", b"partition_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ChangeInSyncResponse: _TypeAlias = ChangeInSyncResponse  # noqa: Y015
+Global___ElectUncleanResponse: _TypeAlias = ElectUncleanResponse  # noqa: Y015
+
+@_typing.final
+class Replica(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    """16 bytes"""
+    partition: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Replica: _TypeAlias = Replica  # noqa: Y015
 
 @_typing.final
 class RegisterNodeRequest(_message.Message):
@@ -1239,21 +1590,27 @@ class RegisterNodeRequest(_message.Message):
 
     NODE_FIELD_NUMBER: _builtins.int
     ONCE_FIELD_NUMBER: _builtins.int
+    DISOWNED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def node(self) -> Global___Node:
-        """broker_epoch and state are ignored"""
+        """broker_epoch, state, leaving and admitted are ignored"""
 
     @_builtins.property
     def once(self) -> Global___Once: ...
+    @_builtins.property
+    def disowned(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
+        """whose log is damaged or missing on the node's disk"""
+
     def __init__(
         self,
         *,
         node: Global___Node | None = ...,
         once: Global___Once | None = ...,
+        disowned: _abc.Iterable[Global___Replica] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "once", b"once"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "once", b"once"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disowned", b"disowned", "node", b"node", "once", b"once"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1373,9 +1730,16 @@ class Partition(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     IN_SYNC_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
+    ELIGIBLE_FIELD_NUMBER: _builtins.int
+    MIN_IN_SYNC_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     leader: _builtins.str
     leader_epoch: _builtins.int
     partition_epoch: _builtins.int
+    min_in_sync: _builtins.int
+    """0: 1"""
+    number: _builtins.int
+    """of the partition, in TopicChange.changed"""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1383,6 +1747,10 @@ class Partition(_message.Message):
     @_builtins.property
     def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """replicas that it shall have; empty: those that it has"""
+
+    @_builtins.property
+    def eligible(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """left a set that was too small, yet have all that was acknowledged"""
 
     def __init__(
         self,
@@ -1393,10 +1761,13 @@ class Partition(_message.Message):
         replicas: _abc.Iterable[_builtins.str] | None = ...,
         in_sync: _abc.Iterable[_builtins.str] | None = ...,
         target: _abc.Iterable[_builtins.str] | None = ...,
+        eligible: _abc.Iterable[_builtins.str] | None = ...,
+        min_in_sync: _builtins.int = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "leader", b"leader"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "in_sync", b"in_sync", "leader", b"leader", "leader_epoch", b"leader_epoch", "partition_epoch", b"partition_epoch", "replicas", b"replicas", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "eligible", b"eligible", "in_sync", b"in_sync", "leader", b"leader", "leader_epoch", b"leader_epoch", "min_in_sync", b"min_in_sync", "number", b"number", "partition_epoch", b"partition_epoch", "replicas", b"replicas", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
     _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
@@ -1435,12 +1806,15 @@ class Topic(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     REPLICATION_FIELD_NUMBER: _builtins.int
+    MIN_IN_SYNC_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.str
     """32 hex digits, new at every creation"""
     revision: _builtins.int
     replication: _builtins.int
     """0: as it was made"""
+    min_in_sync: _builtins.int
+    """of new partitions; 0: 1"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
         """partition 0 first"""
@@ -1456,10 +1830,11 @@ class Topic(_message.Message):
         config: _abc.Mapping[_builtins.str, Global___Setting] | None = ...,
         revision: _builtins.int = ...,
         replication: _builtins.int = ...,
+        min_in_sync: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name", "partitions", b"partitions", "replication", b"replication", "revision", b"revision", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "min_in_sync", b"min_in_sync", "name", b"name", "partitions", b"partitions", "replication", b"replication", "revision", b"revision", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1496,12 +1871,15 @@ class CreateTopicRequest(_message.Message):
     REPLICATION_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     ONCE_FIELD_NUMBER: _builtins.int
+    MIN_IN_SYNC_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.str
     """32 random hex digits"""
     partitions: _builtins.int
     replication: _builtins.int
     """0: one replica"""
+    min_in_sync: _builtins.int
+    """0: 1"""
     @_builtins.property
     def config(self) -> _containers.MessageMap[_builtins.str, Global___Setting]: ...
     @_builtins.property
@@ -1515,10 +1893,11 @@ class CreateTopicRequest(_message.Message):
         replication: _builtins.int = ...,
         config: _abc.Mapping[_builtins.str, Global___Setting] | None = ...,
         once: Global___Once | None = ...,
+        min_in_sync: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["once", b"once"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name", "once", b"once", "partitions", b"partitions", "replication", b"replication", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "min_in_sync", b"min_in_sync", "name", b"name", "once", b"once", "partitions", b"partitions", "replication", b"replication", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1573,8 +1952,13 @@ class AlterTopicRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     ONCE_FIELD_NUMBER: _builtins.int
+    REPLICATION_FIELD_NUMBER: _builtins.int
+    MIN_IN_SYNC_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partitions: _builtins.int
+    replication: _builtins.int
+    """replicas come and go by moves that follow"""
+    min_in_sync: _builtins.int
     @_builtins.property
     def config(self) -> Global___Config:
         """replaces the whole; absent: unchanged"""
@@ -1588,14 +1972,25 @@ class AlterTopicRequest(_message.Message):
         partitions: _builtins.int | None = ...,
         config: Global___Config | None = ...,
         once: Global___Once | None = ...,
+        replication: _builtins.int | None = ...,
+        min_in_sync: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_partitions", b"_partitions", "config", b"config", "once", b"once", "partitions", b"partitions"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_min_in_sync", b"_min_in_sync", "_partitions", b"_partitions", "_replication", b"_replication", "config", b"config", "min_in_sync", b"min_in_sync", "once", b"once", "partitions", b"partitions", "replication", b"replication"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partitions", b"_partitions", "config", b"config", "name", b"name", "once", b"once", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_min_in_sync", b"_min_in_sync", "_partitions", b"_partitions", "_replication", b"_replication", "config", b"config", "min_in_sync", b"min_in_sync", "name", b"name", "once", b"once", "partitions", b"partitions", "replication", b"replication"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__min_in_sync: _TypeAlias = _typing.Literal["min_in_sync"]  # noqa: Y015
+    _WhichOneofArgType__min_in_sync: _TypeAlias = _typing.Literal["_min_in_sync", b"_min_in_sync"]  # noqa: Y015
     _WhichOneofReturnType__partitions: _TypeAlias = _typing.Literal["partitions"]  # noqa: Y015
     _WhichOneofArgType__partitions: _TypeAlias = _typing.Literal["_partitions", b"_partitions"]  # noqa: Y015
+    _WhichOneofReturnType__replication: _TypeAlias = _typing.Literal["replication"]  # noqa: Y015
+    _WhichOneofArgType__replication: _TypeAlias = _typing.Literal["_replication", b"_replication"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_in_sync) -> _WhichOneofReturnType__min_in_sync | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partitions) -> _WhichOneofReturnType__partitions | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replication) -> _WhichOneofReturnType__replication | None: ...
 
 Global___AlterTopicRequest: _TypeAlias = AlterTopicRequest  # noqa: Y015
 
@@ -1704,14 +2099,22 @@ class TopicChange(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     name: _builtins.str
     """empty: progress, all up to the revision was sent"""
     last: _builtins.bool
     """of its revision"""
+    topic_id: _builtins.str
+    """with `changed`"""
     @_builtins.property
     def topic(self) -> Global___Topic:
         """absent: deleted"""
+
+    @_builtins.property
+    def changed(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
+        """in place of a topic: partitions that changed"""
 
     def __init__(
         self,
@@ -1720,10 +2123,12 @@ class TopicChange(_message.Message):
         name: _builtins.str = ...,
         topic: Global___Topic | None = ...,
         last: _builtins.bool = ...,
+        topic_id: _builtins.str = ...,
+        changed: _abc.Iterable[Global___Partition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last", b"last", "name", b"name", "revision", b"revision", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "last", b"last", "name", b"name", "revision", b"revision", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

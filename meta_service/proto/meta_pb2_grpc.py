@@ -909,10 +909,30 @@ class TopicsStub:
                 request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WatchTopicsRequest.SerializeToString,
                 response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.TopicChange.FromString,
                 _registered_method=True)
-        self.ChangeInSync = channel.unary_unary(
-                '/lakemq.meta.v1.Topics/ChangeInSync',
-                request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ChangeInSyncRequest.SerializeToString,
-                response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ChangeInSyncResponse.FromString,
+        self.WatchPartitions = channel.unary_stream(
+                '/lakemq.meta.v1.Topics/WatchPartitions',
+                request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WatchTopicsRequest.SerializeToString,
+                response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.TopicChange.FromString,
+                _registered_method=True)
+        self.ChangeInSyncMany = channel.unary_unary(
+                '/lakemq.meta.v1.Topics/ChangeInSyncMany',
+                request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ChangeInSyncManyRequest.SerializeToString,
+                response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ChangeInSyncManyResponse.FromString,
+                _registered_method=True)
+        self.Resign = channel.unary_unary(
+                '/lakemq.meta.v1.Topics/Resign',
+                request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ResignRequest.SerializeToString,
+                response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WriteResponse.FromString,
+                _registered_method=True)
+        self.Move = channel.unary_unary(
+                '/lakemq.meta.v1.Topics/Move',
+                request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.MoveRequest.SerializeToString,
+                response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.MoveResponse.FromString,
+                _registered_method=True)
+        self.ElectUnclean = channel.unary_unary(
+                '/lakemq.meta.v1.Topics/ElectUnclean',
+                request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ElectUncleanRequest.SerializeToString,
+                response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ElectUncleanResponse.FromString,
                 _registered_method=True)
 
 
@@ -949,8 +969,37 @@ class TopicsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ChangeInSync(self, request, context):
-        """The leader of a partition changes who is in sync: compare-and-set on both epochs.
+    def WatchPartitions(self, request, context):
+        """As Watch, but a change of some partitions tells those alone, in `changed`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeInSyncMany(self, request, context):
+        """A leader changes who is in sync with up to 1,000 partitions; answered one by one, in order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Resign(self, request, context):
+        """A leader gives up partitions that it can't write: its disk is full or failed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Move(self, request, context):
+        """Give partitions the replicas that an operator chose; those whose epoch has passed stay.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ElectUnclean(self, request, context):
+        """Let a replica lead that may lack acknowledged records: one partition, by name, that has no
+        leader.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -984,10 +1033,30 @@ def add_TopicsServicer_to_server(servicer, server):
                     request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WatchTopicsRequest.FromString,
                     response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.TopicChange.SerializeToString,
             ),
-            'ChangeInSync': grpc.unary_unary_rpc_method_handler(
-                    servicer.ChangeInSync,
-                    request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ChangeInSyncRequest.FromString,
-                    response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ChangeInSyncResponse.SerializeToString,
+            'WatchPartitions': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchPartitions,
+                    request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WatchTopicsRequest.FromString,
+                    response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.TopicChange.SerializeToString,
+            ),
+            'ChangeInSyncMany': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeInSyncMany,
+                    request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ChangeInSyncManyRequest.FromString,
+                    response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ChangeInSyncManyResponse.SerializeToString,
+            ),
+            'Resign': grpc.unary_unary_rpc_method_handler(
+                    servicer.Resign,
+                    request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ResignRequest.FromString,
+                    response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WriteResponse.SerializeToString,
+            ),
+            'Move': grpc.unary_unary_rpc_method_handler(
+                    servicer.Move,
+                    request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.MoveRequest.FromString,
+                    response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.MoveResponse.SerializeToString,
+            ),
+            'ElectUnclean': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectUnclean,
+                    request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ElectUncleanRequest.FromString,
+                    response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ElectUncleanResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1136,7 +1205,34 @@ class Topics:
             _registered_method=True)
 
     @staticmethod
-    def ChangeInSync(request,
+    def WatchPartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/lakemq.meta.v1.Topics/WatchPartitions',
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WatchTopicsRequest.SerializeToString,
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.TopicChange.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeInSyncMany(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1149,9 +1245,90 @@ class Topics:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/lakemq.meta.v1.Topics/ChangeInSync',
-            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ChangeInSyncRequest.SerializeToString,
-            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ChangeInSyncResponse.FromString,
+            '/lakemq.meta.v1.Topics/ChangeInSyncMany',
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ChangeInSyncManyRequest.SerializeToString,
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ChangeInSyncManyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resign(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Topics/Resign',
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ResignRequest.SerializeToString,
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WriteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Move(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Topics/Move',
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.MoveRequest.SerializeToString,
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.MoveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ElectUnclean(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Topics/ElectUnclean',
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ElectUncleanRequest.SerializeToString,
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ElectUncleanResponse.FromString,
             options,
             channel_credentials,
             insecure,

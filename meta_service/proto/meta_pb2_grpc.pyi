@@ -286,8 +286,18 @@ class TopicsStub:
     Delete: _grpc.UnaryUnaryMultiCallable[_meta_pb2.DeleteTopicRequest, _meta_pb2.WriteResponse]
     List: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ListTopicsRequest, _meta_pb2.ListTopicsResponse]
     Watch: _grpc.UnaryStreamMultiCallable[_meta_pb2.WatchTopicsRequest, _meta_pb2.TopicChange]
-    ChangeInSync: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ChangeInSyncRequest, _meta_pb2.ChangeInSyncResponse]
-    """The leader of a partition changes who is in sync: compare-and-set on both epochs."""
+    WatchPartitions: _grpc.UnaryStreamMultiCallable[_meta_pb2.WatchTopicsRequest, _meta_pb2.TopicChange]
+    """As Watch, but a change of some partitions tells those alone, in `changed`."""
+    ChangeInSyncMany: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ChangeInSyncManyRequest, _meta_pb2.ChangeInSyncManyResponse]
+    """A leader changes who is in sync with up to 1,000 partitions; answered one by one, in order."""
+    Resign: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ResignRequest, _meta_pb2.WriteResponse]
+    """A leader gives up partitions that it can't write: its disk is full or failed."""
+    Move: _grpc.UnaryUnaryMultiCallable[_meta_pb2.MoveRequest, _meta_pb2.MoveResponse]
+    """Give partitions the replicas that an operator chose; those whose epoch has passed stay."""
+    ElectUnclean: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ElectUncleanRequest, _meta_pb2.ElectUncleanResponse]
+    """Let a replica lead that may lack acknowledged records: one partition, by name, that has no
+    leader.
+    """
 
 @_typing.type_check_only
 class TopicsAsyncStub(TopicsStub):
@@ -297,8 +307,18 @@ class TopicsAsyncStub(TopicsStub):
     Delete: _aio.UnaryUnaryMultiCallable[_meta_pb2.DeleteTopicRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
     List: _aio.UnaryUnaryMultiCallable[_meta_pb2.ListTopicsRequest, _meta_pb2.ListTopicsResponse]  # type: ignore[assignment]
     Watch: _aio.UnaryStreamMultiCallable[_meta_pb2.WatchTopicsRequest, _meta_pb2.TopicChange]  # type: ignore[assignment]
-    ChangeInSync: _aio.UnaryUnaryMultiCallable[_meta_pb2.ChangeInSyncRequest, _meta_pb2.ChangeInSyncResponse]  # type: ignore[assignment]
-    """The leader of a partition changes who is in sync: compare-and-set on both epochs."""
+    WatchPartitions: _aio.UnaryStreamMultiCallable[_meta_pb2.WatchTopicsRequest, _meta_pb2.TopicChange]  # type: ignore[assignment]
+    """As Watch, but a change of some partitions tells those alone, in `changed`."""
+    ChangeInSyncMany: _aio.UnaryUnaryMultiCallable[_meta_pb2.ChangeInSyncManyRequest, _meta_pb2.ChangeInSyncManyResponse]  # type: ignore[assignment]
+    """A leader changes who is in sync with up to 1,000 partitions; answered one by one, in order."""
+    Resign: _aio.UnaryUnaryMultiCallable[_meta_pb2.ResignRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
+    """A leader gives up partitions that it can't write: its disk is full or failed."""
+    Move: _aio.UnaryUnaryMultiCallable[_meta_pb2.MoveRequest, _meta_pb2.MoveResponse]  # type: ignore[assignment]
+    """Give partitions the replicas that an operator chose; those whose epoch has passed stay."""
+    ElectUnclean: _aio.UnaryUnaryMultiCallable[_meta_pb2.ElectUncleanRequest, _meta_pb2.ElectUncleanResponse]  # type: ignore[assignment]
+    """Let a replica lead that may lack acknowledged records: one partition, by name, that has no
+    leader.
+    """
 
 class TopicsServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -337,12 +357,46 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_meta_pb2.TopicChange], _abc.AsyncIterator[_meta_pb2.TopicChange]]: ...
 
     @_abc_1.abstractmethod
-    def ChangeInSync(
+    def WatchPartitions(
         self,
-        request: _meta_pb2.ChangeInSyncRequest,
+        request: _meta_pb2.WatchTopicsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_meta_pb2.ChangeInSyncResponse, _abc.Awaitable[_meta_pb2.ChangeInSyncResponse]]:
-        """The leader of a partition changes who is in sync: compare-and-set on both epochs."""
+    ) -> _typing.Union[_abc.Iterator[_meta_pb2.TopicChange], _abc.AsyncIterator[_meta_pb2.TopicChange]]:
+        """As Watch, but a change of some partitions tells those alone, in `changed`."""
+
+    @_abc_1.abstractmethod
+    def ChangeInSyncMany(
+        self,
+        request: _meta_pb2.ChangeInSyncManyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ChangeInSyncManyResponse, _abc.Awaitable[_meta_pb2.ChangeInSyncManyResponse]]:
+        """A leader changes who is in sync with up to 1,000 partitions; answered one by one, in order."""
+
+    @_abc_1.abstractmethod
+    def Resign(
+        self,
+        request: _meta_pb2.ResignRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.WriteResponse, _abc.Awaitable[_meta_pb2.WriteResponse]]:
+        """A leader gives up partitions that it can't write: its disk is full or failed."""
+
+    @_abc_1.abstractmethod
+    def Move(
+        self,
+        request: _meta_pb2.MoveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.MoveResponse, _abc.Awaitable[_meta_pb2.MoveResponse]]:
+        """Give partitions the replicas that an operator chose; those whose epoch has passed stay."""
+
+    @_abc_1.abstractmethod
+    def ElectUnclean(
+        self,
+        request: _meta_pb2.ElectUncleanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ElectUncleanResponse, _abc.Awaitable[_meta_pb2.ElectUncleanResponse]]:
+        """Let a replica lead that may lack acknowledged records: one partition, by name, that has no
+        leader.
+        """
 
 def add_TopicsServicer_to_server(servicer: TopicsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -29,7 +29,6 @@ from lakemq.meta_service.catalog.results import value_of
 from lakemq.meta_service.catalog.tables import (
     CLUSTER_KEY,
     KEYS,
-    SESSIONS,
     Row,
     State,
     decode_events,
@@ -127,7 +126,13 @@ class Membership:
 class Assembly:
     """A running member without its API."""
 
-    def __init__(self, folder: Path, membership: Membership, timing: RaftTiming) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        membership: Membership,
+        timing: RaftTiming,
+        replace_after_s: float = 0.0,
+    ) -> None:
         """Opens everything; blocks for some milliseconds. Raises StartupFailed."""
         self.folder = folder
         self.membership = membership
@@ -143,12 +148,12 @@ class Assembly:
         self.log = open_log(folder)
         self.store = open_store(folder, self.log.first_index)
         try:
-            self._open(timing)
+            self._open(timing, replace_after_s)
         except BaseException:
             self.store.close()
             raise
 
-    def _open(self, timing: RaftTiming) -> None:
+    def _open(self, timing: RaftTiming, replace_after_s: float) -> None:
         self.machine = StateMachine(self.store, self.gateway.on_applied, self._on_installed)
         # Before the node is made: it takes log and state to fit each other.
         reconcile(self.log, self.machine.applied_index, self.machine.applied_term)
@@ -173,7 +178,9 @@ class Assembly:
             poller=self.thread_queue,
         )
         self.gateway.attach(self.node, self.thread_queue)
-        self.controller = Controller(self.gateway, self._has_sessions, self._feature_levels)
+        self.controller = Controller(
+            self.gateway, self.store, self._feature_levels, replace_after_s=replace_after_s
+        )
         self._warm()
         self.thread = RaftThread(self.node, self.thread_queue, self.gateway.on_failed)
 
@@ -242,10 +249,7 @@ class Assembly:
         group = self.node.group
         others = {*group.voters, *group.learners} - {self.membership.node_id}
         known = [self.wire.feature_level(other) for other in others] if self.wire else []
-        return level, min([FEATURE_LEVEL - 1, *known])
-
-    def _has_sessions(self) -> bool:
-        return bool(self.store.first(SESSIONS, 1))
+        return level, min([FEATURE_LEVEL, *known])
 
     def cluster_id(self) -> str:
         """Empty while there is none."""

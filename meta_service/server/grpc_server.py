@@ -17,10 +17,8 @@ from lakemq.meta_service.proto import meta_pb2_grpc as rpc
 from lakemq.meta_service.proto import schemas_pb2_grpc as schemas_rpc
 from lakemq.meta_service.server.allowed import Allowed, CertificateCheck
 from lakemq.meta_service.server.auth_service import AuthService
-from lakemq.meta_service.server.control_services import (
-    ClusterService,
-    TopicsService,
-)
+from lakemq.meta_service.server.control.nodes import ClusterService
+from lakemq.meta_service.server.control.topics import TopicsService
 from lakemq.meta_service.server.discovery_service import DiscoveryService
 from lakemq.meta_service.server.maintenance import MaintenanceService
 from lakemq.meta_service.server.schemas_service import SchemasService

@@ -79,7 +79,9 @@ class MetaMember:
 
         pem = load_pem(self._settings)
         membership = self._membership(pem)
-        self._assembly = assembly = Assembly(self._data_dir, membership, RaftTiming())
+        self._assembly = assembly = Assembly(
+            self._data_dir, membership, RaftTiming(), self._settings.replace_after_s
+        )
         try:
             allowed = self._allowed(assembly)
             services = self._services(assembly, allowed)
@@ -168,10 +170,8 @@ class MetaMember:
 
     def _services(self, assembly: Assembly, allowed: Allowed) -> Services:
         from lakemq.meta_service.server.auth_service import AuthService
-        from lakemq.meta_service.server.control_services import (
-            ClusterService,
-            TopicsService,
-        )
+        from lakemq.meta_service.server.control.nodes import ClusterService
+        from lakemq.meta_service.server.control.topics import TopicsService
         from lakemq.meta_service.server.discovery_service import DiscoveryService
         from lakemq.meta_service.server.grpc_server import Services
         from lakemq.meta_service.server.maintenance import MaintenanceService

@@ -14,7 +14,13 @@ from lakemq.meta_service.api.auth import AuthChange
 from lakemq.meta_service.api.remote.calls import Target
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.schemas import SubjectChange
-from lakemq.meta_service.api.types import KeyValue, MetaStatus, TopicChange, WatchEvent
+from lakemq.meta_service.api.types import (
+    KeyValue,
+    MetaStatus,
+    PartitionsChange,
+    TopicChange,
+    WatchEvent,
+)
 from lakemq.meta_service.core.in_process import HERE, LocalTarget
 from lakemq.meta_service.core.local_client import LocalClient
 from lakemq.meta_service.server.grpc_server import Services
@@ -63,6 +69,12 @@ class RoutedClient(RemoteClient):
     def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
         """Changes of topics from the own member."""
         return self.local.watch_topics(start_revision)
+
+    def watch_partitions(
+        self, start_revision: int
+    ) -> AsyncIterator[TopicChange | PartitionsChange]:
+        """Changes of topics, or of some partitions, from the own member."""
+        return self.local.watch_partitions(start_revision)
 
     def watch_auth(self, start_revision: int) -> AsyncIterator[AuthChange]:
         """Changes of users, rules and quotas from the own member."""

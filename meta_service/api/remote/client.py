@@ -18,10 +18,12 @@ from typing import Any, Final
 import grpc
 
 from lakemq.meta_service.api.convert import (
-    config_messages,
+    alter_request,
+    change_of,
+    create_request,
     key_value_of,
-    node_message,
     node_of,
+    register_request,
     status_of,
     topic_of,
 )
@@ -39,6 +41,7 @@ from lakemq.meta_service.api.types import (
     KeyValue,
     MetaStatus,
     NodeRegistration,
+    PartitionsChange,
     Put,
     TopicChange,
     TopicDescription,
@@ -286,9 +289,11 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
 
     # ------------------------------------------------------------ nodes, topics, ids
 
-    async def register_node(self, registration: NodeRegistration) -> NodeRegistration:
+    async def register_node(
+        self, registration: NodeRegistration, disowned: Sequence[tuple[str, int]] = ()
+    ) -> NodeRegistration:
         """The registration with its broker epoch. Raises AlreadyExists, CompareFailed."""
-        request = pb.RegisterNodeRequest(node=node_message(registration))
+        request = register_request(registration, disowned)
         return node_of(await self._write(lambda t: t.cluster.RegisterNode, request))
 
     async def nodes(self) -> Sequence[NodeRegistration]:
@@ -303,17 +308,10 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
         config: Mapping[str, str | int | None],
         *,
         replication: int = 1,
+        min_in_sync: int = 1,
     ) -> TopicDescription:
         """The new topic. Raises AlreadyExists, InvalidArgument."""
-        request = pb.CreateTopicRequest(
-            name=name,
-            # Drawn here and not by the catalog, which must do the same on every member; a retry
-            # repeats it.
-            topic_id=uuid.uuid4().hex,
-            partitions=max(0, partitions),
-            replication=max(0, replication),
-            config=config_messages(config),
-        )
+        request = create_request(name, partitions, config, replication, min_in_sync)
         return topic_of(await self._write(lambda t: t.topics.Create, request))
 
     async def alter_topic(
@@ -322,11 +320,11 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
         *,
         partitions: int | None = None,
         config: Mapping[str, str | int | None] | None = None,
+        replication: int | None = None,
+        min_in_sync: int | None = None,
     ) -> TopicDescription:
         """The topic as it is now. Raises NotFound, InvalidArgument."""
-        request = pb.AlterTopicRequest(name=name, partitions=partitions)
-        if config is not None:
-            request.config.CopyFrom(pb.Config(settings=config_messages(config)))
+        request = alter_request(name, partitions, config, replication, min_in_sync)
         return topic_of(await self._write(lambda t: t.topics.Alter, request))
 
     async def delete_topic(self, name: str) -> None:
@@ -345,18 +343,27 @@ class RemoteClient(ControlCalls, AuthCalls, SchemaCalls):
             more = response.more
         return revision, found
 
-    def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
-        """Changes of topics, no gap, no repeat. Raises Compacted."""
-        return self._watch_topics(start_revision)
+    async def watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
+        """Changes of topics, each told whole, no gap. Raises Compacted."""
+        async for change in self._watch_changes(lambda t: t.topics.Watch, start_revision):
+            if isinstance(change, TopicChange):
+                yield change
 
-    async def _watch_topics(self, start_revision: int) -> AsyncIterator[TopicChange]:
+    def watch_partitions(
+        self, start_revision: int
+    ) -> AsyncIterator[TopicChange | PartitionsChange]:
+        """Changes of topics, or of some partitions of them, no gap. Raises Compacted."""
+        return self._watch_changes(lambda t: t.topics.WatchPartitions, start_revision)
+
+    async def _watch_changes(
+        self, stub: Stub, start_revision: int
+    ) -> AsyncIterator[TopicChange | PartitionsChange]:
         def request(revision: int) -> pb.WatchTopicsRequest:
             return pb.WatchTopicsRequest(start_revision=revision)
 
-        async for change in self._stream(lambda t: t.topics.Watch, request, start_revision):
+        async for change in self._stream(stub, request, start_revision):
             if change.name:
-                topic = topic_of(change.topic) if change.HasField("topic") else None
-                yield TopicChange(change.revision, change.name, topic)
+                yield change_of(change)
 
     async def allocate_ids(self, kind: str, count: int) -> range:
         """`count` ids that no other call gets."""

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple
 
 import grpc
 
+from lakemq.meta_service.api.convert import in_sync_message
 from lakemq.meta_service.api.messages import value_of
 from lakemq.meta_service.api.remote.calls import Calls
 from lakemq.meta_service.api.remote.failures import error_of_failure
-from lakemq.meta_service.api.types import ClusterLoad, Rebalance, ReplicaMove
+from lakemq.meta_service.api.types import (
+    ClusterLoad,
+    InSyncAnswer,
+    InSyncChange,
+    Rebalance,
+    ReplicaMove,
+)
 from lakemq.meta_service.proto import meta_pb2 as pb
 
 Load = Mapping[str, float]
@@ -26,6 +35,28 @@ _ACTIONS: Final = {
 _PAUSE_S: Final = 0.05
 _ANSWER_S: Final = 1.0
 """Time without an answer after which a member is given up: another may lead by now."""
+
+
+class HeartbeatReport(NamedTuple):
+    """What a node says of itself with a heartbeat."""
+
+    load: Load = MappingProxyType({})
+    """Figures of the node's choice."""
+    ready: bool = True
+    """It may become active: its logs are recovered."""
+    leaving: bool = False
+    """It is about to stop: its leaderships go elsewhere, and it never becomes active again."""
+    full: bool = False
+    """It can take no new replicas."""
+
+
+class HeartbeatAnswer(NamedTuple):
+    """What the controller answers."""
+
+    state: str
+    """`fenced`, `active` or `draining`."""
+    number: int
+    """Of the heartbeat that is answered: a lease counts from its sending. 0: by an old leader."""
 
 
 class ControlCalls(Calls):
@@ -45,26 +76,36 @@ class ControlCalls(Calls):
         self,
         node_id: str,
         broker_epoch: int,
-        load: Callable[[], Load] = dict,
+        report: Callable[[int], HeartbeatReport] = lambda _: HeartbeatReport(),
         *,
         period_s: float = 0.5,
-    ) -> AsyncGenerator[str]:
+    ) -> AsyncGenerator[HeartbeatAnswer]:
         """Say that the node lives until the iterator is closed; gives the node's state each time.
 
+        `report(number)`: what to say with that heartbeat, which is sent at once; numbers ascend.
         Goes on at the next leader. Raises CompareFailed when a later registration has taken this
         one's place, NotFound when the node is not registered.
         """
+        numbers = itertools.count(1)
 
         async def requests() -> AsyncIterator[pb.HeartbeatRequest]:
             while True:
+                number = next(numbers)
+                said = report(number)
                 yield pb.HeartbeatRequest(
-                    node_id=node_id, broker_epoch=broker_epoch, load=dict(load())
+                    node_id=node_id,
+                    broker_epoch=broker_epoch,
+                    load=dict(said.load),
+                    leaving=said.leaving,
+                    number=number,
+                    ready=said.ready,
+                    full=said.full,
                 )
                 await asyncio.sleep(period_s)
 
         responses = self._resumed(lambda t: t.cluster.Heartbeat, requests, period_s + _ANSWER_S)
         async for response in responses:
-            yield response.state
+            yield HeartbeatAnswer(response.state, response.sent)
 
     async def leave(self, node_id: str, broker_epoch: int) -> None:
         """The node stops in good order: it is fenced now, not when it was silent for long.
@@ -139,27 +180,54 @@ class ControlCalls(Calls):
         return Rebalance(moves, response.moving, response.running)
 
     async def change_in_sync(
-        self,
-        topic: str,
-        topic_id: str,
-        partition: int,
-        *,
-        leader: str,
-        leader_epoch: int,
-        partition_epoch: int,
-        in_sync: Sequence[str],
-    ) -> int:
-        """The new partition epoch. Raises CompareFailed when an epoch is not the current one."""
-        request = pb.ChangeInSyncRequest(
-            topic=topic,
-            topic_id=topic_id,
-            partition=partition,
-            leader=leader,
-            leader_epoch=leader_epoch,
-            partition_epoch=partition_epoch,
-            in_sync=in_sync,
+        self, node_id: str, broker_epoch: int, changes: Sequence[InSyncChange]
+    ) -> list[InSyncAnswer]:
+        """What came of each change, in their order; at most 1,000 at once. The node, in that
+        registration, leads the partitions."""
+        request = pb.ChangeInSyncManyRequest(
+            node_id=node_id, broker_epoch=broker_epoch, changes=map(in_sync_message, changes)
         )
-        return int((await self._write(lambda t: t.topics.ChangeInSync, request)).partition_epoch)
+        response = await self._write(lambda t: t.topics.ChangeInSyncMany, request)
+        return [value_of(InSyncAnswer, answer) for answer in response.answers]
+
+    async def resign(
+        self, node_id: str, broker_epoch: int, partitions: Sequence[tuple[str, int, int]]
+    ) -> None:
+        """Give up (topic id, partition, leader epoch) that the node can't write any more, at most
+        1,000 at once; what it does not lead any more is left alone. Raises CompareFailed when it
+        has registered again."""
+        led = [
+            pb.Led(topic_id=bytes.fromhex(topic_id), partition=number, leader_epoch=epoch)
+            for topic_id, number, epoch in partitions
+        ]
+        request = pb.ResignRequest(node_id=node_id, broker_epoch=broker_epoch, partitions=led)
+        await self._write(lambda t: t.topics.Resign, request)
+
+    async def move(
+        self, moves: Sequence[tuple[str, int, int, Sequence[str]]]
+    ) -> list[tuple[str, int]]:
+        """Begin moves of (topic, partition, partition epoch, target), the preferred leader first;
+        (topic, partition) of those that began. Others have changed since. Raises NotFound,
+        InvalidArgument."""
+        wanted = [
+            pb.WantedMove(topic=topic, partition=number, partition_epoch=epoch, target=target)
+            for topic, number, epoch, target in moves
+        ]
+        response = await self._write(lambda t: t.topics.Move, pb.MoveRequest(moves=wanted))
+        return [(each.topic, each.partition) for each in response.begun]
+
+    async def elect_unclean(
+        self, topic: str, partition: int, *, partition_epoch: int, node_id: str
+    ) -> int:
+        """Let a replica lead that may lack acknowledged records; the new leader epoch.
+
+        `node_id`: an active replica, of which the caller has found out that it has the most. Raises
+        NotFound, CompareFailed when the partition has a leader or has changed, InvalidArgument.
+        """
+        request = pb.ElectUncleanRequest(
+            topic=topic, partition=partition, partition_epoch=partition_epoch, node_id=node_id
+        )
+        return int((await self._write(lambda t: t.topics.ElectUnclean, request)).leader_epoch)
 
 
 async def _each_within(responses: Any, answer_s: float) -> AsyncGenerator[Any]:

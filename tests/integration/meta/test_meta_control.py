@@ -12,7 +12,12 @@ import pytest
 from lakemq.meta_service.api.errors import CompareFailed, NotFound
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.settings import MetaSettings
-from lakemq.meta_service.api.types import NodeRegistration, TopicDescription
+from lakemq.meta_service.api.types import (
+    InSyncAnswer,
+    InSyncChange,
+    NodeRegistration,
+    TopicDescription,
+)
 from lakemq.meta_service.server.member import MetaMember
 
 
@@ -51,7 +56,7 @@ class Broker:
 
     async def _beat(self) -> None:
         beats = self._client.heartbeats(self._name, self.epoch, period_s=0.1)
-        async for state in beats:
+        async for state, _ in beats:
             self.states.append(state)
 
     async def stop(self) -> None:
@@ -146,17 +151,12 @@ async def test_the_in_sync_set_changes_by_compare_and_set(client: RemoteClient) 
     await client.register_node(NodeRegistration("a", {}))
     topic = await client.create_topic("t", 1, {})
 
-    async def change(partition_epoch: int) -> int:
-        return await client.change_in_sync(
-            "t",
-            topic.topic_id,
-            0,
-            leader="a",
-            leader_epoch=0,
-            partition_epoch=partition_epoch,
-            in_sync=["a"],
-        )
+    (node,) = await client.nodes()
 
-    assert await change(0) == 1
-    with pytest.raises(CompareFailed, match="partition epoch 1"):
-        await change(0)
+    async def change(partition_epoch: int) -> InSyncAnswer:
+        wish = InSyncChange(topic.topic_id, 0, 0, partition_epoch, {"a": node.broker_epoch})
+        (answer,) = await client.change_in_sync("a", node.broker_epoch, [wish])
+        return answer
+
+    assert await change(0) == InSyncAnswer("DONE", 1, ("a",), "a", 0)
+    assert await change(0) == InSyncAnswer("STALE", 1, ("a",), "a", 0)

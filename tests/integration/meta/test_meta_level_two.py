@@ -38,6 +38,6 @@ async def test_a_member_of_level_two_starts_with_its_data(tmp_path: Path, stored
         assert found is not None and found.value == b"value"
         _, rows = await client.scan(b"")
         assert {row.key for row in rows} >= {b"key"}
-        assert int((await client.status()).detail["feature_level"]) == 3
+        assert int((await client.status()).detail["feature_level"]) == 4
         await client.put(b"more", b"1")
         await member.stop()

@@ -25,7 +25,16 @@ from lakemq.meta_service.api.errors import (
 from lakemq.meta_service.api.remote.client import RemoteClient
 from lakemq.meta_service.api.remote.failures import error_of_failure
 from lakemq.meta_service.api.settings import MetaSettings
-from lakemq.meta_service.api.types import Compare, Delete, MetaClient, NodeRegistration, Put
+from lakemq.meta_service.api.types import (
+    Compare,
+    Delete,
+    InSyncChange,
+    MetaClient,
+    NodeRegistration,
+    PartitionsChange,
+    Put,
+    TopicChange,
+)
 from lakemq.meta_service.catalog import apply as apply_module
 from lakemq.meta_service.proto import meta_pb2 as pb
 from lakemq.meta_service.proto import meta_pb2_grpc as rpc
@@ -152,19 +161,41 @@ async def test_topics_live_and_die(client: MetaClient) -> None:
     assert (revision, list(topics)) == (altered.revision, [altered])
     with pytest.raises(InvalidArgument, match="can only grow"):
         await client.alter_topic("t", partitions=1)
+    # Each change tells the topic as it is by now.
+    assert await some_changes(client.watch_topics(1), 2) == [
+        TopicChange(created.revision, "t", altered),
+        TopicChange(altered.revision, "t", altered),
+    ]
     await client.delete_topic("t")
     with pytest.raises(NotFound, match="'t'"):
         await client.delete_topic("t")
-    changes = []
-    async for change in client.watch_topics(1):
-        changes.append((change.revision, change.name, change.topic))
-        if change.topic is None:
-            break
-    assert changes == [
-        (created.revision, "t", created),
-        (altered.revision, "t", altered),
-        (altered.revision + 1, "t", None),
-    ]
+    gone = TopicChange(altered.revision + 1, "t", None)
+    assert await some_changes(client.watch_topics(1), 1) == [gone], "what is over is left out"
+
+
+async def some_changes(changes: AsyncIterator[Any], count: int) -> list[Any]:
+    """The first ones."""
+    async with asyncio.timeout(30):
+        found = [await anext(changes) for _ in range(count)]
+    await changes.aclose()  # type: ignore[attr-defined]
+    return found
+
+
+async def test_a_change_of_partitions_tells_these_alone(
+    member: MetaMember, client: MetaClient
+) -> None:
+    node = await client.register_node(NodeRegistration("n1", {}))
+    created = await client.create_topic("t", 40, {})
+    wish = InSyncChange(created.topic_id, 35, 0, 0, {"n1": node.broker_epoch})
+    answer = await member.control().change_in_sync("n1", node.broker_epoch, [wish])
+    assert [each.code for each in answer] == ["DONE"]
+    _, (now,) = await client.topics()
+    assert now.partitions[35].partition_epoch == 1 and now.revision > created.revision
+    whole, part = await some_changes(client.watch_partitions(created.revision), 2)
+    assert whole == TopicChange(created.revision, "t", now)
+    assert part == PartitionsChange(now.revision, "t", now.topic_id, now.partitions[32:])
+    (told,) = await some_changes(client.watch_topics(now.revision), 1)
+    assert told == TopicChange(now.revision, "t", now)
 
 
 async def test_nodes_register_with_a_rising_epoch(client: MetaClient) -> None:
@@ -366,8 +397,8 @@ async def test_metrics_can_be_read(tmp_path: Path) -> None:
     assert found["lakemq.meta.raft.leader"][0].value == 1
     assert found["lakemq.meta.revision"][0].value == 5
     assert found["lakemq.meta.cache.keys"][0].value == 5
-    # The cluster id and the feature level were two more.
-    assert found["lakemq.meta.proposals"][0].value == 7
+    # The cluster id, the feature level and old topics (there are none) were three more.
+    assert found["lakemq.meta.proposals"][0].value == 8
     assert found["lakemq.meta.snapshot.age"][0].value == -1
     within = {p.attributes["le_ms"]: p.value for p in found["lakemq.meta.proposal.within"]}
     assert within["+Inf"] == 7

@@ -13,10 +13,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lakemq.cli.main import app
-from lakemq.meta_service.api.errors import CompareFailed, NotFound
+from lakemq.meta_service.api.errors import NotFound
 from lakemq.meta_service.api.remote.client import RemoteClient
+from lakemq.meta_service.api.remote.control_calls import HeartbeatReport
 from lakemq.meta_service.api.settings import MetaSettings
-from lakemq.meta_service.api.types import NodeRegistration, Rebalance, TopicDescription
+from lakemq.meta_service.api.types import (
+    InSyncChange,
+    NodeRegistration,
+    Rebalance,
+    TopicDescription,
+)
 from lakemq.meta_service.control import load_history, mover
 from lakemq.meta_service.server.member import MetaMember
 
@@ -46,19 +52,15 @@ async def command(member: MetaMember, *arguments: str) -> Result:
 async def catch_up(client: RemoteClient) -> None:
     """What the brokers do: every replica of every partition gets in sync, for ever."""
     while True:
+        epochs = {node.node_id: node.broker_epoch for node in await client.nodes()}
         for topic in (await client.topics())[1]:
-            for partition in topic.partitions:
-                if partition.leader and set(partition.replicas) != set(partition.in_sync):
-                    with contextlib.suppress(CompareFailed):  # the controller was quicker
-                        await client.change_in_sync(
-                            topic.name,
-                            topic.topic_id,
-                            partition.partition,
-                            leader=partition.leader,
-                            leader_epoch=partition.leader_epoch,
-                            partition_epoch=partition.partition_epoch,
-                            in_sync=partition.replicas,
-                        )
+            for p in topic.partitions:
+                if p.leader and set(p.replicas) != set(p.in_sync):
+                    members = {name: epochs.get(name, 0) for name in p.replicas}
+                    wish = InSyncChange(
+                        topic.topic_id, p.partition, p.leader_epoch, p.partition_epoch, members
+                    )
+                    await client.change_in_sync(p.leader, epochs.get(p.leader, 0), [wish])
         await asyncio.sleep(0.02)
 
 
@@ -135,7 +137,9 @@ async def test_a_full_broker_gets_no_new_topics(client: RemoteClient) -> None:
 
         async def beat(name: str, epoch: int, used: float) -> None:
             load = {"disk_used_ratio": used}
-            async for _ in client.heartbeats(name, epoch, lambda: load, period_s=0.1):
+            async for _ in client.heartbeats(
+                name, epoch, lambda _: HeartbeatReport(load), period_s=0.1
+            ):
                 pass
 
         beats.append(asyncio.create_task(beat(name, registered.broker_epoch, used)))
@@ -160,7 +164,9 @@ async def alive(client: RemoteClient, *names: str, **load: float) -> AsyncIterat
 
     async def beat(name: str) -> None:
         node = await client.register_node(NodeRegistration(name, {}, heartbeats=True))
-        async for _ in client.heartbeats(name, node.broker_epoch, lambda: load, period_s=0.1):
+        async for _ in client.heartbeats(
+            name, node.broker_epoch, lambda _: HeartbeatReport(load), period_s=0.1
+        ):
             pass
 
     tasks = [asyncio.create_task(catch_up(client)), *(asyncio.create_task(beat(n)) for n in names)]
@@ -255,10 +261,10 @@ async def test_partitions_that_lack_something_are_listed(
     await client.create_topic("u", 1, {}, replication=3)
     (first, _) = (await client.topics())[1][0].partitions
     assert first.leader
-    await client.change_in_sync(
-        "t", (await client.topics())[1][0].topic_id, 0, leader=first.leader,
-        leader_epoch=0, partition_epoch=0, in_sync=(first.leader,),
-    )  # fmt: skip
+    epoch = {node.node_id: node.broker_epoch for node in await client.nodes()}[first.leader]
+    topic_id = (await client.topics())[1][0].topic_id
+    wish = InSyncChange(topic_id, 0, 0, 0, {first.leader: epoch})
+    await client.change_in_sync(first.leader, epoch, [wish])
     everything = await command(member, "partition", "list")
     assert [line.split()[0] for line in everything.output.splitlines()] == [
         "partition", "t/0", "t/1", "u/0",
@@ -299,7 +305,7 @@ async def test_a_drained_broker_gives_up_its_replicas_and_is_forgotten(
     states: list[str] = []
 
     async def beat(epoch: int) -> None:
-        async for state in client.heartbeats("b", epoch, period_s=0.1):
+        async for state, _ in client.heartbeats("b", epoch, period_s=0.1):
             states.append(state)
 
     await client.register_node(NodeRegistration("a", {}))

@@ -31,6 +31,7 @@ from lakemq.meta_service.control.failure_detector import (
     HEARTBEAT_TIMEOUT_S,
     STABLE_S,
     FailureDetector,
+    NodeReport,
     NodeStateChange,
 )
 from tests.support.meta.catalog_rig import Catalog
@@ -377,7 +378,7 @@ ACTIVATE = NodeStateChange("n", 1, "active")
 def test_a_silent_node_is_fenced_in_time() -> None:
     detector = FailureDetector()
     detector.restart(0.0)
-    detector.record_heartbeat("n", 1, 10.0, {})
+    detector.record_heartbeat("n", 1, 10.0, NodeReport())
     assert detector.state_changes([registration("active")], 10.0 + HEARTBEAT_TIMEOUT_S) == []
     late = 10.0 + HEARTBEAT_TIMEOUT_S + 0.01
     assert detector.state_changes([registration("active")], late) == [FENCE]
@@ -388,7 +389,7 @@ def test_a_silent_node_is_fenced_in_time() -> None:
 
 def test_a_new_leader_gives_everybody_the_whole_time() -> None:
     detector = FailureDetector()
-    detector.record_heartbeat("n", 1, 0.0, {})
+    detector.record_heartbeat("n", 1, 0.0, NodeReport())
     detector.restart(100.0)
     assert detector.state_changes([registration("active")], 100.0 + HEARTBEAT_TIMEOUT_S) == []
     assert detector.state_changes([registration("active")], 103.0) == [FENCE]
@@ -396,7 +397,7 @@ def test_a_new_leader_gives_everybody_the_whole_time() -> None:
 
 def test_a_node_that_left_is_not_active_again_by_what_it_sent_before() -> None:
     detector = FailureDetector()
-    detector.record_heartbeat("n", 1, 1.0, {})
+    detector.record_heartbeat("n", 1, 1.0, NodeReport())
     detector.leave("n")
     assert detector.state_changes([registration("fenced")], 1.1) == []
     assert detector.loads() == {}
@@ -405,14 +406,14 @@ def test_a_node_that_left_is_not_active_again_by_what_it_sent_before() -> None:
 def test_the_first_heartbeat_makes_a_node_active() -> None:
     detector = FailureDetector()
     assert detector.state_changes([registration("fenced")], 1.0) == []
-    detector.record_heartbeat("n", 1, 1.0, {"records": 5.0})
+    detector.record_heartbeat("n", 1, 1.0, NodeReport({"records": 5.0}))
     assert detector.state_changes([registration("fenced")], 1.1) == [ACTIVATE]
     assert detector.loads()["n"] == {"records": 5.0}
 
 
 def test_a_heartbeat_of_an_older_incarnation_does_not_count() -> None:
     detector = FailureDetector()
-    detector.record_heartbeat("n", 1, 1.0, {})
+    detector.record_heartbeat("n", 1, 1.0, NodeReport())
     assert detector.state_changes([registration("fenced", epoch=2)], 1.1) == []
 
 
@@ -426,12 +427,12 @@ def test_a_flapping_node_waits_longer_each_time() -> None:
     detector, now_s, waits = FailureDetector(), 0.0, []
     detector.restart(0.0)
     for _ in range(5):
-        detector.record_heartbeat("n", 1, now_s, {})
+        detector.record_heartbeat("n", 1, now_s, NodeReport())
         now_s += HEARTBEAT_TIMEOUT_S + 0.1
         assert detector.state_changes([registration("active")], now_s) == [FENCE]
         begin = now_s
         while True:
-            detector.record_heartbeat("n", 1, now_s, {})
+            detector.record_heartbeat("n", 1, now_s, NodeReport())
             if detector.state_changes([registration("fenced")], now_s):
                 break
             now_s += 0.1
@@ -444,8 +445,8 @@ def test_a_pause_breaks_the_calm() -> None:
     detector = FailureDetector()
     detector.restart(0.0)
     detector.state_changes([registration("active")], 10.0)
-    detector.record_heartbeat("n", 1, 10.0, {})
-    detector.record_heartbeat("n", 1, 11.5, {})
+    detector.record_heartbeat("n", 1, 10.0, NodeReport())
+    detector.record_heartbeat("n", 1, 11.5, NodeReport())
     assert detector.state_changes([registration("fenced")], 11.6) == []
-    detector.record_heartbeat("n", 1, 12.0, {})
+    detector.record_heartbeat("n", 1, 12.0, NodeReport())
     assert detector.state_changes([registration("fenced")], 12.1) == [ACTIVATE]

@@ -1,11 +1,11 @@
-"""The gRPC services of nodes and topics: what the controller stands behind."""
+"""The gRPC service of nodes."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import Final
 
-from lakemq.meta_service.api.convert import config_of, node_message, status_message, topic_message
+from lakemq.meta_service.api.convert import node_message, status_message
 from lakemq.meta_service.api.errors import (
     CompareFailed,
     InvalidArgument,
@@ -17,12 +17,7 @@ from lakemq.meta_service.api.types import NodeRegistration
 from lakemq.meta_service.catalog.command_codec import Command
 from lakemq.meta_service.catalog.commands import (
     AllocateIds,
-    AlterTopic,
-    CreateTopic,
-    DeleteTopic,
-    GrowTopic,
     OpenSession,
-    PlaceTopic,
     RegisterNode,
     RegisterStorage,
 )
@@ -30,21 +25,22 @@ from lakemq.meta_service.catalog.control_commands import (
     ACTIVE,
     DRAINING,
     FENCED,
-    ChangeInSync,
     RemoveNode,
     SetNodeState,
 )
 from lakemq.meta_service.catalog.moves import SetRebalance
 from lakemq.meta_service.catalog.nodes import decode_node, node_key
-from lakemq.meta_service.catalog.results import Result
-from lakemq.meta_service.catalog.tables import NODE_PREFIX, TOPIC_PREFIX
-from lakemq.meta_service.catalog.topics import decode_topic, topic_key
+from lakemq.meta_service.catalog.pages.commands import RegisterBroker
+from lakemq.meta_service.catalog.tables import NODE_PREFIX
 from lakemq.meta_service.control.controller import Controller
+from lakemq.meta_service.control.failure_detector import NodeReport
 from lakemq.meta_service.proto import meta_pb2 as pb
 from lakemq.meta_service.proto import meta_pb2_grpc as rpc
 from lakemq.meta_service.server.failures import Context, streaming, unary
-from lakemq.meta_service.server.service import Service, Shared, watches, writes
+from lakemq.meta_service.server.service import Service, Shared, writes
 
+ADMISSION_S: Final = 0.4
+"""Longest time that an answer to a heartbeat waits for the node to be let in."""
 MOVES_AT_ONCE: Final = 20
 MOVES_SHOWN: Final = 10_000
 """Moves in one answer, so that it stays small."""
@@ -70,10 +66,22 @@ class ClusterService(Service, rpc.ClusterServicer):
             raise NotFound(f"node {node_id!r} is not registered")
         return decode_node(node_key(node_id), row.value)
 
-    def _registration(self, node: pb.Node) -> Command:
+    def _registration(self, request: pb.RegisterNodeRequest) -> Command:
         """Below level 3 a fenced node's partitions would lose their leader, and rows can't hold a
         storage id: a node that names its storage is then registered without both."""
+        node = request.node
         fields = (dict(node.addresses), node.rack, node.version, node.feature_level)
+        if self._controller.feature_level >= RegisterBroker.level:
+            disowned = tuple((each.topic_id, each.partition) for each in request.disowned)
+            return RegisterBroker(
+                node.node_id,
+                *fields,
+                node.heartbeats,
+                node.storage_id,
+                tuple(node.roles),
+                node.clean,
+                disowned,
+            )
         if not node.storage_id:
             return RegisterNode(node.node_id, *fields, node.heartbeats)
         if self._controller.feature_level < RegisterStorage.level:
@@ -98,7 +106,12 @@ class ClusterService(Service, rpc.ClusterServicer):
     @unary
     async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Context) -> pb.Node:
         """Register a node, which gets a new broker epoch (KIP-500)."""
-        await self._propose(self._registration(request.node), request.once)
+        await self._propose(self._registration(request), request.once)
+        # What it led ends before its first heartbeat comes; one that sends none comes in now.
+        if request.node.heartbeats:
+            self._controller.wake()
+        else:
+            await self._controller.stepped(ADMISSION_S)
         return node_message(self._node(request.node.node_id))
 
     def _check_leads(self) -> None:
@@ -108,10 +121,13 @@ class ClusterService(Service, rpc.ClusterServicer):
         if not self._controller.is_active:
             raise NoLeader("the leader is not ready yet")
 
-    def heartbeat(self, node_id: str, broker_epoch: int, load: dict[str, float]) -> str:
-        """Take a heartbeat; the node's state. Raises NotLeader, NoLeader, NotFound,
+    def heartbeat(self, node_id: str, broker_epoch: int, report: NodeReport) -> NodeRegistration:
+        """Take a heartbeat; the node as it is. Raises NotLeader, NoLeader, NotFound,
         CompareFailed."""
-        self._check_leads()
+        if self._gateway.leading_term() is None:
+            raise NotLeader("this member is not the leader")
+        if not self._controller.is_active:
+            raise NoLeader("the leader is not ready yet")
         node = self._node(node_id)
         # KIP-500: the older incarnation must stop, as another process has its name now.
         if node.broker_epoch > broker_epoch:
@@ -122,9 +138,9 @@ class ClusterService(Service, rpc.ClusterServicer):
         if node.broker_epoch < broker_epoch:
             raise NotFound(f"node {node_id!r} has no registration of broker epoch {broker_epoch}")
         self._controller.failure_detector.record_heartbeat(
-            node_id, broker_epoch, self._now_s(), load
+            node_id, broker_epoch, self._now_s(), report
         )
-        return node.state
+        return node
 
     @streaming
     async def Heartbeat(
@@ -132,11 +148,22 @@ class ClusterService(Service, rpc.ClusterServicer):
     ) -> AsyncIterator[pb.HeartbeatResponse]:
         """The node's state for each heartbeat, as in KIP-631; `leaving` fences it at once."""
         async for request in requests:
-            state = self.heartbeat(request.node_id, request.broker_epoch, dict(request.load))
-            if request.leaving:
-                await self._controller.fence(self._node(request.node_id))
-                state = FENCED
-            yield pb.HeartbeatResponse(state=state)
+            state = await self._answer(request)
+            yield pb.HeartbeatResponse(state=state, sent=request.number)
+
+    async def _answer(self, request: pb.HeartbeatRequest) -> str:
+        ready = request.ready if request.HasField("ready") else True
+        report = NodeReport(dict(request.load), ready and not request.leaving, request.full)
+        node = self.heartbeat(request.node_id, request.broker_epoch, report)
+        if request.leaving:
+            if not node.leaving:
+                await self._controller.fence(node)
+            return FENCED
+        if node.state == FENCED and not node.admitted and ready:
+            # Let in now, so that its start need not wait for another heartbeat.
+            await self._controller.stepped(ADMISSION_S)
+            node = self._node(request.node_id)
+        return self._controller.shown_state(node)
 
     @unary
     async def DrainNode(self, request: pb.NodeRequest, context: Context) -> pb.WriteResponse:
@@ -219,74 +246,3 @@ class ClusterService(Service, rpc.ClusterServicer):
             for move in (await mover.plan(sorted(leaving)))[:MOVES_SHOWN]
         ]
         return pb.RebalanceResponse(moves=moves, moving=mover.moving(), running=running is not None)
-
-
-def _described(request: Any, result: Result) -> pb.Topic:
-    return topic_message(decode_topic(topic_key(request.name), result.payload, result.revision))
-
-
-def _fill_change(change: pb.TopicChange, key: bytes, value: bytes | None) -> None:
-    change.name = key[len(TOPIC_PREFIX) :].decode()
-    if value is not None:
-        change.topic.CopyFrom(topic_message(decode_topic(key, value, change.revision)))
-
-
-def _in_sync_change(service: Any, request: pb.ChangeInSyncRequest) -> Command:
-    return ChangeInSync(
-        request.topic,
-        request.topic_id,
-        request.partition,
-        request.leader,
-        request.leader_epoch,
-        request.partition_epoch,
-        tuple(request.in_sync),
-    )
-
-
-class TopicsService(Service, rpc.TopicsServicer):
-    """Implements `Topics` of meta.proto."""
-
-    def __init__(self, shared: Shared, controller: Controller) -> None:
-        super().__init__(*shared)
-        self._controller = controller
-
-    def _create(self, request: pb.CreateTopicRequest) -> Command:
-        fields = (
-            request.name,
-            request.topic_id,
-            request.partitions,
-            request.replication or 1,
-            config_of(request.config),
-        )
-        avoid = self._controller.full_nodes()
-        return PlaceTopic(*fields, avoid) if avoid else CreateTopic(*fields)
-
-    def _alter(self, request: pb.AlterTopicRequest) -> Command:
-        fields = (
-            request.name,
-            request.partitions if request.HasField("partitions") else None,
-            config_of(request.config.settings) if request.HasField("config") else None,
-        )
-        avoid = self._controller.full_nodes() if fields[1] is not None else ()
-        return GrowTopic(*fields, avoid) if avoid else AlterTopic(*fields)
-
-    Create = writes(_create, _described)
-    Alter = writes(_alter, _described)
-    Delete = writes(lambda _, request: DeleteTopic(request.name))
-    ChangeInSync = writes(
-        _in_sync_change,
-        lambda _, result: pb.ChangeInSyncResponse(partition_epoch=result.payload),
-    )
-    Watch = watches(TOPIC_PREFIX, pb.TopicChange, _fill_change)
-
-    @unary
-    async def List(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
-        """Topics by name, in pages that fit one answer; linearizable."""
-        await self._fresh()
-        wanted = {topic_key(name) for name in request.names}
-        after = topic_key(request.after) if request.after else b""
-        rows, more = self._page(TOPIC_PREFIX, after, wanted=wanted)
-        topics = (decode_topic(key, row.value, row.mod_revision) for key, row in rows)
-        return pb.ListTopicsResponse(
-            revision=self._gateway.cache.revision, topics=map(topic_message, topics), more=more
-        )

@@ -1,0 +1,1 @@
+"""The gRPC services that the controller stands behind: nodes and topics."""
