@@ -7,8 +7,11 @@ import json
 
 import google_crc32c
 
+from lakemq.broker_core.api.errors import CorruptBatch
 from lakemq.broker_core.api.records.batch import ProducerStamp, encode, read_header, stamp
 from lakemq.broker_core.api.types import Columns
+from lakemq.plugins.journal.inventory import decode_inventory
+from lakemq.plugins.journal.log.replica_batches import checked_batches
 from lakemq.plugins.journal.segment.checkpoint import (
     BadCheckpoint,
     Checkpoint,
@@ -16,6 +19,7 @@ from lakemq.plugins.journal.segment.checkpoint import (
     encode_checkpoint,
 )
 from lakemq.plugins.journal.segment.damage import Damage, survey
+from lakemq.plugins.journal.segment.epochs import EpochTable
 from lakemq.plugins.journal.segment.fence_mark import (
     FenceMark,
     decode_fence_mark,
@@ -95,6 +99,40 @@ def segment(data: bytes) -> None:
             )
 
 
+def _sent(offset: int, epoch: int, value: bytes = b"x") -> bytes:
+    return encode(Columns([value], None, None, [5]), base_offset=offset, leader_epoch=epoch)
+
+
+@target(
+    "journal.replica",
+    seeds=[
+        _sent(3, 2) + _sent(4, 2, b"") + _sent(9, 4),
+        _sent(3, 5),
+        _sent(2, 2),
+        _sent(3, 1),
+        _sent(3, 3) + _sent(4, 2),
+        NESTED,
+        _sent(3, 2)[:-1],
+        b"",
+    ],
+    bytes_max=16_384,
+)
+def replica(data: bytes) -> None:
+    """What a leader is said to have sent is refused, or is whole batches that continue the log and
+    that recovery reads back."""
+    try:
+        found = checked_batches(data, log_end=3, last_epoch=2, epoch_max=4)
+    except CorruptBatch:
+        return
+    assert b"".join(batch.data for batch in found) == data
+    end, epoch = 3, 2
+    for header, _, _ in found:
+        assert header.base_offset >= end and epoch <= header.leader_epoch <= 4
+        end, epoch = header.last_offset + 1, header.leader_epoch
+    read_back = walk(lambda at, size: data[at : at + size], 0, len(data), next_offset=3, gaps=True)
+    assert [batch.header for batch in read_back] == [batch.header for batch in found]
+
+
 @target(
     "journal.formats",
     seeds=[
@@ -102,6 +140,8 @@ def segment(data: bytes) -> None:
         encode_checkpoint(Checkpoint(_index(), _producers()))[8:],
         encode_sums(sum_up(lambda at, size: bytes(size), 40_000))[8:],
         _producers().encode(),
+        EpochTable([(1, 0), (3, 4)]).encode(),
+        b"LMQV 1\n+ t 0 00000000\n- t 0 00000000\n",
     ],
 )
 def formats(data: bytes) -> None:
@@ -118,12 +158,22 @@ def formats(data: bytes) -> None:
         with contextlib.suppress(BadSums):
             sums = decode_sums(each, 40_000, 0)
             assert len(sums.blocks) == 3
-    head = b"LMQC", b"\x01\x00\x00\x00"
     index = encode_index(_index())
+    size = len(index).to_bytes(4, "little")
+    for version, between in ((1, b""), (2, bytes(8) + EpochTable([(1, 0), (3, 4)]).encode())):
+        head = version.to_bytes(4, "little") + size + between
+        with contextlib.suppress(BadCheckpoint):
+            kept = decode_checkpoint(with_crc(b"LMQC", head + index + data), 100)
+            _use_producers(kept.producers)
     with contextlib.suppress(BadCheckpoint):
-        size = len(index).to_bytes(4, "little")
-        kept = decode_checkpoint(with_crc(head[0], head[1] + size + index + data), 100)
-        _use_producers(kept.producers)
+        head = b"\x02\x00\x00\x00" + size + bytes(8)
+        tail = index + _producers().encode()
+        kept = decode_checkpoint(with_crc(b"LMQC", head + data + tail), 100)
+        assert EpochTable(kept.epochs.starts()) == kept.epochs
+        kept.epochs.truncate(3)
+        assert kept.epochs.epoch_at(1 << 62) == kept.epochs.last
+    partitions, _, end = decode_inventory(data)
+    assert end <= len(data) and all(partition >= 0 for _, partition in partitions)
 
 
 def _use_index(index: SparseIndex) -> None:
