@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from lakemq.broker_core.api.errors import InvalidRequest, LakeMQError, NotAuthorized
 from lakemq.broker_core.api.ports import Broker
-from lakemq.broker_core.api.records.stored import readable_batches
-from lakemq.broker_core.api.types import Columns, Offset, Placed
+from lakemq.broker_core.api.records.reader import committed_batches, open_batch
+from lakemq.broker_core.api.types import Columns, Placed
 from lakemq.plugins.mqtt.bridge.inbox import Answer, Arrival, Inbox
 from lakemq.plugins.mqtt.bridge.records import BridgeRecordReader, incoming_headers, packet_id_of
 from lakemq.plugins.mqtt.bridge.rules import Rules
@@ -21,7 +21,6 @@ from lakemq.plugins.mqtt.bridge.state_log import US
 
 _log = logging.getLogger(__name__)
 
-_FETCH_BYTES: Final = 1024 * 1024
 _ROW_BYTES: Final = 256
 """What a record costs beside its payload, about."""
 
@@ -157,18 +156,13 @@ class Receiver:
             for number in self._served(topic):
                 place = (topic, number)
                 source = self._broker.partition(topic, number)
-                end = source.high_watermark
-                offset = max(self._inbox.positions.get(place, 0), source.log_start_offset)
-                while offset < end:
-                    got = await source.fetch(Offset(offset), bytes_max=_FETCH_BYTES)
-                    batches = readable_batches(got.data, topic, number, start=offset)
-                    for row in reader.rows(batches, offset):
+                start, end = self._inbox.positions.get(place, 0), source.high_watermark
+                async for stored in committed_batches(source, topic, number, start, end):
+                    opened = open_batch(stored)
+                    for row in reader.rows([opened] if opened is not None else [], start):
                         packet_id = packet_id_of(row.qos_2_id, self._link_name)
                         if packet_id is not None:
                             self._inbox.unreleased.add(packet_id)
-                    if got.next_offset <= offset:
-                        break
-                    offset = got.next_offset
                 self._inbox.positions[place] = end
 
     def advance(self) -> None:

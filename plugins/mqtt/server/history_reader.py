@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Iterator
 from typing import Final
+from weakref import WeakKeyDictionary
 
+from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import (
     LakeMQError,
     NotLeader,
@@ -27,8 +30,9 @@ log = logging.getLogger(__name__)
 
 _FETCH_BYTES: Final = 256 * 1024
 _READS_AT_ONCE: Final = 64
-_PATIENCE_S: Final = 1.0
-"""How long a read waits that failed before it is tried again."""
+_RETRY_FIRST_MS: Final = 500
+_RETRY_MAX_MS: Final = 10_000
+_rng: Final = random.Random()
 
 
 class HistoryReader:
@@ -51,6 +55,8 @@ class HistoryReader:
         self._now_ms = now_ms
         self._salvage = salvage
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+        self._failing: WeakKeyDictionary[History, Backoff] = WeakKeyDictionary()
+        """Replays whose last read failed."""
 
     async def read(self, history: History, generation: int) -> None:
         """Hand over the next records of one of its partitions, if they are still wanted."""
@@ -61,12 +67,17 @@ class HistoryReader:
             try:
                 async with self._reads:
                     await self._step(history, cursor, generation)
+                self._failing.pop(history, None)
             except (UnknownTopic, UnknownPartition, NotLeader):  # deleted, or another node's by now
                 history.cursors.pop((cursor.topic, cursor.partition), None)
                 history.rest, cursor = None, None
             except LakeMQError as error:
                 log.warning("%s-%d is not replayed now: %s", cursor.topic, cursor.partition, error)
-                await asyncio.sleep(_PATIENCE_S)
+                backoff = self._failing.get(history)
+                if backoff is None:
+                    backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random)
+                    self._failing[history] = backoff
+                await asyncio.sleep(backoff.next_s())
         if history.generation == generation:
             read_on(self._hub, history, cursor, self._now_ms())
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import LakeMQError, OutOfOrderSequence, UnknownTopic
 from lakemq.broker_core.api.ports import Broker
 from lakemq.broker_core.api.records.batch import ProducerStamp, encode, read_header
@@ -24,8 +26,9 @@ from lakemq.plugins.native.queues.source import SourceRecord
 _log = logging.getLogger(__name__)
 _RECORDS_MAX: Final = 100
 _BYTES_MAX: Final = 1024 * 1024
-_RETRY_S: Final = 0.5
-_RETRY_MAX_S: Final = 30.0
+_RETRY_FIRST_MS: Final = 500
+_RETRY_MAX_MS: Final = 30_000
+_rng: Final = random.Random()
 
 
 class DeadLetterWriter:
@@ -67,12 +70,12 @@ class DeadLetterWriter:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        pause_s = _RETRY_S
+        backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random)
         try:
             while self._partition.state.dead_letter_batch or self._partition.state.exhausted(1):
                 try:
                     await self._write_some()
-                    pause_s = _RETRY_S
+                    backoff.reset()
                 except LakeMQError as error:
                     _log.warning(
                         "queue %s/%s: could not write dead letters, retrying: %s",
@@ -80,8 +83,7 @@ class DeadLetterWriter:
                         self._topic,
                         error,
                     )
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(_RETRY_MAX_S, pause_s * 2)
+                    await asyncio.sleep(backoff.next_s())
         finally:
             self._task = None
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from lakemq.broker_core.api.backoff import Backoff
 from lakemq.broker_core.api.errors import LakeMQError
 from lakemq.broker_core.api.ports import PartitionLog
 from lakemq.plugins.native.queues.partition_state import Delivered, QueuePartitionState, Settlement
@@ -15,7 +17,10 @@ from lakemq.plugins.native.queues.snapshot import Snapshot
 from lakemq.plugins.native.queues.source import RecordSource, SourceRecord, batch_of
 
 _log = logging.getLogger(__name__)
-_RETRY_S: Final = 0.5
+_RETRY_FIRST_MS: Final = 250
+_RETRY_MAX_MS: Final = 2_000
+"""Consumers wait for it, so not long."""
+_rng: Final = random.Random()
 
 
 def now_ms() -> int:
@@ -85,6 +90,7 @@ class QueuePartitionRuntime:
         """Retry until it is written: answers wait that long, because consumers already act on what
         is in memory."""
         logged = False
+        backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, _rng.random)
         while True:
             try:
                 await self._keep(snapshot)
@@ -93,7 +99,7 @@ class QueuePartitionRuntime:
                 if not logged:
                     _log.warning("could not persist the state of a queue, retrying: %s", error)
                 logged = True
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(backoff.next_s())
                 # A newer one covers all that the old one did.
                 snapshot = self.state.snapshot()
 

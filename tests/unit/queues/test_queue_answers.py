@@ -83,7 +83,7 @@ async def test_what_is_settled_during_a_write_is_in_the_next() -> None:
 
 
 async def test_a_write_that_fails_is_tried_again_and_answered_late(monkeypatch: Any) -> None:
-    monkeypatch.setattr("lakemq.plugins.native.queues.partition_runtime._RETRY_S", 0.001)
+    monkeypatch.setattr("lakemq.plugins.native.queues.partition_runtime._RETRY_FIRST_MS", 1)
     disk = Disk()
     disk.failures = 2
     disk.goes_on.set()

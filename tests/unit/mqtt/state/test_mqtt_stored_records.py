@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakemq.broker_core.api.errors import StorageFull
+from lakemq.broker_core.api.errors import StorageFull, Unavailable
 from lakemq.broker_core.api.records.batch import (
     HEADER_BYTES,
     RecordBatch,
@@ -27,7 +27,14 @@ from lakemq.broker_core.api.records.batch import (
     read_header,
 )
 from lakemq.broker_core.api.records.headers import encode_headers
-from lakemq.broker_core.api.types import ANONYMOUS, Columns, CommittedBatch, Offset, Principal
+from lakemq.broker_core.api.types import (
+    ANONYMOUS,
+    Columns,
+    CommittedBatch,
+    FetchResult,
+    Offset,
+    Principal,
+)
 from lakemq.plugins.mqtt.config import MqttSettings
 from lakemq.plugins.mqtt.routing.delayed import TOPIC as DELAYED
 from lakemq.plugins.mqtt.routing.delayed import Delayed, delayed_bytes
@@ -54,7 +61,7 @@ from lakemq.plugins.mqtt.wire.packets import (
     Will,
 )
 from lakemq.plugins.mqtt.wire.topics import parse_filter
-from tests.support.mqtt.memory_broker import MemoryBroker
+from tests.support.mqtt.memory_broker import MemoryBroker, MemoryLog, until
 from tests.support.seeds import examples
 
 ALICE = Principal("alice", "user", {"a": "b"}, ("device",))
@@ -473,6 +480,29 @@ def test_a_replay_steps_over_a_corrupt_batch() -> None:
             await turns()
             assert client.payloads == [b"before", b"after"]
             assert engine.hub.histories == {}
+
+    asyncio.run(run())
+
+
+def test_a_replay_goes_on_behind_reads_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakemq.plugins.mqtt.server.history_reader._RETRY_FIRST_MS", 1)
+    failures = [Unavailable("busy")] * 3
+    fetch = MemoryLog.fetch
+
+    async def failing(self: MemoryLog, offset: Offset, **more: Any) -> FetchResult:
+        if failures:
+            raise failures.pop()
+        return await fetch(self, offset, **more)
+
+    async def run() -> None:
+        broker = MemoryBroker()
+        put(broker, "mqtt", b"t", b"stored")
+        async with started(broker) as engine:
+            monkeypatch.setattr(MemoryLog, "fetch", failing)
+            client = await Client(engine).connect("d")
+            client.send(Subscribe(1, (Filter("$replay/earliest/#", 0),)))
+            await until(lambda: client.payloads == [b"stored"])
+            assert not failures and not engine._history._failing
 
     asyncio.run(run())
 
