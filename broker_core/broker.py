@@ -104,6 +104,7 @@ class CoreBroker:
             self.allocate_producer_id,
             ack_wait_ms / 1000,
         )
+        self._catalog.watch(self._router.changed)
         self._writer = RecordWriter(
             self._partitions, self._router.target, access, interception, self._admission,
             self._schemas, self._producer_ids, now_ms,
@@ -136,7 +137,6 @@ class CoreBroker:
         await self._schemas.start()
         await self._coordinator.start()
         await self._scheduler.start()
-        self._catalog.watch(self._router.changed)
         self._nodes.watch(
             lambda: self._router.nodes_changed({each.node_id for each in self._nodes.nodes})
         )

@@ -54,16 +54,23 @@ class Router:
         self.links = AppendLinks(peers, self._link_is_up, self._link_is_lost)
         self._allocate = allocate_producer_id
         self._routes: dict[tuple[str, int], RoutedLog] = {}
+        self._own: dict[tuple[str, int], AppendTarget] = {}
+        """Logs that need no route, as long as the catalog says the same: found with one look-up,
+        for every batch asks."""
         self._allocating: set[asyncio.Task[None]] = set()
 
     def target(self, topic: str, partition: int) -> AppendTarget:
         """What takes records for a partition. Raises UnknownTopic, UnknownPartition; NotLeader for
         an internal topic."""
+        own = self._own.get((topic, partition))
+        if own is not None:
+            return own
         info = self.partitions.topic(topic)
         route = self._routes.get((topic, partition))
         # What was given to a route before must be stored before.
         if (route is None or not len(route.queue)) and self._is_own(info, partition):
-            return self.partitions.log(topic, partition)
+            log = self._own[topic, partition] = self.partitions.log(topic, partition)
+            return log
         if route is None:
             check_partition(info, partition)
             route = self._routes[topic, partition] = RoutedLog(self, info, partition)
@@ -78,6 +85,7 @@ class Router:
 
     def changed(self, name: str, topic: TopicInfo | None) -> None:
         """A topic has changed in the catalog, None: it was deleted."""
+        self._own = {key: log for key, log in self._own.items() if key[0] != name}
         for key, route in list(self._routes.items()):
             if key[0] != name:
                 continue
