@@ -106,20 +106,10 @@ class CatalogView:
             # one.
             if before is not None and before.topic_id != described.topic_id:
                 await self._close(before)
-            topic = self._info(described)
+            topic = topic_info(described, self._default_config)
             await self._partitions.assign(topic)
             self._tell(topic.name, topic)
             return topic
-
-    def _info(self, described: TopicDescription) -> TopicInfo:
-        return TopicInfo(
-            described.name,
-            described.topic_id,
-            len(described.partitions),
-            config_from_catalog(described.config, self._default_config),
-            described.revision,
-            tuple(_leadership(each) for each in described.partitions),
-        )
 
     async def remove(self, name: str, revision: int | None = None) -> None:
         """The topic was deleted at that revision of the catalog; None: just now."""
@@ -142,6 +132,19 @@ class CatalogView:
         # A copy: a watcher may remove itself while it is called.
         for watcher in list(self._watchers):
             watcher(name, topic)
+
+
+def topic_info(described: TopicDescription, default_config: TopicConfig) -> TopicInfo:
+    """A topic of the catalog as a value of the broker's API. `default_config`: for settings that
+    the catalog's version lacks."""
+    return TopicInfo(
+        described.name,
+        described.topic_id,
+        len(described.partitions),
+        config_from_catalog(described.config, default_config),
+        described.revision,
+        tuple(_leadership(each) for each in described.partitions),
+    )
 
 
 def _leadership(described: PartitionDescription) -> Leadership:

@@ -23,8 +23,19 @@ def check_together(config: Config, plugins: Sequence[LoadedPlugin]) -> list[str]
     """Warnings about valid settings that have no effect. Raises ConfigError for invalid
     combinations."""
     check_authorities(config, plugins)
+    check_roles(config)
     void = RuleBook(config.security, lambda: None).rules.void()
     return [void] if void else []
+
+
+def check_roles(config: Config) -> None:
+    """A broker that is no member must know members. Raises ConfigError."""
+    if "meta" not in config.node.roles and not config.meta.join:
+        raise config.source.error(
+            ("meta", "join"),
+            'it is empty: a node with roles = ["broker"] asks the members of the MetaService that '
+            "are named there",
+        )
 
 
 def check_authorities(config: Config, plugins: Sequence[LoadedPlugin]) -> None:

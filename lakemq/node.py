@@ -13,6 +13,7 @@ from typing import Any
 
 from opentelemetry.metrics import Observation
 
+from lakemq.admin.broker_view import AdminBroker
 from lakemq.admin.server import AdminListener
 from lakemq.broker_core.api.errors import LakeMQError, PluginError, StartupError
 from lakemq.broker_core.api.ports import (
@@ -35,15 +36,18 @@ from lakemq.broker_core.publishing.interception import Interception
 from lakemq.broker_core.publishing.interception_metrics import register_interception_metrics
 from lakemq.broker_core.security.assembly import Security
 from lakemq.broker_core.security.metrics import register_metrics
+from lakemq.broker_core.topic_admin import default_topic_config
 from lakemq.config_checks import check_together
 from lakemq.data_folder import DataFolder, storage_id
 from lakemq.loop_watchdog import LoopWatchdog
+from lakemq.member_catalog import MemberCatalog
 from lakemq.meta_service.api.errors import StartupFailed
 from lakemq.meta_service.api.types import NodeRegistration
 from lakemq.meta_service.server.member import MetaMember
 from lakemq.meta_service.server.tls import load_pem
 from lakemq.node_load import NodeLoad
 from lakemq.registration import Registration
+from lakemq.remote_meta import RemoteMeta
 from lakemq.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -73,8 +77,11 @@ class Node:
         self.telemetry = Telemetry(config.telemetry, self.node_id, VERSION)
         self.listeners: list[Listener] = []
         self.broker: CoreBroker
+        """Of a node that has this role."""
+        self.failed: asyncio.Future[BaseException]
+        """Done when the node can't go on. There once it has started."""
         self._now_ms = now_ms
-        self._member: MetaMember
+        self._member: MetaMember | RemoteMeta
         self._registration: Registration | None = None
         self._stack = AsyncExitStack()
 
@@ -100,23 +107,46 @@ class Node:
         # Before storage and security, which take the catalog's client; the stack closes in reverse,
         # so the catalog outlives all that use it.
         await self._start_meta()
-        storage, storage_folder = self._storage()
-        await storage.start()
-        self._stack.push_async_callback(storage.stop)
+        if "broker" in self.config.node.roles:
+            await self._start_broker()
+        else:
+            await self._start_member()
+
+    async def _start_member(self) -> None:
+        """The rest of a node that is a member of the MetaService and no broker."""
+        await self._start_security()
+        client, access = self._member.client(), self.security.access
+        catalog = MemberCatalog(client, access, default_topic_config(self.config.topics))
+        await catalog.start()
+        self._stack.push_async_callback(catalog.stop)
+        self.failed = catalog.failed
+        for listener in self._admin(catalog, []):
+            await self._start_listener(listener)
+            listener.ready = True
+
+    async def _start_security(self) -> None:
         self.security = self._security()
         register_metrics(self.telemetry.meter("broker_core.security"), self.security)
         await self.security.start()
         self._stack.push_async_callback(self.security.stop)
+
+    async def _start_broker(self) -> None:
+        storage, storage_folder = self._storage()
+        await storage.start()
+        self._stack.push_async_callback(storage.stop)
+        await self._start_security()
         network = self._network()
         self.broker = self._core(storage, network)
         await self.broker.start()
         self._stack.push_async_callback(self.broker.stop)
+        assert self.broker.failed is not None
+        self.failed = self.broker.failed
         await self._start_listener(network.server)
         plugin_listeners = self._plugin_listeners()
         for plugin, listener in plugin_listeners:
             await self._start_listener(listener, f"plugin {plugin.name}: ")
         # The admin is last: its routes are those of the listeners that have started.
-        for listener in self._admin([each for _, each in plugin_listeners]):
+        for listener in self._admin(self.broker, [each for _, each in plugin_listeners]):
             await self._start_listener(listener)
         # Only now, with every port bound: the catalog may give this node partitions as soon as it
         # is registered.
@@ -148,6 +178,11 @@ class Node:
 
     async def _start_meta(self) -> None:
         settings, node = self.config.meta, self.config.node
+        if "meta" not in node.roles:
+            remote = self._member = RemoteMeta(settings)
+            await remote.start()
+            self._stack.push_async_callback(remote.stop)
+            return
         self._member = MetaMember(
             settings,
             node_id=self.node_id,
@@ -259,7 +294,7 @@ class Node:
             Listener,
         )
 
-    def _admin(self, listeners: Sequence[Listener]) -> list[AdminListener]:
+    def _admin(self, broker: AdminBroker, listeners: Sequence[Listener]) -> list[AdminListener]:
         settings = self.config.admin
         if not settings.enabled:
             return []
@@ -267,7 +302,7 @@ class Node:
             AdminListener(
                 host=settings.host or self.config.node.host,
                 settings=settings,
-                broker=self.broker,
+                broker=broker,
                 meta=self._member.client(),
                 plugins=self.plugins,
                 telemetry=self.telemetry,
@@ -328,12 +363,6 @@ class Node:
             "version": VERSION,
             "addresses": self.addresses(),
         }
-
-    @property
-    def failed(self) -> asyncio.Future[BaseException]:
-        """Done when the node can't go on."""
-        assert self.broker.failed is not None
-        return self.broker.failed
 
     async def stop(self) -> None:
         """Say goodbye to clients, flush, close. Safe to call after a failed start."""

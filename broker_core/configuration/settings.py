@@ -18,6 +18,12 @@ class NodeSettings(Section):
     """Folder that holds everything this node stores. Created if absent; one process at a time."""
     rack: str = Field(default="", max_length=128)
     """Where this node stands (rack, zone): replicas of a partition go to different ones."""
+    roles: list[Literal["meta", "broker"]] = Field(
+        default=["meta", "broker"], min_length=1, max_length=2
+    )
+    """What this node is: `meta`, a member of the MetaService; `broker`, which stores and serves
+    records. A broker alone asks the members that `meta.join` names; a member alone has the
+    MetaService's ports and the HTTP admin, and plugins open none."""
     host: str = "127.0.0.1"
     """Address that listeners bind to where their own section names none."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"

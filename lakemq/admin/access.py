@@ -10,6 +10,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from lakemq.admin.broker_view import AdminBroker
 from lakemq.broker_core.api.authorization_header import read_authorization
 from lakemq.broker_core.api.errors import (
     ConfigError,
@@ -22,7 +23,6 @@ from lakemq.broker_core.api.hosts import is_loopback
 from lakemq.broker_core.api.ports import Credentials
 from lakemq.broker_core.api.tls_files.server_context import server_context
 from lakemq.broker_core.api.types import AccessContext, Operation, Principal, Resource
-from lakemq.broker_core.broker import CoreBroker
 from lakemq.broker_core.configuration.settings import AdminSettings
 from lakemq.meta_service.api.errors import MetaError
 
@@ -34,7 +34,7 @@ class AdminAccess:
     """A middleware that authenticates every caller, and requires `describe` on the cluster for
     paths that are not about one topic."""
 
-    def __init__(self, broker: CoreBroker, hosts: Sequence[str] = ()) -> None:
+    def __init__(self, broker: AdminBroker, hosts: Sequence[str] = ()) -> None:
         """`hosts`: host names that anonymous callers may use, besides those of this machine."""
         self._broker = broker
         self._hosts = frozenset(name.lower() for name in hosts)

@@ -13,10 +13,10 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from lakemq.admin.access import PRINCIPAL, AdminAccess, errors_as_json, tls_of
+from lakemq.admin.broker_view import AdminBroker
 from lakemq.admin.connections import KEEP_ALIVE_S, AdminConnections, limits_of
 from lakemq.broker_core.api.errors import InvalidRequest, StartupError
 from lakemq.broker_core.api.ports import AdminRequest, AdminRoute
-from lakemq.broker_core.broker import CoreBroker
 from lakemq.broker_core.configuration.settings import AdminSettings
 from lakemq.broker_core.plugin_host import PluginHost
 from lakemq.meta_service.api.types import MetaClient
@@ -37,7 +37,7 @@ class AdminListener:
         *,
         host: str,
         settings: AdminSettings,
-        broker: CoreBroker,
+        broker: AdminBroker,
         meta: MetaClient,
         plugins: PluginHost,
         telemetry: Telemetry,

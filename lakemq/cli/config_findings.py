@@ -88,16 +88,17 @@ def _hooks(host: PluginHost, config: Config) -> Iterator[LakeMQError]:
 
 def listening(config: Config, plugins: Sequence[LoadedPlugin]) -> list[Listening]:
     """Every port that is written or the default; not those that the system chooses."""
-    found = [
-        Listening(("meta", "port"), config.meta.host, config.meta.port),
-        Listening(
-            ("cluster", "peer_port"),
-            config.cluster.host or config.meta.host,
-            config.cluster.peer_port,
-        ),
-    ]
-    if config.meta.members or config.meta.join:
-        found.append(Listening(("meta", "raft_port"), config.meta.host, config.meta.raft_port))
+    meta, cluster, roles = config.meta, config.cluster, config.node.roles
+    found = []
+    if "meta" in roles:
+        found.append(Listening(("meta", "port"), meta.host, meta.port))
+        if meta.members or meta.join:
+            found.append(Listening(("meta", "raft_port"), meta.host, meta.raft_port))
+    if "broker" in roles:
+        peer_host = cluster.host or meta.host
+        found.append(Listening(("cluster", "peer_port"), peer_host, cluster.peer_port))
+    else:
+        plugins = []
     if config.admin.enabled:
         found.append(Listening(("admin", "port"), config.admin.host, config.admin.port))
     for plugin in plugins:

@@ -104,3 +104,20 @@ def test_what_a_start_would_refuse(tmp_path: Path, text: str, said: str) -> None
 )
 def test_what_is_right_passes(tmp_path: Path, text: str) -> None:
     assert found(tmp_path, text) == []
+
+
+def test_a_broker_that_is_no_member_must_know_members(tmp_path: Path) -> None:
+    (said,) = found(tmp_path, '[node]\nroles = ["broker"]\n')
+    assert "meta.join: it is empty" in said
+    joined = '[node]\nroles = ["broker"]\n[meta]\njoin = ["10.0.0.1:9701"]\n'
+    assert found(tmp_path, joined) == []
+    (said,) = found(tmp_path, '[node]\nroles = ["leader"]\n')
+    assert "node.roles" in said
+
+
+@pytest.mark.parametrize("role", ["meta", "broker"])
+def test_only_ports_of_the_nodes_roles_clash(tmp_path: Path, role: str) -> None:
+    """A member alone opens no plugin's port, a broker alone none of the MetaService."""
+    text = f'[node]\nroles = ["{role}"]\n[meta]\nport = 9703\njoin = ["10.0.0.1:9701"]\n'
+    (said,) = found(tmp_path, text + "[plugins.native]\nport = 9703\n")
+    assert ("admin.port" if role == "meta" else "plugins.native.port") in said

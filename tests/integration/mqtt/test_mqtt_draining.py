@@ -88,7 +88,7 @@ def test_lakemq_meta_drain_reaches_real_clients(node: NodeProcess) -> None:
         return made
 
     clients = [client(version) for version in (4, 5)]
-    drain = [sys.executable, "-m", "lakemq", "meta", "drain", "node-1"]
+    drain = [sys.executable, "-m", "lakemq", "node", "drain", "node-1"]
     subprocess.run([*drain, "--address", node.addresses["meta"]], check=True, timeout=WAIT_S)
     found = sorted([said.get(timeout=WAIT_S) for _ in clients], key=lambda one: one[0])
     assert [version for version, _, _ in found] == [4, 5]

@@ -1,0 +1,107 @@
+"""Goal: a node is a member of the MetaService, a broker, or both, as `node.roles` says."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import lakemq
+from tests.support.node.node import NodeProcess
+from tests.support.node.ports import free_ports
+
+MEMBER = """
+[node]
+id = "m"
+roles = ["meta"]
+[meta]
+port = {meta}
+raft_port = 0
+[admin]
+port = 0
+[plugins.mqtt]
+port = 0
+[plugins.native]
+port = 0
+"""
+BROKER = """
+[node]
+id = "{name}"
+roles = ["broker"]
+[meta]
+join = ["127.0.0.1:{meta}"]
+[admin]
+port = 0
+[plugins.mqtt]
+enabled = false
+[plugins.native]
+port = 0
+"""
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, NodeProcess]]:
+    folder = tmp_path_factory.mktemp("roles")
+    (meta,) = free_ports(1)
+    found = {"m": NodeProcess(folder / "m", MEMBER.format(meta=meta))} | {
+        name: NodeProcess(folder / name, BROKER.format(name=name, meta=meta)) for name in "ab"
+    }
+    try:
+        # Together: brokers wait for the member.
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda node: node.start(60), found.values()))
+        yield found
+    finally:
+        for node in found.values():
+            node.kill()
+
+
+def admin(node: NodeProcess, path: str) -> Any:
+    with urllib.request.urlopen(f"http://{node.addresses['admin']}{path}") as answer:
+        text = answer.read()
+    return json.loads(text) if text.startswith((b"{", b"[")) else text
+
+
+def test_each_opens_the_ports_of_its_roles(nodes: dict[str, NodeProcess]) -> None:
+    assert set(nodes["m"].addresses) == {"meta", "admin"}
+    assert set(nodes["a"].addresses) == {"peer", "native", "admin"}
+    assert not (nodes["m"].data_dir / "journal").exists()
+    assert not (nodes["a"].data_dir / "meta").exists()
+
+
+def test_brokers_alone_hold_and_serve_what_is_stored(nodes: dict[str, NodeProcess]) -> None:
+    with lakemq.connect(nodes["a"].native) as client:
+        client.create_topic("t", 4)
+        for number in range(20):
+            client.send("t", b"%d" % number)
+        described = client.describe_topic("t").partitions
+        assert {each.leader for each in described} == {"a", "b"}
+    with lakemq.connect(nodes["b"].native) as client:
+        assert len([*client.consume("t")]) == 20
+        described_cluster = client.admin.describe_cluster()
+    assert {each.node_id for each in described_cluster.nodes} == {"a", "b"}
+    assert described_cluster.meta_leader == "m"
+
+
+def test_the_admin_of_a_member_shows_the_catalog(nodes: dict[str, NodeProcess]) -> None:
+    with lakemq.connect(nodes["a"].native) as client:
+        client.create_topic("shown", 2)
+    assert "shown" in [each["name"] for each in admin(nodes["m"], "/api/v1/topics")]
+    shown = admin(nodes["m"], "/api/v1/topics/shown")
+    assert [each["state"] for each in shown["partitions"]] == ["remote", "remote"]
+    admin(nodes["m"], "/readyz")
+
+
+def test_a_broker_comes_back_as_it_was(nodes: dict[str, NodeProcess]) -> None:
+    with lakemq.connect(nodes["a"].native) as client:
+        client.create_topic("kept", 2)
+        for partition in range(2):
+            client.send("kept", b"kept", partition=partition)
+    assert nodes["b"].stop() == 0
+    nodes["b"].start(60)
+    with lakemq.connect(nodes["b"].native, timeout_s=20) as client:
+        assert [each.value for each in client.consume("kept")] == [b"kept"] * 2
