@@ -221,6 +221,18 @@ class Broker:
         self.log.append(data, header, done)
         self._flush_later()
 
+    def serves(self, epoch: int) -> bool:
+        """Whether it answers readers, linearizably, as leader of `epoch`."""
+        leader = self.leader
+        return (
+            self.up
+            and not self.paused
+            and leader is not None
+            and leader.view.epoch == epoch
+            and leader.ready
+            and self.lease.held(self.world.now_s)
+        )
+
     def asked(self, said: FollowerAsk, slot: int, process: int, again: bool) -> None:
         leader = self.leader
         if leader is None:

@@ -89,6 +89,14 @@ class ShipsAndResigns(ShipsAtOnce):
             super().fail_flush()
 
 
+class ReadsAtOnce(Broker):
+    """Answers readers before it knows what earlier leaders have committed."""
+
+    def serves(self, epoch: int) -> bool:
+        leader = self.leader
+        return self.up and not self.paused and leader is not None and leader.view.epoch == epoch
+
+
 def forget_resigning(patch: Patch) -> None:
     """A later word of the catalog in the same epoch lets a leader go on that had given up."""
 
@@ -194,6 +202,7 @@ PLANTS = {
     "ships at once and goes on": Plant(broker=ShipsAtOnce),
     "acks what was fetched": Plant(patch=_fetched_counts),
     "ships at once, epoch kept at restart": Plant(broker=ShipsAndResigns, patch=_epoch_kept),
+    "reads before it is ready": Plant(broker=ReadsAtOnce),
     "empty disk keeps memberships": Plant(patch=_disks_unknown),
     "epoch kept at restart": Plant(patch=_epoch_kept),
     "additions count when done": Plant(patch=_additions_count_when_done),

@@ -9,11 +9,13 @@ from lakemq.broker_core.api.records.batch import (
     HEADER_BYTES,
     BatchHeader,
     ProducerStamp,
+    RecordBatch,
     encode_with_header,
 )
 from lakemq.broker_core.api.types import Columns
 from lakemq.meta_service.catalog.control_commands import ACTIVE, FENCED
-from tests.support.replica_log import Refused
+from tests.support.history import OPEN, History, Read, Send
+from tests.support.replica_log import Refused, SimulatedLog
 from tests.support.replication.broker import Broker
 from tests.support.replication.catalog import Catalog
 from tests.support.replication.invariants import Invariants
@@ -22,6 +24,7 @@ from tests.support.replication.world import World
 NAMES = ("a", "b", "c", "d")
 REPLICATION = 3
 FENCE_S = 1.25
+BATCH_MAX = 2
 CHECK_S = 0.05
 
 
@@ -33,12 +36,15 @@ class Producer:
         self._sequence = 0
         self.pending: deque[tuple[int, BatchHeader, bytes]] = deque()
         self._ends: dict[int, int] = {}
+        self._begun: dict[int, tuple[float, list[str]]] = {}
 
     def turn(self) -> None:
         rng = self.sim.world.rng
         if len(self.pending) < 2 and not self.sim.ending:
-            count = rng.choice((1, 1, 2))
-            columns = Columns([b"%d-%d" % (self.number, self._sequence)] * count)
+            count = rng.choice((1, 1, BATCH_MAX))
+            values = [f"{self.number}-{self._sequence}-{index}" for index in range(count)]
+            columns = Columns([value.encode() for value in values])
+            self._begun[self._sequence] = self.sim.world.now_s, values
             stamp = ProducerStamp(self.number, 0, self._sequence)
             self.pending.append((self._sequence, *encode_with_header(columns, producer=stamp)))
             self._sequence += 1
@@ -60,6 +66,8 @@ class Producer:
             sim = self.sim
             sim.invariants.was_acked(data[HEADER_BYTES:], end - header.record_count)
             sim.stats["acked"] += 1
+            if sequence not in self._ends:
+                self._answered(sequence, end - header.record_count)
             if self._ends.setdefault(sequence, end) != end:
                 raise AssertionError(f"I9: sequence {sequence} was answered with two offsets")
             if sim.world.rng.random() < 0.1:
@@ -67,6 +75,51 @@ class Producer:
             self.pending = deque(each for each in self.pending if each[0] != sequence)
 
         return done
+
+    def _answered(self, sequence: int, base: int) -> None:
+        start_s, values = self._begun[sequence]
+        now_s, name = self.sim.world.now_s, str(self.number)
+        for index, value in enumerate(values):
+            number = sequence * BATCH_MAX + index
+            sent = Send("p", name, number, value, start_s, now_s, base + index)
+            self.sim.history.sends.append(sent)
+
+    def unanswered(self) -> list[Send]:
+        """What may be stored or not, at the end."""
+        return [
+            Send("p", str(self.number), sequence * BATCH_MAX + index, value, start_s, 1e9, OPEN)
+            for sequence, (start_s, values) in self._begun.items()
+            if sequence not in self._ends
+            for index, value in enumerate(values)
+        ]
+
+
+class Reader:
+    """Reads on and on at the leader, which is to be the newest one: a lease ends before another
+    node leads, but for what an operator or a false alarm moves away."""
+
+    def __init__(self, name: str, sim: Simulation) -> None:
+        self.name, self.sim = name, sim
+        self._offset = 0
+
+    def turn(self) -> None:
+        sim = self.sim
+        row = sim.catalog.partition
+        broker = sim.brokers.get(row.leader or "")
+        if broker is None or not broker.serves(row.leader_epoch):
+            return
+        end = broker.log.high_watermark
+        records = []
+        for stored in broker.log.batches_between(self._offset, min(end, self._offset + 20)):
+            base = stored.header.base_offset
+            values = RecordBatch(stored.data).values()
+            records += [(base + index, (v or b"").decode()) for index, v in enumerate(values)]
+        now_s = sim.world.now_s
+        sim.history.reads.append(
+            Read("p", self.name, now_s, now_s, self._offset, tuple(records), end)
+        )
+        if records:
+            self._offset = records[-1][0] + 1
 
 
 class Simulation:
@@ -91,11 +144,13 @@ class Simulation:
         self._heard: dict[str, float] = {}
         for name in NAMES:
             self.brokers[name] = broker(name, self)
+        self.history = History()
+        self.readers = [Reader(name, self) for name in ("r", "s")]
         self.producers = [Producer(number, self) for number in range(2)]
 
     # ------------------------------------------------------------ running
 
-    def run(self, seconds: float = 7.0) -> None:
+    def run(self, seconds: float = 5.0) -> None:
         """Raises AssertionError, with the seed, when an invariant does not hold."""
         try:
             self._run(seconds)
@@ -104,7 +159,7 @@ class Simulation:
 
     def _run(self, seconds: float) -> None:
         self.begin()
-        self._every(0.2, self._harm)
+        self._every(0.15, self._harm)
         self.world.run_for(seconds)
         self.end()
 
@@ -118,6 +173,8 @@ class Simulation:
         self._every(0.015, self._spread_catalog)
         for producer in self.producers:
             self._every(0.03, producer.turn)
+        for reader in self.readers:
+            self._every(0.15, reader.turn)
         self.world.run_for(1.0)
 
     def _every(self, seconds: float, action: Callable[[], None]) -> None:
@@ -146,6 +203,18 @@ class Simulation:
             raise AssertionError(f"no rest: {self.describe()}")
         row = self.catalog.partition
         self.invariants.all_alike({name: self.brokers[name].disk for name in row.replicas})
+        self._check_history(self.brokers[row.replicas[0]].log)
+
+    def _check_history(self, log: SimulatedLog) -> None:
+        for producer in self.producers:
+            self.history.sends += producer.unanswered()
+        final = [
+            (stored.header.base_offset + index, (value or b"").decode())
+            for stored in log.disk.batches
+            for index, value in enumerate(RecordBatch(stored.data).values())
+        ]
+        found = self.history.anomalies({"p": final})
+        assert not found, found[0]
 
     def _at_rest(self) -> bool:
         row = self.catalog.partition
