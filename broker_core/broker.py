@@ -180,11 +180,17 @@ class CoreBroker:
         return self._default_config
 
     async def create_topic(
-        self, name: str, partitions: int | None = None, config: TopicConfig | None = None
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: TopicConfig | None = None,
+        *,
+        replication: int | None = None,
+        min_in_sync: int | None = None,
     ) -> TopicInfo:
         """Create a topic; this node knows it on return. Raises TopicExists, InvalidTopicName,
         InvalidRequest."""
-        return await self._topic_admin.create(name, partitions, config)
+        return await self._topic_admin.create(name, partitions, config, replication, min_in_sync)
 
     async def ensure_topic(self, name: str, partitions: int | None = None) -> TopicInfo:
         """The topic, created with the defaults if there is none of that name."""
@@ -196,9 +202,11 @@ class CoreBroker:
         *,
         partitions: int | None = None,
         config: Mapping[str, str | int | None] | None = None,
+        replication: int | None = None,
+        min_in_sync: int | None = None,
     ) -> TopicInfo:
-        """Change settings or add partitions. Raises UnknownTopic, InvalidRequest."""
-        return await self._topic_admin.alter(name, partitions, config)
+        """Change settings, partitions, replicas. Raises UnknownTopic, InvalidRequest."""
+        return await self._topic_admin.alter(name, partitions, config, replication, min_in_sync)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records. Raises UnknownTopic."""

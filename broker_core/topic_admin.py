@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lakemq.broker_core.api.errors import InvalidRequest, TopicExists, UnknownTopic
+from lakemq.broker_core.api.state.internal_topics import is_internal
 from lakemq.broker_core.api.types import TopicConfig, TopicInfo
 from lakemq.broker_core.catalog_view import CatalogView
 from lakemq.broker_core.configuration.settings import TopicSettings
@@ -24,11 +25,14 @@ from lakemq.meta_service.api.errors import MetaError
 from lakemq.meta_service.api.types import MetaClient, TopicDescription
 
 PARTITIONS_MAX: Final = 10_000
+MAJORITY_FROM: Final = 3
+"""With so many replicas two must be in sync by default: one may then fail without a loss, and one
+without a stop."""
 
 
 def default_topic_config(settings: TopicSettings) -> TopicConfig:
     """Section `[topics]` as a topic config; -1 there means without limit."""
-    values = settings.model_dump(exclude={"partitions"})
+    values = settings.model_dump(exclude={"partitions", "replication", "min_in_sync"})
     for name in ("retention_bytes", "retention_ms", "timestamp_ahead_max_ms"):
         values[name] = None if values[name] == -1 else values[name]
     return TopicConfig(**values)
@@ -50,11 +54,17 @@ class TopicAdmin:
         self._partitions = partitions
         self._schemas = schemas
         self._default_partitions = settings.partitions
+        self._default_replication = settings.replication, settings.min_in_sync
         self._default_config = default_topic_config(settings)
         self._altering = asyncio.Lock()
 
     async def create(
-        self, name: str, partitions: int | None, config: TopicConfig | None
+        self,
+        name: str,
+        partitions: int | None,
+        config: TopicConfig | None,
+        replication: int | None = None,
+        min_in_sync: int | None = None,
     ) -> TopicInfo:
         """As `Broker.create_topic`."""
         check_topic_name(name)
@@ -63,12 +73,51 @@ class TopicAdmin:
             raise InvalidRequest(f"partitions is {count}; it takes 1 to {PARTITIONS_MAX}")
         chosen = config or self._default_config
         check_config(chosen)
+        await self._check_replication(replication, min_in_sync)
+        replicas, minimum = self._replication(name, replication, min_in_sync)
         await self._schemas.check_subject(chosen.schema)
         try:
-            described = await self._meta.create_topic(name, count, config_to_catalog(chosen))
+            described = await self._meta.create_topic(
+                name, count, config_to_catalog(chosen), replication=replicas, min_in_sync=minimum
+            )
         except MetaError as error:
             raise broker_error(error, name) from None
         return await self._catalog.apply(described)
+
+    async def _check_replication(self, replication: int | None, min_in_sync: int | None) -> None:
+        """Raises InvalidRequest. More replicas than nodes are refused where they are asked for; as
+        a default they come when there are nodes for them."""
+        if replication is not None:
+            try:
+                nodes = max(1, len(await self._meta.nodes()))
+            except MetaError as error:
+                raise broker_error(error, "nodes") from None
+            if not 1 <= replication <= nodes:
+                raise InvalidRequest(
+                    f"replication is {replication}; the cluster has {nodes} node(s), so it takes 1 "
+                    f"to {nodes}"
+                )
+        if min_in_sync is not None and min_in_sync < 1:
+            raise InvalidRequest(f"min_in_sync is {min_in_sync}; it takes 1 or more")
+
+    def _replication(
+        self, name: str, replication: int | None, min_in_sync: int | None
+    ) -> tuple[int, int]:
+        """(replicas, how many must be in sync) of a new topic. Raises InvalidRequest."""
+        if is_internal(name):
+            return 1, 1  # each node has its own copy
+        default, default_minimum = self._default_replication
+        replicas = default if replication is None else replication
+        minimum = min_in_sync
+        if minimum is None and replication is None:
+            minimum = default_minimum or None
+        if minimum is None:
+            minimum = 2 if replicas >= MAJORITY_FROM else 1
+        if minimum > replicas:
+            raise InvalidRequest(
+                f"min_in_sync is {minimum} with {replicas} replica(s); it takes 1 to {replicas}"
+            )
+        return replicas, minimum
 
     async def ensure(self, name: str, partitions: int | None) -> TopicInfo:
         """As `Broker.ensure_topic`."""
@@ -82,9 +131,17 @@ class TopicAdmin:
             return await self._catalog.apply(next(each for each in topics if each.name == name))
 
     async def alter(
-        self, name: str, partitions: int | None, changes: Mapping[str, str | int | None] | None
+        self,
+        name: str,
+        partitions: int | None,
+        changes: Mapping[str, str | int | None] | None,
+        replication: int | None = None,
+        min_in_sync: int | None = None,
     ) -> TopicInfo:
         """As `Broker.alter_topic`."""
+        await self._check_replication(replication, min_in_sync)
+        if is_internal(name) and (replication, min_in_sync) != (None, None):
+            raise InvalidRequest(f"topic {name} is internal: each node has its own copy of it")
         # A change replaces the whole config: two at once on this node would lose one of them.
         async with self._altering:
             described = await self._described(name)
@@ -95,10 +152,16 @@ class TopicAdmin:
                     f"and takes up to {PARTITIONS_MAX}"
                 )
             config = await self._altered(described, changes) if changes else None
-            if config is None and partitions in (None, count):
+            if config is None and partitions in (None, count) and not (replication or min_in_sync):
                 return await self._catalog.apply(described)
             try:
-                described = await self._meta.alter_topic(name, partitions=partitions, config=config)
+                described = await self._meta.alter_topic(
+                    name,
+                    partitions=partitions,
+                    config=config,
+                    replication=replication,
+                    min_in_sync=min_in_sync,
+                )
             except MetaError as error:
                 raise broker_error(error, name) from None
         return await self._catalog.apply(described)

@@ -327,9 +327,17 @@ class Broker(Protocol):
         """Config of new topics unless they are given another: section `[topics]`."""
 
     async def create_topic(
-        self, name: str, partitions: int | None = None, config: TopicConfig | None = None
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: TopicConfig | None = None,
+        *,
+        replication: int | None = None,
+        min_in_sync: int | None = None,
     ) -> TopicInfo:
-        """Raises TopicExists, InvalidTopicName. `None`: the defaults of section `[topics]`."""
+        """Each partition has `replication` replicas, of which `min_in_sync` must be in sync for
+        records to be acknowledged as replicated. Raises TopicExists, InvalidTopicName,
+        InvalidRequest. `None`: the defaults of section `[topics]`."""
 
     async def ensure_topic(self, name: str, partitions: int | None = None) -> TopicInfo:
         """The topic, created if absent."""
@@ -340,10 +348,14 @@ class Broker(Protocol):
         *,
         partitions: int | None = None,
         config: Mapping[str, str | int | None] | None = None,
+        replication: int | None = None,
+        min_in_sync: int | None = None,
     ) -> TopicInfo:
-        """Change some settings (`TopicConfig` fields by name), or add partitions up to a number.
+        """Change some settings (`TopicConfig` fields by name), add partitions up to a number, let
+        partitions have more or fewer replicas, which come and go in the background.
 
-        Raises UnknownTopic, InvalidRequest (a setting; fewer partitions than there are).
+        Raises UnknownTopic, InvalidRequest (a setting; fewer partitions than there are; more
+        replicas than nodes).
         """
 
     async def delete_topic(self, name: str) -> None:

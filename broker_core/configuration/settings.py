@@ -63,6 +63,11 @@ class TopicSettings(Section):
 
     partitions: int = Field(default=1, ge=1, le=10_000)
     """Number of partitions."""
+    replication: int = Field(default=1, ge=1, le=32)
+    """Replicas of each partition, on as many nodes; fewer where there are fewer nodes."""
+    min_in_sync: int = Field(default=0, ge=0, le=32)
+    """Replicas that must be in sync for records to be acknowledged as replicated; 0: 2 with 3
+    replicas or more, else 1."""
     segment_max_bytes: int = Field(default=256 * 1024 * 1024, ge=4096)
     """Size at which a segment is rolled (bytes)."""
     segment_age_max_ms: int = Field(default=24 * 60 * 60 * 1000, ge=1000)

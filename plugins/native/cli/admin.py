@@ -13,7 +13,7 @@ from lakemq.broker_core.api.command_line import (
     option_groups,
     print_table,
 )
-from lakemq.plugins.native.cli.commands import client_of, topic
+from lakemq.plugins.native.cli.commands import MinInSync, Replicas, client_of, topic
 from lakemq.plugins.native.sdk import SyncClient, TopicOffsets
 
 cluster = typer.Typer()
@@ -32,15 +32,22 @@ def alter_topic(
         list[str] | None,
         typer.Option("--reset", metavar="NAME", help="Back to the broker's default; repeatable."),
     ] = None,
+    replicas: Replicas = None,
+    min_isr: MinInSync = None,
     *,
     broker: BrokerOptions,
 ) -> None:
-    """Change settings of a topic; the others stay."""
+    """Change settings of a topic; the others stay. Replicas come and go in the background."""
     settings = dict(each.partition("=")[::2] for each in config or ())
-    if not settings and not reset:
-        fail("nothing to change: give --config or --reset")
+    if not (settings or reset or replicas or min_isr):
+        fail("nothing to change: give --config, --reset, --replicas or --min-isr")
     with client_of(broker) as client:
-        found = client.admin.alter_topic(name, settings, reset=reset or ())
+        found = client.admin.alter_topic(
+            name, settings, reset=reset or (), replication=replicas, min_in_sync=min_isr
+        )
+    for option, count in (("replicas", replicas), ("min-isr", min_isr)):
+        if count is not None:
+            typer.echo(f"{name}: {option}={count}")
     for each in sorted({*settings, *(reset or ())}):
         typer.echo(f"{name}: {each}={found.config[each]}")
 

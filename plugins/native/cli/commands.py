@@ -48,6 +48,18 @@ class AcksName(StrEnum):
     REPLICATED = "replicated"
 
 
+Replicas = Annotated[
+    int | None,
+    typer.Option("--replicas", min=1, help="Nodes that each partition is on."),
+]
+MinInSync = Annotated[
+    int | None,
+    typer.Option(
+        "--min-isr", min=1, help="Replicas that must be in sync to acknowledge as replicated."
+    ),
+]
+
+
 class Terminated(BaseException):
     """SIGTERM, where Ctrl-C would be a KeyboardInterrupt."""
 
@@ -109,13 +121,17 @@ def create_topic(
         list[str] | None,
         typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic setting; repeatable."),
     ] = None,
+    replicas: Replicas = None,
+    min_isr: MinInSync = None,
     *,
     broker: BrokerOptions,
 ) -> None:
     """Create a topic."""
     settings = dict(each.partition("=")[::2] for each in config or ())
     with client_of(broker) as client:
-        made = client.create_topic(name, partitions, settings)
+        made = client.create_topic(
+            name, partitions, settings, replication=replicas, min_in_sync=min_isr
+        )
     typer.echo(f"created {made.name} with {len(made.partitions)} partition(s), id {made.topic_id}")
 
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from lakemq.plugins.native.proto import native_pb2 as lakemq_dot_plugins_dot_native_dot_proto_dot_native__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'lakemq/plugins/native/proto/admin.proto\x12\x10lakemq.native.v1\x1a(lakemq/plugins/native/proto/native.proto\"\xb4\x01\n\x11\x41lterTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12?\n\x06\x63onfig\x18\x02 \x03(\x0b\x32/.lakemq.native.v1.AlterTopicRequest.ConfigEntry\x12\r\n\x05reset\x18\x03 \x03(\t\x12\x12\n\npartitions\x18\x04 \x01(\x05\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"<\n\x12\x41lterTopicResponse\x12&\n\x05topic\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Topic\"\x98\x01\n\x14\x44\x65leteRecordsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x42\n\x06\x62\x65\x66ore\x18\x02 \x03(\x0b\x32\x32.lakemq.native.v1.DeleteRecordsRequest.BeforeEntry\x1a-\n\x0b\x42\x65\x66oreEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xb5\x02\n\x15\x44\x65leteRecordsResponse\x12W\n\x11log_start_offsets\x18\x01 \x03(\x0b\x32<.lakemq.native.v1.DeleteRecordsResponse.LogStartOffsetsEntry\x12\x43\n\x06\x65rrors\x18\x02 \x03(\x0b\x32\x33.lakemq.native.v1.DeleteRecordsResponse.ErrorsEntry\x1a\x36\n\x14LogStartOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x46\n\x0b\x45rrorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.lakemq.native.v1.Error:\x02\x38\x01\"\x18\n\x16\x44\x65scribeClusterRequest\"\xcd\x01\n\x17\x44\x65scribeClusterResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12%\n\x05nodes\x18\x03 \x03(\x0b\x32\x16.lakemq.native.v1.Node\x12\x13\n\x0bmeta_leader\x18\x04 \x01(\t\x12\x14\n\x0cmeta_members\x18\x05 \x03(\t\x12\x10\n\x08revision\x18\x06 \x01(\x03\x12)\n\x07plugins\x18\x07 \x03(\x0b\x32\x18.lakemq.native.v1.Plugin\"\xb1\x01\n\x04Node\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x38\n\taddresses\x18\x02 \x03(\x0b\x32%.lakemq.native.v1.Node.AddressesEntry\x12\x0c\n\x04rack\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"]\n\x06Plugin\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0c\x64istribution\x18\x03 \x01(\t\x12\x0f\n\x07\x65nabled\x18\x04 \x01(\x08\x12\r\n\x05hooks\x18\x05 \x03(\t2\xaa\x02\n\x05\x41\x64min\x12W\n\nAlterTopic\x12#.lakemq.native.v1.AlterTopicRequest\x1a$.lakemq.native.v1.AlterTopicResponse\x12`\n\rDeleteRecords\x12&.lakemq.native.v1.DeleteRecordsRequest\x1a\'.lakemq.native.v1.DeleteRecordsResponse\x12\x66\n\x0f\x44\x65scribeCluster\x12(.lakemq.native.v1.DescribeClusterRequest\x1a).lakemq.native.v1.DescribeClusterResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'lakemq/plugins/native/proto/admin.proto\x12\x10lakemq.native.v1\x1a(lakemq/plugins/native/proto/native.proto\"\xde\x01\n\x11\x41lterTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12?\n\x06\x63onfig\x18\x02 \x03(\x0b\x32/.lakemq.native.v1.AlterTopicRequest.ConfigEntry\x12\r\n\x05reset\x18\x03 \x03(\t\x12\x12\n\npartitions\x18\x04 \x01(\x05\x12\x13\n\x0breplication\x18\x05 \x01(\x05\x12\x13\n\x0bmin_in_sync\x18\x06 \x01(\x05\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"<\n\x12\x41lterTopicResponse\x12&\n\x05topic\x18\x01 \x01(\x0b\x32\x17.lakemq.native.v1.Topic\"\x98\x01\n\x14\x44\x65leteRecordsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x42\n\x06\x62\x65\x66ore\x18\x02 \x03(\x0b\x32\x32.lakemq.native.v1.DeleteRecordsRequest.BeforeEntry\x1a-\n\x0b\x42\x65\x66oreEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xb5\x02\n\x15\x44\x65leteRecordsResponse\x12W\n\x11log_start_offsets\x18\x01 \x03(\x0b\x32<.lakemq.native.v1.DeleteRecordsResponse.LogStartOffsetsEntry\x12\x43\n\x06\x65rrors\x18\x02 \x03(\x0b\x32\x33.lakemq.native.v1.DeleteRecordsResponse.ErrorsEntry\x1a\x36\n\x14LogStartOffsetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a\x46\n\x0b\x45rrorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.lakemq.native.v1.Error:\x02\x38\x01\"\x18\n\x16\x44\x65scribeClusterRequest\"\xcd\x01\n\x17\x44\x65scribeClusterResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12%\n\x05nodes\x18\x03 \x03(\x0b\x32\x16.lakemq.native.v1.Node\x12\x13\n\x0bmeta_leader\x18\x04 \x01(\t\x12\x14\n\x0cmeta_members\x18\x05 \x03(\t\x12\x10\n\x08revision\x18\x06 \x01(\x03\x12)\n\x07plugins\x18\x07 \x03(\x0b\x32\x18.lakemq.native.v1.Plugin\"\xb1\x01\n\x04Node\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x38\n\taddresses\x18\x02 \x03(\x0b\x32%.lakemq.native.v1.Node.AddressesEntry\x12\x0c\n\x04rack\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"]\n\x06Plugin\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0c\x64istribution\x18\x03 \x01(\t\x12\x0f\n\x07\x65nabled\x18\x04 \x01(\x08\x12\r\n\x05hooks\x18\x05 \x03(\t2\xaa\x02\n\x05\x41\x64min\x12W\n\nAlterTopic\x12#.lakemq.native.v1.AlterTopicRequest\x1a$.lakemq.native.v1.AlterTopicResponse\x12`\n\rDeleteRecords\x12&.lakemq.native.v1.DeleteRecordsRequest\x1a\'.lakemq.native.v1.DeleteRecordsResponse\x12\x66\n\x0f\x44\x65scribeCluster\x12(.lakemq.native.v1.DescribeClusterRequest\x1a).lakemq.native.v1.DescribeClusterResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,31 +43,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NODE_ADDRESSESENTRY']._loaded_options = None
   _globals['_NODE_ADDRESSESENTRY']._serialized_options = b'8\001'
   _globals['_ALTERTOPICREQUEST']._serialized_start=104
-  _globals['_ALTERTOPICREQUEST']._serialized_end=284
-  _globals['_ALTERTOPICREQUEST_CONFIGENTRY']._serialized_start=239
-  _globals['_ALTERTOPICREQUEST_CONFIGENTRY']._serialized_end=284
-  _globals['_ALTERTOPICRESPONSE']._serialized_start=286
-  _globals['_ALTERTOPICRESPONSE']._serialized_end=346
-  _globals['_DELETERECORDSREQUEST']._serialized_start=349
-  _globals['_DELETERECORDSREQUEST']._serialized_end=501
-  _globals['_DELETERECORDSREQUEST_BEFOREENTRY']._serialized_start=456
-  _globals['_DELETERECORDSREQUEST_BEFOREENTRY']._serialized_end=501
-  _globals['_DELETERECORDSRESPONSE']._serialized_start=504
-  _globals['_DELETERECORDSRESPONSE']._serialized_end=813
-  _globals['_DELETERECORDSRESPONSE_LOGSTARTOFFSETSENTRY']._serialized_start=687
-  _globals['_DELETERECORDSRESPONSE_LOGSTARTOFFSETSENTRY']._serialized_end=741
-  _globals['_DELETERECORDSRESPONSE_ERRORSENTRY']._serialized_start=743
-  _globals['_DELETERECORDSRESPONSE_ERRORSENTRY']._serialized_end=813
-  _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=815
-  _globals['_DESCRIBECLUSTERREQUEST']._serialized_end=839
-  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=842
-  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=1047
-  _globals['_NODE']._serialized_start=1050
-  _globals['_NODE']._serialized_end=1227
-  _globals['_NODE_ADDRESSESENTRY']._serialized_start=1179
-  _globals['_NODE_ADDRESSESENTRY']._serialized_end=1227
-  _globals['_PLUGIN']._serialized_start=1229
-  _globals['_PLUGIN']._serialized_end=1322
-  _globals['_ADMIN']._serialized_start=1325
-  _globals['_ADMIN']._serialized_end=1623
+  _globals['_ALTERTOPICREQUEST']._serialized_end=326
+  _globals['_ALTERTOPICREQUEST_CONFIGENTRY']._serialized_start=281
+  _globals['_ALTERTOPICREQUEST_CONFIGENTRY']._serialized_end=326
+  _globals['_ALTERTOPICRESPONSE']._serialized_start=328
+  _globals['_ALTERTOPICRESPONSE']._serialized_end=388
+  _globals['_DELETERECORDSREQUEST']._serialized_start=391
+  _globals['_DELETERECORDSREQUEST']._serialized_end=543
+  _globals['_DELETERECORDSREQUEST_BEFOREENTRY']._serialized_start=498
+  _globals['_DELETERECORDSREQUEST_BEFOREENTRY']._serialized_end=543
+  _globals['_DELETERECORDSRESPONSE']._serialized_start=546
+  _globals['_DELETERECORDSRESPONSE']._serialized_end=855
+  _globals['_DELETERECORDSRESPONSE_LOGSTARTOFFSETSENTRY']._serialized_start=729
+  _globals['_DELETERECORDSRESPONSE_LOGSTARTOFFSETSENTRY']._serialized_end=783
+  _globals['_DELETERECORDSRESPONSE_ERRORSENTRY']._serialized_start=785
+  _globals['_DELETERECORDSRESPONSE_ERRORSENTRY']._serialized_end=855
+  _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=857
+  _globals['_DESCRIBECLUSTERREQUEST']._serialized_end=881
+  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=884
+  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=1089
+  _globals['_NODE']._serialized_start=1092
+  _globals['_NODE']._serialized_end=1269
+  _globals['_NODE_ADDRESSESENTRY']._serialized_start=1221
+  _globals['_NODE_ADDRESSESENTRY']._serialized_end=1269
+  _globals['_PLUGIN']._serialized_start=1271
+  _globals['_PLUGIN']._serialized_end=1364
+  _globals['_ADMIN']._serialized_start=1367
+  _globals['_ADMIN']._serialized_end=1665
 # @@protoc_insertion_point(module_scope)

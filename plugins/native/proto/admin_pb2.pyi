@@ -47,9 +47,15 @@ class AlterTopicRequest(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     RESET_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    REPLICATION_FIELD_NUMBER: _builtins.int
+    MIN_IN_SYNC_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partitions: _builtins.int
     """how many there shall be; 0: as many as there are"""
+    replication: _builtins.int
+    """replicas that each shall have; 0: as many as there are"""
+    min_in_sync: _builtins.int
+    """of which so many must be in sync; 0: as it is"""
     @_builtins.property
     def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """TopicConfig fields by name; absent ones stay"""
@@ -65,10 +71,12 @@ class AlterTopicRequest(_message.Message):
         config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         reset: _abc.Iterable[_builtins.str] | None = ...,
         partitions: _builtins.int = ...,
+        replication: _builtins.int = ...,
+        min_in_sync: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name", "partitions", b"partitions", "reset", b"reset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "min_in_sync", b"min_in_sync", "name", b"name", "partitions", b"partitions", "replication", b"replication", "reset", b"reset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -341,9 +341,15 @@ class CreateTopicRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
+    REPLICATION_FIELD_NUMBER: _builtins.int
+    MIN_IN_SYNC_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     partitions: _builtins.int
     """0: the broker's default"""
+    replication: _builtins.int
+    """replicas of each partition; 0: the broker's default"""
+    min_in_sync: _builtins.int
+    """of which so many must be in sync; 0: the broker's default"""
     @_builtins.property
     def config(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """TopicConfig fields by name; absent: the broker's default"""
@@ -354,10 +360,12 @@ class CreateTopicRequest(_message.Message):
         name: _builtins.str = ...,
         partitions: _builtins.int = ...,
         config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        replication: _builtins.int = ...,
+        min_in_sync: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "name", b"name", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "min_in_sync", b"min_in_sync", "name", b"name", "partitions", b"partitions", "replication", b"replication"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,7 +12,7 @@ from lakemq.plugins.native.proto import admin_pb2 as pb
 from lakemq.plugins.native.proto import queues_pb2
 from lakemq.plugins.native.proto.admin_pb2_grpc import AdminStub
 from lakemq.plugins.native.proto.queues_pb2_grpc import QueuesStub
-from lakemq.plugins.native.sdk.arguments import Config, config_given, partitions_given
+from lakemq.plugins.native.sdk.arguments import Config, config_given, count_given
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.errors import error_of
 from lakemq.plugins.native.sdk.net.routes import Routes
@@ -48,10 +48,20 @@ class Admin:
         *,
         reset: Sequence[str] = (),
         partitions: int | None = None,
+        replication: int | None = None,
+        min_in_sync: int | None = None,
     ) -> TopicOffsets:
         """Change some settings of a topic, put others (`reset`) back to the broker's defaults, let
-        it have `partitions` partitions. Raises UnknownTopic, InvalidRequest."""
-        request = _alteration(name, config, reset, partitions)
+        it have `partitions` partitions, each with `replication` replicas, which come and go in the
+        background. Raises UnknownTopic, InvalidRequest."""
+        request = pb.AlterTopicRequest(
+            name=name,
+            config=config_given(config),
+            reset=reset,
+            partitions=count_given("partitions", partitions),
+            replication=count_given("replication", replication),
+            min_in_sync=count_given("min_in_sync", min_in_sync),
+        )
         answer = await self._stub.AlterTopic(request, timeout=self._timeout_s)
         return wire.topic_offsets(answer.topic)
 
@@ -136,14 +146,6 @@ class Admin:
         """Delete a queue without consumers. Raises UnknownGroup, GroupNotEmpty."""
         request = queues_pb2.DeleteQueueRequest(group=group, topic=topic)
         await self._queues.DeleteQueue(request, timeout=self._timeout_s)
-
-
-def _alteration(
-    name: str, config: Config | None, reset: Sequence[str], partitions: int | None
-) -> pb.AlterTopicRequest:
-    return pb.AlterTopicRequest(
-        name=name, config=config_given(config), reset=reset, partitions=partitions_given(partitions)
-    )
 
 
 def _cluster(answer: pb.DescribeClusterResponse) -> ClusterDescription:

@@ -74,13 +74,13 @@ def config_given(config: Config | None) -> dict[str, str]:
     return found
 
 
-def partitions_given(partitions: object) -> int:
-    """As the protocol has it: 0 for the broker's default."""
-    if partitions is None:
+def count_given(name: str, count: object) -> int:
+    """A number of partitions or replicas as the protocol has it: 0 for the broker's default."""
+    if count is None:
         return 0
-    if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
-        raise InvalidRequest(f"partitions is {partitions!r}; it takes 1 or more, or None")
-    return partitions
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise InvalidRequest(f"{name} is {count!r}; it takes 1 or more, or None")
+    return count
 
 
 def check_options(caller: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -19,6 +19,7 @@ from lakemq.broker_core.api.types import (
     TopicInfo,
 )
 from lakemq.plugins.native.proto import native_pb2 as pb
+from lakemq.plugins.native.proto.admin_pb2 import AlterTopicRequest
 
 _STATUS: Final[dict[type[LakeMQError], grpc.StatusCode]] = {
     errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
@@ -128,6 +129,14 @@ def _partition_message(
         min_in_sync=leadership.min_in_sync,
         lags=status.lags,
     )
+
+
+def check_counts(request: pb.CreateTopicRequest | AlterTopicRequest) -> None:
+    """0 is the default of each. Raises InvalidRequest that names a negative one."""
+    for name in ("partitions", "replication", "min_in_sync"):
+        count = getattr(request, name)
+        if count < 0:
+            raise InvalidRequest(f"{name} is {count}; it takes 1 or more")
 
 
 def topic_config(texts: Mapping[str, str], base: TopicConfig) -> TopicConfig:

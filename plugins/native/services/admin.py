@@ -12,6 +12,7 @@ from lakemq.plugins.native.proto.admin_pb2_grpc import AdminServicer
 from lakemq.plugins.native.server.authentication import Context, principal_of
 from lakemq.plugins.native.server.convert import (
     check_config_name,
+    check_counts,
     config_values,
     error_message,
     topic_message,
@@ -32,10 +33,13 @@ class AdminService(AdminServicer):
         broker = self._broker
         principal = await principal_of(broker, context)
         broker.authorize(principal, Operation.ALTER, Resource("topic", request.name))
-        if request.partitions < 0:
-            raise InvalidRequest(f"partitions is {request.partitions}; it takes 1 or more")
+        check_counts(request)
         topic = await broker.alter_topic(
-            request.name, partitions=request.partitions or None, config=self._changes(request)
+            request.name,
+            partitions=request.partitions or None,
+            config=self._changes(request),
+            replication=request.replication or None,
+            min_in_sync=request.min_in_sync or None,
         )
         statuses = [broker.partition_status(topic.name, each) for each in range(topic.partitions)]
         return pb.AlterTopicResponse(topic=topic_message(topic, statuses))

@@ -25,6 +25,7 @@ from lakemq.plugins.native.proto.native_pb2_grpc import NativeServicer
 from lakemq.plugins.native.sdk.net.fetched import fetch_many_response, fetch_response
 from lakemq.plugins.native.server.authentication import principal_of
 from lakemq.plugins.native.server.convert import (
+    check_counts,
     error_message,
     native_addresses,
     topic_config,
@@ -90,10 +91,15 @@ class NativeService(NativeServicer):
         raises."""
         principal = await self._principal(context)
         self._broker.authorize(principal, Operation.CREATE, Resource("topic", request.name))
-        if request.partitions < 0:
-            raise InvalidRequest(f"partitions is {request.partitions}; it takes 1 or more")
+        check_counts(request)
         config = topic_config(request.config, self._broker.topic_defaults())
-        topic = await self._broker.create_topic(request.name, request.partitions or None, config)
+        topic = await self._broker.create_topic(
+            request.name,
+            request.partitions or None,
+            config,
+            replication=request.replication or None,
+            min_in_sync=request.min_in_sync or None,
+        )
         return pb.CreateTopicResponse(topic=self._described(topic))
 
     async def DeleteTopic(

@@ -105,7 +105,13 @@ class MemoryBroker:
         return TopicConfig()
 
     async def create_topic(
-        self, name: str, partitions: int | None = None, config: TopicConfig | None = None
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: TopicConfig | None = None,
+        *,
+        replication: int | None = None,
+        min_in_sync: int | None = None,
     ) -> TopicInfo:
         self.created[name] = (partitions, config)
         made = TopicInfo(name, f"{name.encode().hex()[:24]:0<24}{next(self._numbers):08x}", 1)

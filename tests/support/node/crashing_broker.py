@@ -201,7 +201,13 @@ class CrashingBroker:
         return TopicConfig()
 
     async def create_topic(
-        self, name: str, partitions: int | None = None, config: TopicConfig | None = None
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: TopicConfig | None = None,
+        *,
+        replication: int | None = None,
+        min_in_sync: int | None = None,
     ) -> TopicInfo:
         self.step()
         await asyncio.sleep(0)

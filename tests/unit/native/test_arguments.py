@@ -16,9 +16,9 @@ from lakemq.plugins.native.sdk.arguments import (
     check_options,
     compression_given,
     config_given,
+    count_given,
     delay_ms,
     moment_ms,
-    partitions_given,
 )
 from lakemq.plugins.native.sdk.consumer.options import ConsumerOptions
 from lakemq.plugins.native.sdk.net import tls
@@ -133,7 +133,7 @@ def test_moments_and_delays() -> None:
         (lambda: config_given({"retention_ms": 1.5}), "config retention_ms is of type float"),
         (lambda: config_given({5: "x"}), "config 5: a setting's name is text"),
         (lambda: config_given(["a"]), "config is of type list; it takes a dict"),
-        (lambda: partitions_given(0), "partitions is 0; it takes 1 or more"),
+        (lambda: count_given("partitions", 0), "partitions is 0; it takes 1 or more"),
         (lambda: moment_ms("t", "2026"), "t is '2026'; it takes milliseconds"),
         (lambda: moment_ms("t", 1.5), "t is 1.5"),
         (lambda: moment_ms("t", 1 << 63), "it takes 64 bits"),

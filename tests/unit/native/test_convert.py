@@ -7,7 +7,7 @@ from lakemq.broker_core.api import errors
 from lakemq.broker_core.api.errors import BY_CODE, InvalidRequest, LakeMQError
 from lakemq.broker_core.api.types import Leadership, PartitionStatus, TopicConfig, TopicInfo
 from lakemq.plugins.native.proto import native_pb2 as pb
-from lakemq.plugins.native.sdk.arguments import partitions_given
+from lakemq.plugins.native.sdk.arguments import count_given
 from lakemq.plugins.native.sdk.net import calls as wire
 from lakemq.plugins.native.sdk.net.errors import Unimplemented, error_from, error_of
 from lakemq.plugins.native.server.convert import (
@@ -93,10 +93,10 @@ def test_without_limit_has_two_spellings(name: str, text: str) -> None:
 
 
 def test_no_partitions_are_not_the_default_number_of_them() -> None:
-    assert (partitions_given(None), partitions_given(3)) == (0, 3)
+    assert (count_given("partitions", None), count_given("partitions", 3)) == (0, 3)
     for wrong in (0, -1):
         with pytest.raises(InvalidRequest, match=f"partitions is {wrong}; it takes 1 or more"):
-            partitions_given(wrong)
+            count_given("partitions", wrong)
 
 
 @pytest.mark.parametrize(

@@ -131,11 +131,19 @@ class Client:
         return await self._connection.describe_topic(name)
 
     async def create_topic(
-        self, name: str, partitions: int | None = None, config: Config | None = None
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: Config | None = None,
+        *,
+        replication: int | None = None,
+        min_in_sync: int | None = None,
     ) -> TopicOffsets:
-        """Create a topic; `partitions` and `config` are the broker's defaults where they are left
-        out. Raises TopicExists, InvalidTopicName, InvalidRequest (a config value)."""
-        request = wire.create_topic_request(name, partitions, config)
+        """Create a topic; what is left out is the broker's default. Each partition has
+        `replication` replicas; records are acknowledged as replicated while `min_in_sync` of them
+        are in sync. Raises TopicExists, InvalidTopicName, InvalidRequest (a config value, more
+        replicas than nodes)."""
+        request = wire.create_topic_request(name, partitions, config, replication, min_in_sync)
         answer = await self._stub.CreateTopic(request, timeout=self.timeout_s)
         return wire.topic_offsets(answer.topic)
 

@@ -12,7 +12,7 @@ from lakemq.broker_core.api.records.tiered import TieredSegment, TieredSegments
 from lakemq.broker_core.api.types import Columns, TopicPartition
 from lakemq.plugins.native.proto import native_pb2 as pb
 from lakemq.plugins.native.proto.native_pb2_grpc import NativeStub
-from lakemq.plugins.native.sdk.arguments import Config, config_given, partitions_given
+from lakemq.plugins.native.sdk.arguments import Config, config_given, count_given
 from lakemq.plugins.native.sdk.consumer.filtering import RecordFilter
 from lakemq.plugins.native.sdk.net.fetched import (
     parse_fetch_many_response,
@@ -89,11 +89,19 @@ def native_stub(channel: Any) -> Any:
 
 
 def create_topic_request(
-    name: str, partitions: int | None, config: Config | None
+    name: str,
+    partitions: int | None,
+    config: Config | None,
+    replication: int | None,
+    min_in_sync: int | None,
 ) -> pb.CreateTopicRequest:
     """The request to create a topic. Raises InvalidRequest, naming the argument at fault."""
     return pb.CreateTopicRequest(
-        name=name, partitions=partitions_given(partitions), config=config_given(config)
+        name=name,
+        partitions=count_given("partitions", partitions),
+        config=config_given(config),
+        replication=count_given("replication", replication),
+        min_in_sync=count_given("min_in_sync", min_in_sync),
     )
 
 
