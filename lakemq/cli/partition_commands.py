@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from lakemq.broker_core.api.command_line import (
     AsJson,
     MetaOptions,
+    fail,
     option_groups,
     print_table,
 )
 from lakemq.cli.meta_access import ask_meta
+from lakemq.meta_service.api.errors import CompareFailed, InvalidArgument, NotFound
 from lakemq.meta_service.api.partition_health import (
     LEADERLESS,
     MOVING,
@@ -22,7 +24,10 @@ from lakemq.meta_service.api.partition_health import (
     UNDER_REPLICATED,
     lacks,
 )
-from lakemq.meta_service.api.types import TopicDescription
+from lakemq.meta_service.api.types import PartitionDescription, TopicDescription
+
+if TYPE_CHECKING:
+    from lakemq.meta_service.api.remote.client import RemoteClient
 
 partition = typer.Typer(no_args_is_help=True, help="Partitions: list, move, elect a leader.")
 
@@ -95,6 +100,145 @@ def _listed(topics: Sequence[TopicDescription]) -> list[dict[str, Any]]:
         for topic in topics
         for each in topic.partitions
     ]
+
+
+# ------------------------------------------------------------ one partition
+
+
+class Place(NamedTuple):
+    """One partition."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.number}"
+
+
+def _place(text: str) -> Place:
+    """Raises typer.BadParameter."""
+    topic, _, number = text.rpartition("/")
+    if not (topic and number.isascii() and number.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is no TOPIC/NUMBER, such as readings/3")
+    return Place(topic, int(number))
+
+
+Partition = Annotated[
+    Place, typer.Argument(metavar="TOPIC/NUMBER", parser=_place, help="Such as readings/3.")
+]
+
+
+@partition.command()
+@option_groups
+def move(
+    place: Partition,
+    to: Annotated[
+        str, typer.Option("--to", metavar="NODES", help="By commas, the preferred leader first.")
+    ],
+    *,
+    members: MetaOptions,
+) -> None:
+    """Move a partition to other nodes. Its replicas there are copied in the background, and the old
+    ones go when all new ones are in sync; `partition list --moving` shows it until then."""
+    target = tuple(name for name in to.split(",") if name)
+
+    async def ask(client: RemoteClient) -> PartitionDescription:
+        topic, found = await _described(client, place)
+        if topic.replication not in (0, len(target)):
+            raise InvalidArgument(
+                f"topic {topic.name!r} wants {topic.replication} replicas, not {len(target)}: name "
+                f"as many nodes, or alter it: lakemq topic alter {topic.name} --replicas "
+                f"{len(target)}"
+            )
+        begun = await client.move([(topic.name, found.partition, found.partition_epoch, target)])
+        if not begun:
+            raise CompareFailed(f"{place} has just changed: repeat the command")
+        return found
+
+    before = ask_meta(members, ask)
+    typer.echo(f"moving {place}: {_nodes(before.replicas)} -> {_nodes(target)}")
+
+
+@partition.command()
+@option_groups
+def elect(
+    place: Partition,
+    unclean: Annotated[
+        bool,
+        typer.Option("--unclean", help="A replica that lacks acknowledged records may lead."),
+    ] = False,
+    to: Annotated[
+        str, typer.Option("--to", metavar="NODE", help="With --unclean: the replica that leads.")
+    ] = "",
+    *,
+    members: MetaOptions,
+) -> None:
+    """Give a partition's leadership to its preferred replica, the first one, if that is in sync.
+
+    With --unclean: to a replica that is alive, when none that has all acknowledged records is. What
+    it lacks is lost for good, so the partition's name must be typed in again.
+    """
+    if not unclean:
+        if to:
+            fail("--to belongs to --unclean; lakemq partition move changes the preferred replica")
+        leader = ask_meta(members, lambda client: _elect(client, place))
+        typer.echo(f"{place} is led by {leader or 'no node'}")
+        return
+    found, node = ask_meta(members, lambda client: _candidate(client, place, to))
+    typer.echo(
+        f"{place} has no leader. With {node} as its leader it goes on with what {node} has; "
+        "acknowledged records that only other replicas have are lost.",
+        err=True,
+    )
+    if typer.prompt("Type the partition's name to go on", err=True) != str(place):
+        fail("that is not its name: nothing was changed")
+    epoch = ask_meta(
+        members,
+        lambda client: client.elect_unclean(
+            place.topic, place.number, partition_epoch=found.partition_epoch, node_id=node
+        ),
+    )
+    typer.echo(f"{place} is led by {node} in leader epoch {epoch}")
+
+
+async def _elect(client: RemoteClient, place: Place) -> str | None:
+    await client.elect_preferred(place.topic, place.number)
+    return (await _described(client, place))[1].leader
+
+
+async def _candidate(
+    client: RemoteClient, place: Place, to: str
+) -> tuple[PartitionDescription, str]:
+    """(the partition, the replica that shall lead it). Raises InvalidArgument, NotFound."""
+    _, found = await _described(client, place)
+    if found.leader is not None:
+        raise InvalidArgument(f"{place} is led by {found.leader}: nothing to elect")
+    states = {node.node_id: node.state for node in await client.nodes()}
+    alive = [node for node in found.replicas if states.get(node) == "active"]
+    if to:
+        alive = [node for node in alive if node == to]
+    if not alive:
+        shown = ", ".join(f"{node} {states.get(node, 'gone')}" for node in found.replicas)
+        raise InvalidArgument(f"no such replica of {place} is active: {shown}")
+    if len(alive) > 1:
+        raise InvalidArgument(
+            f"{', '.join(alive)} are alive: say which one leads with --to. The one with the most "
+            f"records loses the least: see `lakemq journal stats` of each"
+        )
+    return found, alive[0]
+
+
+async def _described(
+    client: RemoteClient, place: Place
+) -> tuple[TopicDescription, PartitionDescription]:
+    """Raises NotFound."""
+    _, topics = await client.topics()
+    topic = next((each for each in topics if each.name == place.topic), None)
+    if topic is None:
+        raise NotFound(f"topic {place.topic!r} does not exist")
+    if place.number >= len(topic.partitions):
+        raise NotFound(f"topic {topic.name!r} has no partition {place.number}")
+    return topic, topic.partitions[place.number]
 
 
 def _nodes(names: Sequence[str]) -> str:

@@ -17,6 +17,10 @@ HERE: Final = "here"
 class _LocalContext:
     """What a service method needs of a gRPC context."""
 
+    def auth_context(self) -> dict[str, list[bytes]]:
+        """Of no connection, so of no certificate."""
+        return {}
+
     async def abort(
         self, code: grpc.StatusCode, details: str, trailers: tuple[tuple[str, str], ...] = ()
     ) -> NoReturn:

@@ -1510,6 +1510,32 @@ class MoveResponse(_message.Message):
 Global___MoveResponse: _TypeAlias = MoveResponse  # noqa: Y015
 
 @_typing.final
+class ElectPreferredRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ONCE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    @_builtins.property
+    def once(self) -> Global___Once: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        once: Global___Once | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["once", b"once"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["once", b"once", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ElectPreferredRequest: _TypeAlias = ElectPreferredRequest  # noqa: Y015
+
+@_typing.final
 class ElectUncleanRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -929,6 +929,11 @@ class TopicsStub:
                 request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.MoveRequest.SerializeToString,
                 response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.MoveResponse.FromString,
                 _registered_method=True)
+        self.ElectPreferred = channel.unary_unary(
+                '/lakemq.meta.v1.Topics/ElectPreferred',
+                request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ElectPreferredRequest.SerializeToString,
+                response_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WriteResponse.FromString,
+                _registered_method=True)
         self.ElectUnclean = channel.unary_unary(
                 '/lakemq.meta.v1.Topics/ElectUnclean',
                 request_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ElectUncleanRequest.SerializeToString,
@@ -997,6 +1002,14 @@ class TopicsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ElectPreferred(self, request, context):
+        """Give leadership to preferred replicas that are in sync, now: of one partition, and perhaps of
+        some that are stored beside it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ElectUnclean(self, request, context):
         """Let a replica lead that may lack acknowledged records: one partition, by name, that has no
         leader.
@@ -1052,6 +1065,11 @@ def add_TopicsServicer_to_server(servicer, server):
                     servicer.Move,
                     request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.MoveRequest.FromString,
                     response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.MoveResponse.SerializeToString,
+            ),
+            'ElectPreferred': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectPreferred,
+                    request_deserializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ElectPreferredRequest.FromString,
+                    response_serializer=lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WriteResponse.SerializeToString,
             ),
             'ElectUnclean': grpc.unary_unary_rpc_method_handler(
                     servicer.ElectUnclean,
@@ -1302,6 +1320,33 @@ class Topics:
             '/lakemq.meta.v1.Topics/Move',
             lakemq_dot_meta__service_dot_proto_dot_meta__pb2.MoveRequest.SerializeToString,
             lakemq_dot_meta__service_dot_proto_dot_meta__pb2.MoveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ElectPreferred(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/lakemq.meta.v1.Topics/ElectPreferred',
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.ElectPreferredRequest.SerializeToString,
+            lakemq_dot_meta__service_dot_proto_dot_meta__pb2.WriteResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -294,6 +294,10 @@ class TopicsStub:
     """A leader gives up partitions that it can't write: its disk is full or failed."""
     Move: _grpc.UnaryUnaryMultiCallable[_meta_pb2.MoveRequest, _meta_pb2.MoveResponse]
     """Give partitions the replicas that an operator chose; those whose epoch has passed stay."""
+    ElectPreferred: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ElectPreferredRequest, _meta_pb2.WriteResponse]
+    """Give leadership to preferred replicas that are in sync, now: of one partition, and perhaps of
+    some that are stored beside it.
+    """
     ElectUnclean: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ElectUncleanRequest, _meta_pb2.ElectUncleanResponse]
     """Let a replica lead that may lack acknowledged records: one partition, by name, that has no
     leader.
@@ -315,6 +319,10 @@ class TopicsAsyncStub(TopicsStub):
     """A leader gives up partitions that it can't write: its disk is full or failed."""
     Move: _aio.UnaryUnaryMultiCallable[_meta_pb2.MoveRequest, _meta_pb2.MoveResponse]  # type: ignore[assignment]
     """Give partitions the replicas that an operator chose; those whose epoch has passed stay."""
+    ElectPreferred: _aio.UnaryUnaryMultiCallable[_meta_pb2.ElectPreferredRequest, _meta_pb2.WriteResponse]  # type: ignore[assignment]
+    """Give leadership to preferred replicas that are in sync, now: of one partition, and perhaps of
+    some that are stored beside it.
+    """
     ElectUnclean: _aio.UnaryUnaryMultiCallable[_meta_pb2.ElectUncleanRequest, _meta_pb2.ElectUncleanResponse]  # type: ignore[assignment]
     """Let a replica lead that may lack acknowledged records: one partition, by name, that has no
     leader.
@@ -387,6 +395,16 @@ class TopicsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.MoveResponse, _abc.Awaitable[_meta_pb2.MoveResponse]]:
         """Give partitions the replicas that an operator chose; those whose epoch has passed stay."""
+
+    @_abc_1.abstractmethod
+    def ElectPreferred(
+        self,
+        request: _meta_pb2.ElectPreferredRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.WriteResponse, _abc.Awaitable[_meta_pb2.WriteResponse]]:
+        """Give leadership to preferred replicas that are in sync, now: of one partition, and perhaps of
+        some that are stored beside it.
+        """
 
     @_abc_1.abstractmethod
     def ElectUnclean(

@@ -216,6 +216,12 @@ class ControlCalls(Calls):
         response = await self._write(lambda t: t.topics.Move, pb.MoveRequest(moves=wanted))
         return [(each.topic, each.partition) for each in response.begun]
 
+    async def elect_preferred(self, topic: str, partition: int) -> None:
+        """Give leadership back to the preferred replica if that is in sync and active, now and not
+        after some time of calm. Raises NotFound."""
+        request = pb.ElectPreferredRequest(topic=topic, partition=partition)
+        await self._write(lambda t: t.topics.ElectPreferred, request)
+
     async def elect_unclean(
         self, topic: str, partition: int, *, partition_epoch: int, node_id: str
     ) -> int:

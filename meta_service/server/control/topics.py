@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 from lakemq.meta_service.api.convert import change_message, config_of, topic_message
 from lakemq.meta_service.api.errors import NotFound
@@ -17,6 +18,7 @@ from lakemq.meta_service.catalog.commands import (
     GrowTopic,
     PlaceTopic,
 )
+from lakemq.meta_service.catalog.control_commands import ElectLeaders
 from lakemq.meta_service.catalog.moves import StartMoves
 from lakemq.meta_service.catalog.pages.commands import (
     AlterReplicatedTopic,
@@ -24,13 +26,16 @@ from lakemq.meta_service.catalog.pages.commands import (
     CreateReplicatedTopic,
     ElectUnclean,
     Resign,
+    SettlePages,
 )
+from lakemq.meta_service.catalog.pages.rows import page_id
 from lakemq.meta_service.catalog.results import Result
 from lakemq.meta_service.catalog.topics import decode_topic, topic_key
 from lakemq.meta_service.control.controller import Controller
 from lakemq.meta_service.core.topics import all_topics, find_topic, topic_changes
 from lakemq.meta_service.proto import meta_pb2 as pb
 from lakemq.meta_service.proto import meta_pb2_grpc as rpc
+from lakemq.meta_service.server.allowed import names_of
 from lakemq.meta_service.server.failures import Context, streaming, unary
 from lakemq.meta_service.server.service import (
     ANSWER_MAX_BYTES,
@@ -39,6 +44,8 @@ from lakemq.meta_service.server.service import (
     Shared,
     writes,
 )
+
+LOG: Final = logging.getLogger(__name__)
 
 
 def _described(request: Any, result: Result) -> pb.Topic:
@@ -130,6 +137,14 @@ class TopicsService(Service, rpc.TopicsServicer):
             raise NotFound(f"topic {name!r} does not exist")
         return topic
 
+    def _preferred(self, request: pb.ElectPreferredRequest) -> Command:
+        topic = self._topic(request.topic)
+        if request.partition >= len(topic.partitions):
+            raise NotFound(f"topic {topic.name!r} has no partition {request.partition}")
+        if self._controller.feature_level < CLUSTER_LEVEL:
+            return ElectLeaders((topic.name,), preferred=True)
+        return SettlePages((page_id(topic.topic_id, request.partition),), preferred=True)
+
     Create = writes(_create, _described)
     Alter = writes(_alter, _described)
     Delete = writes(lambda _, request: DeleteTopic(request.name))
@@ -141,12 +156,25 @@ class TopicsService(Service, rpc.TopicsServicer):
             begun=[pb.BegunMove(topic=topic, partition=number) for topic, number in result.payload]
         ),
     )
-    ElectUnclean = writes(
-        lambda _, request: ElectUnclean(
+    ElectPreferred = writes(_preferred)
+
+    @unary
+    async def ElectUnclean(
+        self, request: pb.ElectUncleanRequest, context: Context
+    ) -> pb.ElectUncleanResponse:
+        """Let a replica lead that may lack acknowledged records; who said so is logged."""
+        command = ElectUnclean(
             request.topic, request.partition, request.partition_epoch, request.node_id
-        ),
-        lambda _, result: pb.ElectUncleanResponse(leader_epoch=result.payload),
-    )
+        )
+        result = await self._propose(command, request.once)
+        alternative, common = names_of(context) or ([], [])
+        LOG.warning(
+            "unclean election: %s/%d is led by %s in leader epoch %d; records that it lacks are "
+            "lost. Asked for by %s",
+            request.topic, request.partition, request.node_id, result.payload,
+            ", ".join([*alternative, *common]) or "a caller without a certificate",
+        )  # fmt: skip
+        return pb.ElectUncleanResponse(leader_epoch=result.payload)
 
     @unary
     async def List(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
