@@ -56,12 +56,12 @@ def settle(
     if resigned != partition.leader:
         resigned = ""  # it was replaced meanwhile
     first = [node for node in partition.replicas if node in in_sync]
-    behind = [node for node in partition.replicas if node in eligible]
+    others = [node for node in partition.replicas if node in eligible]
     leader = (
         _leader(partition, _without(resigned, first), states, preferred=preferred)
-        or _first_able(_without(resigned, behind), states)
+        or _first_able(_without(resigned, others), states)
         # It gives up what it can't do, but no other node can do it either: in a new epoch.
-        or _first_able([resigned] if resigned in (*first, *behind) else [], states)
+        or _first_able([resigned] if resigned in (*first, *others) else [], states)
     )
     if leader is None and unclean:
         leader = next((n for n in partition.replicas if states.get(n) == ACTIVE), None)
@@ -81,20 +81,34 @@ def settle(
     # eligible node then misses what it takes from now on.
     if len(in_sync) >= partition.min_in_sync:
         eligible = set()
-    settled = replace(
-        partition,
-        leader=leader,
-        in_sync=tuple(in_sync),
-        eligible=_in_order(partition, eligible - set(in_sync)),
-    )
     ended = leader != partition.leader or bool(resigned)
-    if settled == partition and not ended:
+    behind = _in_order(partition, eligible.difference(in_sync)) if eligible else ()
+    return _changed(partition, leader, tuple(in_sync), behind, ended=ended)
+
+
+def _changed(
+    partition: PartitionDescription,
+    leader: str | None,
+    in_sync: tuple[str, ...],
+    eligible: tuple[str, ...],
+    *,
+    ended: bool,
+) -> PartitionDescription:
+    """In new epochs; the same object where nothing is different. `ended`: so is the leadership."""
+    if not ended and (in_sync, eligible) == (partition.in_sync, partition.eligible):
         return partition
-    return replace(
-        settled,
+    # Not by `replace`, which takes longer than all the rest, and this is done by the thousand.
+    return PartitionDescription(
+        partition.partition,
+        leader,
         # KIP-101, KAFKA-15021: a smaller in-sync set under the same leader is no new leader epoch.
-        leader_epoch=partition.leader_epoch + ended,
-        partition_epoch=partition.partition_epoch + 1,
+        partition.leader_epoch + ended,
+        partition.partition_epoch + 1,
+        partition.replicas,
+        in_sync,
+        partition.target,
+        eligible,
+        partition.min_in_sync,
     )
 
 
@@ -127,8 +141,14 @@ def _leader(
 
 def _first_able(nodes: Sequence[str], states: Mapping[str, str]) -> str | None:
     """The first active one, else the first draining one."""
-    by_state = ((node, state) for state in (ACTIVE, DRAINING) for node in nodes)
-    return next((node for node, state in by_state if states.get(node) == state), None)
+    draining = None
+    for node in nodes:
+        state = states.get(node)
+        if state == ACTIVE:
+            return node
+        if state == DRAINING and draining is None:
+            draining = node
+    return draining
 
 
 def with_in_sync(partition: PartitionDescription, in_sync: Collection[str]) -> PartitionDescription:

@@ -127,7 +127,7 @@ class Settling:
     def _amiss(
         self, cluster: Cluster, page: bytes, unclean: dict[str, bool], preferred: bool
     ) -> int:
-        """Number of the page's partitions that are not as they should be."""
+        """Number of the page's partitions if any of them is not as it should be, else 0."""
         row = self._gateway.cache.get(page_key(page))
         if row is None:
             return 0  # deleted, or newer than what is known here: such pages begin settled
@@ -139,7 +139,9 @@ class Settling:
                 config = decode_topic(topic_key(found.topic), head.value, 0).config
             unclean[found.topic] = is_unclean(config)
         wanted = unclean[found.topic]
-        return len(cluster.settle_page(page, found, unclean=wanted, preferred=preferred))
+        # The command finds out which ones: one that is amiss is enough to know here.
+        amiss = cluster.is_amiss(page, found, unclean=wanted, preferred=preferred)
+        return len(found.partitions) if amiss else 0
 
     async def _propose(self, pages: Sequence[bytes], preferred: bool) -> None:
         value_of(await self._gateway.propose(SettlePages(tuple(pages), preferred)))

@@ -99,6 +99,14 @@ class Cluster:
         number = (bytes.fromhex(topic_id), partition.partition)
         return [node for node, lost in self.lost.items() if lost.holds(*number)]
 
+    def is_amiss(self, page: bytes, found: Page, *, unclean: bool, preferred: bool = False) -> bool:
+        """Whether `settle_page` would change anything."""
+        topic_id = topic_id_of(page)
+        return any(
+            self.settle(topic_id, old, unclean=unclean, preferred=preferred) is not old
+            for old in found.partitions
+        )
+
     def settle_page(
         self, page: bytes, found: Page, *, unclean: bool, preferred: bool = False
     ) -> list[PartitionDescription]:

@@ -401,7 +401,7 @@ async def test_metrics_can_be_read(tmp_path: Path) -> None:
     assert found["lakemq.meta.proposals"][0].value == 8
     assert found["lakemq.meta.snapshot.age"][0].value == -1
     within = {p.attributes["le_ms"]: p.value for p in found["lakemq.meta.proposal.within"]}
-    assert within["+Inf"] == 7
+    assert within["+Inf"] == 8
     await member.stop()
     provider.shutdown()
 
