@@ -46,7 +46,7 @@ def settle(
     before it too, and if only it can lead it does so in a new epoch. `lost`: nodes whose disk does
     not hold the partition any more; their memberships were those of another disk. `silent`: nodes
     that are fenced only because they are not heard, in the registration in which they were active:
-    such a leader stays where no other node could ever take over (ADR 22).
+    such a leader stays where no other node could ever take over (ADR 24).
     """
     kept = [node for node in partition.in_sync if node not in lost]
     eligible = {node for node in partition.eligible if node not in lost}
