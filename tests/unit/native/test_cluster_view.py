@@ -59,3 +59,12 @@ def test_only_other_nodes_may_be_behind() -> None:
     assert may_lag(UnknownTopic("t"), "b:1")
     assert not may_lag(UnknownTopic("t"), "")
     assert not may_lag(Unavailable(""), "b:1")
+
+
+def test_a_stream_that_is_still_at_the_former_bootstrap_node_is_sent_on() -> None:
+    found = ClusterView()
+    found.connected("b")
+    found.set_topic("t", [("b", 1)])
+    assert found.route("t", 0) == Route("", 1)
+    found.learn("t", 0, NotLeader("not by a", leader="b", address="b:1", epoch=1))
+    assert found.route("t", 0) == Route("b:1", 1)

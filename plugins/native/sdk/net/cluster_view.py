@@ -86,6 +86,11 @@ class ClusterView:
             return False
         if error.address:
             self._addresses[error.leader] = error.address
+            # A stream that was opened at the bootstrap node stays there while that node stops, and
+            # metadata comes from the next one already: only its address is sure to lead there.
+            if error.leader == self.node_id:
+                self.node_id = ""
+                self.version += 1
         leaders = self._leaders.setdefault(topic, [])
         while len(leaders) <= partition:
             leaders.append(("", 0))
