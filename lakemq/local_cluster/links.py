@@ -33,6 +33,7 @@ class Links:
         self._gates: dict[tuple[str, str], asyncio.Event] = {}
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._thread.start()
@@ -84,8 +85,11 @@ class Links:
         async def end() -> None:
             for server in self._servers:
                 server.close()
-            for task in list(self._connections):
-                task.cancel()
+            # Not cancelled, which the streams of asyncio would report as a failure of each.
+            for gate in self._gates.values():
+                gate.set()
+            for writer in tuple(self._writers):
+                writer.transport.abort()
             await asyncio.gather(*self._connections, return_exceptions=True)
 
         self._run(end())
@@ -111,10 +115,12 @@ class Links:
         there, here = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
         source = _process_of(there[1], here[1], self._pids) if there and here else ""
         opened = [writer]
+        self._writers.add(writer)
         try:
             await self._gate(source, node).wait()
             answers, onward = await asyncio.open_connection("127.0.0.1", port, limit=_READ_BYTES)
             opened.append(onward)
+            self._writers.add(onward)
             for each in opened:
                 each.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             pumps = {
@@ -131,6 +137,7 @@ class Links:
             pass
         finally:
             for each in opened:
+                self._writers.discard(each)
                 each.close()
 
 
