@@ -42,11 +42,13 @@ from lakemq.broker_core.cluster.network import PeerNetwork
 from lakemq.broker_core.cluster.routing import Router
 from lakemq.broker_core.cluster_nodes import node_infos
 from lakemq.broker_core.configuration.settings import (
+    ClusterSettings,
     ScheduleSettings,
     TopicSettings,
     TransactionSettings,
 )
 from lakemq.broker_core.meta_failures import broker_error
+from lakemq.broker_core.node_replicas import NodeReplicas
 from lakemq.broker_core.partitions import Partitions
 from lakemq.broker_core.publishing.admission import Admission
 from lakemq.broker_core.publishing.interception import Interception
@@ -58,6 +60,7 @@ from lakemq.broker_core.security.quotas import Use
 from lakemq.broker_core.topic_admin import TopicAdmin, default_topic_config
 from lakemq.broker_core.transactions.coordinator import TransactionCoordinator
 from lakemq.meta_service.api.errors import MetaError
+from lakemq.meta_service.api.remote.control_calls import ControlCalls
 from lakemq.meta_service.api.types import MetaClient
 
 
@@ -79,7 +82,8 @@ class CoreBroker:
         transaction_settings: TransactionSettings | None = None,
         schedule_settings: ScheduleSettings | None = None,
         network: PeerNetwork,
-        ack_wait_ms: int,
+        control: ControlCalls,
+        cluster_settings: ClusterSettings,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -89,7 +93,10 @@ class CoreBroker:
         self._default_config = default_topic_config(topic_settings)
         self.network = network
         self._nodes = network.nodes
-        self._partitions = Partitions(node_id, storage, self._nodes.address_of)
+        self.replicas = NodeReplicas(node_id, network, control, cluster_settings)
+        self._partitions = Partitions(
+            node_id, storage, self.replicas.assignments, self._nodes.address_of
+        )
         self._catalog = CatalogView(meta, self._partitions, self._default_config)
         self._schemas = SchemaRegistry(meta)
         self._topic_admin = TopicAdmin(
@@ -102,7 +109,7 @@ class CoreBroker:
             self._partitions,
             network.peers,
             self.allocate_producer_id,
-            ack_wait_ms / 1000,
+            cluster_settings.ack_wait_ms / 1000,
         )
         self._catalog.watch(self._router.changed)
         self._writer = RecordWriter(
@@ -130,6 +137,7 @@ class CoreBroker:
 
     async def start(self) -> None:
         """Open the partitions of this node, take up what was under way, follow the catalog."""
+        self.replicas.start(self._catalog)
         # Partitions first: the coordinator and the scheduler read their state from internal topics.
         revision, topics = await self._catalog.load()
         self._nodes.start()
@@ -157,6 +165,7 @@ class CoreBroker:
         await self._nodes.stop()
         await self._writer.stop()
         await self._router.stop()
+        await self.replicas.stop()
         await self.network.peers.close()
 
     # -- topics

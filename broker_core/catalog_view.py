@@ -57,6 +57,16 @@ class CatalogView:
         for topic in topics:
             await self.apply(topic)
 
+    async def assign_all(self, begin: Callable[[], None]) -> None:
+        """Read the catalog, and have this node take its part in every topic, also where nothing
+        has changed; `begin()` is called before the first one, and nothing that is older than what
+        was read is applied after it. Raises MetaError."""
+        _, topics = await self._meta.topics()
+        async with self._changing:
+            begin()
+            for topic in topics:
+                await self._apply(topic, again=True)
+
     def start(self, revision: int) -> None:
         """Follow the catalog from `revision` on."""
         self._follower = asyncio.create_task(self._follow(revision))
@@ -98,18 +108,22 @@ class CatalogView:
         """Make this node agree with the catalog about one topic; an older revision than the one
         known here changes nothing. Idempotent."""
         async with self._changing:
-            before = self._partitions.find(described.name)
-            # The watch and the answer of a change may bring the same revision, in either order.
-            if before is not None and before.revision >= described.revision:
-                return before
-            # The topic was deleted and created again: the old records must not show up in the new
-            # one.
-            if before is not None and before.topic_id != described.topic_id:
-                await self._close(before)
-            topic = topic_info(described, self._default_config)
-            await self._partitions.assign(topic)
-            self._tell(topic.name, topic)
-            return topic
+            return await self._apply(described)
+
+    async def _apply(self, described: TopicDescription, again: bool = False) -> TopicInfo:
+        before = self._partitions.find(described.name)
+        # The watch and the answer of a change may bring the same revision, in either order.
+        if before is not None and before.revision >= described.revision:
+            if again:
+                await self._partitions.assign(before)
+            return before
+        # The topic was deleted and created again: the old records must not show up in the new one.
+        if before is not None and before.topic_id != described.topic_id:
+            await self._close(before)
+        topic = topic_info(described, self._default_config)
+        await self._partitions.assign(topic)
+        self._tell(topic.name, topic)
+        return topic
 
     async def remove(self, name: str, revision: int | None = None) -> None:
         """The topic was deleted at that revision of the catalog; None: just now."""
@@ -119,7 +133,7 @@ class CatalogView:
                 await self._close(topic)
 
     async def _close(self, topic: TopicInfo) -> None:
-        self._partitions.close(topic)
+        await self._partitions.close(topic)
         self._tell(topic.name, None)
         await self._partitions.delete(topic.topic_id)
 

@@ -10,29 +10,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from lakemq.broker_core.api.errors import UnknownTopic
 from lakemq.broker_core.api.leadership import check_leads, check_partition, leadership, leads
 from lakemq.broker_core.api.ports import PartitionLog, Storage, Tap
 from lakemq.broker_core.api.replica_ports import ReplicaLog
 from lakemq.broker_core.api.state.internal_topics import is_internal
-from lakemq.broker_core.api.types import Offset, PartitionStatus, TopicInfo
+from lakemq.broker_core.api.types import Acks, Offset, PartitionStatus, TopicInfo
+from lakemq.broker_core.replication.assignments import Assignments, is_shared
+from lakemq.broker_core.replication.types import Place
 from lakemq.broker_core.taps import Taps
+from lakemq.broker_core.topic_names import acks_min_of
 
 
 class Partitions:
     """The partition logs of this node.
 
-    A log is opened when this node leads its partition or holds a replica, and then stays open until
-    the topic is deleted. What this node stored of a partition that it is no longer assigned stays
-    on disk, unopened: only the deletion of the topic removes it.
+    A log is opened when this node leads its partition or shall hold a replica, and then stays open
+    until the topic is deleted or the replica has moved to another node, which deletes it here. What
+    moved while this node was down stays on disk, unopened.
     """
 
     def __init__(
-        self, node_id: str, storage: Storage, address_of: Callable[[str], str] = lambda node: ""
+        self,
+        node_id: str,
+        storage: Storage,
+        assignments: Assignments,
+        address_of: Callable[[str], str] = lambda node: "",
     ) -> None:
-        """`address_of`: node id -> `host:port` of its native listener, empty if unknown."""
+        """`assignments`: of partitions that have replicas on other nodes. `address_of`: node id ->
+        `host:port` of its native listener, empty if unknown."""
         self._node_id = node_id
+        self._assignments = assignments
         self._storage = storage
         self._address_of = address_of
         self._topics: dict[str, TopicInfo] = {}
@@ -40,6 +50,8 @@ class Partitions:
         """Topic id -> name."""
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         """By topic name and partition."""
+        self._shared: dict[tuple[str, int], Place] = {}
+        """Of those logs: the ones that have replicas on other nodes too."""
         self._taps = Taps()
 
     def topics(self) -> list[TopicInfo]:
@@ -67,35 +79,61 @@ class Partitions:
         `Storage.open_partition` does; logs that were opened stay open."""
         before = self._topics.get(topic.name)
         for number in range(topic.partitions):
-            if (topic.name, number) not in self._logs and self._is_assigned(topic, number):
+            log = self._logs.get((topic.name, number))
+            if log is None and self._is_assigned(topic, number):
                 log = await self._storage.open_partition(topic, number)
                 self._logs[topic.name, number] = log
-                self._lead(topic, number)
+                await self._take_part(topic, number, log)
                 self._taps.opened(topic.name, log)
-            elif before is not None:
-                self._lead(topic, number)
+            elif log is not None and self._has_moved_away(topic, number):
+                await self._drop(topic, number)
+            elif log is not None:
+                await self._take_part(topic, number, log)
         if before is not None and before.config != topic.config:
             await self._storage.configure_topic(topic)
         # Last: `log` finds a partition only when its log is open.
         self._topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name
 
-    def _lead(self, topic: TopicInfo, partition: int) -> None:
-        """Have the log of a partition that this node serves take appends, of the catalog's epoch.
+    def _has_moved_away(self, topic: TopicInfo, partition: int) -> bool:
+        """Whether other nodes have the partition instead of this one, and one of them leads it."""
+        return (
+            leadership(topic, partition).leader is not None
+            and not self._is_assigned(topic, partition)
+        )  # fmt: skip
 
-        A copy that is not replicated answers to itself alone: its epochs never fall, also where
-        the catalog was restored from an older one.
-        """
-        log = self._logs.get((topic.name, partition))
-        if self.serves(topic, partition) and isinstance(log, ReplicaLog):
-            epoch = leadership(topic, partition).epoch
-            log.lead(max(epoch, log.last_epoch()), alone=True)
+    async def _drop(self, topic: TopicInfo, partition: int) -> None:
+        """Delete this node's replica."""
+        del self._logs[topic.name, partition]
+        self._shared.pop((topic.name, partition), None)
+        await self._assignments.forget(Place(topic.topic_id, partition))
+        await self._storage.delete_partition(topic.topic_id, partition)
 
-    def close(self, topic: TopicInfo) -> None:
+    async def _take_part(self, topic: TopicInfo, partition: int, log: PartitionLog) -> None:
+        """Have the log of a partition lead or follow, as the catalog says."""
+        place, held = Place(topic.topic_id, partition), leadership(topic, partition)
+        if is_shared(held, self._node_id) and not is_internal(topic.name):
+            self._shared[topic.name, partition] = place
+            if isinstance(log, ReplicaLog):
+                acks_min = acks_min_of(topic.config, Acks.REPLICATED)
+                name = f"{topic.name}/{partition}"
+                await self._assignments.assign(place, name, log, held, acks_min)
+            return
+        if self._shared.pop((topic.name, partition), None) is not None:
+            await self._assignments.forget(place)
+        # A copy that is not replicated answers to itself alone: its epochs never fall, also where
+        # the catalog was restored from an older one.
+        if self._is_led(topic, partition) and isinstance(log, ReplicaLog):
+            epoch = max(held.epoch, log.last_epoch())
+            log.lead(epoch, alone=True, acks_min=acks_min_of(topic.config, Acks.MEMORY))
+
+    async def close(self, topic: TopicInfo) -> None:
         """Remove a topic that was deleted: `log` refuses its partitions from now on."""
         del self._topics[topic.name], self._names[topic.topic_id]
         for number in range(topic.partitions):
             self._logs.pop((topic.name, number), None)
+            if (place := self._shared.pop((topic.name, number), None)) is not None:
+                await self._assignments.forget(place)
         self._taps.closed(topic.name)
 
     async def delete(self, topic_id: str) -> None:
@@ -108,12 +146,20 @@ class Partitions:
             await self._storage.delete_topic(topic_id)
 
     def _is_assigned(self, topic: TopicInfo, partition: int) -> bool:
-        replicas = leadership(topic, partition).replicas
-        return self.serves(topic, partition) or self._node_id in replicas
+        held = leadership(topic, partition)
+        named = self._node_id in held.replicas or self._node_id in held.target
+        return named or self._is_led(topic, partition)
+
+    def _is_led(self, topic: TopicInfo, partition: int) -> bool:
+        """Whether the catalog has this node lead."""
+        return is_internal(topic.name) or leads(self._node_id, topic, partition)
 
     def serves(self, topic: TopicInfo, partition: int) -> bool:
         """Whether this node takes appends to, and fetches from, the partition."""
-        return is_internal(topic.name) or leads(self._node_id, topic, partition)
+        if not self._is_led(topic, partition):
+            return False
+        place = self._shared.get((topic.name, partition))
+        return place is None or self._assignments.leads(place)
 
     def log(self, topic: str, partition: int, client_epoch: int = 0) -> PartitionLog:
         """The log of a partition that this node serves. Don't keep it for longer than the
@@ -122,6 +168,9 @@ class Partitions:
         info = self._known(topic, partition)
         if not is_internal(topic):
             self._check(info, partition, client_epoch)
+        place = self._shared.get((topic, partition))
+        if place is not None:
+            self._assignments.check(place, f"{topic}/{partition}", leadership(info, partition))
         return self._logs[topic, partition]
 
     def readable_end(self, topic: str, partition: int) -> Offset | None:
@@ -157,7 +206,9 @@ class Partitions:
         UnknownTopic, UnknownPartition."""
         info = self._known(topic, partition)
         if self.serves(info, partition):
-            return self._logs[topic, partition].status()
+            status = self._logs[topic, partition].status()
+            place = self._shared.get((topic, partition))
+            return status if place is None else replace(status, lags=self._assignments.lags(place))
         leader = leadership(info, partition).leader
         detail = f"led by {leader}" if leader else "no node leads it"
         return PartitionStatus(partition, "remote", 0, 0, 0, 0, 0, detail)

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from lakemq.broker_core.api.errors import InvalidRequest, InvalidTopicName
-from lakemq.broker_core.api.types import TopicConfig
+from lakemq.broker_core.api.types import Acks, TopicConfig
 
 NAME_MAX_BYTES: Final = 249
 """As in Kafka, whose tools many users also have."""
@@ -44,6 +44,14 @@ _CATALOG_KEYS: Final = {
         "timestamp_ahead_ms_max",  # stored name
 }  # fmt: skip
 _FIELDS: Final = {key: name for name, key in _CATALOG_KEYS.items()}
+
+
+_ACKS: Final = {acks.name.lower(): acks for acks in Acks}
+
+
+def acks_min_of(config: TopicConfig, default: Acks) -> Acks:
+    """What appends wait for at least; `default`: where the topic does not say."""
+    return _ACKS.get(config.acks_min, default)
 
 
 def config_to_catalog(config: TopicConfig) -> dict[str, str | int | None]:
@@ -86,6 +94,8 @@ def check_config(config: TopicConfig) -> None:
         raise InvalidRequest(
             f"compression is {config.compression!r}; it takes producer, none, lz4 or zstd"
         )
+    if config.acks_min not in ("", *_ACKS):
+        raise InvalidRequest(f"acks_min is {config.acks_min!r}; it takes {', '.join(_ACKS)}")
     if not 1024 <= config.batch_max_bytes <= 256 * 1024 * 1024:
         raise InvalidRequest(f"batch_max_bytes is {config.batch_max_bytes}; 1 KiB to 256 MiB")
     if config.segment_max_bytes < 4096 or config.segment_age_max_ms < 1000:

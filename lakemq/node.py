@@ -34,6 +34,7 @@ from lakemq.broker_core.configuration.config import Config
 from lakemq.broker_core.plugin_host import LoadedPlugin, PluginHost, PluginPoint
 from lakemq.broker_core.publishing.interception import Interception
 from lakemq.broker_core.publishing.interception_metrics import register_interception_metrics
+from lakemq.broker_core.replication_metrics import register_replication_metrics
 from lakemq.broker_core.security.assembly import Security
 from lakemq.broker_core.security.metrics import register_metrics
 from lakemq.broker_core.topic_admin import default_topic_config
@@ -268,7 +269,7 @@ class Node:
             description="Corrupt stored batches that a reader skipped.",
         )
         register_interception_metrics(self.telemetry.meter("broker_core"), interception)
-        return CoreBroker(
+        broker = CoreBroker(
             node_id=self.node_id,
             cluster_id=self._member.cluster_id,
             meta=self._member.client(),
@@ -279,13 +280,21 @@ class Node:
             transaction_settings=self.config.transactions,
             schedule_settings=self.config.schedules,
             network=network,
-            ack_wait_ms=self.config.cluster.ack_wait_ms,
+            control=self._member.control(),
+            cluster_settings=self.config.cluster,
             now_ms=self._now_ms,
             plugins=[
                 PluginInfo(each.name, each.version, each.distribution, each.enabled, each.hooks)
                 for each in self.plugins.plugins
             ],
         )
+        register_replication_metrics(
+            self.telemetry.meter("broker_core"),
+            self.node_id,
+            broker.replicas.replication,
+            broker.topics,
+        )
+        return broker
 
     def _plugin_listeners(self) -> list[tuple[LoadedPlugin, Listener]]:
         return self.plugins.collect_each(
@@ -331,7 +340,7 @@ class Node:
             node,
             NodeLoad(self.data_dir),
             self._fail,
-            self.broker.network.peers.renew,
+            self.broker.replicas,
         )
         await registration.start()
         self._stack.push_async_callback(registration.stop)

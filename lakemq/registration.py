@@ -7,12 +7,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from lakemq.broker_core.api.errors import StartupError
+from lakemq.broker_core.replication.lease import Lease
 from lakemq.meta_service.api.errors import AlreadyExists, CompareFailed, MetaError, NotFound
 from lakemq.meta_service.api.remote.client import RemoteClient
-from lakemq.meta_service.api.remote.control_calls import HeartbeatReport
+from lakemq.meta_service.api.remote.control_calls import HeartbeatAnswer, HeartbeatReport
 from lakemq.meta_service.api.types import STORAGE_LEVEL, NodeRegistration
 
 _log = logging.getLogger(__name__)
@@ -21,7 +22,25 @@ ACTIVE_MAX_S: Final = 2.5
 REGISTER_MAX_S: Final = 5.0
 """How long a start waits for a dead process of the same node id to be fenced."""
 LEAVE_MAX_S: Final = 1.0
+FENCED: Final = "fenced"
 _PAUSE_S: Final = 0.2
+
+
+class LedPartitions(Protocol):
+    """What this node leads, as far as the registration decides it."""
+
+    lease: Lease
+    """The right to lead; heartbeats prolong it."""
+
+    def registered(self) -> None:
+        """The node has registered, `Registration.broker_epoch` is new, and what it led before has
+        ended."""
+
+    async def activated(self) -> None:
+        """The registration is active. Raises MetaError."""
+
+    async def let_go(self) -> None:
+        """The node is leaving: returns when it leads nothing, or has waited long enough."""
 
 
 class Registration:
@@ -33,18 +52,18 @@ class Registration:
         node: NodeRegistration,
         load: Callable[[], Mapping[str, float]],
         on_refused: Callable[[str], None],
-        on_registered: Callable[[], None] = lambda: None,
+        partitions: LedPartitions,
     ) -> None:
         """`load()`: figures for heartbeats. `on_refused(message)`: another process holds this node
-        id or a copy of this data folder, so this one must stop. `on_registered()`: called after
-        each registration, when `broker_epoch` is the new one."""
+        id or a copy of this data folder, so this one must stop."""
         self._client = client
         self._wanted = node
         self._node = node
         self._load = load
         self._on_refused = on_refused
-        self._on_registered = on_registered
+        self._partitions = partitions
         self._state = ""
+        self._activating: asyncio.Task[None] | None = None
         self._active = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -79,8 +98,9 @@ class Registration:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _register(self) -> None:
+        await self._end_activating()
         self._node = await self._client.register_node(self._wanted)
-        self._on_registered()
+        self._partitions.registered()
 
     async def _run(self) -> None:
         registered = True
@@ -100,19 +120,18 @@ class Registration:
                 return
             except MetaError as error:
                 # No quorum, for instance. The catalog fences this node by itself if it lasts;
-                # clients are served until then.
+                # clients are served until then, or until the lease ends.
                 _log.warning("the registration is not renewed: %s", error)
+                self._partitions.lease.shorten(time.monotonic())
                 await asyncio.sleep(_PAUSE_S)
 
     async def _send_heartbeats(self) -> bool:
         """False: the node must register again, for members can keep its storage id by now."""
         node = self._node
-        beats = self._client.heartbeats(
-            node.node_id, node.broker_epoch, lambda _: HeartbeatReport(self._load())
-        )
+        beats = self._client.heartbeats(node.node_id, node.broker_epoch, self._report)
         async with contextlib.aclosing(beats):
             async for answer in beats:
-                self._note(answer.state)
+                self._note(answer)
                 # A rolling upgrade: members that were too old at the registration have the level
                 # now that keeps storage ids.
                 if not node.storage_id and await self._can_keep_storage():
@@ -123,22 +142,51 @@ class Registration:
         level = (await self._client.status()).detail.get("feature_level", 0)
         return int(level) >= STORAGE_LEVEL
 
-    def _note(self, state: str) -> None:
+    def _report(self, number: int) -> HeartbeatReport:
+        # Before it goes out: the lease counts from here, the controller's clock from its arrival.
+        self._partitions.lease.sent(number, time.monotonic())
+        return HeartbeatReport(self._load())
+
+    def _note(self, answer: HeartbeatAnswer) -> None:
+        state = answer.state
         if state != self._state and self._state:
-            level = logging.WARNING if state == "fenced" else logging.INFO
+            level = logging.WARNING if state == FENCED else logging.INFO
             _log.log(level, "node %s is %s", self._wanted.node_id, state)
         self._state = state
-        if state != "fenced":
-            self._active.set()
+        if state == FENCED:
+            self._partitions.lease.end()
+            return
+        self._partitions.lease.answered(answer.number)
+        self._active.set()
+        if self._activating is None:
+            self._activating = asyncio.create_task(self._activate())
+
+    async def _activate(self) -> None:
+        """Once for each registration: what the catalog assigns from now on is meant for it."""
+        while True:
+            try:
+                return await self._partitions.activated()
+            except MetaError as error:
+                _log.warning("the catalog can't be read: %s", error)
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _end_activating(self) -> None:
+        task, self._activating = self._activating, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Leave: the cluster fences this node at once."""
+        """Leave: the cluster fences this node at once, and other nodes lead what it led."""
         if self._task is None:
             return
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        await self._end_activating()
+        # Without a quorum there is no node that could lead in its place.
         with contextlib.suppress(MetaError, TimeoutError):
             async with asyncio.timeout(LEAVE_MAX_S):
                 # With the epoch, so that a late request can't fence the process that came after.
                 # Without it others wait for missing heartbeats.
                 await self._client.leave(self._node.node_id, self._node.broker_epoch)
+            await self._partitions.let_go()

@@ -16,13 +16,13 @@ def leadership(topic: TopicInfo, partition: int) -> Leadership:
 
 
 def leads(node_id: str, topic: TopicInfo, partition: int) -> bool:
-    """Whether the node leads the partition. Where the catalog names no leader, the nodes that hold
-    a replica do, so that a fenced node goes on with what only it has. A partition without replicas
-    has no leader: it was created before any node had registered, and the catalog gives it to the
-    first one that does."""
+    """Whether the node leads the partition. Where the catalog names no leader, a node that holds
+    the only replica does, so that it goes on, fenced, with what only it has. A partition without
+    replicas has no leader: it was created before any node had registered, and the catalog gives it
+    to the first one that does."""
     lead = leadership(topic, partition)
     if lead.leader is None:
-        return node_id in lead.replicas
+        return lead.replicas == (node_id,)
     return lead.leader == node_id
 
 

@@ -94,6 +94,9 @@ class TopicConfig:
     1970 are never taken."""
     schema: str = ""
     """Subject whose schema every value must fit; empty: values are not looked at."""
+    acks_min: str = ""
+    """`memory`, `leader` or `replicated`: appends that ask for less wait for so much all the same;
+    empty: `replicated` where there are several replicas, else `memory`."""
 
 
 class Leadership(NamedTuple):

@@ -280,5 +280,5 @@ def _said(send: SlotSend) -> LeaderSend:
     code = _CODES.get(send.code, Code.NOT_LEADER) if send.code else None
     return LeaderSend(
         Offset(send.base), bytes(send.batches), Offset(send.high_watermark),
-        Offset(send.log_start), send.roll_at or -1, diverging, code, send.leader_epoch,
+        Offset(send.log_start), send.roll_at, diverging, code, send.leader_epoch,
     )  # fmt: skip

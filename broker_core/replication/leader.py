@@ -263,6 +263,13 @@ class PartitionLeader:
             return None
         return max(0, self._durable_end - follower.durable)
 
+    def behind_s(self, node: str, now_s: float) -> float:
+        """How long a follower has been on its way to what was durable then; 0.0: it has it all."""
+        follower = self._followers.get(node)
+        if follower is None or follower.durable >= self._durable_end:
+            return 0.0
+        return max(0.0, now_s - follower.goal_s)
+
     # ------------------------------------------------------------ high watermark
 
     def moved(self, now_s: float) -> Offset:

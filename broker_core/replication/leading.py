@@ -79,6 +79,7 @@ class LeadingPartition:
     def start(self) -> None:
         """Take part from now on."""
         self.log.when_durable(self._flushed)
+        self.log.hold_compaction(self.log.high_watermark)
         self.advance()
 
     def stop(self) -> None:
@@ -153,6 +154,9 @@ class LeadingPartition:
         log = self.log
         if committed > log.high_watermark:
             log.commit_to(committed)
+            # All in-sync replicas have what is committed; what compaction takes from it, a replica
+            # that is cut back to the same place never needs.
+            log.hold_compaction(committed)
             self._tell_numbers_soon()
         shortage = self.core.shortage()
         if shortage != self._told_shortage:

@@ -51,15 +51,18 @@ class Replication:
         something that has not come here yet. `resign(partition, leader epoch)`: ask for another
         leader. `bytes_per_s`: for replicas that are far behind, each way; 0: unlimited."""
         self.changes = InSyncChanges(change_in_sync)
-        self.bytes_in = 0
-        self.bytes_out = 0
+        self.elections = 0
+        """Times that this node began to lead."""
+        self.on_given_up: Callable[[Place, int], None] = lambda place, epoch: None
+        """Called when this node has ended to lead a partition in an epoch on its own."""
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._follow = follow
         self._stale = stale
+        self._resign = resign
         self._now_s = now_s
         self._lag_max_s = lag_max_s
-        self._context = LeaderContext(self.changes, registered, now_s, resign)
+        self._context = LeaderContext(self.changes, registered, now_s, self._cannot_write)
         throttle = TokenBucket(bytes_per_s, now_s())
         self._leaders = Leaders(self.leading, self._deposed, throttle, now_s)
         self._leading: dict[Place, LeadingPartition] = {}
@@ -67,6 +70,8 @@ class Replication:
         self._fetchers: dict[str, Fetcher] = {}
         self._senders: set[Sender] = set()
         self._ticking: asyncio.Task[None] | None = None
+        self._bytes_in = self._bytes_out = 0
+        """Of streams that have ended."""
 
     # -- life
 
@@ -92,17 +97,16 @@ class Replication:
 
     # -- roles
 
-    async def lead(
-        self, place: Place, name: str, log: ReplicaLog, view: View, acks_min: Acks
+    def lead(
+        self,
+        place: Place,
+        name: str,
+        log: ReplicaLog,
+        view: View,
+        acks_min: Acks = Acks.REPLICATED,
     ) -> None:
-        """Lead in `view.epoch`, or know what has changed in it. Raises ValueError when the log has
-        a later epoch."""
-        leading = self._leading.get(place)
-        if leading is not None and leading.core.view.epoch == view.epoch:
-            log.lead(view.epoch, alone=False, acks_min=acks_min)
-            leading.view_changed(view)
-            return
-        await self.drop(place)
+        """Lead in `view.epoch`, from a partition that is neither led nor followed (`drop`). Raises
+        ValueError when the log has a later epoch."""
         log.lead(view.epoch, alone=False, acks_min=acks_min)
         core = PartitionLeader(
             self._node_id, self._broker_epoch(), view, log, self._now_s(),
@@ -110,17 +114,25 @@ class Replication:
         )  # fmt: skip
         leading = self._leading[place] = LeadingPartition(place, name, log, core, self._context)
         leading.start()
+        self.elections += 1
         _log.info("%s: this node leads in epoch %d", name, view.epoch)
 
-    async def follow(
-        self, place: Place, name: str, log: ReplicaLog, leader: str, epoch: int
-    ) -> None:
-        """Follow that leader in that epoch; no leader: take nothing until there is one. Raises
-        ValueError when the log has a later epoch."""
-        following = self._following.get(place)
-        if following is not None and (following.leader, following.epoch) == (leader, epoch):
-            return
-        await self.drop(place)
+    def view_changed(self, place: Place, view: View) -> None:
+        """The catalog says this of the epoch that this node leads in."""
+        leading = self._leading.get(place)
+        if leading is not None and leading.core.view.epoch == view.epoch:
+            leading.view_changed(view)
+
+    def keep_acks(self, place: Place, acks_min: Acks) -> None:
+        """Raise acks to `acks_min` from now on, where this node leads."""
+        leading = self._leading.get(place)
+        if leading is not None:
+            leading.log.lead(leading.core.view.epoch, alone=False, acks_min=acks_min)
+
+    def follow(self, place: Place, name: str, log: ReplicaLog, leader: str, epoch: int) -> None:
+        """Follow that leader in that epoch, from a partition that is neither led nor followed. No
+        leader: take nothing until there is one. Raises ValueError when the log has a later
+        epoch."""
         log.follow(epoch)
         if not leader:
             return
@@ -142,20 +154,35 @@ class Replication:
         fetcher.remove(following)
         if fetcher.idle:
             del self._fetchers[following.leader]
-            self.bytes_in += fetcher.bytes_in
+            self._bytes_in += fetcher.bytes_in
             fetcher.close()
         await following.stop()
+
+    def give_up_all(self) -> None:
+        """Lead nothing any more, in the same turn: appends that wait fail, their outcome open."""
+        for place in tuple(self._leading):
+            self._end_leading(place, 0)
 
     def _deposed(self, place: Place, epoch: int) -> None:
         """A follower knows of a later epoch: no replica would count what this node appends from now
         on, so it takes nothing until the catalog says who leads."""
+        self._end_leading(place, epoch)
+        self._stale()
+
+    def _cannot_write(self, place: Place, epoch: int) -> None:
+        """The log takes no appends: another node shall lead, as soon as the catalog has one."""
+        self._end_leading(place, epoch)
+        self._resign(place, epoch)
+
+    def _end_leading(self, place: Place, epoch: int) -> None:
         leading = self._leading.pop(place, None)
         if leading is None:
             return
         leading.stop()
-        leading.log.follow(epoch)
-        _log.info("%s: this node leads no more: there is a leader epoch %d", leading.name, epoch)
-        self._stale()
+        ended = leading.core.view.epoch
+        leading.log.follow(max(ended, epoch))
+        _log.info("%s: this node leads no more in epoch %d", leading.name, ended)
+        self.on_given_up(place, ended)
 
     # -- followers of this node
 
@@ -167,7 +194,7 @@ class Replication:
             await sender.run()
         finally:
             self._senders.discard(sender)
-            self.bytes_out += sender.bytes_out
+            self._bytes_out += sender.bytes_out
 
     # -- what there is
 
@@ -178,3 +205,31 @@ class Replication:
     def following(self, place: Place) -> FollowingPartition | None:
         """How this node follows; None: it does not."""
         return self._following.get(place)
+
+    def led(self) -> list[LeadingPartition]:
+        """All that this node leads with other replicas."""
+        return list(self._leading.values())
+
+    def followed(self) -> list[FollowingPartition]:
+        """All that this node follows."""
+        return list(self._following.values())
+
+    def lag_ms(self) -> float:
+        """How long the slowest follower of what this node leads has been behind."""
+        now_s = self._now_s()
+        behind = (
+            each.core.behind_s(node, now_s)
+            for each in self.led()
+            for node in each.core.view.replicas
+        )
+        return 1000 * max(behind, default=0.0)
+
+    @property
+    def bytes_in(self) -> int:
+        """Batches that came from leaders, since the start."""
+        return self._bytes_in + sum(each.bytes_in for each in tuple(self._fetchers.values()))
+
+    @property
+    def bytes_out(self) -> int:
+        """Batches that went to followers, since the start."""
+        return self._bytes_out + sum(each.bytes_out for each in tuple(self._senders))

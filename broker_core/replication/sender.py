@@ -241,6 +241,5 @@ def _frame(slot: int, send: LeaderSend) -> SlotSend:
     diverging = send.diverging and Diverging(send.diverging.epoch, send.diverging.end_offset)
     return SlotSend(
         slot, send.base, send.batches, send.high_watermark, send.log_start,
-        # Of no use at 0, where a log begins anyway; on the wire 0 is none.
-        max(0, send.roll_at), False, diverging, str(send.code or ""), "", send.leader_epoch,
+        send.roll_at, False, diverging, str(send.code or ""), "", send.leader_epoch,
     )  # fmt: skip

@@ -40,6 +40,7 @@ class MemoryReplicaLog:
         self.slow_reads: asyncio.Event | None = None
         """Reads of replicas wait for it, as those of a disk do."""
         self.reason = ""
+        self.compacted_below = Offset(0)
         self.rolls: list[int] = []
         self.cuts: list[int] = []
         self._segment_records = segment_records
@@ -78,6 +79,9 @@ class MemoryReplicaLog:
             if not future.done():
                 future.set_exception(NotLeader("no more"))
         self._appends.clear()
+
+    def hold_compaction(self, offset: Offset) -> None:
+        self.compacted_below = offset
 
     def refuse_replicated(self, reason: str) -> None:
         self.reason = reason
@@ -156,6 +160,8 @@ class MemoryReplicaLog:
             if header.last_offset < offset or header.last_offset >= self.durable_end:
                 continue
             if found and len(found) + len(data) > bytes_max:
+                break
+            if self.segment_start(header.base_offset) != self.segment_start(offset):
                 break
             found += data
         future.set_result(found)

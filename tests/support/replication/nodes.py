@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from lakemq.broker_core.api.errors import LakeMQError, Unavailable
-from lakemq.broker_core.api.types import Acks
 from lakemq.broker_core.cluster.identity import Peer
 from lakemq.broker_core.cluster.streams import FollowerStream, LeaderStream
+from lakemq.broker_core.replication.assignments import Assignments
+from lakemq.broker_core.replication.lease import Lease
 from lakemq.broker_core.replication.manager import Replication
 from lakemq.broker_core.replication.types import InSyncWish, Place, View, WishAnswer, WishCode
 from tests.support.replication.memory_log import MemoryReplicaLog
@@ -149,10 +150,15 @@ class TestCluster:
         view = self.views[place] = View(epoch, 10 * epoch, members, replicas, 2)
         for name in among or self.names:
             node = self.nodes[name]
-            if name == leader:
-                await node.replication.lead(place, "t/0", node.log(place), view, Acks.REPLICATED)
-            else:
-                await node.replication.follow(place, "t/0", node.log(place), leader, epoch)
+            leading, followed = node.replication.leading(place), node.replication.following(place)
+            if leading is not None and leading.core.view.epoch == epoch:
+                node.replication.view_changed(place, view)
+            elif followed is None or (followed.leader, followed.epoch) != (leader, epoch):
+                await node.replication.drop(place)
+                if name == leader:
+                    node.replication.lead(place, "t/0", node.log(place), view)
+                else:
+                    node.replication.follow(place, "t/0", node.log(place), leader, epoch)
         return self.nodes[leader].log(place)
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
@@ -166,3 +172,13 @@ class TestCluster:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+def assignments_of(node: TestNode, lease: Lease | None = None) -> Assignments:
+    """Of a node, by the clock of the event loop. Without a lease it has one for an hour."""
+    now_s = asyncio.get_running_loop().time
+    if lease is None:
+        lease = Lease(3600)
+        lease.sent(1, now_s())
+        lease.answered(1)
+    return Assignments(node.name, node.replication, lease, now_s)

@@ -3,18 +3,29 @@ nodes lead with their address and epoch, and nothing of the program goes around 
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakemq.broker_core.api.errors import NotLeader, StaleEpoch, UnknownPartition, UnknownTopic
-from lakemq.broker_core.api.types import Leadership, PartitionStatus, TopicConfig, TopicInfo
+from lakemq.broker_core.api.types import (
+    Acks,
+    Leadership,
+    PartitionStatus,
+    TopicConfig,
+    TopicInfo,
+)
 from lakemq.broker_core.partitions import Partitions
+from lakemq.broker_core.replication.assignments import Assignments
+from lakemq.broker_core.replication.lease import Lease
 from lakemq.plugins.journal.settings import JournalSettings
 from lakemq.plugins.journal.storage import JournalStorage
 from lakemq.testing.storage import append, batch_of
+from tests.support.replication.nodes import TestCluster, assignments_of
 
 ME, OTHER = Leadership("me", 3, ("me",)), Leadership("other", 7, ("other",))
 REPLICA = Leadership("other", 2, ("other", "me"))
@@ -58,6 +69,9 @@ class StubStorage:
     async def stored_topic_ids(self) -> set[str]:
         return self.stored
 
+    async def delete_partition(self, topic_id: str, partition: int) -> None:
+        self.deleted.append(f"{topic_id[0]}/{partition}")
+
 
 def topic(*leaders: Leadership, name: str = "t", config: TopicConfig | None = None) -> TopicInfo:
     count = len(leaders)
@@ -70,9 +84,23 @@ def storage() -> StubStorage:
 
 
 @pytest.fixture
-def partitions(storage: StubStorage) -> Partitions:
+async def nodes() -> AsyncIterator[TestCluster]:
+    nodes = TestCluster(["me", "other"])
+    yield nodes
+    await nodes.stop()
+
+
+@pytest.fixture
+async def assignments(nodes: TestCluster) -> Assignments:
+    return assignments_of(nodes.nodes["me"])
+
+
+@pytest.fixture
+async def partitions(storage: StubStorage, assignments: Assignments) -> Partitions:
     addresses = {"other": "10.0.0.7:7420"}
-    return Partitions("me", storage, lambda node: addresses.get(node, ""))  # type: ignore[arg-type]
+    return Partitions(
+        "me", storage, assignments, lambda node: addresses.get(node, ""),  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
 async def test_only_what_the_catalog_assigns_is_opened(
@@ -111,18 +139,13 @@ async def test_another_epoch_than_the_clients_is_stale(
     assert (told.value.leader, told.value.epoch) == ("me", 3)
 
 
-async def test_a_partition_that_moves_is_refused_from_then_on(
-    partitions: Partitions, storage: StubStorage
-) -> None:
+async def test_a_partition_that_moves_is_refused_from_then_on(partitions: Partitions) -> None:
     await partitions.assign(topic(ME, OTHER))
     log = partitions.log("t", 0)
     await partitions.assign(topic(OTHER, ME))
     with pytest.raises(NotLeader):
         partitions.log("t", 0)
     assert partitions.log("t", 1) is not log
-    assert storage.deleted == [], "what it stored stays on disk"
-    await partitions.assign(topic(ME, ME))
-    assert partitions.log("t", 0) is log and storage.opened == [("t", 0), ("t", 1)]
 
 
 async def test_each_node_has_its_own_copy_of_an_internal_topic(partitions: Partitions) -> None:
@@ -171,10 +194,23 @@ async def test_a_deleted_topic_is_closed_and_a_changed_config_obeyed(
     changed = topic(ME, config=TopicConfig(retention_ms=5))
     await partitions.assign(changed)
     assert storage.configured == [changed]
-    partitions.close(changed)
+    await partitions.close(changed)
     assert partitions.find("t") is None and partitions.topics() == []
     await partitions.delete_all_but({"b" * 32})
     assert storage.deleted == ["a" * 32]
+
+
+async def test_a_replica_that_moved_away_is_deleted_once_another_node_leads(
+    partitions: Partitions, storage: StubStorage
+) -> None:
+    await partitions.assign(topic(ME, REPLICA))
+    await partitions.assign(topic(LOST, LOST))
+    assert storage.deleted == []
+    await partitions.assign(topic(OTHER, OTHER))
+    assert storage.deleted == ["a/0", "a/1"]
+    # Should it come back, it is opened as if it were new.
+    await partitions.assign(topic(REPLICA, OTHER))
+    assert storage.opened == [("t", 0), ("t", 1), ("t", 0)]
 
 
 def test_nothing_else_opens_a_partition() -> None:
@@ -187,14 +223,16 @@ def test_nothing_else_opens_a_partition() -> None:
         if re.search(r"\.open_partition\(", file.read_text())
     }
     shipped = {name.removeprefix("lakemq/") for name in found}
-    assert shipped - {"testing/storage.py"} == {"broker_core/partitions.py"}
+    assert shipped - {"testing/storage.py", "testing/replica.py"} == {"broker_core/partitions.py"}
 
 
-async def test_a_log_is_led_in_the_catalogs_epoch_where_this_node_serves_it(tmp_path: Path) -> None:
+async def test_a_log_is_led_in_the_catalogs_epoch_where_this_node_serves_it(
+    tmp_path: Path, assignments: Assignments
+) -> None:
     """An epoch never falls, also where the catalog was restored from an older one."""
     storage = JournalStorage(tmp_path / "journal", JournalSettings(free_min_bytes=0))
     await storage.start()
-    partitions = Partitions("me", storage)
+    partitions = Partitions("me", storage, assignments)
     for epoch, stamped in ((3, 3), (8, 8), (2, 8)):
         await partitions.assign(topic(ME._replace(epoch=epoch), REPLICA))
         log = await storage.open_partition(partitions.topic("t"), 0)
@@ -203,4 +241,64 @@ async def test_a_log_is_led_in_the_catalogs_epoch_where_this_node_serves_it(tmp_
     other = await storage.open_partition(partitions.topic("t"), 1)
     with pytest.raises(NotLeader):
         await append(other, batch_of(b"x"))
+    await storage.stop()
+
+
+SHARED = Leadership("me", 5, ("me", "other"), ("me", "other"), 1, (), 1)
+
+
+async def test_a_replicated_partition_is_served_by_an_active_registration_alone(
+    tmp_path: Path, assignments: Assignments
+) -> None:
+    storage = JournalStorage(tmp_path / "journal", JournalSettings(free_min_bytes=0))
+    await storage.start()
+    partitions = Partitions("me", storage, assignments)
+    await partitions.assign(topic(SHARED))
+    # The catalog's row may have been meant for an earlier process.
+    assert not partitions.serves(partitions.topic("t"), 0)
+    with pytest.raises(NotLeader, match="t/0: me has not begun to lead it") as told:
+        partitions.log("t", 0)
+    assert (told.value.leader, told.value.address) == ("", "")
+    assignments.activated()
+    await partitions.assign(topic(SHARED))
+    log: Any = partitions.log("t", 0)
+    assert partitions.serves(partitions.topic("t"), 0)
+    appended = append(log, batch_of(b"x"), Acks.MEMORY)
+    await asyncio.sleep(0.05)
+    assert not appended.done()  # `other` has not got it
+    assert partitions.status("t", 0).lags == {}
+    assignments.registered()
+    assert not partitions.serves(partitions.topic("t"), 0)
+    assert isinstance(appended.exception(), NotLeader)
+    await storage.stop()
+
+
+async def test_a_topic_may_ask_for_less_than_all_replicas(
+    tmp_path: Path, assignments: Assignments
+) -> None:
+    storage = JournalStorage(tmp_path / "journal", JournalSettings(free_min_bytes=0))
+    await storage.start()
+    partitions = Partitions("me", storage, assignments)
+    assignments.activated()
+    await partitions.assign(topic(SHARED, config=TopicConfig(acks_min="leader")))
+    log: Any = partitions.log("t", 0)
+    result = await append(log, batch_of(b"x"), Acks.MEMORY)
+    assert (result.acks, log.high_watermark) == (Acks.LEADER, 0)
+    await storage.stop()
+
+
+async def test_without_a_lease_nothing_is_served(tmp_path: Path, nodes: TestCluster) -> None:
+    storage = JournalStorage(tmp_path / "journal", JournalSettings(free_min_bytes=0))
+    await storage.start()
+    lease = Lease()
+    assignments = assignments_of(nodes.nodes["me"], lease)
+    partitions = Partitions("me", storage, assignments)
+    assignments.activated()
+    await partitions.assign(topic(SHARED, ME))
+    with pytest.raises(NotLeader, match="it has lost the MetaService"):
+        partitions.log("t", 0)
+    assert partitions.log("t", 1) is not None  # no other node could lead it
+    lease.sent(1, asyncio.get_running_loop().time())
+    lease.answered(1)
+    assert partitions.log("t", 0) is not None
     await storage.stop()

@@ -51,9 +51,11 @@ async def test_an_ack_waits_for_the_slowest_disk(cluster: TestCluster) -> None:
     await cluster.until(lambda: slow.log_end_offset == 2)
     await asyncio.sleep(0.02)
     assert not acked.done()
+    assert log.compacted_below == 1  # no more than all have
     slow.held = False
     slow.flush()
     await acked
+    assert log.compacted_below == 2
 
 
 async def test_a_follower_that_lags_is_removed_and_comes_back(cluster: TestCluster) -> None:

@@ -34,6 +34,7 @@ def topic(*leaders: Leadership) -> TopicInfo:
         (Leadership("you", 1, ("me", "you")), False),
         (Leadership(None, 1, ("me",)), True),
         (Leadership(None, 1, ("you",)), False),
+        (Leadership(None, 1, ("me", "you")), False),
         (Leadership(None, 0), False),
     ],
 )
