@@ -178,7 +178,8 @@ def _add_plugin_commands() -> None:
     for name, command in [*found, *spark_commands()]:
         group = groups.get(name)
         if isinstance(command, typer.Typer) and group is not None:
-            group.add_typer(command)  # beside the commands that the group has already
+            # Beside the commands that the group has already.
+            group.registered_commands += command.registered_commands
         elif isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:

@@ -20,6 +20,11 @@ cluster = typer.Typer()
 """Commands of the group that `lakemq.cli` has under this name."""
 
 
+@cluster.callback()
+def _cluster() -> None:
+    """So that one command alone still has its name."""
+
+
 @topic.command("alter")
 @option_groups
 def alter_topic(
